@@ -1,0 +1,43 @@
+"""Zero-shot outlier detection on event streams.
+
+>>> import fomo_stream
+>>> sorted(fomo_stream.__all__)
+['Detector', 'DetectorConfig', 'FoMoDetector', 'FomoError', 'ZeroShotDetector', 'load_model']
+
+The names load on first use: importing the package imports neither torch nor a Kafka client.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fomo_stream.checkpoint import load_model as load_model
+    from fomo_stream.detector import Detector as Detector
+    from fomo_stream.detector import DetectorConfig as DetectorConfig
+    from fomo_stream.errors import FomoError as FomoError
+    from fomo_stream.estimator import ZeroShotDetector as ZeroShotDetector
+    from fomo_stream.river_adapter import FoMoDetector as FoMoDetector
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Detector": "detector",
+    "DetectorConfig": "detector",
+    "FoMoDetector": "river_adapter",
+    "FomoError": "errors",
+    "ZeroShotDetector": "estimator",
+    "load_model": "checkpoint",
+}
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fomo_stream' has no attribute {name!r}")
+    return getattr(import_module(f"fomo_stream.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -1,0 +1,453 @@
+"""The detector of one partition: every record is scored, then perhaps learned, as one pure state machine.
+
+What scores a record is a *generation*: an immutable context, its encoding, and the scores that p-values refer to. A
+generation is triggered by a number of admissions and takes effect a fixed number of records later, so that which
+generation scores a record depends on the records before it and on nothing else: not on time, on batches, or on how long
+the encoding took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fomo_stream.calibration import ScoreWindow, is_calibrated, p_values
+from fomo_stream.errors import ConfigError, SchemaError, StateError
+from fomo_stream.model import MAX_CONTEXT, ContextCache, ZeroShotModel, cross_scores, encode_rows, logits_of
+from fomo_stream.quantiles import Knots, QuantileSketch
+from fomo_stream.reservoir import Reservoir
+
+Float = NDArray[np.float64]
+Snapshot = dict[str, NDArray[Any]]
+LEAST_CONTEXT = 4  # two halves of two rows can score each other
+
+
+class Status(StrEnum):
+    """What a record's score is worth."""
+
+    WARMING_UP = "warming_up"  # too few rows for a context: no score
+    CALIBRATING = "calibrating"  # scored, but too few scores for a p-value as small as the alert rate
+    OK = "ok"
+
+
+@dataclass(frozen=True)
+class DetectorConfig:
+    """How a detector keeps its context. All counts are records or rows."""
+
+    context_size: int = 1000  # capacity of the reservoir
+    min_context: int = 200  # rows before scores begin
+    alert_rate: float = 0.01  # share of normal records that may be called outliers
+    calibration_size: int = 2000  # scores that p-values refer to; more where the alert rate needs more
+    gate: float = 0.1  # a record is a confirmed inlier when its p-value is above this
+    refresh: float = 0.25  # admissions that trigger a new generation, as a share of the context
+    lag: int = 256  # records between a trigger and its generation taking effect
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        def check(name: str, low: float, high: float) -> None:
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ConfigError(f"{name} must be between {low} and {high}, not {value}")
+
+        check("context_size", LEAST_CONTEXT, MAX_CONTEXT)
+        check("min_context", LEAST_CONTEXT, self.context_size)
+        check("alert_rate", 1e-5, 0.5)
+        check("calibration_size", 1, 1_000_000)
+        check("gate", 0.0, 0.9)
+        check("refresh", 0.01, 10.0)
+        check("lag", 1, 1_000_000)
+
+    @property
+    def window_size(self) -> int:
+        """Scores to keep: enough for p-values down to half the alert rate."""
+        return max(self.calibration_size, int(np.ceil(2 / self.alert_rate)))
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Results for n rows, in row order."""
+
+    score: Float  # (n,) in [0, 1], higher = more anomalous; NaN while warming up
+    logit: Float  # (n,) what the score saturates from, for ranking; NaN while warming up
+    p_value: Float  # (n,) NaN while warming up
+    outlier: NDArray[np.bool_]  # (n,) False while warming up or calibrating
+    generation: NDArray[np.int64]  # (n,) 0 while warming up
+    status: list[Status]
+
+    def __len__(self) -> int:
+        return len(self.status)
+
+    @classmethod
+    def concatenate(cls, parts: list[Scored]) -> Scored:
+        """The rows of all parts, in order."""
+        if len(parts) == 1:
+            return parts[0]
+        joined = {
+            f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls) if f.name != "status"
+        }
+        return cls(**joined, status=[s for p in parts for s in p.status])
+
+    @classmethod
+    def nothing(cls, n: int) -> Scored:
+        """n rows without a score."""
+        unknown = np.full(n, np.nan)
+        return cls(unknown, unknown, unknown, np.zeros(n, bool), np.zeros(n, np.int64), [Status.WARMING_UP] * n)
+
+    @classmethod
+    def of(cls, logit: Float, p_value: Float, generation: int, n_reference: int, alert_rate: float) -> Scored:
+        """Scores with their alerts, from logits (n,) and p-values (n,) against n_reference scores."""
+        n = len(logit)
+        calibrated = is_calibrated(n_reference, alert_rate)
+        return cls(
+            score=sigmoid(logit),
+            logit=logit,
+            p_value=p_value,
+            outlier=(p_value <= alert_rate) & calibrated,
+            generation=np.full(n, generation),
+            status=[Status.OK if calibrated else Status.CALIBRATING] * n,
+        )
+
+
+def sigmoid(logit: Float) -> Float:
+    """1 / (1 + exp(-logit)), without overflow."""
+    return 0.5 * (1.0 + np.tanh(0.5 * logit))
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """All that a generation is made of; with the model, it determines the generation."""
+
+    number: int
+    takes_effect: int  # number of the first record it scores
+    rows: Float  # (n, d)
+    knots: Knots
+    reference: Float  # scores, ascending
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A blueprint with its context encoded."""
+
+    blueprint: Blueprint
+    cache: ContextCache
+
+
+class Detector:
+    """Scores and learns the rows of one partition.
+
+    model: from `load_model`; n_features: d; executor: where generations are encoded, off the hot path (None: in the
+    thread that calls, when first needed). If an encoding is late, `process` waits for it.
+
+    >>> import numpy as np
+    >>> from fomo_stream import Detector, DetectorConfig, load_model
+    >>> rng = np.random.default_rng(0)
+    >>> detector = Detector(load_model(), n_features=3, config=DetectorConfig(min_context=100))
+    >>> scored = detector.process(np.vstack([rng.normal(size=(500, 3)), [[9, -9, 9]]]))
+    >>> scored.status[0].value, scored.status[-1].value, bool(scored.outlier[-1])
+    ('warming_up', 'ok', True)
+    """
+
+    def __init__(
+        self,
+        model: ZeroShotModel,
+        n_features: int,
+        config: DetectorConfig | None = None,
+        executor: Executor | None = None,
+    ) -> None:
+        self.model = model
+        self.n_features = n_features
+        self.config = config or DetectorConfig()
+        self._executor = executor
+        self._reservoir = Reservoir(self.config.context_size, n_features, self.config.seed)
+        # the sketch forgets as the full reservoir does: by exp(-1) in context_size admissions
+        self._sketch = QuantileSketch(n_features, half_life=np.log(2) * self.config.context_size)
+        self._window = ScoreWindow(self.config.window_size)
+        self._records = 0  # processed so far; the next record has this number
+        self._fresh = 0  # admissions since the last trigger
+        self._current: Generation | None = None
+        self._next: tuple[Blueprint, Callable[[], Generation]] | None = None
+        self._first_scores: Float = np.zeros(0)
+
+    @property
+    def context_rows(self) -> int:
+        """Rows now in the reservoir."""
+        return len(self._reservoir)
+
+    @property
+    def generation(self) -> int:
+        """Number of the generation that scores the next record; 0 while warming up."""
+        return 0 if self._current is None else self._current.blueprint.number
+
+    def process(self, rows: Float) -> Scored:
+        """Score each of rows (n, d), raw units, NaN = missing, then learn it, in order.
+
+        The result is the same however the rows of a partition are split over calls.
+        Raises SchemaError when the rows have another number of features than the detector.
+        """
+        rows = self._checked(rows)
+        parts = []
+        while len(rows):
+            room = self.config.min_context - self.context_rows if self._current is None else self.config.lag
+            part, rows = rows[:room], rows[room:]
+            parts.append(self.score_rows(part))
+            self.learn_rows(part, parts[-1])
+        return Scored.concatenate(parts) if parts else Scored.nothing(0)
+
+    def score_rows(self, rows: Float) -> Scored:
+        """Score rows (n, d) as the next n records, learning nothing."""
+        rows = self._checked(rows)
+        parts = []
+        for generation, part in self._by_generation(rows):
+            if generation is None:
+                parts.append(Scored.nothing(len(part)))
+            else:
+                reference = generation.blueprint.reference
+                logit = logits_of(self.model, generation.cache, part)
+                parts.append(
+                    Scored.of(
+                        logit,
+                        p_values(logit, reference),
+                        generation.blueprint.number,
+                        len(reference),
+                        self.config.alert_rate,
+                    )
+                )
+        return Scored.concatenate(parts) if parts else Scored.nothing(0)
+
+    def learn_rows(self, rows: Float, scored: Scored | None = None) -> None:
+        """Learn rows (n, d) as the next n records: count their scores, admit the confirmed inliers.
+
+        scored: what `score_rows` said of exactly these rows in this state; computed where it is not given.
+        """
+        rows = self._checked(rows)
+        scored = self.score_rows(rows) if scored is None else scored
+        start = 0
+        while start < len(rows):
+            stop = start + self._until_event(scored.p_value[start:])
+            part = slice(start, stop)
+            inlier = ~(scored.p_value[part] <= self.config.gate)  # NaN, while warming up, is admitted
+            self._reservoir.admit(rows[part][inlier])
+            self._sketch.update(rows[part][inlier])
+            self._window.update(scored.logit[part][~np.isnan(scored.logit[part])])
+            self._records += stop - start
+            self._fresh += int(inlier.sum())
+            self._advance()
+            start = stop
+
+    def seed_context(self, rows: Float) -> None:
+        """Start warm from trusted rows (n, d), n >= 4, all admitted. Must come before the first record.
+
+        Raises SchemaError for fewer rows; StateError when records were already processed.
+        """
+        rows = self._checked(rows)
+        if self._records or self._current is not None:
+            raise StateError("a context can be seeded only before the first record")
+        if len(rows) < LEAST_CONTEXT:
+            raise SchemaError(f"a seed context needs at least {LEAST_CONTEXT} rows, got {len(rows)}")
+        self._reservoir.admit(rows)
+        self._sketch.update(rows)
+        self._begin()
+
+    def feedback_rows(self, rows: Float, outlier: NDArray[np.bool_]) -> int:
+        """Take a verdict on rows (n, d) seen before: outliers leave the context, normal rows enter it if they are not in.
+
+        Idempotent. The transform's quantiles keep what they have learned. Returns the number of changes.
+        """
+        rows = self._checked(rows)
+        changes = 0
+        for row, is_outlier in zip(rows, outlier, strict=True):
+            slots = self._reservoir.find(row)
+            if is_outlier and len(slots) and self.context_rows - len(slots) >= LEAST_CONTEXT:
+                self._reservoir.discard(slots)
+                changes += len(slots)
+            elif not is_outlier and not len(slots):
+                self._reservoir.admit(row[None])
+                self._sketch.update(row[None])
+                changes += 1
+        self._fresh += changes
+        if changes:
+            self._advance()
+        return changes
+
+    def widened(self, n_features: int) -> Detector:
+        """The same detector with further features, which no row so far has: they count once the context knows them."""
+        wider = Detector(self.model, n_features, self.config, self._executor)
+        extra = n_features - self.n_features
+        state = self.snapshot() | {"identity": np.array(wider._identity())}
+        for name, array in state.items():
+            if name.endswith(("reservoir.rows", "sketch.buffer", "current.rows", "next.rows")):
+                state[name] = np.pad(array, ((0, 0), (0, extra)), constant_values=np.nan)
+        state["sketch.values"] = np.pad(state["sketch.values"], ((0, extra), (0, 0)), constant_values=np.inf)
+        state["sketch.weights"] = np.pad(state["sketch.weights"], ((0, extra), (0, 0)))
+        unseen = QuantileSketch(extra).knots()._asdict() if extra else {}
+        for name, part in unseen.items():
+            for prefix in ("current", "next"):
+                key = f"{prefix}.knots_{name}"
+                if key in state:
+                    state[key] = np.concatenate([state[key], part.numpy()])
+        wider.restore(state)
+        return wider
+
+    def flush_warm_up(self) -> None:
+        """Let scores begin now, with fewer than min_context rows. Raises SchemaError with fewer than 4 rows."""
+        if self._current is None:
+            if self.context_rows < LEAST_CONTEXT:
+                raise SchemaError(
+                    f"{self.context_rows} rows are too few for a context; at least {LEAST_CONTEXT} are needed"
+                )
+            self._begin()
+
+    def cross_scored(self) -> Scored:
+        """Scores of the rows of the first context, each from the half that it is not in; in the order they came.
+
+        Empty until the first generation exists.
+        """
+        logit = self._first_scores
+        if not len(logit):
+            return Scored.nothing(0)
+        ordered = np.sort(logit)
+        p = (len(ordered) - np.searchsorted(ordered, logit)) / len(ordered)  # each counts itself
+        return Scored.of(logit, p, 1, len(ordered), self.config.alert_rate)
+
+    # -- generations ---------------------------------------------------------------------------------------------
+
+    def _by_generation(self, rows: Float) -> Iterator[tuple[Generation | None, Float]]:
+        """Split rows, as the next records, by the generation that scores them."""
+        cut = len(rows)
+        if self._next is not None:
+            cut = min(cut, self._next[0].takes_effect - self._records)
+        if cut:
+            yield self._current, rows[:cut]
+        if cut < len(rows):
+            assert self._next is not None
+            yield self._next[1](), rows[cut:]
+
+    def _until_event(self, p: Float) -> int:
+        """How many of the next records, with p-values p, come before the state has to be looked at again."""
+        n = len(p)
+        if self._next is not None:
+            return min(n, self._next[0].takes_effect - self._records)
+        admissions = np.cumsum(~(p <= self.config.gate))
+        reached = int(np.searchsorted(admissions, self._admissions_left()))
+        return min(n, reached + 1)
+
+    def _admissions_left(self) -> int:
+        """Admissions until the next trigger."""
+        if self._current is None:
+            return self.config.min_context - self.context_rows
+        return max(1, round(self.config.refresh * self.context_rows)) - self._fresh
+
+    def _advance(self) -> None:
+        """At a record boundary: let a due generation take effect, trigger the next one if it is due."""
+        if self._next is not None and self._records >= self._next[0].takes_effect:
+            self._current, self._next = self._next[1](), None
+        if self._next is None and self._admissions_left() <= 0:
+            if self._current is None:
+                self._begin()
+            else:
+                self._plan(self.generation + 1, self._records + self.config.lag)
+
+    def _begin(self) -> None:
+        """The first generation: takes effect at once; its calibration is the context's cross-scored halves."""
+        self._first_scores = cross_scores(self.model, self._reservoir.rows)
+        self._window.update(self._first_scores)
+        self._plan(1, self._records)
+        self._advance()
+
+    def _plan(self, number: int, takes_effect: int) -> None:
+        self._fresh = 0
+        self._schedule(
+            Blueprint(number, takes_effect, self._reservoir.rows, self._sketch.knots(), self._window.ordered())
+        )
+
+    def _schedule(self, blueprint: Blueprint) -> None:
+        if self._executor is not None:
+            future: Future[Generation] = self._executor.submit(self._build, blueprint)
+            self._next = blueprint, future.result
+            return
+        built: list[Generation] = []
+
+        def build_once() -> Generation:
+            if not built:
+                built.append(self._build(blueprint))
+            return built[0]
+
+        self._next = blueprint, build_once
+
+    def _build(self, blueprint: Blueprint) -> Generation:
+        return Generation(blueprint, encode_rows(self.model, blueprint.rows, blueprint.knots))
+
+    # -- snapshot ------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """Everything that the scores of coming records depend on, as named arrays (plain numbers and text)."""
+        state: Snapshot = {
+            "identity": np.array(self._identity()),
+            "counters": np.array([self._records, self._fresh]),
+            "window": self._window.snapshot(),
+            "first_scores": self._first_scores.copy(),
+        }
+        state |= {f"reservoir.{k}": v for k, v in self._reservoir.snapshot().items()}
+        state |= {f"sketch.{k}": v for k, v in self._sketch.snapshot().items()}
+        if self._current is not None:
+            state |= _blueprint_arrays("current", self._current.blueprint)
+        if self._next is not None:
+            state |= _blueprint_arrays("next", self._next[0])
+        return state
+
+    def restore(self, state: Snapshot) -> None:
+        """Become what `snapshot` saw: the same records then get the same scores, bit for bit on one device.
+
+        Raises StateError when the snapshot is of another model, configuration or number of features.
+        """
+        found = str(state["identity"])
+        if found != self._identity():
+            raise StateError(f"the snapshot is of another detector ({found}), this one is {self._identity()}")
+        self._records, self._fresh = (int(v) for v in state["counters"])
+        self._window.restore(state["window"])
+        self._first_scores = state["first_scores"].copy()
+        self._reservoir.restore(_part(state, "reservoir"))
+        self._sketch.restore(_part(state, "sketch"))
+        self._current = self._next = None
+        if "current.rows" in state:
+            self._current = self._build(_blueprint(_part(state, "current")))
+        if "next.rows" in state:
+            self._schedule(_blueprint(_part(state, "next")))
+
+    def _identity(self) -> str:
+        settings = " ".join(f"{f.name}={getattr(self.config, f.name)}" for f in fields(self.config))
+        return f"model={self.model.name} features={self.n_features} {settings}"
+
+    def _checked(self, rows: Float) -> Float:
+        rows = np.asarray(rows, dtype=np.float64)
+        if rows.ndim != 2 or rows.shape[1] != self.n_features:
+            raise SchemaError(
+                f"the detector takes rows of {self.n_features} features, got an array of shape {rows.shape}"
+            )
+        return rows
+
+
+def _part(state: Snapshot, prefix: str) -> Snapshot:
+    return {k.removeprefix(prefix + "."): v for k, v in state.items() if k.startswith(prefix + ".")}
+
+
+def _blueprint_arrays(prefix: str, blueprint: Blueprint) -> Snapshot:
+    return {
+        f"{prefix}.numbers": np.array([blueprint.number, blueprint.takes_effect]),
+        f"{prefix}.rows": blueprint.rows,
+        f"{prefix}.reference": blueprint.reference,
+        **{f"{prefix}.knots_{name}": part.numpy() for name, part in blueprint.knots._asdict().items()},
+    }
+
+
+def _blueprint(arrays: Snapshot) -> Blueprint:
+    number, takes_effect = (int(v) for v in arrays["numbers"])
+    knots = Knots(*(torch.from_numpy(np.array(arrays[f"knots_{name}"])) for name in Knots._fields))
+    return Blueprint(number, takes_effect, np.array(arrays["rows"]), knots, np.array(arrays["reference"]))

@@ -1,0 +1,51 @@
+"""Everything that can go wrong by a user's hand, as one exception tree.
+
+Each message says what is wrong, where (for a record: ``topic[partition]@offset``), and what to do. The command line
+prints the message of a `FomoError` without a traceback and exits with its `exit_code`.
+"""
+
+from __future__ import annotations
+
+
+class FomoError(Exception):
+    """Base of every error that fomo-stream raises on purpose."""
+
+    exit_code = 1
+
+
+class ConfigError(FomoError):
+    """A flag, environment variable or configuration file holds something unusable."""
+
+    exit_code = 2
+
+
+class BrokerError(FomoError):
+    """The broker cannot be reached, or a topic or permission is missing."""
+
+    exit_code = 3
+
+
+class CheckpointError(FomoError):
+    """A checkpoint is missing, truncated, tampered with, or of another format version."""
+
+    exit_code = 4
+
+
+class SchemaError(FomoError, ValueError):
+    """Rows do not have the features that the model or the group's schema asks for."""
+
+    exit_code = 5
+
+
+class RecordError(FomoError, ValueError):
+    """One record cannot be scored. `reason` is a short code, fit for a header or a metric label."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class StateError(FomoError):
+    """A snapshot does not fit the detector that is asked to restore it."""
+
+    exit_code = 6

@@ -1,0 +1,208 @@
+"""`FoMoDetector`: the detector as a River anomaly detector."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from river.base import AnomalyDetector
+
+from fomo_stream.checkpoint import shared_model
+from fomo_stream.detector import Detector, DetectorConfig, Scored, Snapshot
+from fomo_stream.errors import SchemaError
+
+Float = NDArray[np.float64]
+MAX_FEATURES = 500
+
+
+class FoMoDetector(AnomalyDetector):
+    """Zero-shot outlier detection: a pretrained transformer scores each record against a rolling context of inliers.
+
+    Nothing is trained. Until `min_context` records are learned every score is 0. A record is learned only when its
+    p-value is above `gate`, so outliers do not become context. Scores are in [0, 1], higher = more anomalous.
+
+    Features may come and go. A feature that a record lacks, or holds as None, NaN, an infinity or anything that is not
+    a number, is missing and counts as the context's median. A feature that is new counts as soon as records that have it
+    reach the context; up to 500 are taken, further ones are ignored.
+
+    Parameters
+    ----------
+    model
+        Name of a shipped model, or path of a checkpoint.
+    context_size
+        Rows that the context holds at most, 4 to 5,000.
+    min_context
+        Rows before scores begin.
+    gate
+        A record is learned when its p-value among recent scores is above this.
+    alert_rate
+        Share of normal records that may be called outliers; sets how many recent scores are kept.
+    device
+        "auto" (the GPU where there is one), "cpu", "cuda", ...
+    seed
+        Seed of the reservoir.
+
+    Examples
+    --------
+    >>> import random
+    >>> from fomo_stream import FoMoDetector
+    >>> rng = random.Random(0)
+    >>> detector = FoMoDetector(context_size=500, min_context=100)
+    >>> for _ in range(300):
+    ...     x = {"load": rng.gauss(50, 5), "temperature": rng.gauss(20, 1)}
+    ...     score = detector.score_one(x)
+    ...     detector.learn_one(x)
+    >>> detector.score_one({"load": 50, "temperature": 20}) < 0.5 < detector.score_one({"load": 50, "temperature": 45})
+    True
+    """
+
+    def __init__(
+        self,
+        model: str = "default",
+        context_size: int = 1000,
+        min_context: int = 200,
+        gate: float = 0.1,
+        alert_rate: float = 0.01,
+        device: str = "auto",
+        seed: int = 0,
+    ) -> None:
+        self.model = model
+        self.context_size = context_size
+        self.min_context = min_context
+        self.gate = gate
+        self.alert_rate = alert_rate
+        self.device = device
+        self.seed = seed
+        self._config = DetectorConfig(
+            context_size=context_size, min_context=min_context, gate=gate, alert_rate=alert_rate, seed=seed
+        )
+        self._columns: dict[Any, int] = {}
+        self._detector: Detector | None = None
+        self._saved: Snapshot | None = None  # a state that was unpickled and not used yet
+        self._scored: tuple[Float, Scored] | None = None  # the last scored rows, so that learning them is free
+
+    @classmethod
+    def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
+        yield {"context_size": 20, "min_context": 10}
+
+    def score_one(self, x: Mapping[Any, Any]) -> float:
+        """Score of one record, in [0, 1]; 0 until min_context records are learned."""
+        return float(self._score(self._to_rows([x]))[0])
+
+    def learn_one(self, x: Mapping[Any, Any]) -> None:
+        """Learn one record, if it looks normal."""
+        self._learn(self._to_rows([x], learn=True))
+
+    def score_many(self, X: Any) -> Float:
+        """Scores (n,) of a DataFrame, an array (n, d), or a sequence of dicts, as the next n records."""
+        return self._score(self._to_rows(X))
+
+    def learn_many(self, X: Any) -> None:
+        """Learn a DataFrame, an array (n, d), or a sequence of dicts, in order."""
+        self._learn(self._to_rows(X, learn=True))
+
+    def feedback_many(self, X: Any, is_outlier: Any) -> None:
+        """Take a verdict on records seen before: outliers leave the context, normal ones enter it.
+
+        X: as in `learn_many`; is_outlier: (n,) bool. Idempotent.
+        """
+        rows = self._to_rows(X, learn=True)
+        if self._detector is not None and len(rows):
+            self._detector.feedback_rows(rows, np.asarray(is_outlier, dtype=bool).reshape(len(rows)))
+            self._scored = None
+
+    def _score(self, rows: Float) -> Float:
+        if not len(rows):
+            return np.zeros(0)
+        detector = self._wake()
+        if detector is None or rows.shape[1] == 0:
+            return np.zeros(len(rows))
+        scored = detector.score_rows(rows)
+        self._scored = rows, scored
+        return np.nan_to_num(scored.score)
+
+    def _learn(self, rows: Float) -> None:
+        if rows.size == 0:
+            return
+        detector = self._wake()
+        assert detector is not None
+        known = None
+        if self._scored is not None and np.array_equal(self._scored[0], rows, equal_nan=True):
+            known = self._scored[1]
+        detector.learn_rows(rows, known)
+        self._scored = None
+
+    def _wake(self) -> Detector | None:
+        """The detector, as wide as the features known by now; None before any feature is known."""
+        width = len(self._columns)
+        if self._saved is not None:
+            self._detector = Detector(shared_model(self.model, self.device), self._saved_width, self._config)
+            self._detector.restore(self._saved)
+            self._saved = None
+        if self._detector is None and width:
+            self._detector = Detector(shared_model(self.model, self.device), width, self._config)
+        elif self._detector is not None and self._detector.n_features < width:
+            self._detector = self._detector.widened(width)
+            self._scored = None
+        return self._detector
+
+    def _to_rows(self, X: Any, learn: bool = False) -> Float:
+        """Rows (n, n_columns) float64; learning makes columns of features not seen before."""
+        if hasattr(X, "columns"):  # a DataFrame
+            return self._arrange(list(X.columns), X.to_numpy(dtype=object), learn)
+        if isinstance(X, np.ndarray):
+            if X.ndim != 2:
+                raise SchemaError(f"expected an array (n, d), got one of shape {X.shape}")
+            return self._arrange(list(range(X.shape[1])), X, learn)
+        records: Sequence[Mapping[Any, Any]] = X
+        names = {name for record in records for name in record}
+        if learn:
+            self._add_columns(names)
+        rows = np.full((len(records), len(self._columns)), np.nan)
+        for i, record in enumerate(records):
+            for name, value in record.items():
+                column = self._columns.get(name)
+                if column is not None:
+                    rows[i, column] = _number(value)
+        return rows
+
+    def _arrange(self, names: list[Any], values: NDArray[Any], learn: bool) -> Float:
+        if learn:
+            self._add_columns(set(names))
+        rows = np.full((len(values), len(self._columns)), np.nan)
+        for j, name in enumerate(names):
+            column = self._columns.get(name)
+            if column is not None:
+                given = values[:, j]
+                rows[:, column] = given if given.dtype.kind in "fiub" else [_number(value) for value in given]
+        return rows
+
+    def _add_columns(self, names: set[Any]) -> None:
+        for name in sorted(names - self._columns.keys(), key=lambda n: (type(n).__name__, n)):
+            if len(self._columns) < MAX_FEATURES:
+                self._columns[name] = len(self._columns)
+
+    @property
+    def _saved_width(self) -> int:
+        assert self._saved is not None
+        return int(self._saved["reservoir.rows"].shape[1])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Parameters, feature names and the detector's state; not the weights, which are found again by name."""
+        state = self.__dict__.copy()
+        if self._detector is not None:
+            state["_saved"] = self._detector.snapshot()
+        state["_detector"] = state["_scored"] = None
+        return state
+
+
+def _number(value: Any) -> float:
+    """A finite float, or NaN for whatever is none."""
+    try:
+        number = float(value) if isinstance(value, (int, float, np.number, np.bool_)) else math.nan
+    except OverflowError:
+        return math.nan
+    return number if math.isfinite(number) else math.nan
