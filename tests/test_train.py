@@ -1,0 +1,341 @@
+"""Training: resuming, stopping, refusing, and what a run leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from fomo_stream.checkpoint import load_model, read_metadata
+from fomo_stream.errors import CheckpointError, ConfigError, FomoError
+from fomo_stream.model import PRESETS as MODELS
+from fomo_stream.model import ModelConfig, ZeroShotModel
+from pretrain.__main__ import PRESETS, configuration, main
+from pretrain.__main__ import _parser as parser
+from pretrain.evidence_pages import PageSource, evidence_page, logits_of_page
+from pretrain.mixture import BatchSource, DataConfig
+from pretrain.run_files import RunFiles, State, read_log
+from pretrain.train import TrainConfig, learning_rate, train
+
+DATA = DataConfig(max_features=5, batch=2, context_min=20, context_max=40, queries=16)
+TINY = TrainConfig(model="tiny", steps=8, log_every=2, warmup=2, data=DATA)
+
+
+def quiet(_: str) -> None:
+    """Swallows progress."""
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def assert_same(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        assert torch.equal(value, second[name]), name
+
+
+def without_times(path: Path) -> list[dict[str, float]]:
+    return [{k: v for k, v in line.items() if k not in ("seconds", "rows_per_s")} for line in read_log(path)]
+
+
+def stop_after(config: TrainConfig, steps: int, run_dir: Path) -> None:
+    """Stop a run by a signal, as Ctrl-C would, once it has logged `steps`."""
+
+    def interrupt(line: str) -> None:
+        if f"step={steps} " in line:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    train(config, run_dir, "cpu", report=interrupt)
+
+
+@pytest.mark.parametrize("model", ["tiny", "fusion", "fusion-router"])
+@pytest.mark.parametrize("period", [0, 3])
+def test_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path: Path, model: str, period: int) -> None:
+    config = replace(TINY, model=model, period=period, min_auc=0.55)
+    whole = train(config, tmp_path / "whole", "cpu", report=quiet)
+    stop_after(config, 4, tmp_path / "parts")
+    assert read_log(tmp_path / "parts" / "log.jsonl")[-1]["step"] == 4
+    parts = train(config, tmp_path / "parts", "cpu", report=quiet)
+    assert_same(weights(whole), weights(parts))
+    assert without_times(tmp_path / "whole" / "log.jsonl") == without_times(tmp_path / "parts" / "log.jsonl")
+    one, two = (load_file(tmp_path / d / "state.safetensors") for d in ("whole", "parts"))
+    assert_same(one, two)
+
+
+def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
+    """SIGKILL at any moment: what is on disk is whole, and the end is as if nothing had happened."""
+    config = replace(TINY, steps=30, log_every=5)
+    flags = ["--preset", "tiny", "--steps", "30", "--max-features", "5", "--batch", "2", "--context-min", "20"]
+    flags += ["--context-max", "40", "--queries", "16", "--set", "warmup=2", "--set", "save_every=0.3"]
+    flags += ["--device", "cpu", "--out", str(tmp_path / "killed"), "--set", "log_every=5", "--set", "lr=0.001"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pretrain", "train", *flags],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[1],
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("step="):
+            break
+    process.kill()
+    process.wait()
+    process.stderr.close()
+    assert main(["train", *flags]) == 0
+    whole = train(config, tmp_path / "whole", "cpu", report=quiet)
+    found, step = RunFiles(tmp_path / "killed").weights()
+    assert step == 30
+    assert_same(found, weights(whole))
+
+
+def test_sigterm_saves_and_ends_cleanly(tmp_path: Path) -> None:
+    flags = [
+        "--preset",
+        "tiny",
+        "--steps",
+        "1000000",
+        "--device",
+        "cpu",
+        "--out",
+        str(tmp_path),
+        "--set",
+        "log_every=1",
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pretrain", "train", *flags],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[1],
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("step="):
+            break
+    process.terminate()
+    process.stderr.read()
+    process.stderr.close()
+    assert process.wait(timeout=60) == 0
+    _, step = RunFiles(tmp_path).weights()
+    assert step == read_log(tmp_path / "log.jsonl")[-1]["step"] >= 1
+    assert not [p for p in tmp_path.iterdir() if p.name.endswith(".tmp")]
+
+
+def test_training_lowers_the_loss_on_the_batches_it_sees(tmp_path: Path) -> None:
+    config = TrainConfig(
+        model="fusion", steps=150, lr=0.05, warmup=5, log_every=15, period=10,
+        data=replace(DATA, batch=4, context_min=100, context_max=150, queries=64),
+    )  # fmt: skip
+    train(config, tmp_path, "cpu", report=quiet)
+    log = read_log(tmp_path / "log.jsonl")
+    assert log[-1]["loss"] < 0.985 * log[0]["loss"]
+    assert log[-1]["auroc"] > 0.75
+
+
+def test_same_seed_same_weights_and_another_seed_others(tmp_path: Path) -> None:
+    first, again, other = (
+        weights(train(replace(TINY, seed=s), tmp_path / str(i), "cpu", report=quiet)) for i, s in enumerate((1, 1, 2))
+    )
+    assert_same(first, again)
+    assert any(not torch.equal(first[name], other[name]) for name in first)
+
+
+def test_any_module_with_the_same_call_can_be_trained(tmp_path: Path) -> None:
+    class Distance(nn.Module):
+        """Distance to the mean of the context, scaled and shifted."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.tensor(0.0))
+            self.shift = nn.Parameter(torch.tensor(0.0))
+
+        def forward(self, context: Tensor, queries: Tensor, n_features: Tensor) -> Tensor:
+            center, deviation = context.mean(1, True), context.std(1, keepdim=True) + 1e-6
+            size = ((queries - center) / deviation).square().sum(-1) / n_features[:, None]
+            return self.scale * size.log1p() + self.shift
+
+    model = train(replace(TINY, steps=20, lr=0.05), tmp_path, "cpu", model=Distance(), report=quiet)
+    assert model.scale.item() != 0  # type: ignore[operator]
+
+
+def test_logits_from_pages_of_evidence_equal_a_forward_pass() -> None:
+    batch = BatchSource(DATA, 0).batch(0)
+    for name in ("fusion", "router", "fusion-router", "tiny"):
+        torch.manual_seed(0)
+        model = ZeroShotModel(MODELS[name]).eval()
+        for parameter in model.parameters():  # the output projections start at zero, which would hide mistakes
+            nn.init.normal_(parameter, std=0.1)
+        page = evidence_page(batch)
+        with torch.no_grad():
+            paged = logits_of_page(model, page.context, page.queries)
+            for b, d in enumerate(batch.n_features.tolist()):
+                one = slice(b, b + 1)
+                whole = model(
+                    batch.context[one, :, :d].double(), batch.queries[one, :, :d].double(), batch.n_features[one]
+                )
+                assert torch.allclose(paged[one], whole.float(), atol=1e-4)
+
+
+def test_pages_come_round_after_the_period() -> None:
+    pages = PageSource(BatchSource(DATA, 0), ZeroShotModel(MODELS["tiny"]), period=2)
+    first, second, third = (pages.page(step, 0.0) for step in range(3))
+    assert third is first
+    assert not torch.equal(second.queries, first.queries)
+
+
+def test_datasets_outside_the_auroc_window_are_left_out_of_the_loss(tmp_path: Path) -> None:
+    config = replace(TINY, model="fusion", min_auc=2.0)
+    start = weights(ZeroShotModel(MODELS["fusion"]))
+    trained = train(config, tmp_path, "cpu", report=quiet)
+    assert_same(start, weights(trained))
+    assert {line["kept"] for line in read_log(tmp_path / "log.jsonl")} == {0.0}
+
+
+def test_a_frozen_fusion_stays_as_it_was_loaded(tmp_path: Path) -> None:
+    fusion = train(replace(TINY, model="fusion", lr=0.05), tmp_path / "fusion", "cpu", report=quiet)
+    config = replace(TINY, freeze="fusion_")
+    both = train(config, tmp_path / "both", "cpu", init_from=tmp_path / "fusion", report=quiet)
+    learned, kept = weights(fusion), weights(both)
+    for name in ("fusion_raw", "fusion_bias"):
+        assert torch.equal(kept[name], learned[name])
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_with_advice(tmp_path: Path) -> None:
+    class Broken(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.tensor(1.0))
+
+        def forward(self, context: Tensor, queries: Tensor, n_features: Tensor) -> Tensor:
+            return queries.sum(-1) * self.weight * torch.nan
+
+    with pytest.raises(FomoError, match="lower --lr"):
+        train(replace(TINY, steps=100), tmp_path, "cpu", model=Broken(), report=quiet)
+
+
+def test_a_run_directory_is_not_taken_over_by_other_settings(tmp_path: Path) -> None:
+    train(TINY, tmp_path, "cpu", report=quiet)
+    with pytest.raises(ConfigError, match="another lr"):
+        train(replace(TINY, lr=0.5), tmp_path, "cpu", report=quiet)
+    longer = replace(TINY, steps=10)  # going on for longer is fine
+    train(longer, tmp_path, "cpu", report=quiet)
+    assert RunFiles(tmp_path).weights()[1] == 10
+
+
+def test_a_damaged_checkpoint_is_refused_with_a_clear_message(tmp_path: Path) -> None:
+    train(TINY, tmp_path, "cpu", report=quiet)
+    state = tmp_path / "state.safetensors"
+    state.write_bytes(state.read_bytes()[:1000])
+    with pytest.raises(CheckpointError, match="cannot read"):
+        train(TINY, tmp_path, "cpu", report=quiet)
+
+
+def test_a_log_line_cut_short_is_dropped(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"step": 1, "loss": 0.5}\n{"step": 2, "lo')
+    assert read_log(log) == [{"step": 1, "loss": 0.5}]
+    assert read_log(tmp_path / "none.jsonl") == []
+
+
+def test_minutes_end_a_run(tmp_path: Path) -> None:
+    config = replace(TINY, steps=10**9, minutes=0.02)
+    began = time.monotonic()
+    train(config, tmp_path, "cpu", report=quiet)
+    assert time.monotonic() - began < 30
+    assert 0 < RunFiles(tmp_path).weights()[1] < 10**9
+
+
+def test_learning_rate_warms_up_and_falls() -> None:
+    config = TrainConfig(lr=1.0, warmup=10, final_lr=0.1)
+    assert learning_rate(config, 0, 0.0) == pytest.approx(0.1)
+    assert learning_rate(config, 9, 0.0) == pytest.approx(1.0)
+    assert learning_rate(config, 50, 0.5) == pytest.approx(0.55)
+    assert learning_rate(config, 99, 1.0) == pytest.approx(0.1)
+    assert learning_rate(replace(config, schedule="constant"), 99, 1.0) == 1.0
+
+
+def test_moving_average_follows_the_weights() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    state = State.fresh(model)
+    nn.init.ones_(model.weight)
+    state.step = 1000
+    for _ in range(100):
+        state.update_average(0.9)
+    assert state.average["weight"].item() == pytest.approx(1 - 0.9**100)
+    state.update_average(0.0)
+    assert state.average["weight"].item() == 1.0
+
+
+def test_export_writes_a_checkpoint_that_the_product_loads(tmp_path: Path) -> None:
+    config = replace(TINY, keep_every=4)
+    trained = train(config, tmp_path / "run", "cpu", report=quiet)
+    target = tmp_path / "tiny.safetensors"
+    assert main(["export", str(tmp_path / "run"), "--out", str(target)]) == 0
+    loaded = load_model(str(target), "cpu")
+    assert_same(weights(trained), weights(loaded))
+    training = read_metadata(target)["training"]
+    assert training["steps"] == 8
+    assert training["settings"]["data"]["batch"] == 2
+    assert training["commit"]
+    assert [line["step"] for line in training["log"]] == [2, 8]
+    assert main(["export", str(tmp_path / "run"), "--out", str(target), "--step", "4"]) == 0
+    assert read_metadata(target)["training"]["steps"] == 4
+
+
+def test_export_of_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", str(tmp_path), "--out", str(tmp_path / "x.safetensors")]) == CheckpointError.exit_code
+    assert "is no training run" in capsys.readouterr().err
+
+
+def test_flags_are_laid_over_the_preset(tmp_path: Path) -> None:
+    text = "train --preset fusion --out X --steps 7 --prior gmm=0.2,causal=0.8 --batch 3 --context-min 50"
+    text += " --set data.causal.shares.spikes=0.5 --set data.gmm.percentile=80.0 --set data.reuse.unique=16"
+    config = configuration(parser().parse_args(text.split()))
+    assert config.steps == 7
+    assert (config.data.gmm_weight, config.data.causal_weight) == (0.2, 0.8)
+    assert (config.data.batch, config.data.context_min) == (3, 50)
+    assert config.data.causal.shares.spikes == 0.5
+    assert config.data.gmm.percentile == 80.0
+    assert config.data.reuse is not None
+    assert config.data.reuse.unique == 16
+    assert config.lr == PRESETS["fusion"].lr
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--prior", "gmm=much"], "gmm=0.3,causal=0.7"),
+        (["--prior", "copula=1"], "no prior copula"),
+        (["--set", "data.causal.colour=1"], "no setting data.causal.colour"),
+        (["--set", "nonsense"], "PATH=VALUE"),
+        (["--queries", "5"], "even"),
+        (["--context-min", "900", "--context-max", "800"], "context sizes"),
+        (["--device", "abacus"], "abacus"),
+    ],
+)
+def test_bad_flags_say_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
+) -> None:
+    assert main(["train", "--out", str(tmp_path / "run"), *flags]) == ConfigError.exit_code
+    assert message in capsys.readouterr().err
+
+
+def test_every_preset_names_a_model_that_exists() -> None:
+    for name, config in PRESETS.items():
+        assert isinstance(MODELS[config.model], ModelConfig), name
+
+
+def test_config_file_is_readable_json(tmp_path: Path) -> None:
+    train(TINY, tmp_path, "cpu", report=quiet)
+    assert json.loads((tmp_path / "config.json").read_text())["data"]["queries"] == 16
