@@ -13,15 +13,14 @@ Float = NDArray[np.float64]
 def p_values(logits: Float, reference: Float) -> Float:
     """Share of reference scores at least as high, counting the new one: (1 + #{r >= s}) / (n + 1).
 
-    logits: (n,), any scale; reference: (m,) scores of earlier records, each taken before its row was learned, ascending.
+    logits: (n,), any scale; reference: (m,), ascending, scores of earlier records, each taken before it was learned.
     Where new records resemble the reference, P(p <= a) <= a. With an empty reference everything is 1.
 
     >>> p_values(np.array([0.0, 5.0, 9.0]), np.array([1.0, 2.0, 5.0]))
     array([1.  , 0.5 , 0.25])
     """
     at_least = len(reference) - np.searchsorted(reference, logits, side="left")
-    p: Float = (1.0 + at_least) / (len(reference) + 1.0)
-    return p
+    return np.asarray((1.0 + at_least) / (len(reference) + 1.0), dtype=np.float64)
 
 
 def is_calibrated(n_reference: int, alert_rate: float) -> bool:

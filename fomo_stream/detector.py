@@ -1,13 +1,14 @@
 """The detector of one partition: every record is scored, then perhaps learned, as one pure state machine.
 
 What scores a record is a *generation*: an immutable context, its encoding, and the scores that p-values refer to. A
-generation is triggered by a number of admissions and takes effect a fixed number of records later, so that which
-generation scores a record depends on the records before it and on nothing else: not on time, on batches, or on how long
-the encoding took.
+generation is triggered by a number of admissions (or, failing that, of records) and takes effect a fixed number of
+records later. So which generation scores a record depends on the records before it and on nothing else: not on time, on
+batches, or on how long the encoding took.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, fields
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from fomo_stream.calibration import ScoreWindow, is_calibrated, p_values
 from fomo_stream.errors import ConfigError, SchemaError, StateError
+from fomo_stream.missing import VALUE_LIMIT
 from fomo_stream.model import MAX_CONTEXT, ContextCache, ZeroShotModel, cross_scores, encode_rows, logits_of
 from fomo_stream.quantiles import Knots, QuantileSketch
 from fomo_stream.reservoir import Reservoir
@@ -47,6 +49,7 @@ class DetectorConfig:
     calibration_size: int = 2000  # scores that p-values refer to; more where the alert rate needs more
     gate: float = 0.1  # a record is a confirmed inlier when its p-value is above this
     refresh: float = 0.25  # admissions that trigger a new generation, as a share of the context
+    patience: float = 1.0  # records that trigger one however few were admitted, likewise: a shift cannot end learning
     lag: int = 256  # records between a trigger and its generation taking effect
     seed: int = 0
 
@@ -62,6 +65,7 @@ class DetectorConfig:
         check("calibration_size", 1, 1_000_000)
         check("gate", 0.0, 0.9)
         check("refresh", 0.01, 10.0)
+        check("patience", 0.01, 1000.0)
         check("lag", 1, 1_000_000)
 
     @property
@@ -171,6 +175,7 @@ class Detector:
         self._window = ScoreWindow(self.config.window_size)
         self._records = 0  # processed so far; the next record has this number
         self._fresh = 0  # admissions since the last trigger
+        self._triggered = 0  # number of the record after which it came
         self._current: Generation | None = None
         self._next: tuple[Blueprint, Callable[[], Generation]] | None = None
         self._first_scores: Float = np.zeros(0)
@@ -256,7 +261,7 @@ class Detector:
         self._begin()
 
     def feedback_rows(self, rows: Float, outlier: NDArray[np.bool_]) -> int:
-        """Take a verdict on rows (n, d) seen before: outliers leave the context, normal rows enter it if they are not in.
+        """Take a verdict on rows (n, d) seen before: outliers leave the context, normal rows enter it.
 
         Idempotent. The transform's quantiles keep what they have learned. Returns the number of changes.
         """
@@ -336,7 +341,7 @@ class Detector:
             return min(n, self._next[0].takes_effect - self._records)
         admissions = np.cumsum(~(p <= self.config.gate))
         reached = int(np.searchsorted(admissions, self._admissions_left()))
-        return min(n, reached + 1)
+        return min(n, reached + 1, self._records_left())
 
     def _admissions_left(self) -> int:
         """Admissions until the next trigger."""
@@ -344,11 +349,17 @@ class Detector:
             return self.config.min_context - self.context_rows
         return max(1, round(self.config.refresh * self.context_rows)) - self._fresh
 
+    def _records_left(self) -> int:
+        """Records until the next trigger, if admissions do not bring it before."""
+        if self._current is None:
+            return sys.maxsize
+        return self._triggered + max(1, round(self.config.patience * self.context_rows)) - self._records
+
     def _advance(self) -> None:
         """At a record boundary: let a due generation take effect, trigger the next one if it is due."""
         if self._next is not None and self._records >= self._next[0].takes_effect:
             self._current, self._next = self._next[1](), None
-        if self._next is None and self._admissions_left() <= 0:
+        if self._next is None and (self._admissions_left() <= 0 or self._records_left() <= 0):
             if self._current is None:
                 self._begin()
             else:
@@ -362,7 +373,7 @@ class Detector:
         self._advance()
 
     def _plan(self, number: int, takes_effect: int) -> None:
-        self._fresh = 0
+        self._fresh, self._triggered = 0, self._records
         self._schedule(
             Blueprint(number, takes_effect, self._reservoir.rows, self._sketch.knots(), self._window.ordered())
         )
@@ -390,7 +401,7 @@ class Detector:
         """Everything that the scores of coming records depend on, as named arrays (plain numbers and text)."""
         state: Snapshot = {
             "identity": np.array(self._identity()),
-            "counters": np.array([self._records, self._fresh]),
+            "counters": np.array([self._records, self._fresh, self._triggered]),
             "window": self._window.snapshot(),
             "first_scores": self._first_scores.copy(),
         }
@@ -410,7 +421,7 @@ class Detector:
         found = str(state["identity"])
         if found != self._identity():
             raise StateError(f"the snapshot is of another detector ({found}), this one is {self._identity()}")
-        self._records, self._fresh = (int(v) for v in state["counters"])
+        self._records, self._fresh, self._triggered = (int(v) for v in state["counters"])
         self._window.restore(state["window"])
         self._first_scores = state["first_scores"].copy()
         self._reservoir.restore(_part(state, "reservoir"))
@@ -431,7 +442,7 @@ class Detector:
             raise SchemaError(
                 f"the detector takes rows of {self.n_features} features, got an array of shape {rows.shape}"
             )
-        return rows
+        return np.where(np.isfinite(rows), np.clip(rows, -VALUE_LIMIT, VALUE_LIMIT), np.nan)
 
 
 def _part(state: Snapshot, prefix: str) -> Snapshot:

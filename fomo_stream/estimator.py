@@ -50,7 +50,8 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         a detector that holds the other half.
     n_features_in_, feature_names_in_ : as in scikit-learn.
 
-    A pickle holds the context rows and the model's name, not its weights. Missing values (NaN) are allowed: they count as the context's median. Rows with infinities are refused.
+    A pickle holds the context rows and the model's name, not its weights. Missing values (NaN) are allowed: they count
+    as the context's median. Rows with infinities are refused.
 
     >>> import numpy as np
     >>> from fomo_stream import ZeroShotDetector
@@ -92,7 +93,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         rng = check_random_state(self.random_state)
         self.members_ = [self._draw_member(X, rng, first=i == 0) for i in range(self.n_members)]
         self._encode()
-        self._cross_score(X[self.members_[0].kept])
+        self._cross_score(X[rng.permutation(self.members_[0].kept)])
         return self
 
     def _cross_score(self, rows: Float) -> None:

@@ -29,27 +29,7 @@ STATISTICS = tuple(f"{space}.{name}" for space in SPACES for name in SPACE_STATI
 CHANNELS = tuple(f"{name}.{kind}" for name in STATISTICS for kind in ("far", "rare"))
 
 NEIGHBOURS = 20
-VALUE_LIMIT = 1e60  # keeps squares of raw values finite in float64
-ROWS_AT_ONCE = 1024  # context rows per distance block: bounds memory at n = 5,000
-
-
-class Filling(NamedTuple):
-    """How missing values are treated; made by `fit_filling`."""
-
-    fill: Tensor  # (B, 1, d) raw units
-    known: Tensor  # (B, 1, d) bool: features with a value anywhere in the context
-
-
-def fit_filling(rows: Tensor) -> Filling:
-    """Missing values (NaN, infinities) become the context's median; a feature unknown to the context is always 0."""
-    present = torch.isfinite(rows)
-    middle = torch.where(present, rows, torch.nan).nanmedian(dim=1, keepdim=True).values
-    return Filling(torch.nan_to_num(middle), present.any(1, keepdim=True))
-
-
-def complete(rows: Tensor, filling: Filling) -> Tensor:
-    """Rows (B, q, d) with missing values filled in and sizes limited so that squares stay finite."""
-    return torch.where(torch.isfinite(rows) & filling.known, rows, filling.fill).clamp(-VALUE_LIMIT, VALUE_LIMIT)
+BLOCK = 1 << 17  # distances at once while a context is fitted: bounds memory, stays near the processor
 
 
 class Space(NamedTuple):
@@ -66,7 +46,6 @@ class Evidence(NamedTuple):
 
     center: Tensor  # (B, 1, d) raw units
     scale: Tensor  # (B, 1, d) raw units
-    filling: Filling
     knots: Knots
     whiten: Tensor  # (B, d, d)
     n_features: Tensor  # (B,) the rest of the d columns is padding
@@ -151,19 +130,13 @@ def _floor(n_features: int) -> float:
     return 1e-4 * math.sqrt(n_features)
 
 
-def _neighbour_statistics(x: Tensor, space: Space, d2: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """(B, q, 10) statistics from squared distances, and the indices (B, q, k) of the neighbours, nearest first."""
-    near, index = d2.topk(k, dim=-1, largest=False, sorted=True)
-    floor = _floor(x.shape[-1])
-    nearest = near.sqrt()
-    log_means = _log_means(nearest, floor)
-    densities = _log_densities(d2, space.bandwidth)
+def _nearest(x: Tensor, space_rows: Tensor, d2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of the nearest context rows: distances (B, q, k), ascending, indices (B, q, k), and the largest gap in one
+    coordinate to the very nearest (B, q)."""
+    near, index = d2.topk(min(NEIGHBOURS, space_rows.shape[1]), dim=-1, largest=False, sorted=True)
     b = torch.arange(len(x), device=x.device)[:, None]
-    gap = (x - space.rows[b, index[..., 0]]).abs().amax(-1)
-    statistics = torch.cat(
-        [nearest[..., :1].clamp(min=floor).log(), log_means, densities, gap.clamp(min=floor).log().unsqueeze(-1)], -1
-    )
-    return statistics, index
+    gap = (x - space_rows[b, index[..., 0]]).abs().amax(-1)
+    return near.sqrt(), index, gap
 
 
 def _ratios(log_means: Tensor, own: Tensor, index: Tensor) -> Tensor:
@@ -176,43 +149,40 @@ def _ratios(log_means: Tensor, own: Tensor, index: Tensor) -> Tensor:
     return log_means - torch.stack([five, twenty], -1)
 
 
-def _assemble(neighbours: Tensor, ratios: Tensor, sizes: Tensor) -> Tensor:
-    """In the order of SPACE_STATISTICS."""
-    return torch.cat([neighbours[..., :3], ratios, neighbours[..., 3:], sizes], -1)
+def _assemble(
+    floor: float, nearest: Tensor, log_means: Tensor, ratios: Tensor, densities: Tensor, gap: Tensor, sizes: Tensor
+) -> Tensor:
+    """(B, q, 14) in the order of SPACE_STATISTICS."""
+    ends = [part.unsqueeze(-1).clamp(min=floor).log() for part in (nearest[..., 0], gap)]
+    return torch.cat([ends[0], log_means, ratios, densities, ends[1], sizes], -1)
 
 
 def _fit_space(rows: Tensor, n_features: Tensor) -> tuple[Space, Tensor]:
     """A space over context rows (B, n, d), and their own statistics (B, n, 14), leave-one-out."""
-    n = rows.shape[1]
-    k = min(NEIGHBOURS, n - 1)
-    norms = rows.square().sum(-1)
-    empty = rows.new_zeros(())
-    space = Space(rows, norms, empty, empty)
+    b, n, d = rows.shape
+    floor = _floor(d)
+    nothing = rows.new_zeros(())
+    space = Space(rows, rows.square().sum(-1), nothing, nothing)
+    step = max(1, BLOCK // (b * n))
+    blocks = [slice(start, min(n, start + step)) for start in range(0, n, step)]
 
-    def blocks() -> list[tuple[slice, Tensor]]:
-        found = []
-        for start in range(0, n, ROWS_AT_ONCE):
-            part = slice(start, min(n, start + ROWS_AT_ONCE))
-            d2 = _squared_distances(rows[:, part], space)
-            here = torch.arange(part.start, part.stop, device=rows.device)
-            d2[:, here - start, here] = torch.inf
-            found.append((part, d2))
-        return found
+    def distances(block: slice) -> Tensor:
+        d2 = _squared_distances(rows[:, block], space)
+        here = torch.arange(block.start, block.stop, device=rows.device)
+        d2[:, here - block.start, here] = torch.inf
+        return d2
 
-    floor = _floor(rows.shape[-1])
-    distances = blocks()
-    nearest5 = torch.cat([d2.topk(min(5, k), largest=False).values.sqrt().mean(-1) for _, d2 in distances], 1)
-    bandwidth = nearest5.median(1).values.clamp(min=floor)[:, None, None]
-    space = space._replace(bandwidth=bandwidth)
-    parts = [_neighbour_statistics(rows[:, part], space, d2, k) for part, d2 in distances]
-    del distances
-    neighbours = torch.cat([p[0] for p in parts], 1)
-    index = torch.cat([p[1] for p in parts], 1)
-    # the mean over n includes the row itself, whose kernel is 0: count n - 1 instead
-    neighbours[..., 3:7] += math.log((n - 1) / n)
-    own = neighbours[..., 1:3]
-    space = space._replace(own=own)
-    return space, _assemble(neighbours, _ratios(own, own, index), _size_statistics(rows, n_features))
+    found = [_nearest(rows[:, block], rows, distances(block)) for block in blocks]
+    nearest, index, gap = (torch.cat([f[i] for f in found], 1) for i in range(3))
+    if n <= NEIGHBOURS:  # the row itself, infinitely far, is among them
+        nearest, index = nearest[..., : n - 1], index[..., : n - 1]
+    bandwidth = nearest[..., : min(5, n - 1)].mean(-1).median(1).values.clamp(min=floor)[:, None, None]
+    own = _log_means(nearest, floor)
+    space = space._replace(bandwidth=bandwidth, own=own)
+    densities = torch.cat([_log_densities(distances(block), bandwidth) for block in blocks], 1)
+    densities += math.log((n - 1) / n)  # the mean over n rows counts the row itself, whose kernel is 0
+    sizes = _size_statistics(rows, n_features)
+    return space, _assemble(floor, nearest, own, _ratios(own, own, index), densities, gap, sizes)
 
 
 def _rank_statistics(quantile: Tensor, knots: Knots, n_features: Tensor) -> Tensor:
@@ -227,11 +197,9 @@ def _rank_statistics(quantile: Tensor, knots: Knots, n_features: Tensor) -> Tens
 def fit_evidence(rows: Tensor, n_features: Tensor, knots: Knots | None = None) -> tuple[Evidence, Tensor]:
     """Evidence of a context, and the channels (B, n, C) of its own rows, leave-one-out.
 
-    rows: (B, n, d) raw units, NaN = missing, n >= 2; n_features: (B,), columns beyond it are zero padding;
+    rows: (B, n, d) raw units, complete (see `missing`), n >= 2; n_features: (B,), columns beyond it are zero padding;
     knots: the quantile transform to use (as a stream's sketch gives it), or None to fit it on the rows.
     """
-    filling = fit_filling(rows)
-    rows = complete(rows, filling)
     center = rows.mean(1, keepdim=True)
     deviation = rows.std(1, keepdim=True, correction=0)
     scale = constant_scale(center, deviation, rows.shape[1])
@@ -239,7 +207,7 @@ def fit_evidence(rows: Tensor, n_features: Tensor, knots: Knots | None = None) -
     knots = fit_knots(rows) if knots is None else knots
     nothing = rows.new_zeros(())
     whiten = _whitening(z, n_features)
-    evidence = Evidence(center, scale, filling, knots, whiten, n_features, (), nothing, nothing, nothing)
+    evidence = Evidence(center, scale, knots, whiten, n_features, (), nothing, nothing, nothing)
     views = _project(rows, evidence)
     fitted = [_fit_space(view.contiguous(), n_features) for view in views]
     own = torch.cat([s for _, s in fitted] + [_rank_statistics(views[1], knots, n_features)], -1)
@@ -254,16 +222,18 @@ def fit_evidence(rows: Tensor, n_features: Tensor, knots: Knots | None = None) -
 
 
 def evidence_channels(queries: Tensor, evidence: Evidence) -> Tensor:
-    """Channels (B, q, C) float of raw queries (B, q, d), NaN = missing; C = len(CHANNELS), higher = more outlying."""
-    rows = complete(queries, evidence.filling)
-    views = _project(rows, evidence)
+    """Channels (B, q, C) float of complete queries (B, q, d), raw units; C = len(CHANNELS), higher = more outlying."""
+    views = _project(queries, evidence)
+    floor = _floor(queries.shape[-1])
     parts = []
     for view, space in zip(views, evidence.spaces, strict=True):
         d2 = _squared_distances(view, space)
-        k = min(NEIGHBOURS, space.rows.shape[1])
-        neighbours, index = _neighbour_statistics(view, space, d2, k)
-        ratios = _ratios(neighbours[..., 1:3], space.own, index)
-        parts.append(_assemble(neighbours, ratios, _size_statistics(view, evidence.n_features)))
+        nearest, index, gap = _nearest(view, space.rows, d2)
+        log_means = _log_means(nearest, floor)
+        ratios = _ratios(log_means, space.own, index)
+        densities = _log_densities(d2, space.bandwidth)
+        sizes = _size_statistics(view, evidence.n_features)
+        parts.append(_assemble(floor, nearest, log_means, ratios, densities, gap, sizes))
     parts.append(_rank_statistics(views[1], evidence.knots, evidence.n_features))
     return _channels(torch.cat(parts, -1), evidence, own_rows=False)
 

@@ -7,18 +7,20 @@ fusion of evidence (89 numbers) to the transformer of the paper (4.9 M).
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fomo_stream.errors import CheckpointError, SchemaError
-from fomo_stream.evidence import CHANNELS, Evidence, Filling, complete, evidence_channels, fit_evidence, fit_filling
+from fomo_stream.evidence import CHANNELS, Evidence, evidence_channels, fit_evidence
+from fomo_stream.missing import Filling, complete, fit_filling
 from fomo_stream.quantiles import Knots, fit_knots, to_normal
+from fomo_stream.router import Layer, LayerCache
 
 MAX_CONTEXT = 5000
 TILE = 32  # queries per forward pass; every pass has this shape, so that a row's neighbours cannot change its bits
@@ -48,7 +50,7 @@ class ModelConfig:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> ModelConfig:
         """Reads what `asdict` wrote; unknown names mean another format version."""
-        unknown = set(values) - {f for f in asdict(cls())}
+        unknown = set(values) - set(asdict(cls()))
         if unknown:
             raise CheckpointError(f"configuration has unknown entries {sorted(unknown)}; update fomo-stream")
         return cls(**values)
@@ -65,11 +67,11 @@ PRESETS: dict[str, ModelConfig] = {
 }
 
 
-class LayerCache(NamedTuple):
-    """Keys and values (B, heads, n, width / heads) of the context rows as the queries of one layer see them."""
+class Features(NamedTuple):
+    """What the network reads of rows; a part that the model has no use for is None."""
 
-    keys: Tensor
-    values: Tensor
+    channels: Tensor | None  # (B, q, C) evidence
+    raw: Tensor | None  # (B, q, D)
 
 
 @dataclass(frozen=True)
@@ -78,75 +80,11 @@ class ContextCache:
 
     n_rows: int
     d: int
-    evidence: Evidence | None
-    knots: Knots | None
+    n_features: Tensor  # (B,)
     filling: Filling
-    n_features: Tensor
+    knots: Knots
+    evidence: Evidence | None
     layers: tuple[LayerCache, ...] = field(repr=False)
-
-
-class Attention(nn.Module):
-    """Multi-head attention whose keys and values can be computed ahead. The output projection starts at zero."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.query = nn.Linear(width, width)
-        self.key = nn.Linear(width, width)
-        self.value = nn.Linear(width, width)
-        self.out = nn.Linear(width, width)
-        nn.init.zeros_(self.out.weight)
-        nn.init.zeros_(self.out.bias)
-
-    def _split(self, x: Tensor) -> Tensor:
-        return x.reshape(*x.shape[:2], self.heads, -1).transpose(1, 2)
-
-    def keys_values(self, rows: Tensor) -> LayerCache:
-        """rows: (B, n, width)."""
-        return LayerCache(self._split(self.key(rows)), self._split(self.value(rows)))
-
-    def forward(self, rows: Tensor, cache: LayerCache) -> Tensor:
-        """rows (B, q, width) attend to what `keys_values` made; returns (B, q, width)."""
-        mixed = F.scaled_dot_product_attention(self._split(self.query(rows)), cache.keys, cache.values)
-        out: Tensor = self.out(mixed.transpose(1, 2).flatten(-2))
-        return out
-
-
-class Layer(nn.Module):
-    """Post-norm layer (paper, section 3.2): context rows exchange messages through routers, queries read context rows."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        width = config.width
-        if config.routers:
-            self.routers = nn.Parameter(torch.randn(config.routers, width) * 0.02)
-            self.collect = Attention(width, config.heads)
-        else:
-            self.register_parameter("routers", None)
-        self.spread = Attention(width, config.heads)
-        self.cross = Attention(width, config.heads)
-        self.norm1 = nn.LayerNorm(width)
-        self.norm2 = nn.LayerNorm(width)
-        self.feed_forward = nn.Sequential(
-            nn.Linear(width, config.feed_forward), nn.GELU(), nn.Linear(config.feed_forward, width)
-        )
-
-    def _finish(self, rows: Tensor, attended: Tensor) -> Tensor:
-        rows = self.norm1(rows + attended)
-        out: Tensor = self.norm2(rows + self.feed_forward(rows))
-        return out
-
-    def context(self, rows: Tensor) -> Tensor:
-        """Context rows (B, n, width) to the next layer's: O(R n) through routers, O(n^2) without."""
-        source = rows
-        if self.routers is not None:
-            routers = self.routers.expand(len(rows), -1, -1)
-            source = self.collect(routers, self.collect.keys_values(rows))
-        return self._finish(rows, self.spread(rows, self.spread.keys_values(source)))
-
-    def queries(self, rows: Tensor, cache: LayerCache) -> Tensor:
-        """Query rows (B, q, width) read the context rows that entered this layer."""
-        return self._finish(rows, self.cross(rows, cache))
 
 
 class ZeroShotModel(nn.Module):
@@ -162,12 +100,14 @@ class ZeroShotModel(nn.Module):
         self.name = name
         if config.fusion:
             # softplus(raw) >= 0: no evidence may speak for a row being normal. The start is a mean of the channels.
-            self.fusion_raw = nn.Parameter(torch.full((len(CHANNELS),), -2.0))
-            self.fusion_bias = nn.Parameter(torch.tensor(-2.0))
+            self.fusion_raw = nn.Parameter(torch.full((len(CHANNELS),), -3.5))
+            self.fusion_bias = nn.Parameter(torch.tensor(-1.0))
         if config.layers:
             inputs = config.raw_features + (len(CHANNELS) if config.evidence else 0)
             self.embed = nn.Linear(inputs, config.width)
-            self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
+            self.layers = nn.ModuleList(
+                Layer(config.width, config.heads, config.feed_forward, config.routers) for _ in range(config.layers)
+            )
             last = nn.Linear(2 * config.width, 2)
             self.head = nn.Sequential(nn.Linear(config.width, 2 * config.width), nn.GELU(), last)
             if config.fusion:  # start as the fusion; the transformer adds to it
@@ -175,50 +115,21 @@ class ZeroShotModel(nn.Module):
                 nn.init.zeros_(last.bias)
 
     @property
-    def uses_evidence(self) -> bool:
-        """Whether any part of the model reads evidence channels."""
-        return self.config.fusion or self.config.evidence
+    def device(self) -> torch.device:
+        """Where the weights are, and where rows have to be."""
+        return next(self.parameters()).device
 
     def encode_context(
         self, rows: Tensor, n_features: Tensor | None = None, knots: Knots | None = None
     ) -> ContextCache:
         """Everything the context alone decides.
 
-        rows: (n, d) or a batch of contexts (B, n, d), raw units, NaN = missing, 2 <= n <= 5,000; n_features: (B,) with
-        zero padding beyond it, None = all d; knots: a quantile transform to use in place of one fitted on the rows.
+        rows: (n, d) or a batch of contexts (B, n, d), raw units, NaN = missing, 2 <= n <= 5,000; n_features: (B,),
+        zero padding beyond it, None = all d; knots: a quantile transform of one context, instead of one fitted on rows.
         Raises SchemaError for a context that is too small, too large, or wider than a raw-feature model takes.
         """
-        return self._encode(rows, n_features, knots)[0]
-
-    def _encode(
-        self, rows: Tensor, n_features: Tensor | None = None, knots: Knots | None = None, hidden: Tensor | None = None
-    ) -> tuple[ContextCache, Tensor | None]:
-        rows = rows.unsqueeze(0) if rows.dim() == 2 else rows
-        if not 2 <= rows.shape[1] <= MAX_CONTEXT:
-            raise SchemaError(f"a context has 2 to {MAX_CONTEXT} rows, this one has {rows.shape[1]}")
-        self._check_width(rows.shape[2])
-        if n_features is None:
-            n_features = torch.full((len(rows),), rows.shape[2], device=rows.device)
-        if knots is not None:
-            knots = Knots(*(part.to(rows).expand(len(rows), *part.shape[-knots.values.dim():]) if i != 1 else part.to(rows)
-                            for i, part in enumerate(knots)))  # fmt: skip
-        evidence, channels = fit_evidence(rows, n_features, knots) if self.uses_evidence else (None, None)
-        filling = fit_filling(rows) if evidence is None else evidence.filling
-        if evidence is not None:
-            knots = evidence.knots
-        elif knots is None:
-            knots = fit_knots(complete(rows, filling))
-        cache = ContextCache(rows.shape[1], rows.shape[2], evidence, knots, filling, n_features, ())
-        if not self.config.layers:
-            return cache, channels
-        z = self._embed(rows, channels, cache, hidden)
-        layers = []
-        for i, layer in enumerate(self.layers):
-            assert isinstance(layer, Layer)
-            layers.append(layer.cross.keys_values(z))
-            if i + 1 < len(self.layers):  # nothing reads the context rows that leave the last layer
-                z = layer.context(z)
-        return ContextCache(cache.n_rows, cache.d, evidence, knots, filling, n_features, tuple(layers)), channels
+        cache, features = self._describe_context(rows, n_features, knots)
+        return replace(cache, layers=self._encode(features))
 
     def score_queries(self, cache: ContextCache, queries: Tensor) -> Tensor:
         """Logits of queries (q, d) or (B, q, d) against an encoded context: (q,) or (B, q), higher = more outlying.
@@ -231,73 +142,110 @@ class ZeroShotModel(nn.Module):
         if x.shape[-1] != cache.d:
             raise SchemaError(f"the context has {cache.d} features, the query rows have {x.shape[-1]}")
         q = x.shape[1]
-        x = F.pad(x, (0, 0, 0, -q % TILE))
-        tiles = [
-            self._score_tile(cache, x[:, start : start + TILE].contiguous()) for start in range(0, x.shape[1], TILE)
-        ]
-        logits = torch.cat(tiles, 1)[:, :q] if tiles else x.new_zeros((len(x), 0))
+        tiles = torch.split(F.pad(x, (0, 0, 0, -q % TILE)), TILE, dim=1) if q else ()
+        scored = [self._score(self._describe(tile.contiguous(), cache), cache.layers) for tile in tiles]
+        logits = torch.cat(scored, 1)[:, :q] if scored else x.new_zeros((len(x), 0))
         return logits.squeeze(0) if flat else logits
 
     def forward(self, context: Tensor, queries: Tensor, n_features: Tensor | None = None) -> Tensor:
-        """One full pass, for training: context (B, n, d), queries (B, q, d) -> logits (B, q)."""
-        hidden = self._hidden_channels(len(context), context.device)
-        cache, _ = self._encode(context, n_features, hidden=hidden)
-        return self._score_tile(cache, queries, hidden)
+        """One full pass, for training: context (B, n, d), queries (B, q, d), raw units -> logits (B, q)."""
+        return self.forward_features(*self.describe(context, queries, n_features))
 
-    def channels(self, context: Tensor, queries: Tensor, n_features: Tensor | None = None) -> Tensor:
-        """Evidence channels (B, q, C) of the queries, in the order of `evidence.CHANNELS`."""
-        if n_features is None:
-            n_features = torch.full((len(context),), context.shape[2], device=context.device)
-        return evidence_channels(queries, fit_evidence(context, n_features)[0]).float()
+    def describe(self, context: Tensor, queries: Tensor, n_features: Tensor | None = None) -> tuple[Features, Features]:
+        """Features of context and queries: the part of `forward` that has nothing to learn."""
+        cache, features = self._describe_context(context, n_features)
+        return features, self._describe(queries, cache)
 
-    def _check_width(self, d: int) -> None:
+    def forward_features(self, context: Features, queries: Features) -> Tensor:
+        """The rest of `forward`: logits (B, q)."""
+        hidden = self._hidden_channels(context)
+        return self._score(queries, self._encode(context, hidden), hidden)
+
+    def _describe_context(
+        self, rows: Tensor, n_features: Tensor | None = None, knots: Knots | None = None
+    ) -> tuple[ContextCache, Features]:
+        """A cache without layers, and the features of the context's own rows."""
+        rows = rows.unsqueeze(0) if rows.dim() == 2 else rows
+        b, n, d = rows.shape
+        if not 2 <= n <= MAX_CONTEXT:
+            raise SchemaError(f"a context has 2 to {MAX_CONTEXT} rows, this one has {n}")
         limit = self.config.raw_features
         if limit and d > limit:
             raise SchemaError(f"this model takes up to {limit} features, the rows have {d}; name the ones to use")
+        if n_features is None:
+            n_features = torch.full((b,), d, device=rows.device)
+        filling = fit_filling(rows)
+        rows = complete(rows, filling)
+        knots = fit_knots(rows) if knots is None else Knots(*(part.to(rows)[None] for part in knots))
+        evidence = channels = None
+        if self.config.fusion or self.config.evidence:
+            evidence, channels = fit_evidence(rows, n_features, knots)
+        cache = ContextCache(n, d, n_features, filling, knots, evidence, ())
+        return cache, Features(channels, self._raw_inputs(rows, cache))
 
-    def _hidden_channels(self, batch: int, device: torch.device) -> Tensor | None:
+    def _describe(self, queries: Tensor, cache: ContextCache) -> Features:
+        """Features of raw queries (B, q, d)."""
+        rows = complete(queries, cache.filling)
+        channels = None if cache.evidence is None else evidence_channels(rows, cache.evidence)
+        return Features(channels, self._raw_inputs(rows, cache))
+
+    def _raw_inputs(self, rows: Tensor, cache: ContextCache) -> Tensor | None:
+        """Quantile-transformed features, scaled by D / d and zero-padded to D: (B, q, D) (paper, section 3.1)."""
+        limit = self.config.raw_features
+        if not limit:
+            return None
+        x = to_normal(rows, cache.knots).float()
+        width = cache.n_features[:, None, None]
+        x = torch.where(torch.arange(cache.d, device=x.device) < width, x * (limit / width), 0.0)
+        return F.pad(x, (0, limit - cache.d))
+
+    def _hidden_channels(self, context: Features) -> Tensor | None:
         """Channel dropout: (B, 1, C) of factors, the same for every row of a dataset, in training only."""
         share = self.config.channel_dropout
-        if not (self.training and share and self.config.layers and self.config.evidence):
+        if not (self.training and share and self.config.layers and context.channels is not None):
             return None
-        return (torch.rand(batch, 1, len(CHANNELS), device=device) >= share).float() / (1 - share)
+        shown = torch.rand(len(context.channels), 1, len(CHANNELS), device=self.device) >= share
+        return shown.float() / (1 - share)
 
-    def _score_tile(self, cache: ContextCache, rows: Tensor, hidden: Tensor | None = None) -> Tensor:
-        channels = None if cache.evidence is None else evidence_channels(rows, cache.evidence)
-        logit = rows.new_zeros(rows.shape[:2], dtype=torch.float32)
-        if channels is not None and self.config.fusion:
-            logit = logit + self._fuse(channels)
+    def _embed(self, features: Features, hidden: Tensor | None) -> Tensor:
+        """Network inputs (B, q, width)."""
+        parts = [] if features.raw is None else [features.raw]
+        if self.config.evidence:
+            assert features.channels is not None
+            channels = features.channels.float().clamp(-CHANNEL_LIMIT, CHANNEL_LIMIT)
+            parts.append(channels if hidden is None else channels * hidden)
+        out: Tensor = self.embed(torch.cat(parts, -1))
+        return out
+
+    def _encode(self, context: Features, hidden: Tensor | None = None) -> tuple[LayerCache, ...]:
+        """What the queries of each layer see of the context."""
+        if not self.config.layers:
+            return ()
+        z = self._embed(context, hidden)
+        caches = []
+        for i, layer in enumerate(self.layers):
+            assert isinstance(layer, Layer)
+            caches.append(layer.cross.keys_values(z))
+            if i + 1 < len(self.layers):  # nothing reads the context rows that leave the last layer
+                z = layer.context(z)
+        return tuple(caches)
+
+    def _score(self, queries: Features, layers: tuple[LayerCache, ...], hidden: Tensor | None = None) -> Tensor:
+        """Logits (B, q) of query features against an encoded context."""
+        logit = torch.zeros((), device=self.device)
+        if self.config.fusion:
+            assert queries.channels is not None
+            weights = F.softplus(self.fusion_raw)
+            # a sum of products, not a matrix product: the same order of additions for every row
+            logit = (queries.channels.to(weights.dtype) * weights).sum(-1) + self.fusion_bias
         if self.config.layers:
-            z = self._embed(rows, channels, cache, hidden)
-            for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
+            z = self._embed(queries, hidden)
+            for layer, cache in zip(self.layers, layers, strict=True):
                 assert isinstance(layer, Layer)
-                z = layer.queries(z, layer_cache)
+                z = layer.queries(z, cache)
             out = self.head(z)
             logit = logit + (out[..., 1] - out[..., 0])
         return logit
-
-    def _fuse(self, channels: Tensor) -> Tensor:
-        weights = F.softplus(self.fusion_raw)
-        # a sum of products, not a matrix product: the same order of additions for every row
-        return (channels.to(weights.dtype) * weights).sum(-1) + self.fusion_bias
-
-    def _embed(self, rows: Tensor, channels: Tensor | None, cache: ContextCache, hidden: Tensor | None) -> Tensor:
-        """Network inputs (B, q, width) of raw rows and their channels."""
-        dtype = self.embed.weight.dtype
-        parts = []
-        limit = self.config.raw_features
-        if limit:
-            assert cache.knots is not None
-            x = to_normal(complete(rows, cache.filling), cache.knots).to(dtype)
-            real = torch.arange(x.shape[-1], device=x.device) < cache.n_features[:, None, None]
-            x = torch.where(real, x * (limit / cache.n_features[:, None, None]).to(dtype), 0.0)
-            parts.append(F.pad(x, (0, limit - x.shape[-1])))
-        if self.config.evidence:
-            assert channels is not None
-            inputs = channels.to(dtype).clamp(-CHANNEL_LIMIT, CHANNEL_LIMIT)
-            parts.append(inputs if hidden is None else inputs * hidden)
-        out: Tensor = self.embed(torch.cat(parts, -1))
-        return out
 
 
 def encode_rows(model: ZeroShotModel, rows: NDArray[np.float64], knots: Knots | None = None) -> ContextCache:
@@ -307,31 +255,29 @@ def encode_rows(model: ZeroShotModel, rows: NDArray[np.float64], knots: Knots | 
     """
     ordered = rows[np.lexsort(rows.T[::-1])]
     with torch.inference_mode():
-        return model.encode_context(torch.from_numpy(ordered).to(_device(model)), knots=knots)
+        return model.encode_context(torch.from_numpy(ordered).to(model.device), knots=knots)
 
 
 def logits_of(model: ZeroShotModel, cache: ContextCache, rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """`score_queries` of plain numbers (q, d): logits (q,), float64."""
     queries = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.float64))
     with torch.inference_mode():
-        scored = model.score_queries(cache, queries.to(_device(model)))
+        scored = model.score_queries(cache, queries.to(model.device))
     logits: NDArray[np.float64] = scored.cpu().numpy().astype(np.float64)
     return logits
 
 
 def cross_scores(model: ZeroShotModel, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Logits (n,) of context rows (n, d), each half scored against the other: what unseen inliers would score.
+    """Logits (n,) of context rows (n, d), first and second half scored against each other: what unseen inliers score.
+
+    The halves are contiguous, because neighbouring rows of a stream resemble each other more than rows to come will.
 
     Fewer than 4 rows have no two halves that make contexts; they are scored against all of them, themselves included.
     """
     if len(rows) < 4:
         return logits_of(model, encode_rows(model, rows), rows)
     out = np.empty(len(rows))
-    first = np.arange(len(rows)) % 2 == 0
+    first = np.arange(len(rows)) < len(rows) // 2
     for half in (first, ~first):
         out[half] = logits_of(model, encode_rows(model, rows[~half]), rows[half])
     return out
-
-
-def _device(model: ZeroShotModel) -> torch.device:
-    return next(model.parameters()).device

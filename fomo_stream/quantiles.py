@@ -1,7 +1,7 @@
 """Quantile transform to a normal, with tails that keep growing: fitted at once, or row by row as a stream is learned.
 
-Two fits give the same `Knots`: `fit_knots` on a batch of rows (pretraining, batch detectors) and `QuantileSketch`, which
-keeps time-decayed weighted quantiles in bounded memory (streams). One transform, `to_normal`, serves both.
+Two fits give the same `Knots`: `fit_knots` on a batch of rows (pretraining, batch detectors) and `QuantileSketch`,
+which keeps time-decayed weighted quantiles in bounded memory (streams). One transform, `to_normal`, serves both.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def constant_scale(center: Tensor, deviation: Tensor, n_rows: int) -> Tensor:
     """Spread to divide by, raw units: the standard deviation, or a stand-in where a feature is constant.
 
     A value that differs from n identical ones is about as surprising as the odd one among n, which lies sqrt(n)
-    deviations out whatever it is; so a constant's stand-in is |its value| (or 1) / sqrt(n). Rounding noise counts as none.
+    deviations out whatever it is; so the stand-in is |the constant| (or 1) / sqrt(n). Rounding noise is no spread.
     """
     size = center.abs()
     stand_in = torch.where(size > 0, size, torch.ones_like(size)) / n_rows**0.5
@@ -141,7 +141,7 @@ class QuantileSketch:
         return kept, np.repeat(total[:, None] / self.size, self.size, axis=1)
 
     def knots(self, n_knots: int = N_KNOTS) -> Knots:
-        """The transform as of now, float64 on the CPU. A feature never seen maps everything as if it were constant 0."""
+        """The transform as of now, float64 on the CPU. A feature never seen counts as constant 0."""
         values, weights = self._merged()
         out = np.zeros((self.n_features, n_knots))
         levels = np.zeros((self.n_features, n_knots))

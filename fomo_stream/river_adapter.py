@@ -21,12 +21,12 @@ MAX_FEATURES = 500
 class FoMoDetector(AnomalyDetector):
     """Zero-shot outlier detection: a pretrained transformer scores each record against a rolling context of inliers.
 
-    Nothing is trained. Until `min_context` records are learned every score is 0. A record is learned only when its
+    Nothing is trained; until `min_context` records are learned every score is 0. A record is learned only when its
     p-value is above `gate`, so outliers do not become context. Scores are in [0, 1], higher = more anomalous.
 
     Features may come and go. A feature that a record lacks, or holds as None, NaN, an infinity or anything that is not
-    a number, is missing and counts as the context's median. A feature that is new counts as soon as records that have it
-    reach the context; up to 500 are taken, further ones are ignored.
+    a number, is missing and counts as the context's median. A feature that is new counts as soon as records that
+    have it reach the context; up to 500 are taken, further ones are ignored.
 
     Parameters
     ----------

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from fomo_stream.checkpoint import load_model, read_metadata, save_model, shared_model, shipped_models
+from fomo_stream.errors import CheckpointError, ConfigError
+from fomo_stream.model import PRESETS, ZeroShotModel
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "model.safetensors"
+    torch.manual_seed(3)
+    save_model(ZeroShotModel(PRESETS["tiny"]), path, {"steps": 12})
+    return path
+
+
+def test_what_is_saved_is_loaded(saved: Path) -> None:
+    model = load_model(saved)
+    torch.manual_seed(3)
+    for name, value in ZeroShotModel(PRESETS["tiny"]).state_dict().items():
+        assert torch.equal(model.state_dict()[name], value)
+    assert model.config == PRESETS["tiny"]
+    assert not model.training
+    assert read_metadata(saved)["training"] == {"steps": 12}
+
+
+def test_saving_leaves_no_partial_file(saved: Path) -> None:
+    assert [p.name for p in saved.parent.iterdir()] == [saved.name]
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.3, 0.99])
+def test_truncated_checkpoint_is_refused(saved: Path, kept: float) -> None:
+    whole = saved.read_bytes()
+    saved.write_bytes(whole[: int(len(whole) * kept)])
+    with pytest.raises(CheckpointError, match="truncated"):
+        load_model(saved)
+
+
+def test_every_flipped_weight_byte_is_noticed(saved: Path) -> None:
+    whole = saved.read_bytes()
+    for position in range(len(whole) - 600, len(whole), 37):
+        saved.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
+        with pytest.raises(CheckpointError, match="digest"):
+            load_model(saved)
+
+
+def test_another_format_is_refused(saved: Path) -> None:
+    save_file(load_file(saved), saved, metadata={"format": "fomo-stream/99"})
+    with pytest.raises(CheckpointError, match="fomo-stream/99"):
+        load_model(saved)
+
+
+def test_a_configuration_that_does_not_fit_the_weights_is_refused(saved: Path, tmp_path: Path) -> None:
+    model = ZeroShotModel(PRESETS["tiny"])
+    model.config = PRESETS["fusion"]
+    save_model(model, tmp_path / "odd.safetensors")
+    with pytest.raises(CheckpointError, match="configuration"):
+        load_model(tmp_path / "odd.safetensors")
+
+
+def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "notes.safetensors"
+    path.write_text("hello")
+    with pytest.raises(CheckpointError, match="not a readable checkpoint"):
+        load_model(path)
+
+
+@pytest.mark.parametrize("name", ["nothing", "missing/model.safetensors"])
+def test_unknown_names_list_the_shipped_models(name: str) -> None:
+    with pytest.raises(CheckpointError, match=r"shipped.*fusion"):
+        load_model(name)
+
+
+def test_unusable_device_is_refused() -> None:
+    with pytest.raises(ConfigError, match="cannot be used"):
+        load_model(device="cuda:99")
+
+
+@pytest.mark.parametrize("name", shipped_models())
+def test_shipped_models_load_and_say_how_they_were_trained(name: str) -> None:
+    model = load_model(name)
+    assert model.name.startswith(f"{name}@")
+    training = read_metadata(Path(load_model.__code__.co_filename).parent / "weights" / f"{name}.safetensors")[
+        "training"
+    ]
+    assert training["commit"]
+    assert training["steps"] > 0
+    assert (Path(load_model.__code__.co_filename).parent / "weights" / f"{name}.md").exists()
+
+
+def test_weights_are_shared_within_a_process() -> None:
+    assert shared_model() is shared_model()

@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fomo_stream.checkpoint import shared_model
+from fomo_stream.detector import Detector, DetectorConfig, Scored, Status
+from fomo_stream.errors import ConfigError, SchemaError, StateError
+
+SMALL = DetectorConfig(context_size=60, min_context=20, patience=2.0, lag=8, calibration_size=100, alert_rate=0.05)
+
+
+def detector(config: DetectorConfig = SMALL, n_features: int = 3) -> Detector:
+    return Detector(shared_model(), n_features, config)
+
+
+def stream(n: int, seed: int = 0, d: int = 3) -> np.ndarray:
+    """Normal rows, one in twenty far off, some values missing."""
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(n, d)) * np.where(rng.random((n, 1)) < 0.05, 8, 1)
+    rows[rng.random((n, d)) < 0.02] = np.nan
+    return rows
+
+
+def same(a: Scored, b: Scored) -> bool:
+    arrays = ("score", "logit", "p_value", "outlier", "generation")
+    equal = all(np.array_equal(getattr(a, n), getattr(b, n), equal_nan=n in arrays[:3]) for n in arrays)
+    return equal and a.status == b.status
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(1, 90), min_size=1, max_size=8), st.integers(0, 99))
+def test_results_do_not_depend_on_how_records_are_batched(sizes: list[int], seed: int) -> None:
+    rows = stream(sum(sizes), seed)
+    whole = detector().process(rows)
+    parts, one = [], detector()
+    for part in np.split(rows, np.cumsum(sizes)[:-1]):
+        parts.append(one.process(part))
+    assert same(whole, Scored.concatenate(parts))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 300), st.integers(0, 150), st.integers(0, 99))
+def test_restored_detector_scores_as_if_never_stopped(before: int, after: int, seed: int) -> None:
+    rows = stream(before + after, seed)
+    first, second = detector(), detector()
+    first.process(rows[:before])
+    second.restore(first.snapshot())
+    assert same(first.process(rows[before:]), second.process(rows[before:]))
+    a, b = first.snapshot(), second.snapshot()
+    assert a.keys() == b.keys()
+    for name, array in a.items():
+        np.testing.assert_array_equal(array, b[name])
+
+
+def test_a_background_build_changes_nothing() -> None:
+    rows = stream(600)
+    with ThreadPoolExecutor(1) as executor:
+        background = Detector(shared_model(), 3, SMALL, executor)
+        assert same(detector().process(rows), background.process(rows))
+    assert background.generation > 3
+
+
+def test_a_record_is_scored_before_it_is_learned() -> None:
+    rows = stream(200)
+    one = detector()
+    one.process(rows)
+    asked = one.score_rows(rows[:1])
+    assert same(asked, one.process(rows[:1]))
+
+
+def test_scores_begin_with_the_row_after_min_context() -> None:
+    status = detector().process(stream(40)).status
+    assert [s is Status.WARMING_UP for s in status] == [True] * 20 + [False] * 20
+
+
+def test_nothing_alerts_before_the_alert_rate_is_reachable() -> None:
+    config = DetectorConfig(context_size=60, min_context=20, lag=8, alert_rate=0.005)
+    scored = detector(config).process(stream(600))
+    calibrating = np.array([s is Status.CALIBRATING for s in scored.status])
+    assert calibrating.any()
+    assert not scored.outlier[calibrating].any()
+    assert scored.status[-1] is Status.OK
+    assert (scored.p_value[calibrating] > 0.005).all()
+
+
+def test_outliers_do_not_become_context() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(1000, 3))
+    wrong = rng.random(1000) < 0.03
+    wrong[:300] = False
+    rows[wrong] += 12
+    one = Detector(shared_model(), 3, DetectorConfig(context_size=500))
+    scored = one.process(rows)
+    assert scored.outlier[wrong].mean() > 0.95
+    reservoir = one.snapshot()["reservoir.rows"]
+    assert (np.abs(reservoir).max(1) > 8).mean() < 0.01
+
+
+def test_a_lasting_shift_does_not_end_learning() -> None:
+    rng = np.random.default_rng(1)
+    one = Detector(shared_model(), 3, DetectorConfig(context_size=200))
+    one.process(rng.normal(size=(600, 3)))
+    scored = one.process(rng.normal(size=(3000, 3)) + 20)
+    assert scored.outlier[:100].mean() > 0.9
+    assert scored.outlier[-500:].mean() < 0.1
+
+
+def test_normal_records_alert_about_as_often_as_asked() -> None:
+    rows = np.random.default_rng(2).normal(size=(6000, 4))
+    scored = Detector(shared_model(), 4, DetectorConfig(context_size=500, alert_rate=0.02)).process(rows)
+    assert 0.01 < scored.outlier[1000:].mean() < 0.04
+
+
+def test_cross_scores_stand_for_the_warm_up_rows() -> None:
+    one = detector()
+    assert len(one.cross_scored()) == 0
+    one.process(stream(25))
+    crossed = one.cross_scored()
+    assert len(crossed) == 20
+    assert np.isfinite(crossed.logit).all()
+    assert (crossed.p_value > 0).all()
+
+
+def test_seeded_detector_scores_the_first_record() -> None:
+    one = detector()
+    one.seed_context(stream(30))
+    assert one.process(stream(1, 1)).status[0] is not Status.WARMING_UP
+    with pytest.raises(StateError, match="before the first record"):
+        one.seed_context(stream(30))
+
+
+def test_short_input_can_end_its_warm_up() -> None:
+    one = detector()
+    one.process(stream(7))
+    one.flush_warm_up()
+    assert len(one.cross_scored()) == 7
+    with pytest.raises(SchemaError, match="at least 4"):
+        detector().flush_warm_up()
+
+
+def test_feedback_removes_and_admits_and_is_idempotent() -> None:
+    one = detector()
+    rows = np.random.default_rng(0).normal(size=(60, 3))
+    one.process(rows)
+    strange = np.array([[9.0, 9.0, 9.0]])
+    assert one.feedback_rows(strange, np.array([False])) == 1
+    assert one.feedback_rows(strange, np.array([False])) == 0
+    inside = one.snapshot()["reservoir.rows"][:1]
+    assert one.feedback_rows(inside, np.array([True])) == 1
+    assert one.feedback_rows(inside, np.array([True])) == 0
+    left = one.snapshot()["reservoir.rows"]
+    assert (left == 9.0).all(1).any()
+    assert not (left == inside).all(1).any()
+
+
+def test_a_new_feature_counts_once_the_context_knows_it() -> None:
+    rng = np.random.default_rng(0)
+    config = DetectorConfig(context_size=100, min_context=50, lag=8)
+    one = detector(config, 2)
+    one.process(rng.normal(size=(300, 2)))
+    wide = one.widened(3)
+    row = np.array([[0.1, 0.1, 50.0]])
+    assert wide.score_rows(row).logit == pytest.approx(one.score_rows(row[:, :2]).logit, abs=1e-4)
+    wide.process(rng.normal(size=(1500, 3)))
+    assert wide.score_rows(row).outlier[0]
+
+
+@pytest.mark.parametrize("kind", ["constant", "duplicates", "huge", "missing"])
+def test_degenerate_streams_give_finite_scores(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    rows = {
+        "constant": np.full((200, 3), 5.0),
+        "duplicates": np.repeat(rng.normal(size=(3, 3)), 67, axis=0),
+        "huge": rng.choice([1e308, -1e308, 0.0, 1.0], size=(200, 3)),
+        "missing": np.full((200, 3), np.nan),
+    }[kind]
+    scored = detector().process(rows)
+    assert np.isfinite(scored.logit[20:]).all()
+    assert ((scored.score[20:] >= 0) & (scored.score[20:] <= 1)).all()
+
+
+def test_snapshot_of_another_detector_is_refused() -> None:
+    with pytest.raises(StateError, match="another detector"):
+        detector(n_features=2).restore(detector().snapshot())
+
+
+def test_rows_of_another_width_are_refused() -> None:
+    with pytest.raises(SchemaError, match="3 features"):
+        detector().process(np.zeros((5, 4)))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("min_context", 2000), ("alert_rate", 0.0), ("context_size", 9999), ("gate", 2)]
+)
+def test_impossible_settings_are_refused_by_name(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=name):
+        DetectorConfig(**{name: value})  # type: ignore[arg-type]

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from river import checks, compose, preprocessing
+
+from fomo_stream import FoMoDetector
+
+Record = dict[str, Any]
+
+
+class GeneratedCreditCard:
+    """Stands in for River's downloaded data set: numeric features, rare far records."""
+
+    def take(self, n: int) -> Iterator[tuple[Record, int]]:
+        rng = random.Random(0)
+        for _ in range(n):
+            fraud = rng.random() < 0.05
+            x = {f"V{j}": rng.gauss(0, 6 if fraud else 1) for j in range(8)}
+            yield {**x, "Amount": rng.expovariate(0.1)}, int(fraud)
+
+
+def river_checks() -> list[Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("river.datasets.CreditCard", GeneratedCreditCard)
+        models = [FoMoDetector(**params) for params in FoMoDetector._unit_test_params()]
+        return [pytest.param(m, c, id=c.__name__) for m in models for c in checks.yield_checks(m)]
+
+
+@pytest.mark.parametrize(("model", "check"), river_checks())
+def test_river_contract(model: FoMoDetector, check: Callable[[Any], None]) -> None:
+    check(model.clone())
+
+
+def records(n: int, seed: int = 0) -> list[Record]:
+    rng = random.Random(seed)
+    return [{"a": rng.gauss(0, 1), "b": rng.gauss(5, 2), "c": rng.random()} for _ in range(n)]
+
+
+def trained(n: int = 150) -> FoMoDetector:
+    detector = FoMoDetector(context_size=100, min_context=50)
+    detector.learn_many(records(n))
+    return detector
+
+
+def test_many_records_score_as_one_by_one() -> None:
+    at_once, one_by_one = trained(), trained()
+    batch = records(40, 1)
+    many = at_once.score_many(batch)
+    at_once.learn_many(batch)
+    for record, score in zip(batch, many.tolist(), strict=True):
+        assert one_by_one.score_one(record) == score
+        one_by_one.learn_one(record)
+
+
+def test_frames_arrays_and_dicts_agree() -> None:
+    batch = records(30, 1)
+    frame = pd.DataFrame(batch)
+    np.testing.assert_array_equal(trained().score_many(batch), trained().score_many(frame))
+    numbered = FoMoDetector(context_size=100, min_context=50)
+    numbered.learn_many(pd.DataFrame(records(150)).to_numpy())
+    np.testing.assert_array_equal(trained().score_many(frame), numbered.score_many(frame.to_numpy()))
+
+
+def test_learning_does_not_depend_on_having_scored() -> None:
+    scoring, silent = trained(), trained()
+    for record in records(60, 2):
+        scoring.score_one(record)
+        scoring.learn_one(record)
+        silent.learn_one(record)
+    probe = records(20, 3)
+    np.testing.assert_array_equal(scoring.score_many(probe), silent.score_many(probe))
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), float("inf"), "text", 10**400])
+def test_values_that_are_no_numbers_count_as_missing(missing: Any) -> None:
+    detector = trained()
+    assert detector.score_one({"a": 0.1, "b": 5.0, "c": missing}) == detector.score_one({"a": 0.1, "b": 5.0})
+
+
+def test_features_that_appear_are_learned() -> None:
+    detector = trained()
+    rng = random.Random(9)
+    before = detector.score_one({"a": 0.0, "b": 5.0, "c": 0.5, "new": 1e6})
+    assert before == detector.score_one({"a": 0.0, "b": 5.0, "c": 0.5})
+    for record in records(1500, 4):
+        detector.learn_one(record | {"new": rng.gauss(0, 1)})
+    assert detector.score_one({"a": 0.0, "b": 5.0, "c": 0.5, "new": 1e6}) > before
+
+
+def test_an_empty_record_is_scored_and_not_learned() -> None:
+    detector = FoMoDetector()
+    assert detector.score_one({}) == 0.0
+    detector.learn_one({})
+
+
+def test_feedback_takes_a_record_out_of_the_context() -> None:
+    detector = trained()
+    strange = {"a": 9.0, "b": 30.0, "c": 5.0}
+    alone = detector.score_one(strange)
+    for _ in range(3):
+        detector.feedback_many([strange], [False])
+    detector.learn_many(records(1200, 5))
+    detector.feedback_many([strange], [False])
+    detector.feedback_many([strange], [True])
+    detector.learn_many(records(1200, 6))
+    assert detector.score_one(strange) == pytest.approx(alone, abs=0.2)
+
+
+def test_pickle_goes_on_where_it_stopped_and_carries_no_weights() -> None:
+    detector = trained()
+    copy = pickle.loads(pickle.dumps(detector))
+    again = pickle.loads(pickle.dumps(copy))  # before the first use
+    batch = records(400, 7)
+    for one in (detector, copy, again):
+        one.learn_many(batch)
+    probe = records(20, 8)
+    np.testing.assert_array_equal(detector.score_many(probe), copy.score_many(probe))
+    np.testing.assert_array_equal(detector.score_many(probe), again.score_many(probe))
+    assert b"fusion_raw" not in pickle.dumps(detector)
+
+
+def test_works_behind_a_scaler() -> None:
+    pipeline = compose.Pipeline(preprocessing.StandardScaler(), FoMoDetector(context_size=100, min_context=50))
+    for record in records(200):
+        pipeline.learn_one(record)
+    assert pipeline.score_one({"a": 50.0, "b": 500.0, "c": 50.0}) > pipeline.score_one({"a": 0.0, "b": 5.0, "c": 0.5})
