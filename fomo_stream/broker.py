@@ -1,0 +1,164 @@
+"""Kafka clients at the edge: how they are configured, and the embedded broker.
+
+Every client of the service is made here, so that settings, logs and what must not be overridden are in one
+place.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from confluent_kafka import Consumer, KafkaException, Message, Producer
+from confluent_kafka.admin import AdminClient
+
+from .errors import ConfigError
+from .logs import ClientLog
+from .settings import ServiceSettings
+
+LARGEST_MESSAGE_BYTES = 64 << 20
+
+Headers = list[tuple[str, bytes | None]]
+
+
+class Record(NamedTuple):
+    """One consumed record, as bytes."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int | None  # milliseconds since 1970
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+    def where(self) -> str:
+        """`topic[partition]@offset`, as every error and log line names a record."""
+        return f"{self.topic}[{self.partition}]@{self.offset}"
+
+
+def to_record(message: Message) -> Record:
+    """A client's message without the client."""
+    kind, timestamp = message.timestamp()
+    try:
+        headers = message.headers() or []
+    except UnicodeDecodeError:  # a header name that is not text has no place in the output either
+        headers = []
+    return Record(
+        message.topic(),
+        message.partition(),
+        message.offset(),
+        timestamp if kind else None,
+        message.key(),
+        message.value(),
+        headers,
+    )
+
+
+def client_config(settings: ServiceSettings) -> dict[str, Any]:
+    """What every client needs to reach the broker."""
+    return {"bootstrap.servers": settings.bootstrap, "client.id": "fomo-stream", **settings.kafka}
+
+
+def make_consumer(settings: ServiceSettings, **callbacks: Any) -> Consumer:
+    """The group's consumer: cooperative rebalancing, and no offset is stored or committed behind our back."""
+    config = {
+        "partition.assignment.strategy": "cooperative-sticky",
+        # A new partition is found within this time; until then nobody reads it.
+        "topic.metadata.refresh.interval.ms": 10_000,
+        # Records wait in the broker, not in this process: these bound its memory when it lags behind.
+        "queued.min.messages": 5_000,
+        "queued.max.messages.kbytes": 32 << 10,
+        "fetch.max.bytes": 32 << 20,
+        "receive.message.max.bytes": 2 * LARGEST_MESSAGE_BYTES,
+        **client_config(settings),
+        "group.id": settings.group,
+        # With --start latest the group's first act is to commit where it starts (`pin_latest`); whatever has
+        # no committed offset after that is a new partition, to be read from its beginning.
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        **callbacks,
+    }
+    if config.get("group.protocol") == "consumer":  # the broker assigns (KIP-848) and refuses a strategy
+        del config["partition.assignment.strategy"]
+    return _create(Consumer, config, "consumer")
+
+
+def make_producer(settings: ServiceSettings, **callbacks: Any) -> Producer:
+    """An idempotent producer: a retry inside it neither repeats nor reorders."""
+    config = {
+        "linger.ms": 5,
+        "partitioner": "murmur2_random",  # a key goes where a Java client would send it
+        "message.max.bytes": LARGEST_MESSAGE_BYTES,
+        "queue.buffering.max.kbytes": 256 << 10,
+        **client_config(settings),
+        "enable.idempotence": True,
+        **callbacks,
+    }
+    return _create(Producer, config, "producer")
+
+
+def make_reader(settings: ServiceSettings) -> Consumer:
+    """A consumer outside the group, which commits nothing, to read a partition to its present end."""
+    config = {
+        **client_config(settings),
+        "group.id": f"{settings.group}-reader",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "fetch.wait.max.ms": 10,  # it wants to know the end, not to wait for more
+        "auto.offset.reset": "earliest",
+    }
+    config.pop("group.protocol", None)
+    return _create(Consumer, config, "reader")
+
+
+def make_admin(settings: ServiceSettings, **callbacks: Any) -> AdminClient:
+    """A client to ask about topics and to create them."""
+    config = {**client_config(settings), **callbacks}
+    config.pop("group.protocol", None)
+    return _create(AdminClient, config, "admin")
+
+
+def _create(kind: type[Any], config: Mapping[str, Any], name: str) -> Any:
+    try:
+        return kind(dict(config), logger=ClientLog(name))
+    except KafkaException as error:
+        raise ConfigError(f"--kafka: {error.args[0].str()}") from None
+
+
+class EmbeddedBroker:
+    """librdkafka's in-process cluster: a real broker protocol over TCP, in memory, for demos and tests.
+
+    It keeps about 5 MiB a partition, creates topics of 4 partitions when they are written to, and has no
+    transactions.
+
+    >>> with EmbeddedBroker() as broker:
+    ...     broker.bootstrap.startswith("127.0.0.1:")
+    True
+    """
+
+    def __init__(self) -> None:
+        self.bootstrap = ""
+        self._stopped = threading.Event()
+
+    def __enter__(self) -> EmbeddedBroker:
+        self._owner = Producer({"test.mock.num.brokers": 1, "log_level": 0})
+        brokers: Iterable[Any] = self._owner.list_topics(timeout=10).brokers.values()
+        self.bootstrap = ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
+        self._thread = threading.Thread(target=self._serve, name="fomo-embedded-broker", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stopped.set()
+        self._thread.join()
+        del self._owner
+
+    def _serve(self) -> None:
+        while not self._stopped.is_set():
+            self._owner.poll(0.1)

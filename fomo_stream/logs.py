@@ -1,0 +1,90 @@
+"""Structured logs: one `event key=value ...` a line, to standard error."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+
+from .errors import ConfigError
+
+
+def kv(event: str, **fields: object) -> str:
+    """One log line.
+
+    >>> kv("restored", topic="sensors", partition=3, elapsed_s=0.4321, reason="no such topic")
+    'restored topic=sensors partition=3 elapsed_s=0.432 reason="no such topic"'
+    """
+    return " ".join([event, *(f"{name}={_show(value)}" for name, value in fields.items())])
+
+
+def _show(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.3f}".rstrip("0").rstrip(".")
+    text = str(value).replace("\n", " ")
+    if text and not any(character in text for character in ' "='):
+        return text
+    return '"' + text.replace('"', "'") + '"'
+
+
+def configure_logging(level: str) -> None:
+    """Send the package's logs to standard error, from `level` up."""
+    number = logging.getLevelNamesMapping().get(level.upper())
+    if number is None:
+        raise ConfigError(f"--log-level {level}: use debug, info, warning or error")
+    handler = logging.StreamHandler(sys.stderr)
+    formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
+    formatter.converter = time.gmtime
+    handler.setFormatter(formatter)
+    logger = logging.getLogger("fomo_stream")
+    logger.handlers[:] = [handler]
+    logger.propagate = False
+    logger.setLevel(number)
+
+
+class Throttle:
+    """Says whether a repeating event may be logged again, and how many were left out since the last time."""
+
+    def __init__(self, seconds: float = 30.0) -> None:
+        self._seconds = seconds
+        self._last: dict[str, tuple[float, int]] = {}
+
+    def allow(self, event: str, now: float | None = None) -> int | None:
+        """Number of occurrences suppressed since the last one that was allowed; None: leave this one out.
+
+        >>> throttle = Throttle(seconds=30)
+        >>> [throttle.allow("down", now) for now in (0.0, 1.0, 2.0, 31.0)]
+        [0, None, None, 2]
+        """
+        now = time.monotonic() if now is None else now
+        last, left_out = self._last.get(event, (float("-inf"), 0))
+        if now - last < self._seconds:
+            self._last[event] = (last, left_out + 1)
+            return None
+        self._last[event] = (now, 0)
+        return left_out
+
+
+class ClientLog:
+    """What a Kafka client logs, as key=value lines; the same kind of line at most every 30 s.
+
+    It stands in for a `logging.Logger` in the constructor of a confluent_kafka client.
+    """
+
+    # A consumer's setting has reached the producer or the other way round: both get all of --kafka.*.
+    _NOISE = ("CONFWARN",)
+
+    def __init__(self, client: str) -> None:
+        self._client = client
+        self._logger = logging.getLogger(f"{__package__}.kafka")
+        self._throttle = Throttle()
+
+    def log(self, level: int, _template: str, kind: str, _name: str, text: str) -> None:
+        """The call that confluent_kafka makes: syslog-like kind (FAIL, ERROR, ...), client name, text."""
+        if kind in self._NOISE:
+            return
+        left_out = self._throttle.allow(kind)
+        if left_out is None:
+            return
+        more = {"left_out": left_out} if left_out else {}
+        self._logger.log(level, kv("kafka_client", client=self._client, kind=kind, message=text, **more))

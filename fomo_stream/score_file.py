@@ -1,0 +1,285 @@
+"""`fomo-stream score`: CSV or JSON lines in, the same with scores out; no Kafka.
+
+Every record that comes in goes out, in its place. One that cannot be scored goes out with a null score and a
+status that says so: `malformed` (its line is no record) or `no_features` (it has no number in any feature).
+Memory stays constant however long the input is, and scores are written as soon as the input pauses.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from itertools import islice
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
+
+import numpy as np
+
+from fomo_stream.checkpoint import load_model
+from fomo_stream.detector import LEAST_CONTEXT, Detector, Scored
+from fomo_stream.errors import SchemaError
+from fomo_stream.records import Line, RecordFile, encode, open_records, read_records, read_rows, result_of
+from fomo_stream.schema import Schema, infer_schema
+
+if TYPE_CHECKING:
+    from fomo_stream.settings import ScoreSettings
+
+Result = dict[str, Any]
+Batch = tuple[list[Line], np.ndarray, Scored]  # lines, which of them (n_lines,) are scored, and those scores
+CSV_COLUMNS = ("score", "logit", "p_value", "outlier", "generation", "status")
+LINES_SHOWN = 5  # of those that cannot be read
+CONTEXT_SAMPLE = 1000  # rows of a context file that features are inferred from
+
+
+def run_score(settings: ScoreSettings) -> int:
+    """Score `settings.file` onto standard output, with a summary on standard error; returns the exit code."""
+    stdin = settings.file == "-"
+    name = "standard input" if stdin else settings.file
+    with nullcontext(sys.stdin.buffer) if stdin else open_records(settings.file) as stream:
+        table = RecordFile(stream, settings.format, name)
+        try:
+            Scoring(settings, table, sys.stdout.buffer, sys.stderr).run()
+        except BrokenPipeError:  # `| head` has seen enough; keep the interpreter from flushing into the closed pipe
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+class Scoring:
+    """One run over one input: reads lines, scores them, writes them in order."""
+
+    def __init__(self, settings: ScoreSettings, table: RecordFile, out: BinaryIO, notes: TextIO) -> None:
+        self.settings = settings
+        self.table = table
+        self.notes = notes
+        writer = CsvWriter if table.format == "csv" else JsonWriter
+        self.writer = writer(out, table, settings.result_field, settings.scores_only)
+        self.model = load_model(settings.model, settings.device)
+        self.counts = {"scored": 0, "outliers": 0, "skipped": 0, "unscored": 0}
+        self.malformed = 0
+
+    def run(self) -> None:
+        """Score the whole input."""
+        strategy: FixedContext | Prequential = (FixedContext if self.settings.context else Prequential)(self)
+        for lines in batches(self.table, self.settings.batch_size):
+            self._complain(lines)
+            self.write(*strategy.add(lines))
+        self.write(*strategy.finish())
+        if self.malformed > LINES_SHOWN:
+            self.note(f"{self.malformed - LINES_SHOWN} more lines could not be read")
+        self.note(" ".join(f"{name}={count}" for name, count in self.counts.items() if count or name != "unscored"))
+
+    def note(self, text: str) -> None:
+        print(f"fomo-stream: {text}", file=self.notes, flush=True)
+
+    def write(self, lines: Sequence[Line], usable: np.ndarray, scored: Scored) -> None:
+        """Write `lines`; `scored` has one entry for each of those that are `usable` (n_lines,)."""
+        if not lines:
+            return
+        rank = np.cumsum(usable) - 1
+        results = [
+            result_of(scored, rank[i], self.model.name, None) if usable[i] else unscored(line)
+            for i, line in enumerate(lines)
+        ]
+        for result in results:
+            if result["score"] is None:
+                self.counts["unscored" if result["status"] == "warming_up" else "skipped"] += 1
+            else:
+                self.counts["scored"] += 1
+                self.counts["outliers"] += result["outlier"]
+        self.writer.write(lines, results)
+
+    def announce(self, schema: Schema, left_out: dict[str, str]) -> None:
+        """Say which fields are scored and which are not, and why."""
+        names = ", ".join(schema.features[:20]) + (", ..." if len(schema.features) > 20 else "")
+        reasons = ", ".join(f"{path} ({reason})" for path, reason in list(left_out.items())[:20])
+        self.note(f"features: {names}" + (f"; left out: {reasons}" if reasons else ""))
+
+    def choose_features(self, records: Sequence[dict[str, Any]], source: str) -> Schema:
+        """The schema asked for, or else inferred from `records`; SchemaError when they do not fit."""
+        if not records:
+            raise SchemaError(f"no line of {source} is a record; see --format for the formats that are read")
+        if self.settings.features is None:
+            earlier = set(result_columns(self.settings.result_field))
+            if self.table.format == "csv":
+                records = [{k: v for k, v in record.items() if k not in earlier} for record in records]
+            schema, left_out = infer_schema(records, self.settings.result_field)
+            self.announce(schema, left_out)
+            return schema
+        schema = Schema(tuple(self.settings.features))
+        absent = np.isnan(schema.rows(records)).all(axis=0)
+        if absent.any():
+            names = ", ".join(np.array(schema.features)[absent])
+            raise SchemaError(
+                f"the first {len(records)} records of {source} have no number in {names}; check --features"
+            )
+        return schema
+
+    def _complain(self, lines: Sequence[Line]) -> None:
+        for line in lines:
+            if line.error is not None:
+                self.malformed += 1
+                if self.malformed <= LINES_SHOWN:
+                    self.note(f"{self.table.name} line {line.number}: {line.error}")
+
+
+class FixedContext:
+    """Scores against the rows of one file; learns nothing."""
+
+    def __init__(self, run: Scoring) -> None:
+        path, config = run.settings.context, run.settings.detector_config()
+        assert path is not None
+        with open_records(path) as stream:
+            sample = list(islice(read_records(stream, name=str(path)), CONTEXT_SAMPLE))
+        self.schema = run.choose_features(sample, str(path))
+        self.detector = Detector(run.model, len(self.schema.features), config)
+        self.detector.seed_context(read_rows(path, self.schema))
+
+    def add(self, lines: list[Line]) -> Batch:
+        rows, usable = to_rows(self.schema, lines)
+        return lines, usable, self.detector.score_rows(rows[usable])
+
+    def finish(self) -> Batch:
+        return self.add([])
+
+
+class Prequential:
+    """Scores each record against those before it, then learns it; the first ones score each other.
+
+    Lines are held back until `min_context` of them can be scored, or the input ends.
+    """
+
+    def __init__(self, run: Scoring) -> None:
+        self.run = run
+        self.min_context = run.settings.min_context
+        self.held: list[Line] = []
+        self.wanted = self.min_context  # records to hold before looking again whether there are enough
+        self.n_records = 0
+        self.schema: Schema | None = None
+        self.detector: Detector | None = None
+
+    def add(self, lines: list[Line]) -> Batch:
+        if self.schema is not None and self.detector is not None:
+            rows, usable = to_rows(self.schema, lines)
+            return lines, usable, self.detector.process(rows[usable])
+        self.held += lines
+        self.n_records += sum(line.record is not None for line in lines)
+        return NOTHING if self.n_records < self.wanted else self._try_to_begin(at_end=False)
+
+    def finish(self) -> Batch:
+        return NOTHING if self.detector is not None else self._try_to_begin(at_end=True)
+
+    def _try_to_begin(self, at_end: bool) -> Batch:
+        name = self.run.table.name
+        if self.schema is None:
+            records = [line.record for line in self.held if line.record is not None]
+            self.schema = self.run.choose_features(records, name)
+        rows, usable = to_rows(self.schema, self.held)
+        n_usable = int(usable.sum())
+        if n_usable < self.min_context and not at_end:
+            if self.n_records > 20 * self.min_context:  # memory must stay bounded
+                raise SchemaError(
+                    f"only {n_usable} of the first {self.n_records} records of {name} have a number in any "
+                    "feature; name other ones with --features"
+                )
+            self.wanted = self.n_records + self.min_context - n_usable
+            return NOTHING
+        self.detector = Detector(self.run.model, rows.shape[1], self.run.settings.detector_config())
+        held, self.held = self.held, []
+        return held, usable, self._first_scores(self.detector, rows[usable])
+
+    def _first_scores(self, detector: Detector, rows: np.ndarray) -> Scored:
+        warm_up = detector.process(rows[: self.min_context])
+        if len(warm_up) < self.min_context:
+            if len(warm_up) < LEAST_CONTEXT:
+                self.run.note(
+                    f"{len(rows)} records are too few to be compared with each other; "
+                    "give trusted ones with --context FILE"
+                )
+                return warm_up
+            detector.flush_warm_up()
+        return Scored.concatenate([detector.cross_scored(), detector.process(rows[self.min_context :])])
+
+
+NOTHING: Batch = ([], np.empty(0, dtype=bool), Scored.nothing(0))
+
+
+def to_rows(schema: Schema, lines: Sequence[Line]) -> tuple[np.ndarray, np.ndarray]:
+    """(n_lines, n_features) values, and (n_lines,) whether a line has any; a malformed line has none."""
+    rows = schema.rows([line.record or {} for line in lines])
+    return rows, ~np.isnan(rows).all(axis=1)
+
+
+def batches(table: RecordFile, size: int) -> Iterator[list[Line]]:
+    """Up to `size` lines at a time; fewer when the next one would have to be waited for."""
+    batch = []
+    for line in table:
+        batch.append(line)
+        if len(batch) >= size or table.drained:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def unscored(line: Line) -> Result:
+    """The result of a line that never reached the detector."""
+    result: Result = dict.fromkeys(("score", "logit", "p_value"))
+    result |= {"outlier": False, "generation": 0}
+    if line.error is None:
+        return result | {"status": "no_features"}
+    return result | {"status": "malformed", "reason": line.error.reason, "line": line.number}
+
+
+# --- output
+
+
+def result_columns(field: str) -> list[str]:
+    return [f"{field}_{name}" for name in CSV_COLUMNS]
+
+
+class JsonWriter:
+    """Each record with its result nested under the result field; a malformed line becomes the text `raw`."""
+
+    def __init__(self, out: BinaryIO, table: RecordFile, field: str, scores_only: bool) -> None:
+        self.out, self.field, self.scores_only = out, field, scores_only
+
+    def write(self, lines: Sequence[Line], results: Sequence[Result]) -> None:
+        for line, result in zip(lines, results, strict=True):
+            record = line.record
+            if record is None:
+                record = {"raw": bytes(line.raw).decode(errors="replace")} if isinstance(line.raw, bytes) else {}
+            self.out.write(encode(record, result, self.field, self.scores_only) + b"\n")
+        self.out.flush()
+
+
+class CsvWriter:
+    """Each row's cells as they were, then the result's; a malformed row is cut or filled to fit the header.
+
+    Result columns of an earlier run are replaced.
+    """
+
+    def __init__(self, out: BinaryIO, table: RecordFile, field: str, scores_only: bool) -> None:
+        self.out = out
+        columns = result_columns(field)
+        self.kept = [] if scores_only else [i for i, name in enumerate(table.header) if name not in columns]
+        self.text = io.StringIO()
+        self.csv = csv.writer(self.text, delimiter=table.delimiter, lineterminator="\n")
+        self.csv.writerow([table.header[i] for i in self.kept] + columns)
+
+    def write(self, lines: Sequence[Line], results: Sequence[Result]) -> None:
+        for line, result in zip(lines, results, strict=True):
+            cells = [str(line.raw[i]) if i < len(line.raw) else "" for i in self.kept]
+            self.csv.writerow(cells + [_csv_cell(result[name]) for name in CSV_COLUMNS])
+        self.out.write(self.text.getvalue().encode("utf-8", "surrogateescape"))
+        self.out.flush()
+        self.text.seek(0)
+        self.text.truncate()
+
+
+def _csv_cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else f"{value:.9g}" if isinstance(value, float) else str(value)

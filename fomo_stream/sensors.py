@@ -1,0 +1,217 @@
+"""A made-up but realistic sensor stream: a pump under changing load, with faults whose truth is known.
+
+Ten quantities follow the load, a daily cycle (sped up) and noise that they share; readings are rounded as
+instruments round them, and some are missing. Faults are injected now and then, each of a named kind:
+
+spike               one reading of one sensor far off
+stuck               one sensor repeats an old reading, while the others move on
+drift               one sensor wanders off, a little more with each reading
+broken correlation  one sensor answers the load the wrong way round; every value alone is an ordinary one
+vibration burst     all vibration sensors shake at once
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+DAY = 100_000  # readings in one cycle
+DWELL = 20  # mean readings under one load
+LOADS = (0.15, 0.5, 0.9)
+MISSING_SHARE = 0.003
+BLOCK = 256  # readings drawn at once, for speed alone
+
+
+@dataclass(frozen=True)
+class Sensor:
+    """How one quantity behaves, in its own unit."""
+
+    name: str
+    centre: float  # at half load
+    load: float  # change from no load to full load
+    cycle: float  # amplitude over a day
+    noise: float  # standard deviation
+    step: float  # rounding of the instrument
+
+    @property
+    def spread(self) -> float:
+        """Typical distance from the centre."""
+        return self.noise + 0.3 * abs(self.load) + 0.7 * abs(self.cycle)
+
+
+PUMP = (
+    Sensor("temperature_c", 62.0, 9.0, 2.0, 0.3, 0.1),
+    Sensor("pressure_bar", 6.2, 1.6, 0.0, 0.06, 0.01),
+    Sensor("vibration_x_mm_s", 2.1, 0.7, 0.0, 0.12, 0.01),
+    Sensor("flow_m3_h", 84.0, 38.0, 0.0, 1.2, 0.1),
+    Sensor("vibration_y_mm_s", 1.8, 0.5, 0.0, 0.1, 0.01),
+    Sensor("current_a", 31.0, 14.0, 0.0, 0.4, 0.1),
+    Sensor("vibration_z_mm_s", 1.2, 0.3, 0.0, 0.08, 0.01),
+    Sensor("speed_rpm", 1480.0, 260.0, 0.0, 4.0, 1.0),
+    Sensor("valve_pct", 55.0, 60.0, 0.0, 0.6, 0.5),
+    Sensor("humidity_pct", 48.0, 0.0, -6.0, 0.8, 0.5),
+)
+
+
+def pump_sensors(n: int) -> tuple[Sensor, ...]:
+    """The first n sensors; beyond ten, those of a second pump on the same line (``flow_m3_h_2``)."""
+    sensors = []
+    for i in range(n):
+        copy, kind = divmod(i, len(PUMP))
+        sensor = PUMP[kind]
+        if copy:
+            factor = 1 + 0.07 * copy
+            sensor = replace(
+                sensor,
+                name=f"{sensor.name}_{copy + 1}",
+                centre=sensor.centre * factor,
+                load=sensor.load / factor,
+            )
+        sensors.append(sensor)
+    return tuple(sensors)
+
+
+Readings = Iterator[tuple[dict[str, Any], str | None]]
+
+
+def sensor_stream(seed: int = 0, n_sensors: int = 10, fault_every: float = 1500.0, first_fault: int = 1000) -> Readings:
+    """Yield (record, name of the fault in it or None), without end; the same for the same arguments.
+
+    A record holds the pump's name, a running number `reading`, and one rounded value or None per sensor.
+    fault_every: mean number of readings between two faults; none begins before reading `first_fault`.
+
+    >>> record, fault = next(sensor_stream(n_sensors=3))
+    >>> sorted(record), fault
+    (['pressure_bar', 'pump', 'reading', 'temperature_c', 'vibration_x_mm_s'], None)
+    """
+    rng = np.random.default_rng(seed)
+    sensors = pump_sensors(n_sensors)
+    steps = np.array([s.step for s in sensors])
+    highest = np.array([100.0 if "_pct" in s.name else np.inf for s in sensors])
+    digits = [max(0, int(np.ceil(-np.log10(s.step)))) for s in sensors]
+    faults = Faults(rng, sensors, fault_every, first_fault)
+    number = 0
+    for loads, block in ordinary_readings(rng, sensors):
+        lost = rng.random(block.shape) < MISSING_SHARE
+        for load, values, gone in zip(loads.tolist(), block, lost, strict=True):
+            values, fault = faults.apply(number, load, values)
+            exact = np.clip(np.round(values / steps) * steps, 0.0, highest).tolist()
+            record: dict[str, Any] = {"pump": "P-101", "reading": number}
+            for sensor, value, places, is_gone in zip(sensors, exact, digits, gone.tolist(), strict=True):
+                record[sensor.name] = None if is_gone else round(value, places)
+            yield record, fault
+            number += 1
+
+
+def ordinary_readings(rng: np.random.Generator, sensors: tuple[Sensor, ...]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Blocks of (load (BLOCK,) in [0, 1], faultless values (BLOCK, n_sensors)), without end."""
+    centre, load_gain, cycle_gain, noise = (
+        np.array([getattr(s, part) for s in sensors]) for part in ("centre", "load", "cycle", "noise")
+    )
+    slow = np.array([s.name.startswith("temperature") for s in sensors])
+    shaking = np.array([s.name.startswith("vibration") for s in sensors])
+    hydraulic = np.array([s.name.startswith(("pressure", "flow", "current")) for s in sensors])
+    target = load = heat = LOADS[1]
+    wobble = 0.0
+    start = 0
+    while True:
+        jumps, shocks = rng.random(BLOCK) < 1 / DWELL, rng.normal(size=BLOCK)
+        loads, heats, wobbles = np.empty((3, BLOCK))
+        for i in range(BLOCK):
+            if jumps[i]:
+                target = rng.choice([other for other in LOADS if other != target])
+            load += (target - load) / 6  # valves and motors take time,
+            heat += (load - heat) / 15  # and metal takes longer
+            wobble += -wobble / 8 + 0.5 * shocks[i]
+            loads[i], heats[i], wobbles[i] = load, heat, wobble
+        loads += 0.06 * rng.normal(size=BLOCK)  # demand is never quite steady
+        cycle = np.cos(2 * np.pi * (start + np.arange(BLOCK)) / DAY)
+        shared = rng.normal(size=BLOCK)
+        errors = rng.normal(size=(BLOCK, len(sensors)))
+        errors[:, shaking] = 0.5 * errors[:, shaking] + 0.85 * shared[:, None]
+        errors[:, hydraulic] += 0.8 * wobbles[:, None]
+        drive = np.where(slow, heats[:, None], loads[:, None]) - 0.5
+        values = centre + load_gain * drive + cycle_gain * cycle[:, None] + noise * errors
+        # a machine shakes in proportion: strong shaking also varies strongly
+        values[:, shaking] *= np.exp(0.08 * rng.normal(size=(BLOCK, 1)))
+        yield loads, values
+        start += BLOCK
+
+
+class Faults:
+    """Decides when a fault begins, and distorts the readings while it lasts."""
+
+    def __init__(self, rng: np.random.Generator, sensors: tuple[Sensor, ...], every: float, first: int) -> None:
+        self.rng = rng
+        self.sensors = sensors
+        self.every = every
+        self.next_start = first + rng.exponential(every)
+        self.vibrations = [i for i, s in enumerate(sensors) if s.name.startswith("vibration")]
+        self.driven = [i for i, s in enumerate(sensors) if abs(s.load) > 5 * s.noise and i not in self.vibrations]
+        self.recent: deque[np.ndarray] = deque(maxlen=300)
+        self.kinds: dict[str, tuple[int, Callable[[np.ndarray, int], None]]] = {
+            "spike": (1, self._spike),
+            "stuck": (10, self._stuck),
+            "drift": (16, self._drift),
+        }
+        if self.driven:
+            self.kinds["broken correlation"] = (5, self._broken_correlation)
+        if self.vibrations:
+            self.kinds["vibration burst"] = (5, self._burst)
+        self.kind = ""
+        self.left = 0
+        self.where = 0
+        self.size = 0.0
+
+    def apply(self, number: int, load: float, values: np.ndarray) -> tuple[np.ndarray, str | None]:
+        """values: (n_sensors,), faultless. Returns those of reading `number`, and the fault in them."""
+        if not self.left and number >= self.next_start:
+            self._begin(load, values)
+        if not self.left:
+            self.recent.append(values)
+            return values, None
+        length, distort = self.kinds[self.kind]
+        values = values.copy()
+        distort(values, length - self.left + 1)
+        self.left -= 1
+        if not self.left:
+            self.next_start = number + self.rng.exponential(self.every)
+        return values, self.kind
+
+    def _begin(self, load: float, values: np.ndarray) -> None:
+        rng = self.rng
+        kind = self.kind = str(rng.choice(list(self.kinds)))
+        if kind in ("broken correlation", "stuck") and self.driven:
+            self.where = int(rng.choice(self.driven))
+        else:
+            self.where = int(rng.integers(len(self.sensors)))
+        if kind == "broken correlation" and abs(load - 0.5) < 0.25:
+            return  # at half load both ways round are the same: try again with the next reading
+        sensor = self.sensors[self.where]
+        self.left = self.kinds[kind][0]
+        if kind == "stuck":
+            old = np.array([row[self.where] for row in self.recent])
+            self.size = float(old[np.argmax(np.abs(old - values[self.where]))])
+        elif kind == "vibration burst":
+            self.size = rng.uniform(2.0, 3.5)
+        else:
+            self.size = float(rng.choice([-1, 1])) * rng.uniform(5, 9) * sensor.spread
+
+    def _spike(self, values: np.ndarray, age: int) -> None:
+        values[self.where] += self.size
+
+    def _stuck(self, values: np.ndarray, age: int) -> None:
+        values[self.where] = self.size
+
+    def _drift(self, values: np.ndarray, age: int) -> None:
+        values[self.where] += self.size * age / self.kinds["drift"][0]
+
+    def _broken_correlation(self, values: np.ndarray, age: int) -> None:
+        values[self.where] = 2 * self.sensors[self.where].centre - values[self.where]
+
+    def _burst(self, values: np.ndarray, age: int) -> None:
+        values[self.vibrations] *= self.size

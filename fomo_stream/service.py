@@ -1,0 +1,356 @@
+"""The service: the loop, rebalances and shutdown. It is the only place that orders effects.
+
+One thread does everything: it polls a record, hands it to the `Pipeline`, and once every few milliseconds
+takes a *turn*: scores what is due, serves acknowledgements, commits, and adapts to what the broker reports.
+
+Delivery is at least once. An offset is committed only when the broker has acknowledged the output (score or
+dead letter) of every record below it. An output that cannot be delivered is produced again from memory until
+it can; its partition's offset does not pass it meanwhile, and reading pauses when too much waits. After a
+crash the records since the last commit are read, and their outputs written, once more.
+
+Detector state is in memory. A partition that moves to another instance, or a restart, warms up again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
+
+from .broker import make_consumer, make_producer, to_record
+from .errors import BrokerError
+from .group_schema import GroupSchema
+from .health import HealthServer
+from .logs import Throttle, kv
+from .outbox import Outbox
+from .pipeline import Observation, Pipeline, Progress
+from .schema import Schema
+from .settings import ServiceSettings
+from .topics import TopicsSeen, TopicWatch, pin_latest
+
+if TYPE_CHECKING:
+    from .model import ZeroShotModel
+
+__all__ = ["Observation", "Service"]
+
+log = logging.getLogger(__name__)
+
+TURN_S = 0.005  # acknowledgements, batch ages and the rest are looked at this often
+IDLE_POLL_S = 0.1
+FLUSH_S = 10.0  # a rebalance or shutdown waits this long for acknowledgements
+RETRY_S = 5.0
+PROGRESS_S = 10.0
+STALLED_AFTER_S = 120.0
+
+
+class Service:
+    """Scores one topic as a member of a consumer group, until it is stopped.
+
+    model: a loaded checkpoint; None loads the one that the settings name.
+    observer: called after each micro-batch, from the service's thread.
+    """
+
+    def __init__(
+        self,
+        settings: ServiceSettings,
+        model: ZeroShotModel | None = None,
+        observer: Callable[[Observation], None] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._model = model
+        self._observer = observer
+        self._stopping = threading.Event()
+        self._throttle = Throttle()
+        self._state = "starting"
+        self._fatal: KafkaError | None = None
+        self._joined = False
+        self._paused: set[int] = set()
+        self._schema_trouble = ""
+        self._waiting_since: float | None = None  # when the first record without a schema came
+        self._infer_at = 0.0
+        self._commit_at = 0.0
+        self._progress_at = 0.0
+        self._turned_at = time.monotonic()
+        self._seen = TopicsSeen({}, {})
+        self._watch: TopicWatch | None = None
+
+    # --- from other threads -------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Ask `run` to drain, commit and leave the group. Safe from any thread and from a signal handler."""
+        self._stopping.set()
+
+    @property
+    def ready(self) -> bool:
+        """Whether records that arrive now are scored."""
+        return not self.not_ready()
+
+    def not_ready(self) -> list[str]:
+        """Why records are not being scored; empty when they are."""
+        if self._state != "running":
+            return [f"the service is {self._state}"]
+        reasons = [] if self._joined else ["not yet a member of the group"]
+        if self._seen.trouble:
+            reasons.append(f"the broker does not answer: {self._seen.trouble}")
+        elif self._settings.topic not in self._seen.partitions:
+            reasons.append(f"topic {self._settings.topic} does not exist any more")
+        reasons += [reason for reason in (self._schema_trouble, self._outbox.trouble) if reason]
+        return reasons
+
+    def not_live(self) -> list[str]:
+        """Why the process should be restarted; empty while the loop turns."""
+        stalled = time.monotonic() - self._turned_at
+        return [f"the loop has not turned for {stalled:.0f} s"] if stalled > STALLED_AFTER_S else []
+
+    # --- start, loop, end ---------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Score records until `stop`. Raises FomoError when it cannot start, or has to give up."""
+        settings = self._settings
+        with ExitStack() as stack:
+            if settings.health_port is not None:
+                stack.enter_context(HealthServer(settings.health_port, self.not_live, self.not_ready))
+            stack.callback(setattr, self, "_state", "stopped")
+            self._start(stack)
+            try:
+                self._loop()
+            except BaseException:
+                self._state = "failed"
+                raise
+            self._state = "stopping"
+            self._release(list(self._pipeline.tasks))
+
+    def _loop(self) -> None:
+        while not self._stopping.is_set():
+            message = self._consumer.poll(self._patience())
+            now = time.monotonic()
+            if message is not None:
+                if message.error() is None:
+                    self._pipeline.receive(to_record(message), now)
+                else:
+                    self._on_error(message.error())
+            if now >= self._turned_at + TURN_S:
+                self._turn(now)
+
+    def _start(self, stack: ExitStack) -> None:
+        """Check everything that can be wrong, agree on the schema where it is known, and join the group."""
+        settings = self._settings
+        if self._model is None:
+            from .checkpoint import load_model
+
+            self._model = load_model(settings.model, settings.device)
+        self._watch = TopicWatch(settings)
+        stack.callback(self._watch.stop)
+        self._watch.start()
+        self._seen = self._watch.seen
+        self._outbox = Outbox(partial(make_producer, settings), settings.max_in_flight)
+        stack.callback(self._outbox.close)
+        executor = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="fomo-generation"))
+        self._pipeline = Pipeline(
+            settings, self._model, self._outbox, executor, lambda: self._seen.partitions, self._observer
+        )
+        self._group_schema = GroupSchema(settings)
+        if settings.features is not None:
+            self._pipeline.check(Schema(settings.features))  # before the group is bound to them
+            self._pipeline.begin(self._group_schema.agree_on_flags(settings.features))
+        elif (schema := self._group_schema.stored()) is not None:
+            self._pipeline.begin(schema)
+        if self._pipeline.schema is not None:
+            self._pipeline.check(self._pipeline.schema)
+        self._consumer = make_consumer(settings, error_cb=self._on_error, on_commit=self._on_commit)
+        stack.callback(self._consumer.close)
+        if settings.start == "latest":
+            pin_latest(self._consumer, settings.topic, self._seen.partitions[settings.topic])
+        self._consumer.subscribe(
+            [settings.topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        )
+        self._state = "running"
+        log.info(kv("started", topic=settings.topic, out=settings.out, group=settings.group))
+
+    def _patience(self) -> float:
+        """Seconds that a poll may wait for a record before there is something else to do."""
+        busy = self._outbox.outstanding or any(len(task.batch) for task in self._pipeline.tasks.values())
+        return TURN_S if busy else IDLE_POLL_S
+
+    def _turn(self, now: float) -> None:
+        """Everything that is not reading a record."""
+        self._turned_at = now
+        if self._pipeline.schema is None:
+            self._find_schema(now)
+        self._pipeline.score_due(now)
+        self._outbox.poll()
+        if now >= self._commit_at:
+            self._commit_at = now + self._settings.commit_interval_ms / 1000
+            self._commit(self._pipeline.tasks, wait=False)
+            self._joined = bool(self._consumer.memberid())
+        self._control_flow()
+        self._look_at_topics()
+        if now >= self._progress_at:
+            self._log_progress(now)
+        if self._fatal is not None:
+            raise BrokerError(f"the broker has put this instance out of the group: {self._fatal.str()}")
+
+    # --- the schema ---------------------------------------------------------------------------------------
+
+    def _find_schema(self, now: float) -> None:
+        """Infer and agree on the schema once enough records have waited, or the first one long enough."""
+        waiting = sum(len(task.batch) for task in self._pipeline.tasks.values())
+        if not waiting:
+            self._waiting_since = None
+            return
+        self._waiting_since = now if self._waiting_since is None else self._waiting_since
+        enough = waiting >= self._settings.infer_records
+        patient = now < self._waiting_since + self._settings.infer_seconds
+        if (patient and not enough) or now < self._infer_at:
+            return
+        try:
+            schema = self._group_schema.stored() or self._pipeline.infer()
+            if schema is not None:
+                self._pipeline.check(schema)
+                self._pipeline.begin(self._group_schema.agree(schema))
+            self._schema_trouble = ""
+        except BrokerError as error:
+            self._infer_at = now + RETRY_S
+            self._schema_trouble = str(error)
+            log.warning(kv("schema_not_agreed", reason=error, retry_in_s=RETRY_S))
+
+    # --- offsets and rebalances ---------------------------------------------------------------------------
+
+    def _commit(self, numbers: Iterable[int], wait: bool) -> None:
+        """Commit what is acknowledged; a failure leaves it to the next time."""
+        topic = self._settings.topic
+        tasks = [self._pipeline.tasks[number] for number in numbers if number in self._pipeline.tasks]
+        offsets = [
+            TopicPartition(topic, task.number, task.tracker.committable)
+            for task in tasks
+            if task.tracker.committable is not None and task.tracker.committable != task.committed
+        ]
+        if not offsets or topic not in self._seen.partitions:
+            return
+        try:
+            wait = wait and not self._seen.trouble  # a broker that is gone would keep us here
+            done = self._consumer.commit(offsets=offsets, asynchronous=not wait)
+            self._on_commit(None, done or [])
+        except KafkaException as error:
+            self._on_commit(error.args[0], [])
+
+    def _on_commit(self, error: KafkaError | None, offsets: Iterable[Any]) -> None:
+        for offset in offsets:
+            error = error or offset.error
+            task = self._pipeline.tasks.get(offset.partition)
+            if offset.error is None and task is not None:
+                task.committed = offset.offset
+        if error is not None and self._throttle.allow("commit") is not None:
+            log.warning(kv("commit_failed", topic=self._settings.topic, reason=error.str()))
+
+    def _on_assign(self, _consumer: Any, partitions: list[Any]) -> None:
+        self._joined = True
+        for partition in partitions:
+            self._pipeline.add(partition.partition)
+            self._paused.discard(partition.partition)
+            log.info(kv("assigned", topic=partition.topic, partition=partition.partition))
+
+    def _on_revoke(self, _consumer: Any, partitions: list[Any]) -> None:
+        self._release([partition.partition for partition in partitions])
+
+    def _on_lost(self, _consumer: Any, partitions: list[Any]) -> None:
+        """Another instance may have them already: nothing may be committed."""
+        for partition in partitions:
+            self._drop(partition.partition)
+            log.warning(kv("lost", topic=partition.topic, partition=partition.partition))
+
+    def _release(self, numbers: list[int]) -> None:
+        """Finish what was read of these partitions, commit it, and give them up."""
+        if not any(number in self._pipeline.tasks for number in numbers):
+            return
+        if self._state != "failed":  # after an error in scoring, scoring again would only fail again
+            self._pipeline.finish(numbers)
+        if not self._outbox.flush(1.0 if self._seen.trouble else FLUSH_S):
+            log.warning(kv("not_flushed", outstanding=self._outbox.outstanding, effect="read again by the next owner"))
+        self._commit(numbers, wait=True)
+        for number in numbers:
+            task = self._pipeline.tasks.get(number)
+            self._drop(number)
+            if task is not None:
+                log.info(kv("released", topic=self._settings.topic, partition=number, offset=task.committed))
+
+    def _drop(self, number: int) -> None:
+        self._pipeline.drop(number)
+        self._paused.discard(number)
+
+    # --- what the broker reports --------------------------------------------------------------------------
+
+    def _on_error(self, error: KafkaError) -> None:
+        """An error event of the consumer: the client goes on by itself, unless it is fatal."""
+        if error.fatal():
+            self._fatal = error
+        if self._throttle.allow(error.name()) is not None:
+            log.warning(kv("consumer_error", name=error.name(), reason=error.str()))
+
+    def _control_flow(self) -> None:
+        """Stop reading while too much waits: for acknowledgements, or for the schema."""
+        tasks = self._pipeline.tasks
+        full = self._outbox.is_full or (bool(self._paused) and not self._outbox.has_room)
+        if self._pipeline.schema is None:
+            full = full or sum(len(task.batch) for task in tasks.values()) >= self._settings.infer_records
+        wanted = set(tasks) if full else set()
+        for change, numbers in (
+            (self._consumer.pause, wanted - self._paused),
+            (self._consumer.resume, self._paused - wanted),
+        ):
+            if numbers:
+                change([TopicPartition(self._settings.topic, number) for number in numbers])
+        self._paused = wanted
+
+    def _look_at_topics(self) -> None:
+        """Compare what the broker says about the topics with what it said before."""
+        before, self._seen = self._seen, self._watch.seen if self._watch else self._seen
+        if before is self._seen:
+            return
+        topic = self._settings.topic
+        if self._seen.trouble != before.trouble:
+            if self._seen.trouble:
+                log.warning(kv("broker_unreachable", reason=self._seen.trouble, effect="retrying"))
+            else:
+                log.info(kv("broker_reachable"))
+        was, exists = topic in before.partitions, topic in self._seen.partitions
+        if was and not exists:
+            log.warning(kv("topic_missing", topic=topic, effect="waiting until it is created again"))
+        elif exists and (not was or self._seen.topic_ids.get(topic) != before.topic_ids.get(topic)):
+            self._restart_topic()
+
+    def _restart_topic(self) -> None:
+        """The topic was created anew: its old offsets mean nothing, so go on from its beginning."""
+        log.warning(kv("topic_created_anew", topic=self._settings.topic, effect="reading from its beginning"))
+        for number in list(self._pipeline.tasks):
+            self._pipeline.add(number)
+            try:
+                self._consumer.seek(TopicPartition(self._settings.topic, number, OFFSET_BEGINNING))
+            except KafkaException as error:  # not ours any more; whoever gets it starts at the beginning
+                log.debug(kv("seek_failed", partition=number, reason=error.args[0].str()))
+
+    def _log_progress(self, now: float) -> None:
+        done, self._pipeline.progress = self._pipeline.progress, Progress()
+        elapsed = now - self._progress_at + PROGRESS_S
+        self._progress_at = now + PROGRESS_S
+        if done.records or done.dead_letters:
+            latencies = sorted(done.seconds)
+            p99 = latencies[int(0.99 * len(latencies))] * 1000 if latencies else None
+            log.info(
+                kv(
+                    "progress",
+                    records=done.records,
+                    per_second=round(done.records / elapsed, 1),
+                    outliers=done.outliers,
+                    dead_letters=done.dead_letters,
+                    in_flight=self._outbox.outstanding,
+                    poll_to_acknowledged_p99_ms=p99,
+                )
+            )

@@ -1,0 +1,378 @@
+"""Every setting of fomo-stream, in one place: flags, environment, configuration file and defaults.
+
+A flag wins over the environment, which wins over the configuration file, which wins over the default. The
+names are the same everywhere: flag `--batch-size`, variable `FOMO_BATCH_SIZE`, line `batch-size = 64` in the
+TOML file given by `--config` or `FOMO_CONFIG`. Settings of the Kafka clients pass through under `kafka`:
+`--kafka.security.protocol=SSL`, `FOMO_KAFKA_SECURITY_PROTOCOL=SSL`, or a `[kafka]` table. Their values may be
+secrets and are never shown.
+
+This module is the only reader of the environment and of configuration files.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from .errors import ConfigError
+
+if TYPE_CHECKING:
+    from .detector import DetectorConfig
+
+ENV_PREFIX = "FOMO_"
+KAFKA_ENV_PREFIX = "FOMO_KAFKA_"
+
+# Settings that the service must own to keep its delivery promise, and what to use instead.
+RESERVED_KAFKA_KEYS = {
+    "bootstrap.servers": "use --bootstrap",
+    "group.id": "use --group",
+    "auto.offset.reset": "use --start",
+    "enable.auto.commit": "offsets are committed by the service, after the broker has the outputs",
+    "enable.auto.offset.store": "offsets are committed by the service, after the broker has the outputs",
+    "enable.idempotence": "the producer is always idempotent",
+}
+
+
+def flag(group: str, default: Any, text: str, *, metavar: str = "", **constraints: Any) -> Any:
+    """A setting with its place in `--help`, its default and its one-line description."""
+    return Field(default, description=text, json_schema_extra={"group": group, "metavar": metavar}, **constraints)
+
+
+def _split(value: Any) -> Any:
+    if isinstance(value, str):
+        return tuple(name.strip() for name in value.split(",") if name.strip())
+    return value
+
+
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
+
+
+class BaseFlags(BaseSettings):
+    """What every command shares: where settings come from and how much is logged."""
+
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", env_ignore_empty=True)
+
+    config: Path | None = flag("General", None, "TOML file with settings, named like the flags", metavar="FILE")
+    log_level: Literal["debug", "info", "warning", "error"] = flag("General", "info", "least severe line to log")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Order of precedence, highest first: flags, environment, file."""
+        sources = [init_settings, env_settings]
+        if "kafka" in cls.model_fields:
+            sources.append(InitSettingsSource(settings_cls, _kafka_environment(os.environ)))
+        path = init_settings().get("config") or os.environ.get(f"{ENV_PREFIX}CONFIG")
+        if path:
+            sources.append(InitSettingsSource(settings_cls, _read_file(Path(path), cls.model_fields)))
+        return tuple(sources)
+
+
+class DetectorFlags(BaseFlags):
+    """Settings of the model and of the detector, shared by `run`, `demo` and `score`."""
+
+    model: str = flag("Detector", "default", "name of a shipped checkpoint, or a path to one", metavar="NAME")
+    device: str = flag("Detector", "auto", "auto, cpu, cuda or mps")
+    context_size: int = flag(
+        "Detector",
+        1000,
+        "most recent confirmed inliers that a record is compared with",
+        metavar="ROWS",
+        ge=10,
+        le=5000,
+    )
+    min_context: int = flag("Detector", 200, "rows to see before scores begin", metavar="ROWS", ge=10, le=5000)
+    alert_rate: float = flag(
+        "Detector",
+        0.01,
+        "share of ordinary records that may be flagged as outliers",
+        metavar="P",
+        ge=1e-5,
+        le=0.5,
+    )
+    seed: int = flag("Detector", 0, "seed of everything random", ge=0)
+
+    @model_validator(mode="after")
+    def _context_is_reachable(self) -> Self:
+        if "min_context" not in self.model_fields_set:
+            self.min_context = min(self.min_context, self.context_size)
+        if self.min_context > self.context_size:
+            raise ValueError(
+                f"--min-context ({self.min_context}) is larger than --context-size ({self.context_size}): "
+                "scores would never begin; lower the first or raise the second"
+            )
+        return self
+
+    def detector_config(self) -> DetectorConfig:
+        """The detector's part of these settings."""
+        from .detector import DetectorConfig  # torch: not needed to print --help
+
+        return DetectorConfig(
+            context_size=self.context_size,
+            min_context=self.min_context,
+            alert_rate=self.alert_rate,
+            seed=self.seed,
+        )
+
+
+class OutputFlags(DetectorFlags):
+    """How records are read and how results are written, shared by `run` and `score`."""
+
+    features: Names | None = flag(
+        "Records",
+        None,
+        "features to score, as dotted paths (a,b.c); default: inferred from the first records",
+        metavar="A,B.C",
+    )
+    result_field: str = flag(
+        "Records", "fomo", "field of the output record that holds the result", metavar="NAME", min_length=1
+    )
+    scores_only: bool = flag("Records", False, "write the result alone, without the original fields")
+
+    @field_validator("features")
+    @classmethod
+    def _features_are_distinct(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if names is not None and not names:
+            raise ValueError("names at least one feature, or leave it out to have them inferred")
+        if names is not None and len(set(names)) < len(names):
+            raise ValueError("a feature is named twice")
+        return names
+
+
+class ServiceSettings(OutputFlags):
+    """`fomo-stream run`: score a topic."""
+
+    topic: str = flag("Topics", ..., "topic to read records from; it must exist", metavar="TOPIC", min_length=1)
+    out: str = flag("Topics", "", "topic for scored records (default: <topic>-scores)", metavar="TOPIC")
+    dead_letters: str = flag(
+        "Topics",
+        "",
+        "topic for records that cannot be scored (default: <topic>-dead-letters)",
+        metavar="TOPIC",
+    )
+    group: str = flag(
+        "Topics",
+        "fomo-stream",
+        "consumer group; instances of one group share the work",
+        metavar="GROUP",
+        min_length=1,
+    )
+    start: Literal["earliest", "latest"] = flag(
+        "Topics",
+        "earliest",
+        "where a group without offsets begins; partitions created later begin at their start",
+    )
+
+    bootstrap: str = flag(
+        "Broker", "localhost:9092", "broker addresses, separated by commas", metavar="HOST:PORT", min_length=1
+    )
+    kafka: dict[str, str] = flag(
+        "Broker",
+        {},
+        "any librdkafka setting, for both clients: --kafka.security.protocol=SSL; repeatable",
+        metavar="VALUE",
+        repr=False,
+    )
+
+    infer_records: int = flag("Records", 200, "records to infer the features from", metavar="N", ge=1, le=10_000)
+    infer_seconds: float = flag(
+        "Records", 5.0, "infer from fewer records this long after the first one", metavar="SECONDS", gt=0
+    )
+    max_record_bytes: int = flag("Records", 1 << 20, "larger records become dead letters", metavar="BYTES", ge=1)
+    seed_context: Path | None = flag(
+        "Detector", None, "CSV or JSON lines with trusted rows, to start warm", metavar="FILE"
+    )
+
+    batch_size: int = flag("Throughput", 64, "most records scored at once", metavar="N", ge=1, le=4096)
+    batch_age_ms: float = flag(
+        "Throughput",
+        20.0,
+        "longest that a record waits for others to be scored with",
+        metavar="MS",
+        ge=0,
+        le=10_000,
+    )
+    max_in_flight: int = flag(
+        "Throughput",
+        10_000,
+        "outputs the broker has not acknowledged before reading pauses",
+        metavar="N",
+        ge=1,
+    )
+    commit_interval_ms: float = flag(
+        "Throughput",
+        1000.0,
+        "time between commits of offsets; bounds what a crash repeats",
+        metavar="MS",
+        gt=0,
+    )
+
+    health_port: int | None = flag(
+        "General",
+        None,
+        "serve /livez and /readyz on this port (default: off)",
+        metavar="PORT",
+        ge=1,
+        le=65535,
+    )
+
+    @field_validator("kafka", mode="before")
+    @classmethod
+    def _kafka_is_flat(cls, value: Any) -> Any:
+        return _flatten(value) if isinstance(value, Mapping) else value
+
+    @field_validator("kafka")
+    @classmethod
+    def _kafka_keys_are_free(cls, value: dict[str, str]) -> dict[str, str]:
+        for key in value:
+            if key in RESERVED_KAFKA_KEYS:
+                raise ValueError(f"{key} cannot be set: {RESERVED_KAFKA_KEYS[key]}")
+        return value
+
+    @field_validator("seed_context")
+    @classmethod
+    def _file_exists(cls, path: Path | None) -> Path | None:
+        if path is not None and not path.is_file():
+            raise ValueError(f"no such file: {path}")
+        return path
+
+    @model_validator(mode="after")
+    def _topics_are_distinct(self) -> Self:
+        self.out = self.out or f"{self.topic}-scores"
+        self.dead_letters = self.dead_letters or f"{self.topic}-dead-letters"
+        roles = {"--topic": self.topic, "--out": self.out, "--dead-letters": self.dead_letters}
+        if len({*roles.values(), self.state_topic}) < len(roles) + 1:
+            shown = ", ".join(f"{name} {topic}" for name, topic in roles.items())
+            raise ValueError(f"{shown} and the state topic {self.state_topic} must be four different topics")
+        return self
+
+    @property
+    def state_topic(self) -> str:
+        """The group's own compacted topic: the schema that all its instances use."""
+        return f"{self.group}-{self.topic}-state"
+
+
+class DemoSettings(DetectorFlags):
+    """`fomo-stream demo`: an embedded broker, a simulated plant, and the service scoring it live."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = flag("General", "warning", "least severe line to log")
+    seconds: float | None = flag("Demo", None, "stop after this long (default: until Ctrl-C)", metavar="SECONDS", gt=0)
+    rate: float = flag("Demo", 500.0, "sensor records per second", metavar="N", gt=0, le=100_000)
+    sensors: int = flag("Demo", 10, "number of sensors in a record", metavar="N", ge=2, le=100)
+    plain: bool = flag("Demo", False, "print lines instead of redrawing the terminal")
+
+
+class ScoreSettings(OutputFlags):
+    """`fomo-stream score`: CSV or JSON lines in, the same with scores out; no Kafka."""
+
+    file: str = Field(
+        "-",
+        description="CSV or JSON lines to score; - reads standard input",
+        json_schema_extra={"positional": True},
+    )
+    context: Path | None = flag(
+        "Input",
+        None,
+        "score against this file's rows alone (default: against the rows before)",
+        metavar="FILE",
+    )
+    format: Literal["auto", "csv", "jsonl"] = flag("Input", "auto", "format of the input")
+    log_level: Literal["debug", "info", "warning", "error"] = flag("General", "warning", "least severe line to log")
+    batch_size: int = flag("Detector", 64, "most records scored at once", metavar="N", ge=1, le=4096)
+
+
+AnySettings = TypeVar("AnySettings", bound=BaseFlags)
+
+
+def load(cls: type[AnySettings], flags: Mapping[str, Any]) -> AnySettings:
+    """Settings from `flags`, environment and configuration file; a `ConfigError` says what is wrong."""
+    try:
+        return cls(**flags)
+    except ValidationError as error:
+        problems = [_explain(cls, item, flags) for item in error.errors()]
+        raise ConfigError("; ".join(dict.fromkeys(problems))) from None
+
+
+def option(name: str) -> str:
+    """The flag of a setting: `batch_size` -> `--batch-size`."""
+    return "--" + name.replace("_", "-")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`; did you mean X?` when something known resembles `word`, else nothing."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _explain(cls: type[BaseFlags], error: Any, flags: Mapping[str, Any]) -> str:
+    """One line for one validation error: where the value came from, what it is, what is wrong with it."""
+    message = error["msg"].removeprefix("Value error, ")
+    if not error["loc"]:
+        return str(message)
+    name = str(error["loc"][0])
+    if error["type"] == "missing":
+        text = cls.model_fields[name].description if name in cls.model_fields else ""
+        also = f"{ENV_PREFIX}{name.upper()} or a line in the --config file"
+        return f"{option(name)} is needed ({text}); it can also be {also}"
+    where = option(name)
+    if name not in flags:
+        variable = f"{ENV_PREFIX}{name.upper()}"
+        where = variable if variable in os.environ else f"{name.replace('_', '-')} in the configuration file"
+    shown = "" if name == "kafka" or isinstance(error["input"], dict) else f" {error['input']}"
+    return f"{where}{shown}: {message[0].lower()}{message[1:]}"
+
+
+def _read_file(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings from a TOML file; dashes and underscores in names are the same."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"--config {path}: cannot be read as TOML: {reason}") from None
+    values = {key.replace("-", "_"): value for key, value in content.items()}
+    for key in values:
+        if key not in fields or key == "config":
+            names = [name.replace("_", "-") for name in fields]
+            shown = key.replace("_", "-")
+            raise ConfigError(f"--config {path}: there is no setting {shown}{did_you_mean(shown, names)}")
+    return values
+
+
+def _kafka_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    """`FOMO_KAFKA_SASL_PASSWORD=x` -> `{"kafka": {"sasl.password": "x"}}`, so that secrets need no flag."""
+    found = {
+        name.removeprefix(KAFKA_ENV_PREFIX).lower().replace("_", "."): value
+        for name, value in environment.items()
+        if name.startswith(KAFKA_ENV_PREFIX)
+    }
+    return {"kafka": found} if found else {}
+
+
+def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested tables to dotted keys, values as librdkafka reads them (`true`, `10`, `text`)."""
+    flat: dict[str, str] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            flat.update(_flatten(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = str(value).lower() if isinstance(value, bool) else str(value)
+    return flat

@@ -1,0 +1,207 @@
+"""A broker to test against, and what tests do with one.
+
+Which broker: `FOMO_TEST_BOOTSTRAP` names a running one; else `KAFKA_HOME` holds an Apache Kafka distribution with
+`bin/kafka-start DIR PORT`, which is started on free ports; else librdkafka's embedded cluster is used.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from fomo_stream.broker import EmbeddedBroker
+
+QUIET = {"log_level": 0}
+
+
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = 30.0) -> Any:
+    """The first true value of `condition`, looked at 20 times a second; fails, saying `what`, after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"after {seconds:g} s still waiting for {what}"
+        time.sleep(0.05)
+    return value
+
+
+def free_ports() -> int:
+    """A port that is free, and so is the one after it."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = int(first.getsockname()[1])
+            try:
+                second.bind(("127.0.0.1", port + 1))
+            except (OSError, OverflowError):
+                continue
+            return port
+
+
+class Broker:
+    """A broker by its address, with the client calls that tests need."""
+
+    is_kafka = True  # as opposed to embedded: topics can be created, deleted and grown
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {"bootstrap.servers": self.bootstrap, **QUIET}
+
+    @cached_property
+    def admin(self) -> Any:
+        return AdminClient(self.config)
+
+    def create_topic(self, topic: str, partitions: int = 4, config: Mapping[str, str] | None = None) -> None:
+        """Create a topic; on the embedded broker all have 4 partitions."""
+        if self.is_kafka:
+            new = NewTopic(topic, partitions, config=dict(config or {}))
+            self.admin.create_topics([new])[topic].result(20)
+        else:
+            self.admin.list_topics(topic, timeout=10)
+        wait_for(lambda: self.partitions(topic), f"topic {topic}")
+
+    def delete_topic(self, topic: str) -> None:
+        self.admin.delete_topics([topic])[topic].result(20)
+        wait_for(lambda: not self.partitions(topic), f"topic {topic} to be gone")
+
+    def grow_topic(self, topic: str, partitions: int) -> None:
+        self.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(20)
+        wait_for(lambda: self.partitions(topic) == partitions, f"{partitions} partitions")
+
+    def partitions(self, topic: str) -> int:
+        """Number of partitions; 0 when there is no such topic."""
+        found = self.admin.list_topics(timeout=10).topics.get(topic)
+        return 0 if found is None or found.error else len(found.partitions)
+
+    def produce(self, topic: str, records: Iterable[Any], keys: Iterable[str] | None = None, **options: Any) -> None:
+        """Write records: dicts as JSON, bytes and None as they are. Record i has key `k{i % 16}` unless given."""
+        names = (f"k{i % 16}" for i in itertools.count()) if keys is None else iter(keys)
+        failures: list[Any] = []
+        config = {**self.config, "message.max.bytes": 32 << 20, "enable.idempotence": True}
+        producer = Producer(config)
+        for record in records:
+            value = json.dumps(record) if isinstance(record, dict) else record
+            producer.produce(
+                topic,
+                **{"key": next(names), "value": value, **options},
+                on_delivery=lambda error, _message: failures.append(error) if error else None,
+            )
+            producer.poll(0)
+        assert producer.flush(60) == 0, "records were not delivered"
+        assert not failures, failures[0]
+
+    def read(self, topic: str, at_least: int = 0, seconds: float = 60.0) -> list[Any]:
+        """Every message of a topic, in order within a partition; waits until there are `at_least` so many."""
+        consumer = Consumer({**self.config, "group.id": "test-reader", "enable.partition.eof": True})
+        count = wait_for(lambda: self.partitions(topic), f"topic {topic}", seconds)
+        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(count)])
+        messages: list[Any] = []
+        ended: set[int] = set()
+        deadline = time.monotonic() + seconds
+        try:
+            while len(messages) < at_least or len(ended) < count:
+                assert time.monotonic() < deadline, f"{len(messages)} of {at_least} messages in {topic}"
+                message = consumer.poll(0.2)
+                if message is None:
+                    continue
+                if message.error() is None:
+                    messages.append(message)
+                    ended.discard(message.partition())
+                elif message.error().code() == KafkaError._PARTITION_EOF:
+                    ended.add(message.partition())
+        finally:
+            consumer.close()
+        return messages
+
+    def committed(self, group: str, topic: str) -> int:
+        """Sum over partitions of the group's committed offsets."""
+        consumer = Consumer({**self.config, "group.id": group})
+        try:
+            every = [TopicPartition(topic, number) for number in range(self.partitions(topic))]
+            return sum(max(0, found.offset) for found in consumer.committed(every, timeout=10))
+        finally:
+            consumer.close()
+
+
+class Embedded(Broker):
+    """librdkafka's in-process cluster."""
+
+    is_kafka = False
+
+
+class Kafka(Broker):
+    """An Apache Kafka process of our own, which can be killed and started again on the same data."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._folder = Path(tempfile.mkdtemp(prefix="fomo-kafka-"))
+        self._port = free_ports()
+        super().__init__(f"127.0.0.1:{self._port}")
+        self.start()
+
+    def start(self) -> None:
+        """Start, and wait until it answers."""
+        with open(self._folder / "broker.log", "ab") as log:
+            self._process = subprocess.Popen(
+                [self._home / "bin" / "kafka-start", self._folder / "data", str(self._port)],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "KAFKA_HEAP": "384m"},
+            )
+        wait_for(self._answers, "Kafka to start", 90)
+
+    def kill(self) -> None:
+        """As a crash would."""
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+    def remove(self) -> None:
+        self.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _answers(self) -> bool:
+        assert self._process.poll() is None, (self._folder / "broker.log").read_text()[-2000:]
+        try:
+            return bool(self.admin.list_topics(timeout=1).brokers)
+        except KafkaException:
+            return False
+
+
+def kafka_home() -> Path | None:
+    """Where Apache Kafka is, if it is to be used."""
+    home = os.environ.get("KAFKA_HOME")
+    return Path(home).resolve() if home and not os.environ.get("FOMO_TEST_BOOTSTRAP") else None
+
+
+@contextmanager
+def open_broker() -> Iterator[Broker]:
+    """The broker to test against; see the module's docstring for which."""
+    bootstrap = os.environ.get("FOMO_TEST_BOOTSTRAP")
+    home = kafka_home()
+    if bootstrap:
+        yield Broker(bootstrap)
+    elif home:
+        kafka = Kafka(home)
+        try:
+            yield kafka
+        finally:
+            kafka.remove()
+    else:
+        with EmbeddedBroker() as embedded:
+            yield Embedded(embedded.bootstrap)

@@ -1,0 +1,24 @@
+"""Fixtures that several test modules share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from brokers import Broker, open_broker
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings in the environment of whoever runs the tests must not change their outcome."""
+    for name in list(os.environ):
+        if name.startswith("FOMO_") and name != "FOMO_TEST_BOOTSTRAP":
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Broker]:
+    """One broker for the whole session; tests use topics and groups of their own."""
+    with open_broker() as broker:
+        yield broker

@@ -1,0 +1,142 @@
+"""Services to test: in a thread of this process, or as the command that users run."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from brokers import Broker, wait_for
+
+from fomo_stream.checkpoint import load_model
+from fomo_stream.model import ZeroShotModel
+from fomo_stream.service import Service
+from fomo_stream.settings import ServiceSettings
+
+# Short enough for a test to see a dead member leave; the least that Apache Kafka takes.
+CLIENT = {"session.timeout.ms": "6000", "topic.metadata.refresh.interval.ms": "1000"}
+
+
+def unique(name: str) -> str:
+    """A topic or group name that no other test has."""
+    return f"{name}-{uuid.uuid4().hex[:8]}"
+
+
+def readings(count: int, start: int = 0, seed: int = 0) -> list[dict[str, Any]]:
+    """Plausible sensor records, numbered by `n`."""
+    rng = random.Random(seed)
+    return [
+        {"n": start + i, "temperature": rng.gauss(20, 2), "motor": {"rpm": rng.gauss(900, 30)}, "site": "north"}
+        for i in range(count)
+    ]
+
+
+def make_settings(broker: Broker, topic: str, **changes: Any) -> ServiceSettings:
+    """Settings for a quick test: warm after 50 rows, commits every 100 ms, features known."""
+    values: dict[str, Any] = {
+        "bootstrap": broker.bootstrap,
+        "topic": topic,
+        "group": f"group-{topic}",
+        "features": "temperature,motor.rpm",
+        "min_context": 50,
+        "context_size": 100,
+        "alert_rate": 0.05,
+        "commit_interval_ms": 100,
+        "kafka": CLIENT,
+    }
+    return ServiceSettings(**{name: value for name, value in {**values, **changes}.items() if value is not None})
+
+
+class Running:
+    """A service in a thread; what it raised is raised again by `stop`."""
+
+    def __init__(self, settings: ServiceSettings, model: ZeroShotModel | None = None) -> None:
+        self.settings = settings
+        self.service = Service(settings, model or load_model())
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        try:
+            self.service.run()
+        except BaseException as error:
+            self._error = error
+
+    def stop(self) -> None:
+        self.service.stop()
+        self._thread.join(60)
+        assert not self._thread.is_alive(), "the service did not stop"
+        if self._error is not None:
+            raise self._error
+
+    def __enter__(self) -> Running:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class Command:
+    """`fomo-stream` as a process of its own."""
+
+    def __init__(self, log: Path, *arguments: str) -> None:
+        self.log = log
+        with open(log, "wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "fomo_stream.cli", *arguments],
+                stdout=subprocess.DEVNULL,
+                stderr=output,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+
+    def text(self) -> str:
+        return self.log.read_text()
+
+    def wait_for_log(self, words: str, seconds: float = 60.0) -> None:
+        def seen() -> bool:
+            assert self.process.poll() is None, self.text()
+            return words in self.text()
+
+        wait_for(seen, f"the log to say {words!r}", seconds)
+
+    def terminate(self) -> int:
+        """SIGTERM; the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+
+@contextmanager
+def command(log: Path, settings: ServiceSettings) -> Iterator[Command]:
+    """The command with these settings; killed at the end if it still runs."""
+    flags = []
+    for name in sorted(settings.model_fields_set - {"kafka"}):
+        value = getattr(settings, name)
+        flags += [f"--{name.replace('_', '-')}", ",".join(value) if isinstance(value, tuple) else str(value)]
+    running = Command(log, *flags, *(f"--kafka.{key}={value}" for key, value in settings.kafka.items()))
+    try:
+        yield running
+    finally:
+        if running.process.poll() is None:
+            running.kill()
+
+
+def results(messages: list[Any]) -> list[dict[str, Any]]:
+    """The JSON values of messages."""
+    return [json.loads(message.value()) for message in messages]

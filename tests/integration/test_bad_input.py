@@ -1,0 +1,151 @@
+"""Whatever arrives: a score or a dead letter with its reason, nothing lost, the service alive."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from brokers import Broker
+from services import Running, make_settings, readings, results, unique
+
+GOOD = readings(120)
+
+UNREADABLE: dict[str, tuple[Any, str]] = {
+    "invalid UTF-8": (b'{"temperature": "\xff"}', "not_utf8"),
+    "invalid JSON": (b'{"temperature": 1', "not_json"),
+    "empty": (b"", "not_json"),
+    "deeply nested": (b"[" * 100_000, "not_json"),
+    "array": (b"[1, 2]", "not_an_object"),
+    "scalar": (b"42", "not_an_object"),
+    "null": (b"null", "not_an_object"),
+    "tombstone": (None, "tombstone"),
+    "no features": (b'{"other": 1}', "no_features"),
+    "only strings": (b'{"temperature": "hot", "motor": {"rpm": "fast"}}', "no_features"),
+    "oversize": (b"see oversize()", "too_large"),
+}
+
+
+def oversize(broker: Broker) -> bytes:
+    """10 MB; less for the embedded broker, which holds 5 MiB in a partition."""
+    blob = b"x" * (10_000_000 if broker.is_kafka else 2_000_000)
+    return b'{"temperature": 20, "blob": "' + blob + b'"}'
+
+
+READABLE: dict[str, Any] = {
+    "NaN and Infinity": b'{"temperature": NaN, "motor": {"rpm": 900}, "x": -Infinity}',
+    "string for a number": {"temperature": "20", "motor": {"rpm": 900}},
+    "1e308": {"temperature": 1e308, "motor": {"rpm": -1e308}},
+    "missing field": {"temperature": 20},
+    "extra field": {"temperature": 20, "motor": {"rpm": 900}, "more": {"a": [1, {"b": None}]}},
+    "null field": {"temperature": None, "motor": {"rpm": 900}},
+    "huge integer": b'{"temperature": 20, "motor": {"rpm": 900}, "big": 123456789012345678901234567890}',
+    "lone surrogate": b'{"temperature": 20, "motor": {"rpm": 900}, "s": "\\ud800"}',
+    "object for a number": {"temperature": {"deep": 1}, "motor": {"rpm": 900}},
+}
+
+
+@pytest.fixture(scope="module")
+def answers(broker: Broker) -> tuple[list[Any], list[Any]]:
+    """Scores and dead letters of one run over all of the above, key = name, between good records."""
+    topic = unique("mixed")
+    broker.create_topic(topic, config={"max.message.bytes": str(12 << 20)})
+    bad = [oversize(broker) if name == "oversize" else UNREADABLE[name][0] for name in UNREADABLE]
+    names = ["good"] * len(GOOD)
+    broker.produce(
+        topic,
+        [*GOOD, *bad, *READABLE.values(), *GOOD],
+        keys=[*names, *UNREADABLE, *READABLE, *names],
+        headers=[("trace", b"1")],
+    )
+    with Running(make_settings(broker, topic)) as running:
+        scored = broker.read(f"{topic}-scores", at_least=2 * len(GOOD) + len(READABLE))
+        dead = broker.read(f"{topic}-dead-letters", at_least=len(UNREADABLE))
+        assert running.service.ready
+    assert len(scored) == 2 * len(GOOD) + len(READABLE)
+    assert broker.committed(running.settings.group, topic) == len(scored) + len(dead)
+    return scored, dead
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_an_unreadable_record_becomes_a_dead_letter(
+    broker: Broker, answers: tuple[list[Any], list[Any]], name: str
+) -> None:
+    (letter,) = [message for message in answers[1] if message.key() == name.encode()]
+    value, reason = UNREADABLE[name]
+    headers = dict(letter.headers())
+    assert headers["fomo-reason"] == reason.encode()
+    assert headers["trace"] == b"1"
+    assert headers["fomo-error"]
+    assert headers["fomo-source-topic"].startswith(b"mixed-")
+    assert int(headers["fomo-source-partition"]) >= 0
+    assert int(headers["fomo-source-offset"]) >= 0
+    assert int(headers["fomo-source-timestamp"]) == letter.timestamp()[1]
+    assert letter.value() == (oversize(broker) if name == "oversize" else value)
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_a_readable_record_is_passed_on(answers: tuple[list[Any], list[Any]], name: str) -> None:
+    (message,) = [message for message in answers[0] if message.key() == name.encode()]
+    assert results([message])[0]["fomo"]["status"] in ("warming_up", "calibrating", "ok")
+
+
+def test_constant_features_and_duplicate_rows_are_scored(broker: Broker) -> None:
+    topic = unique("constant")
+    broker.create_topic(topic)
+    broker.produce(topic, [{"temperature": 20, "motor": {"rpm": 900}}] * 400, key="one")
+    with Running(make_settings(broker, topic)):
+        outputs = results(broker.read(f"{topic}-scores", at_least=400))
+    assert [output["fomo"]["offset"] for output in outputs] == list(range(400))
+    assert all(0 <= output["fomo"]["score"] <= 1 for output in outputs[50:])
+
+
+def test_timestamps_out_of_order_are_kept(broker: Broker) -> None:
+    topic = unique("late")
+    broker.create_topic(topic, config={"retention.ms": "-1"})
+    times = [1_700_000_000_000 + offset for offset in (5000, 0, 3000, 1)]
+    for time in times:
+        broker.produce(topic, readings(1), key="one", timestamp=time)
+    with Running(make_settings(broker, topic)):
+        outputs = broker.read(f"{topic}-scores", at_least=4)
+    assert [output.timestamp()[1] for output in outputs] == times
+
+
+def test_records_without_numbers_never_stop_inference(broker: Broker) -> None:
+    topic = unique("text")
+    broker.create_topic(topic)
+    broker.produce(topic, [{"word": "abc"}] * 50, key="one")
+    settings = make_settings(broker, topic, features=None, infer_records=50)
+    with Running(settings):
+        dead = broker.read(f"{topic}-dead-letters", at_least=50)
+        broker.produce(topic, readings(60), key="one")
+        assert len(broker.read(f"{topic}-scores", at_least=60)) == 60
+    assert {dict(letter.headers())["fomo-reason"] for letter in dead} == {b"no_features"}
+
+
+def test_an_output_that_its_topic_refuses_becomes_a_dead_letter(broker: Broker) -> None:
+    if not broker.is_kafka:
+        pytest.skip("the embedded broker takes everything")
+    topic = unique("large")
+    broker.create_topic(topic)
+    broker.create_topic(f"{topic}-scores", config={"max.message.bytes": "4000"})
+    broker.produce(topic, [*readings(10), {**readings(1)[0], "blob": "x" * 8000}], key="one")
+    with Running(make_settings(broker, topic, kafka={"linger.ms": "0"})) as running:
+        (letter,) = broker.read(f"{topic}-dead-letters", at_least=1)
+        assert dict(letter.headers())["fomo-reason"] == b"output_refused"
+        broker.produce(topic, readings(5, start=10), key="one")
+        assert sorted(record["n"] for record in results(broker.read(f"{topic}-scores", at_least=15))) == [*range(15)]
+        assert running.service.ready
+
+
+def test_a_dead_letter_that_its_topic_refuses_is_cut(broker: Broker) -> None:
+    if not broker.is_kafka:
+        pytest.skip("the embedded broker takes everything")
+    topic = unique("large")
+    broker.create_topic(topic, config={"max.message.bytes": str(12 << 20)})
+    broker.create_topic(f"{topic}-dead-letters", config={"max.message.bytes": str(1 << 20)})
+    value = oversize(broker)
+    broker.produce(topic, [value], key="one")
+    with Running(make_settings(broker, topic)):
+        (letter,) = broker.read(f"{topic}-dead-letters", at_least=1)
+    assert value.startswith(letter.value())
+    assert dict(letter.headers())["fomo-truncated-from"] == str(len(value)).encode()

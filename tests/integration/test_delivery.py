@@ -1,0 +1,211 @@
+"""What the service promises about records: scored, in order, each at least once, whatever stops meanwhile."""
+
+from __future__ import annotations
+
+import collections
+from pathlib import Path
+from typing import Any
+
+import pytest
+from brokers import Broker, Kafka, kafka_home, wait_for
+from services import Running, command, make_settings, readings, results, unique
+
+
+def numbers(messages: list[Any]) -> list[int]:
+    return [result["n"] for result in results(messages)]
+
+
+def test_scored_records_keep_key_headers_timestamp_partition_and_order(broker: Broker) -> None:
+    topic = unique("sensors")
+    broker.create_topic(topic, partitions=3, config={"retention.ms": "-1"})
+    broker.produce(topic, readings(600), headers=[("trace", b"\x00\xff"), ("empty", None)], timestamp=1_700_000_000_000)
+    with Running(make_settings(broker, topic)):
+        outputs = broker.read(f"{topic}-scores", at_least=600)
+    sources = {(message.partition(), message.offset()): message for message in broker.read(topic)}
+    assert len(outputs) == 600
+    positions = collections.defaultdict(list)
+    for output, record in zip(outputs, results(outputs), strict=True):
+        result = record.pop("fomo")
+        source = sources[result["partition"], result["offset"]]
+        assert record == results([source])[0]
+        assert (output.key(), output.headers()) == (source.key(), source.headers())
+        assert output.timestamp()[1] == source.timestamp()[1] == result["timestamp"]
+        assert output.partition() == source.partition()
+        assert result["topic"] == topic
+        positions[output.partition()].append(result["offset"])
+        if result["status"] == "warming_up":
+            assert result["score"] is result["p_value"] is None
+        else:
+            assert 0 <= result["score"] <= 1
+    assert all(offsets == sorted(offsets) for offsets in positions.values())
+    assert {result["fomo"]["status"] for result in results(outputs)} >= {"warming_up", "ok"}
+
+
+def test_an_obvious_outlier_is_flagged_and_scores_only_leaves_the_record_out(broker: Broker) -> None:
+    topic = unique("sensors")
+    broker.create_topic(topic)
+    odd = {"n": -1, "temperature": 95.0, "motor": {"rpm": 0.0}}
+    broker.produce(topic, [*readings(500), odd], key="one")
+    with Running(make_settings(broker, topic, scores_only=True, result_field="verdict")):
+        outputs = results(broker.read(f"{topic}-scores", at_least=501))
+    assert set(outputs[-1]) == {"verdict"}
+    assert outputs[-1]["verdict"]["outlier"]
+    assert sum(output["verdict"]["outlier"] for output in outputs) < 60
+
+
+def test_a_restart_loses_nothing_and_goes_on_where_it_stopped(broker: Broker) -> None:
+    topic = unique("sensors")
+    broker.create_topic(topic)
+    settings = make_settings(broker, topic)
+    broker.produce(topic, readings(300))
+    with Running(settings):
+        broker.read(f"{topic}-scores", at_least=300)
+    assert broker.committed(settings.group, topic) == 300
+    broker.produce(topic, readings(200, start=300))
+    with Running(settings):
+        outputs = broker.read(f"{topic}-scores", at_least=500)
+    assert sorted(numbers(outputs)) == list(range(500))
+
+
+def test_a_kill_repeats_records_but_loses_none(broker: Broker, tmp_path: Path) -> None:
+    topic = unique("sensors")
+    broker.create_topic(topic)
+    settings = make_settings(broker, topic)
+    broker.produce(topic, readings(3000))
+    with command(tmp_path / "first.log", settings) as first:
+        broker.read(f"{topic}-scores", at_least=100)
+        first.kill()
+    with Running(settings):
+        wait_for(lambda: broker.committed(settings.group, topic) == 3000, "all records to be committed", 90)
+    assert set(numbers(broker.read(f"{topic}-scores"))) == set(range(3000))
+
+
+def test_sigterm_finishes_what_was_read_commits_it_and_exits_with_0(broker: Broker, tmp_path: Path) -> None:
+    topic = unique("sensors")
+    broker.create_topic(topic)
+    # Neither the commit interval nor the batch age comes round by itself: only the shutdown can do it.
+    settings = make_settings(broker, topic, commit_interval_ms=3_600_000, batch_age_ms=10_000, batch_size=4096)
+    with command(tmp_path / "service.log", settings) as running:
+        running.wait_for_log("assigned")
+        broker.produce(topic, readings(100))
+        if running.terminate() != 0:
+            pytest.fail(running.text())
+    outputs = broker.read(f"{topic}-scores")
+    assert broker.committed(settings.group, topic) == len(outputs)
+    assert running.text().count("released") == broker.partitions(topic)
+
+
+def test_two_instances_share_the_partitions_and_agree_on_one_schema(broker: Broker, tmp_path: Path) -> None:
+    topic = unique("sensors")
+    broker.create_topic(topic)
+    settings = make_settings(broker, topic, features=None, infer_records=50)
+    with command(tmp_path / "a.log", settings) as a, command(tmp_path / "b.log", settings) as b:
+        both = (a, b)
+        for running in both:
+            running.wait_for_log("assigned")
+        # What an instance sees first differs: each key, thus each partition, has a field of its own.
+        records = [{**record, f"extra{i % 16}": record["temperature"]} for i, record in enumerate(readings(3200))]
+        broker.produce(topic, records)
+        outputs = broker.read(f"{topic}-scores", at_least=3200)
+        assert sorted(numbers(outputs)) == list(range(3200))
+        for running in both:
+            running.wait_for_log("schema features=")
+        schemas = {
+            line.split("features=")[1] for running in both for line in running.text().splitlines() if "schema f" in line
+        }
+        assert len(schemas) == 1, schemas
+        shares = [running.text().count(" assigned ") - running.text().count(" released ") for running in both]
+        assert sum(shares) == broker.partitions(topic)
+        assert all(shares)
+        assert [running.terminate() for running in both] == [0, 0]
+    assert broker.committed(settings.group, topic) == 3200
+
+
+def test_records_that_precede_the_schema_are_scored_in_order(broker: Broker) -> None:
+    topic = unique("sensors")
+    broker.create_topic(topic)
+    settings = make_settings(broker, topic, features=None, infer_records=100, infer_seconds=1)
+    with Running(settings):
+        broker.produce(topic, readings(30), key="one")  # too few: decided by time
+        assert numbers(broker.read(f"{topic}-scores", at_least=30)) == list(range(30))
+    assert broker.committed(settings.group, topic) == 30
+
+
+def test_latest_skips_what_is_there_but_nothing_that_comes(broker: Broker) -> None:
+    topic = unique("sensors")
+    broker.create_topic(topic, partitions=2)
+    broker.produce(topic, readings(50))
+    settings = make_settings(broker, topic, start="latest")
+    with Running(settings) as running:
+        wait_for(lambda: running.service.ready, "the service to be ready")
+        broker.produce(topic, readings(50, start=50))
+        assert sorted(numbers(broker.read(f"{topic}-scores", at_least=50))) == list(range(50, 100))
+        if broker.is_kafka:
+            broker.grow_topic(topic, 4)
+            broker.produce(topic, readings(20, start=100), partition=3)
+            assert len(broker.read(f"{topic}-scores", at_least=70)) == 70
+
+
+def test_reading_pauses_while_outputs_wait_and_all_arrive_in_the_end(broker: Broker) -> None:
+    topic = unique("sensors")
+    broker.create_topic(topic)
+    broker.produce(topic, readings(500))
+    with Running(make_settings(broker, topic, max_in_flight=20, batch_size=16)):
+        outputs = broker.read(f"{topic}-scores", at_least=500)
+    assert sorted(numbers(outputs)) == list(range(500))
+
+
+def test_a_deleted_topic_leaves_the_service_alive_and_its_successor_is_read_from_the_beginning(
+    broker: Broker, tmp_path: Path
+) -> None:
+    if not broker.is_kafka:
+        pytest.skip("the embedded broker cannot delete topics")
+    topic = unique("sensors")
+    broker.create_topic(topic, partitions=2)
+    broker.produce(topic, readings(100))
+    with Running(make_settings(broker, topic)) as running:
+        broker.read(f"{topic}-scores", at_least=100)
+        wait_for(lambda: running.service.ready, "the service to be ready")
+        broker.delete_topic(topic)
+        wait_for(lambda: not running.service.ready, "the service to notice")
+        assert not running.service.not_live()
+        broker.create_topic(topic, partitions=2)
+        broker.produce(topic, readings(200, start=1000))
+        outputs = broker.read(f"{topic}-scores", at_least=300)
+        assert set(numbers(outputs)) == {*range(100), *range(1000, 1200)}
+        wait_for(lambda: running.service.ready, "the service to be ready again")
+
+
+@pytest.mark.skipif(kafka_home() is None, reason="needs an Apache Kafka to kill (KAFKA_HOME)")
+def test_a_broker_that_dies_and_comes_back_costs_no_record(tmp_path: Path) -> None:
+    home = kafka_home()
+    assert home is not None
+    kafka = Kafka(home)
+    try:
+        topic = unique("sensors")
+        kafka.create_topic(topic)
+        kafka.produce(topic, readings(2000))
+        settings = make_settings(kafka, topic)
+        with Running(settings) as running:
+            kafka.read(f"{topic}-scores", at_least=200)
+            kafka.kill()
+            wait_for(lambda: not running.service.ready, "the service to notice")
+            kafka.start()
+            kafka.produce(topic, readings(500, start=2000))
+            wait_for(lambda: running.service.ready, "the service to be ready again", 60)
+            wait_for(lambda: kafka.committed(settings.group, topic) == 2500, "everything to be committed", 60)
+        assert set(numbers(kafka.read(f"{topic}-scores"))) == set(range(2500))
+    finally:
+        kafka.remove()
+
+
+def test_a_seed_context_makes_the_first_record_scored(broker: Broker, tmp_path: Path) -> None:
+    topic = unique("sensors")
+    broker.create_topic(topic)
+    seed = tmp_path / "normal.csv"
+    lines = [f"{r['temperature']},{r['motor']['rpm']}" for r in readings(200, seed=1)]
+    seed.write_text("\n".join(["temperature,motor.rpm", *lines]))
+    broker.produce(topic, readings(20), key="one")
+    with Running(make_settings(broker, topic, seed_context=seed)):
+        outputs = results(broker.read(f"{topic}-scores", at_least=20))
+    assert all(output["fomo"]["score"] is not None for output in outputs)

@@ -1,0 +1,115 @@
+"""Starting: mistakes end at once with one clear line; the schema and health are the group's and the operator's."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from brokers import Broker, free_ports, wait_for
+from services import Command, Running, make_settings, readings, unique
+
+from fomo_stream.broker import make_producer
+from fomo_stream.errors import ConfigError, SchemaError
+from fomo_stream.group_schema import KEY_PREFIX, GroupSchema
+from fomo_stream.model import ModelConfig, ZeroShotModel
+from fomo_stream.schema import Schema
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--topic", "t", "--bootstrap", "127.0.0.1:1"], 3, "no broker answers at 127.0.0.1:1"),
+        (["--topic", "no-such-topic", "--bootstrap", "BROKER"], 3, "--create --topic no-such-topic"),
+        (["--topic", "t", "--batch-sizes", "3"], 2, "did you mean --batch-size?"),
+        (["--topic", "t", "--kafka.no.such=1", "--bootstrap", "BROKER"], 2, "no.such"),
+        (["--topic", "t", "--model", "no-such-model"], 4, "no model named 'no-such-model'"),
+        (["--topic", "t", "--model", "DAMAGED"], 4, "damaged.safetensors"),
+    ],
+)
+def test_a_start_that_cannot_succeed_says_what_to_do_within_15_seconds(
+    broker: Broker, tmp_path: Path, arguments: list[str], code: int, words: str
+) -> None:
+    damaged = tmp_path / "damaged.safetensors"
+    damaged.write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00 truncated")
+    names = {"BROKER": broker.bootstrap, "DAMAGED": str(damaged)}
+    began = time.monotonic()
+    running = Command(tmp_path / "log", *(names.get(argument, argument) for argument in arguments))
+    assert running.process.wait(30) == code, running.text()
+    assert time.monotonic() - began < 15
+    assert words in running.text()
+    assert "Traceback" not in running.text()
+
+
+def test_the_earliest_proposal_is_the_schema_of_all_who_propose_at_once(broker: Broker) -> None:
+    topic = unique("sensors")
+    settings = make_settings(broker, topic)
+    broker.create_topic(settings.state_topic, config={"cleanup.policy": "compact"})
+    together = threading.Barrier(4)
+
+    def propose(number: int) -> Schema:
+        together.wait()
+        return GroupSchema(settings).agree(Schema((f"feature{number}",)))
+
+    with ThreadPoolExecutor(4) as pool:
+        agreed = set(pool.map(propose, range(4)))
+    assert len(agreed) == 1
+    assert GroupSchema(settings).stored() in agreed
+
+
+def test_other_keys_in_the_state_topic_are_passed_over(broker: Broker) -> None:
+    settings = make_settings(broker, unique("sensors"))
+    broker.create_topic(settings.state_topic, config={"cleanup.policy": "compact"})
+    producer = make_producer(settings)
+    for key, names in ((b"other", ["x"]), (KEY_PREFIX + b"1", ["a", "b"]), (KEY_PREFIX + b"2", ["c"])):
+        producer.produce(settings.state_topic, key=key, value=json.dumps({"features": names}), partition=0)
+    assert producer.flush(20) == 0
+    assert GroupSchema(settings).stored() == Schema(("a", "b"))
+
+
+def test_features_that_differ_from_the_groups_are_refused(broker: Broker) -> None:
+    topic = unique("sensors")
+    broker.create_topic(topic)
+    with Running(make_settings(broker, topic)) as running:
+        wait_for(lambda: running.service.ready, "the service to be ready")
+    other = Running(make_settings(broker, topic, features="temperature"))
+    with pytest.raises(ConfigError, match="choose another --group"), other:
+        wait_for(lambda: not other._thread.is_alive(), "the service to refuse")
+
+
+def test_too_many_features_are_refused_before_the_group_is_bound_to_them(broker: Broker) -> None:
+    topic = unique("sensors")
+    broker.create_topic(topic)
+    narrow = ZeroShotModel(ModelConfig(raw_features=1, layers=1, width=8, heads=2, feed_forward=16, routers=4))
+    settings = make_settings(broker, topic)
+    running = Running(settings, narrow.eval())
+    with pytest.raises(SchemaError, match="takes up to 1 features"), running:
+        wait_for(lambda: not running._thread.is_alive(), "the service to refuse")
+    assert GroupSchema(settings).stored() is None
+
+
+def test_health_says_ready_or_why_not(broker: Broker) -> None:
+    topic = unique("sensors")
+    broker.create_topic(topic)
+    broker.produce(topic, readings(10))
+    port = free_ports()
+
+    def ask(path: str) -> tuple[int, list[str]]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=5) as answer:
+                return answer.status, json.loads(answer.read())["reasons"]
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())["reasons"]
+        except urllib.error.URLError:
+            return 0, []
+
+    with Running(make_settings(broker, topic, health_port=port)):
+        wait_for(lambda: ask("readyz") == (200, []), "the service to be ready")
+        assert ask("livez") == (200, [])
+        assert ask("other")[0] == 404
+    assert ask("livez")[0] == 0

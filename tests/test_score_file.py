@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fomo_stream.checkpoint import save_model
+from fomo_stream.detector import Detector, DetectorConfig
+from fomo_stream.errors import ConfigError, SchemaError
+from fomo_stream.model import PRESETS, ZeroShotModel
+from fomo_stream.records import RecordFile, infer_schema
+from fomo_stream.score_file import Scoring, run_score
+from fomo_stream.sensors import sensor_stream
+from fomo_stream.settings import ScoreSettings
+
+N = 600
+RECORDS = [record for record, _ in islice(sensor_stream(0, n_sensors=5, fault_every=100, first_fault=300), N)]
+RESULT = ["fomo_score", "fomo_logit", "fomo_p_value", "fomo_outlier", "fomo_generation", "fomo_status"]
+
+
+@pytest.fixture(scope="module")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "fusion.safetensors"
+    save_model(ZeroShotModel(PRESETS["fusion"]), path)
+    return path
+
+
+def as_jsonl(records: list[dict[str, Any]]) -> bytes:
+    return b"".join(json.dumps(record).encode() + b"\n" for record in records)
+
+
+def as_csv(records: list[dict[str, Any]]) -> bytes:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue().encode()
+
+
+def score(model_path: Path, data: bytes, **flags: Any) -> tuple[bytes, str]:
+    """What goes to standard output and to standard error."""
+    out, notes = io.BytesIO(), io.StringIO()
+    settings = ScoreSettings(model=str(model_path), device="cpu", **{"min_context": 50, **flags})
+    Scoring(settings, RecordFile(io.BytesIO(data), settings.format), out, notes).run()
+    return out.getvalue(), notes.getvalue()
+
+
+def results(output: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line)["fomo"] for line in output.splitlines()]
+
+
+def test_json_lines_come_back_with_their_fields_and_a_result(model_path: Path) -> None:
+    output, notes = score(model_path, as_jsonl(RECORDS))
+    lines = [json.loads(line) for line in output.splitlines()]
+    found = [line.pop("fomo") for line in lines]
+    assert lines == RECORDS
+    assert all(0 <= result["score"] <= 1 for result in found)
+    assert f"scored={N}" in notes
+    assert "reading (monotone counter)" in notes
+
+
+def test_csv_comes_back_with_its_cells_and_new_columns(model_path: Path) -> None:
+    data = as_csv(RECORDS)
+    output, _ = score(model_path, data)
+    rows = list(csv.DictReader(io.StringIO(output.decode())))
+    assert list(rows[0])[-len(RESULT) :] == RESULT
+    assert [{name: row[name] for name in RECORDS[0]} for row in rows] == list(
+        csv.DictReader(io.StringIO(data.decode()))
+    )
+    assert {row["fomo_status"] for row in rows} == {"ok", "calibrating"}
+
+
+def test_csv_and_json_lines_of_the_same_records_get_the_same_scores(model_path: Path) -> None:
+    rows = csv.DictReader(io.StringIO(score(model_path, as_csv(RECORDS))[0].decode()))
+    logits = [result["logit"] for result in results(score(model_path, as_jsonl(RECORDS))[0])]
+    assert [float(row["fomo_logit"]) for row in rows] == pytest.approx(logits, rel=1e-8)
+
+
+def test_scores_are_those_of_the_detector_and_the_first_ones_are_cross_scored(model_path: Path) -> None:
+    from fomo_stream.checkpoint import load_model
+
+    schema, _ = infer_schema(RECORDS[:50])
+    detector = Detector(load_model(str(model_path), "cpu"), len(schema.features), DetectorConfig(min_context=50))
+    expected = detector.process(schema.rows(RECORDS)).logit
+    expected[:50] = detector.cross_scored().logit
+    found = [result["logit"] for result in results(score(model_path, as_jsonl(RECORDS))[0])]
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("batch_size", [1, 37, 4096])
+def test_scores_do_not_depend_on_the_batch_size(model_path: Path, batch_size: int) -> None:
+    data = as_jsonl(RECORDS[:300])
+    assert score(model_path, data, batch_size=batch_size)[0] == score(model_path, data)[0]
+
+
+def test_an_input_shorter_than_the_context_is_cross_scored(model_path: Path) -> None:
+    found = results(score(model_path, as_jsonl(RECORDS[:20]))[0])
+    assert len(found) == 20
+    assert all(result["score"] is not None for result in found)
+
+
+def test_three_records_go_out_unscored_with_a_note(model_path: Path) -> None:
+    output, notes = score(model_path, as_jsonl(RECORDS[:3]))
+    assert [result["status"] for result in results(output)] == ["warming_up"] * 3
+    assert "too few" in notes
+    assert "--context" in notes
+
+
+def test_a_fixed_context_is_not_learned_from(model_path: Path, tmp_path: Path) -> None:
+    context = tmp_path / "normal.csv"
+    context.write_bytes(as_csv(RECORDS[:200]))
+    twice = as_jsonl([RECORDS[400], *RECORDS[300:350], RECORDS[400]])
+    first, *_, last = results(score(model_path, twice, context=context)[0])
+    assert first == last
+    assert first["generation"] == 1
+
+
+def test_no_line_is_dropped_and_those_that_cannot_be_scored_say_why(model_path: Path) -> None:
+    good = as_jsonl(RECORDS[:60]).splitlines()
+    data = b"\n".join([b"{bad", *good[:30], b"[1]", b"", b'{"note": "empty"}', *good[30:], b"\xff"])
+    output, notes = score(model_path, data)
+    lines = [json.loads(line) for line in output.splitlines()]
+    status = [line["fomo"]["status"] for line in lines]
+    assert len(lines) == 64
+    assert [status[i] for i in (0, 31, 32, 63)] == ["malformed", "malformed", "no_features", "malformed"]
+    assert lines[0]["raw"] == "{bad"
+    assert lines[31]["fomo"]["line"] == 32
+    assert [lines[i]["fomo"]["reason"] for i in (0, 31, 63)] == ["not_json", "not_an_object", "not_utf8"]
+    assert "line 32" in notes
+    assert "scored=60 outliers=0 skipped=4" in notes
+
+
+def test_only_the_first_malformed_lines_are_shown_and_the_rest_are_counted(model_path: Path) -> None:
+    _, notes = score(model_path, b"{\n" * 9 + as_jsonl(RECORDS[:60]))
+    assert notes.count("not JSON") == 5
+    assert "4 more lines" in notes
+
+
+def test_a_ragged_csv_row_keeps_its_place(model_path: Path) -> None:
+    lines = as_csv(RECORDS[:60]).splitlines()
+    lines.insert(10, b"P-101,1,2,3,4,5,6,7,8,9")
+    lines.insert(20, b"P-101,1")
+    output, notes = score(model_path, b"\n".join(lines))
+    rows = list(csv.reader(io.StringIO(output.decode())))
+    assert {len(row) for row in rows} == {len(RECORDS[0]) + len(RESULT)}
+    assert [rows[i][-1] for i in (10, 20)] == ["malformed"] * 2
+    assert "malformed" not in {rows[i][-1] for i in (9, 11, 19, 21)}
+    assert "line 11: the row has 10 cells" in notes
+
+
+def test_a_second_run_replaces_the_first_one(model_path: Path) -> None:
+    once, _ = score(model_path, as_csv(RECORDS[:100]))
+    assert score(model_path, once)[0] == once
+    once, _ = score(model_path, as_jsonl(RECORDS[:100]))
+    assert score(model_path, once)[0] == once
+
+
+def test_scores_only_leaves_the_record_out(model_path: Path) -> None:
+    output, _ = score(model_path, as_csv(RECORDS[:60]), scores_only=True, result_field="r")
+    assert output.splitlines()[0].decode() == ",".join(RESULT).replace("fomo", "r")
+    output, _ = score(model_path, as_jsonl(RECORDS[:60]), scores_only=True, result_field="r")
+    assert {tuple(json.loads(line)) for line in output.splitlines()} == {("r",)}
+
+
+@pytest.mark.parametrize(
+    ("data", "flags", "complaint"),
+    [
+        (b"a,b\nx,y\n", {}, "no numeric field"),
+        (b"{bad\n", {"format": "jsonl"}, "no line of the input is a record"),
+        (as_jsonl(RECORDS[:60]), {"features": ("flow",)}, "no number in flow"),
+        (b'{"a": 1}\n' * 60 + b'{"b": 1}\n' * 5000, {"features": ("a",), "min_context": 200}, "only 60 of the first"),
+    ],
+)
+def test_an_input_that_cannot_be_scored_is_refused(model_path: Path, data: bytes, flags: Any, complaint: str) -> None:
+    with pytest.raises(SchemaError, match=complaint):
+        score(model_path, data, **flags)
+
+
+def test_a_file_that_is_not_there_is_named(model_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read nowhere\.csv"):
+        run_score(ScoreSettings(file="nowhere.csv", model=str(model_path)))
+
+
+# --- as a command, in a pipe
+
+
+def command(model_path: Path, *flags: str) -> list[str]:
+    return [sys.executable, "-m", "fomo_stream.cli", "score", f"--model={model_path}", "--min-context=50", *flags, "-"]
+
+
+def test_in_a_pipe_each_record_is_scored_before_the_next_one_comes(model_path: Path) -> None:
+    with subprocess.Popen(
+        command(model_path), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(as_jsonl(RECORDS[:50]))
+        process.stdin.flush()
+        assert len([process.stdout.readline() for _ in range(50)]) == 50
+        for record in RECORDS[50:53]:  # would hang here if the output waited for more input
+            process.stdin.write(as_jsonl([record]))
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline())["reading"] == record["reading"]
+        process.stdin.close()
+        assert process.wait(30) == 0
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(model_path: Path) -> None:
+    with subprocess.Popen(
+        command(model_path), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write(as_jsonl(RECORDS[:50]))
+        process.stdin.flush()
+        process.stdout.readline()
+        process.stdout.close()
+        with open(os.dup(process.stdin.fileno()), "wb") as rest:
+            rest.write(as_jsonl(RECORDS[50:60]))
+        process.stdin.close()
+        assert process.wait(30) == 0
+        assert b"Error" not in process.stderr.read()

@@ -1,0 +1,104 @@
+"""Where settings come from, which source wins, and how mistakes are reported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fomo_stream.errors import ConfigError
+from fomo_stream.settings import DemoSettings, ScoreSettings, ServiceSettings, load
+
+
+def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "fomo.toml"
+    file.write_text('topic = "t"\nbatch-size = 1\nbatch_age_ms = 2\nmax-in-flight = 3\n')
+    monkeypatch.setenv("FOMO_CONFIG", str(file))
+    monkeypatch.setenv("FOMO_BATCH_SIZE", "10")
+    monkeypatch.setenv("FOMO_BATCH_AGE_MS", "20")
+    settings = load(ServiceSettings, {"batch_size": "100"})
+    assert (settings.batch_size, settings.batch_age_ms, settings.max_in_flight) == (100, 20, 3)
+    assert settings.infer_records == 200
+
+
+def test_client_settings_are_merged_key_by_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "fomo.toml"
+    file.write_text('[kafka]\nsecurity.protocol = "SSL"\n"linger.ms" = 5\n"socket.keepalive.enable" = true\n')
+    monkeypatch.setenv("FOMO_KAFKA_SASL_PASSWORD", "secret")
+    monkeypatch.setenv("FOMO_KAFKA_LINGER_MS", "6")
+    settings = load(ServiceSettings, {"topic": "t", "config": file, "kafka": {"security.protocol": "SASL_SSL"}})
+    assert settings.kafka == {
+        "security.protocol": "SASL_SSL",
+        "linger.ms": "6",
+        "socket.keepalive.enable": "true",
+        "sasl.password": "secret",
+    }
+
+
+def test_client_settings_are_never_shown() -> None:
+    settings = load(ServiceSettings, {"topic": "t", "kafka": {"sasl.password": "hunter2"}})
+    assert "hunter2" not in repr(settings) + str(settings)
+    with pytest.raises(ConfigError) as error:
+        load(ServiceSettings, {"topic": "t", "kafka": {"group.id": "hunter2"}})
+    assert "hunter2" not in str(error.value)
+
+
+def test_topics_are_named_after_the_input() -> None:
+    settings = load(ServiceSettings, {"topic": "sensors", "group": "g"})
+    assert (settings.out, settings.dead_letters) == ("sensors-scores", "sensors-dead-letters")
+    assert settings.state_topic == "g-sensors-state"
+
+
+def test_min_context_follows_a_small_context_unless_it_is_given() -> None:
+    assert load(ScoreSettings, {"context_size": 50}).min_context == 50
+    with pytest.raises(ConfigError, match="scores would never begin"):
+        load(ScoreSettings, {"context_size": 50, "min_context": 60})
+
+
+def test_the_detector_gets_its_part() -> None:
+    config = load(DemoSettings, {"context_size": 300, "alert_rate": 0.02, "seed": 7}).detector_config()
+    assert (config.context_size, config.min_context, config.alert_rate, config.seed) == (300, 200, 0.02, 7)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({}, "--topic is needed"),
+        ({"topic": "t", "batch_size": "0"}, "--batch-size 0: input should be greater than or equal to 1"),
+        ({"topic": "t", "alert_rate": "high"}, "--alert-rate high: input should be a valid number"),
+        ({"topic": "t", "start": "middle"}, "--start middle"),
+        ({"topic": "t", "out": "t"}, "must be four different topics"),
+        ({"topic": "t", "features": ","}, "--features ,: names at least one feature"),
+        ({"topic": "t", "features": "a,b,a"}, "a feature is named twice"),
+        ({"topic": "t", "seed_context": "missing.csv"}, "no such file: missing.csv"),
+        ({"topic": "t", "kafka": {"enable.auto.commit": "true"}}, "enable.auto.commit cannot be set"),
+        ({"topic": "t", "config": "missing.toml"}, "missing.toml: cannot be read as TOML: No such file"),
+    ],
+)
+def test_a_mistake_is_reported_in_one_line_that_names_it(flags: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load(ServiceSettings, flags)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_mistake_in_the_environment_or_the_file_is_placed_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "fomo.toml"
+    file.write_text('topic = "t"\nbatch-size = "many"\n')
+    with pytest.raises(ConfigError, match=r"^batch-size in the configuration file many: "):
+        load(ServiceSettings, {"config": file})
+    monkeypatch.setenv("FOMO_BATCH_SIZE", "few")
+    with pytest.raises(ConfigError, match=r"^FOMO_BATCH_SIZE few: "):
+        load(ServiceSettings, {"config": file})
+
+
+def test_an_unknown_name_in_the_file_gets_a_suggestion(tmp_path: Path) -> None:
+    file = tmp_path / "fomo.toml"
+    file.write_text('topic = "t"\nbatchsize = 5\n')
+    with pytest.raises(ConfigError, match="no setting batchsize; did you mean batch-size"):
+        load(ServiceSettings, {"config": file})
