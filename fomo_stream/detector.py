@@ -48,7 +48,7 @@ class DetectorConfig:
     alert_rate: float = 0.01  # share of normal records that may be called outliers
     calibration_size: int = 2000  # scores that p-values refer to; more where the alert rate needs more
     gate: float = 0.1  # a record is a confirmed inlier when its p-value is above this
-    refresh: float = 0.25  # admissions that trigger a new generation, as a share of the context
+    refresh: float = 0.5  # admissions that trigger a new generation, as a share of the context
     patience: float = 1.0  # records that trigger one however few were admitted, likewise: a shift cannot end learning
     lag: int = 256  # records between a trigger and its generation taking effect
     seed: int = 0

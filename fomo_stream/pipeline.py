@@ -129,7 +129,7 @@ class Pipeline:
         limit, found = self._model.config.raw_features, len(schema.features)
         if limit and found > limit:
             raise SchemaError(
-                f"model {self._model.name} takes up to {limit} features, records of {self._settings.topic} have {found}; "
+                f"model {self._model.name} takes up to {limit} features, {self._settings.topic} has {found}; "
                 "name the ones to use with --features"
             )
 

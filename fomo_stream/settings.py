@@ -91,7 +91,7 @@ class DetectorFlags(BaseFlags):
     """Settings of the model and of the detector, shared by `run`, `demo` and `score`."""
 
     model: str = flag("Detector", "default", "name of a shipped checkpoint, or a path to one", metavar="NAME")
-    device: str = flag("Detector", "auto", "auto, cpu, cuda or mps")
+    device: str = flag("Detector", "auto", "auto, cpu or cuda")
     context_size: int = flag(
         "Detector",
         1000,

@@ -20,8 +20,8 @@ _PLAN_STREAM, _DATA_STREAM = 1, 2
 class DataConfig:
     """What the batches hold."""
 
-    gmm_weight: float = 0.3  # chance of a dataset to come from the Gaussian mixtures ...
-    causal_weight: float = 0.7  # ... and from the causal prior, relative to each other
+    gmm_weight: float = 0.1  # chance of a dataset to come from the Gaussian mixtures ...
+    causal_weight: float = 0.9  # ... and from the causal prior, relative to each other
     max_features: int = 100
     batch: int = 8  # datasets
     context_min: int = 200  # rows; the size of a step's contexts is uniform between the two

@@ -238,7 +238,11 @@ def _step(config: TrainConfig, state: State, look: Forward, progress: float, int
 
 def _forward(config: TrainConfig, model: nn.Module, source: BatchSource) -> Forward:
     """How a step's data becomes logits: over pages of evidence where they are all that the model reads."""
-    if isinstance(model, ZeroShotModel) and (model.config.fusion or model.config.evidence) and not model.config.raw_features:
+    if (
+        isinstance(model, ZeroShotModel)
+        and (model.config.fusion or model.config.evidence)
+        and not model.config.raw_features
+    ):
         pages = PageSource(source, model, config.period)
 
         def by_evidence(step: int, progress: float) -> Seen:
