@@ -2,16 +2,20 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fomo_stream import ZeroShotDetector
+from fomo_stream.checkpoint import save_model
 from fomo_stream.errors import CheckpointError
+from fomo_stream.model import ModelConfig, ZeroShotModel
 
 
 @parametrize_with_checks([ZeroShotDetector()])  # type: ignore[untyped-decorator]
@@ -75,3 +79,15 @@ def test_works_in_a_pipeline(inliers: np.ndarray) -> None:
 def test_unknown_model_is_a_clear_error(inliers: np.ndarray) -> None:
     with pytest.raises(CheckpointError, match="no model named"):
         ZeroShotDetector(model="nonsense").fit(inliers)
+
+
+def test_wider_data_than_the_model_takes_is_split_over_members(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    path = tmp_path / "narrow.safetensors"
+    config = ModelConfig(raw_features=4, evidence=False, fusion=False, layers=1, width=8, heads=2, routers=3)
+    save_model(ZeroShotModel(config), path)
+    inliers = np.random.default_rng(0).normal(size=(50, 10))
+    detector = ZeroShotDetector(model=str(path), n_members=6, random_state=0).fit(inliers)
+    assert all(len(member.columns) <= 4 for member in detector.members_)
+    assert len(set(np.concatenate([member.columns for member in detector.members_]).tolist())) > 4
+    assert np.isfinite(detector.score_samples(inliers + 1)).all()
