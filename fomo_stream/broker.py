@@ -127,6 +127,8 @@ def _create(kind: type[Any], config: Mapping[str, Any], name: str) -> Any:
         return kind(dict(config), logger=ClientLog(name))
     except KafkaException as error:
         raise ConfigError(f"--kafka: {error.args[0].str()}") from None
+    except (TypeError, AttributeError, ValueError) as error:  # a setting that only Python code can give: error_cb, ...
+        raise ConfigError(f"--kafka: {error}; it cannot be set here") from None
 
 
 class EmbeddedBroker:

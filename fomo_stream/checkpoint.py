@@ -32,9 +32,9 @@ def shipped_models() -> list[str]:
     return sorted(path.stem for path in SHIPPED.glob("*.safetensors"))
 
 
-def _digest(config: str, tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 over the configuration and every weight, by name."""
-    seen = hashlib.sha256(config.encode())
+def _digest(config: str, training: str, tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over the configuration, the training summary and every weight, by name."""
+    seen = hashlib.sha256(f"{config}\n{training}\n".encode())
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
         seen.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -47,11 +47,12 @@ def save_model(model: ZeroShotModel, path: str | Path, training: Mapping[str, An
     path = Path(path)
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
     config = json.dumps(asdict(model.config), sort_keys=True)
+    summary = json.dumps(dict(training or {}), sort_keys=True)
     metadata = {
         "format": FORMAT,
         "config": config,
-        "digest": _digest(config, tensors),
-        "training": json.dumps(dict(training or {}), sort_keys=True),
+        "training": summary,
+        "digest": _digest(config, summary, tensors),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
@@ -78,7 +79,7 @@ def _read(path: Path, weights: bool = True) -> tuple[dict[str, Any], dict[str, T
     found = metadata.get("format")
     if found != FORMAT:
         raise CheckpointError(f"{path} has format {found!r}, this version of fomo-stream reads {FORMAT!r}")
-    if weights and _digest(metadata.get("config", ""), tensors) != metadata.get("digest"):
+    if weights and _digest(metadata.get("config", ""), metadata.get("training", ""), tensors) != metadata.get("digest"):
         raise CheckpointError(f"{path} does not match its digest: it was altered or damaged; fetch it again")
     try:
         parsed = {**metadata, "config": json.loads(metadata["config"]), "training": json.loads(metadata["training"])}
@@ -113,6 +114,8 @@ def load_model(name_or_path: str | Path = "default", device: str = "auto") -> Ze
         )
     metadata, tensors = _read(path)
     config = ModelConfig.from_dict(metadata["config"])
+    if not all(torch.isfinite(tensor).all() for tensor in tensors.values()):
+        raise CheckpointError(f"{path} holds weights that are no finite numbers: its training failed; use another one")
     model = ZeroShotModel(config, name=f"{path.stem}@{metadata['digest'][:8]}")
     try:
         model.load_state_dict(tensors)

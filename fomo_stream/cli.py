@@ -94,6 +94,8 @@ def parse(cls: type[AnySettings], argv: Sequence[str], intro: str = "", command:
     known, unknown = parser.parse_known_args(rest)
     if unknown:
         word = unknown[0].split("=", 1)[0]
+        if not word.startswith("-"):
+            raise ConfigError(f"{unknown[0]} is one argument too many; see --help")
         raise ConfigError(f"there is no flag {word}{did_you_mean(word, parser._option_string_actions)}; see --help")
     flags = vars(known)
     if kafka:

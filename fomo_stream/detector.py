@@ -9,34 +9,27 @@ batches, or on how long the encoding took.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from copy import deepcopy
 from dataclasses import dataclass, fields
-from enum import StrEnum
-from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from fomo_stream.calibration import ScoreWindow, is_calibrated, p_values
+from fomo_stream.calibration import ScoreWindow, p_values
 from fomo_stream.errors import ConfigError, SchemaError, StateError
+from fomo_stream.generation import Blueprint, Build, Snapshot, under
 from fomo_stream.missing import VALUE_LIMIT
-from fomo_stream.model import MAX_CONTEXT, ContextCache, ZeroShotModel, cross_scores, encode_rows, logits_of
-from fomo_stream.quantiles import Knots, QuantileSketch
+from fomo_stream.model import MAX_CONTEXT, ZeroShotModel, cross_scores, logits_of
+from fomo_stream.quantiles import QuantileSketch
 from fomo_stream.reservoir import Reservoir
+from fomo_stream.scored import Scored, Status
+
+__all__ = ["Detector", "DetectorConfig", "Scored", "Snapshot", "Status"]
 
 Float = NDArray[np.float64]
-Snapshot = dict[str, NDArray[Any]]
 LEAST_CONTEXT = 4  # two halves of two rows can score each other
-
-
-class Status(StrEnum):
-    """What a record's score is worth."""
-
-    WARMING_UP = "warming_up"  # too few rows for a context: no score
-    CALIBRATING = "calibrating"  # scored, but too few scores for a p-value as small as the alert rate
-    OK = "ok"
 
 
 @dataclass(frozen=True)
@@ -74,75 +67,6 @@ class DetectorConfig:
         return max(self.calibration_size, int(np.ceil(2 / self.alert_rate)))
 
 
-@dataclass(frozen=True)
-class Scored:
-    """Results for n rows, in row order."""
-
-    score: Float  # (n,) in [0, 1], higher = more anomalous; NaN while warming up
-    logit: Float  # (n,) what the score saturates from, for ranking; NaN while warming up
-    p_value: Float  # (n,) NaN while warming up
-    outlier: NDArray[np.bool_]  # (n,) False while warming up or calibrating
-    generation: NDArray[np.int64]  # (n,) 0 while warming up
-    status: list[Status]
-
-    def __len__(self) -> int:
-        return len(self.status)
-
-    @classmethod
-    def concatenate(cls, parts: list[Scored]) -> Scored:
-        """The rows of all parts, in order."""
-        if len(parts) == 1:
-            return parts[0]
-        joined = {
-            f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls) if f.name != "status"
-        }
-        return cls(**joined, status=[s for p in parts for s in p.status])
-
-    @classmethod
-    def nothing(cls, n: int) -> Scored:
-        """n rows without a score."""
-        unknown = np.full(n, np.nan)
-        return cls(unknown, unknown, unknown, np.zeros(n, bool), np.zeros(n, np.int64), [Status.WARMING_UP] * n)
-
-    @classmethod
-    def of(cls, logit: Float, p_value: Float, generation: int, n_reference: int, alert_rate: float) -> Scored:
-        """Scores with their alerts, from logits (n,) and p-values (n,) against n_reference scores."""
-        n = len(logit)
-        calibrated = is_calibrated(n_reference, alert_rate)
-        return cls(
-            score=sigmoid(logit),
-            logit=logit,
-            p_value=p_value,
-            outlier=(p_value <= alert_rate) & calibrated,
-            generation=np.full(n, generation),
-            status=[Status.OK if calibrated else Status.CALIBRATING] * n,
-        )
-
-
-def sigmoid(logit: Float) -> Float:
-    """1 / (1 + exp(-logit)), without overflow."""
-    return 0.5 * (1.0 + np.tanh(0.5 * logit))
-
-
-@dataclass(frozen=True)
-class Blueprint:
-    """All that a generation is made of; with the model, it determines the generation."""
-
-    number: int
-    takes_effect: int  # number of the first record it scores
-    rows: Float  # (n, d)
-    knots: Knots
-    reference: Float  # scores, ascending
-
-
-@dataclass(frozen=True)
-class Generation:
-    """A blueprint with its context encoded."""
-
-    blueprint: Blueprint
-    cache: ContextCache
-
-
 class Detector:
     """Scores and learns the rows of one partition.
 
@@ -176,8 +100,8 @@ class Detector:
         self._records = 0  # processed so far; the next record has this number
         self._fresh = 0  # admissions since the last trigger
         self._triggered = 0  # number of the record after which it came
-        self._current: Generation | None = None
-        self._next: tuple[Blueprint, Callable[[], Generation]] | None = None
+        self._current: Build | None = None
+        self._next: Build | None = None
         self._first_scores: Float = np.zeros(0)
 
     @property
@@ -203,36 +127,36 @@ class Detector:
             part, rows = rows[:room], rows[room:]
             parts.append(self.score_rows(part))
             self.learn_rows(part, parts[-1])
-        return Scored.concatenate(parts) if parts else Scored.nothing(0)
+        return Scored.concatenate(parts)
+
+    def is_ready(self, n: int) -> bool:
+        """Whether the next n records can be processed without waiting for a generation that is being built."""
+        needed = [] if self._current is None else [self._current]
+        if self._next is not None and self._records + n > self._next.blueprint.takes_effect:
+            needed.append(self._next)
+        return all(build.done for build in needed)
 
     def score_rows(self, rows: Float) -> Scored:
         """Score rows (n, d) as the next n records, learning nothing."""
         rows = self._checked(rows)
         parts = []
-        for generation, part in self._by_generation(rows):
-            if generation is None:
+        for build, part in self._by_generation(rows):
+            if build is None:
                 parts.append(Scored.nothing(len(part)))
-            else:
-                reference = generation.blueprint.reference
-                logit = logits_of(self.model, generation.cache, part)
-                parts.append(
-                    Scored.of(
-                        logit,
-                        p_values(logit, reference),
-                        generation.blueprint.number,
-                        len(reference),
-                        self.config.alert_rate,
-                    )
-                )
-        return Scored.concatenate(parts) if parts else Scored.nothing(0)
+                continue
+            blueprint = build.blueprint
+            logit = logits_of(self.model, build.result(), part)
+            p = p_values(logit, blueprint.reference)
+            n_reference = len(blueprint.reference)
+            parts.append(Scored.of(logit, p, blueprint.number, n_reference, self.config.alert_rate))
+        return Scored.concatenate(parts)
 
-    def learn_rows(self, rows: Float, scored: Scored | None = None) -> None:
-        """Learn rows (n, d) as the next n records: count their scores, admit the confirmed inliers.
+    def learn_rows(self, rows: Float, scored: Scored) -> None:
+        """Learn rows (n, d), n <= lag, as the next n records: count their scores, admit the confirmed inliers.
 
-        scored: what `score_rows` said of exactly these rows in this state; computed where it is not given.
+        scored: what `score_rows` said of exactly these rows in this state.
         """
         rows = self._checked(rows)
-        scored = self.score_rows(rows) if scored is None else scored
         start = 0
         while start < len(rows):
             stop = start + self._until_event(scored.p_value[start:])
@@ -284,21 +208,30 @@ class Detector:
     def widened(self, n_features: int) -> Detector:
         """The same detector with further features, which no row so far has: they count once the context knows them."""
         wider = Detector(self.model, n_features, self.config, self._executor)
-        extra = n_features - self.n_features
+        more = n_features - self.n_features
+        # features are columns of rows, but rows of a sketch's points
+        padding = {
+            "rows": (((0, 0), (0, more)), np.nan),
+            "buffer": (((0, 0), (0, more)), np.nan),
+            "values": (((0, more), (0, 0)), np.inf),
+            "weights": (((0, more), (0, 0)), 0.0),
+        }
         state = self.snapshot() | {"identity": np.array(wider._identity())}
         for name, array in state.items():
-            if name.endswith(("reservoir.rows", "sketch.buffer", "current.rows", "next.rows")):
-                state[name] = np.pad(array, ((0, 0), (0, extra)), constant_values=np.nan)
-        state["sketch.values"] = np.pad(state["sketch.values"], ((0, extra), (0, 0)), constant_values=np.inf)
-        state["sketch.weights"] = np.pad(state["sketch.weights"], ((0, extra), (0, 0)))
-        unseen = QuantileSketch(extra).knots()._asdict() if extra else {}
-        for name, part in unseen.items():
-            for prefix in ("current", "next"):
-                key = f"{prefix}.knots_{name}"
-                if key in state:
-                    state[key] = np.concatenate([state[key], part.numpy()])
+            kind = name.rpartition(".")[2]
+            if kind in padding:
+                widths, value = padding[kind]
+                state[name] = np.pad(array, widths, constant_values=value)
         wider.restore(state)
         return wider
+
+    def copy(self) -> Detector:
+        """A detector in the same state that goes its own way; what is immutable, the encoded context, is shared."""
+        twin = Detector(self.model, self.n_features, self.config, self._executor)
+        for name in ("_reservoir", "_sketch", "_window", "_records", "_fresh", "_triggered"):
+            setattr(twin, name, deepcopy(getattr(self, name)))
+        twin._current, twin._next, twin._first_scores = self._current, self._next, self._first_scores
+        return twin
 
     def flush_warm_up(self) -> None:
         """Let scores begin now, with fewer than min_context rows. Raises SchemaError with fewer than 4 rows."""
@@ -323,22 +256,19 @@ class Detector:
 
     # -- generations ---------------------------------------------------------------------------------------------
 
-    def _by_generation(self, rows: Float) -> Iterator[tuple[Generation | None, Float]]:
+    def _by_generation(self, rows: Float) -> Iterator[tuple[Build | None, Float]]:
         """Split rows, as the next records, by the generation that scores them."""
-        cut = len(rows)
-        if self._next is not None:
-            cut = min(cut, self._next[0].takes_effect - self._records)
-        if cut:
+        cut = len(rows) if self._next is None else self._next.blueprint.takes_effect - self._records
+        if len(rows[:cut]):
             yield self._current, rows[:cut]
-        if cut < len(rows):
-            assert self._next is not None
-            yield self._next[1](), rows[cut:]
+        if self._next is not None and len(rows[cut:]):
+            yield self._next, rows[cut:]
 
     def _until_event(self, p: Float) -> int:
         """How many of the next records, with p-values p, come before the state has to be looked at again."""
         n = len(p)
         if self._next is not None:
-            return min(n, self._next[0].takes_effect - self._records)
+            return min(n, self._next.blueprint.takes_effect - self._records)
         admissions = np.cumsum(~(p <= self.config.gate))
         reached = int(np.searchsorted(admissions, self._admissions_left()))
         return min(n, reached + 1, self._records_left())
@@ -357,8 +287,8 @@ class Detector:
 
     def _advance(self) -> None:
         """At a record boundary: let a due generation take effect, trigger the next one if it is due."""
-        if self._next is not None and self._records >= self._next[0].takes_effect:
-            self._current, self._next = self._next[1](), None
+        if self._next is not None and self._records >= self._next.blueprint.takes_effect:
+            self._current, self._next = self._next, None
         if self._next is None and (self._admissions_left() <= 0 or self._records_left() <= 0):
             if self._current is None:
                 self._begin()
@@ -374,26 +304,12 @@ class Detector:
 
     def _plan(self, number: int, takes_effect: int) -> None:
         self._fresh, self._triggered = 0, self._records
-        self._schedule(
-            Blueprint(number, takes_effect, self._reservoir.rows, self._sketch.knots(), self._window.ordered())
+        self._next = self._build(
+            Blueprint(number, takes_effect, self._reservoir.rows, deepcopy(self._sketch), self._window.ordered())
         )
 
-    def _schedule(self, blueprint: Blueprint) -> None:
-        if self._executor is not None:
-            future: Future[Generation] = self._executor.submit(self._build, blueprint)
-            self._next = blueprint, future.result
-            return
-        built: list[Generation] = []
-
-        def build_once() -> Generation:
-            if not built:
-                built.append(self._build(blueprint))
-            return built[0]
-
-        self._next = blueprint, build_once
-
-    def _build(self, blueprint: Blueprint) -> Generation:
-        return Generation(blueprint, encode_rows(self.model, blueprint.rows, blueprint.knots))
+    def _build(self, blueprint: Blueprint) -> Build:
+        return Build(self.model, blueprint, self._executor)
 
     # -- snapshot ------------------------------------------------------------------------------------------------
 
@@ -403,14 +319,13 @@ class Detector:
             "identity": np.array(self._identity()),
             "counters": np.array([self._records, self._fresh, self._triggered]),
             "window": self._window.snapshot(),
-            "first_scores": self._first_scores.copy(),
         }
         state |= {f"reservoir.{k}": v for k, v in self._reservoir.snapshot().items()}
         state |= {f"sketch.{k}": v for k, v in self._sketch.snapshot().items()}
         if self._current is not None:
-            state |= _blueprint_arrays("current", self._current.blueprint)
+            state |= self._current.blueprint.to_arrays("current")
         if self._next is not None:
-            state |= _blueprint_arrays("next", self._next[0])
+            state |= self._next.blueprint.to_arrays("next")
         return state
 
     def restore(self, state: Snapshot) -> None:
@@ -423,14 +338,13 @@ class Detector:
             raise StateError(f"the snapshot is of another detector ({found}), this one is {self._identity()}")
         self._records, self._fresh, self._triggered = (int(v) for v in state["counters"])
         self._window.restore(state["window"])
-        self._first_scores = state["first_scores"].copy()
-        self._reservoir.restore(_part(state, "reservoir"))
-        self._sketch.restore(_part(state, "sketch"))
+        self._reservoir.restore(under(state, "reservoir"))
+        self._sketch.restore(under(state, "sketch"))
         self._current = self._next = None
         if "current.rows" in state:
-            self._current = self._build(_blueprint(_part(state, "current")))
+            self._current = self._build(Blueprint.from_arrays(state, "current", self._sketch))
         if "next.rows" in state:
-            self._schedule(_blueprint(_part(state, "next")))
+            self._next = self._build(Blueprint.from_arrays(state, "next", self._sketch))
 
     def _identity(self) -> str:
         settings = " ".join(f"{f.name}={getattr(self.config, f.name)}" for f in fields(self.config))
@@ -443,22 +357,3 @@ class Detector:
                 f"the detector takes rows of {self.n_features} features, got an array of shape {rows.shape}"
             )
         return np.where(np.isfinite(rows), np.clip(rows, -VALUE_LIMIT, VALUE_LIMIT), np.nan)
-
-
-def _part(state: Snapshot, prefix: str) -> Snapshot:
-    return {k.removeprefix(prefix + "."): v for k, v in state.items() if k.startswith(prefix + ".")}
-
-
-def _blueprint_arrays(prefix: str, blueprint: Blueprint) -> Snapshot:
-    return {
-        f"{prefix}.numbers": np.array([blueprint.number, blueprint.takes_effect]),
-        f"{prefix}.rows": blueprint.rows,
-        f"{prefix}.reference": blueprint.reference,
-        **{f"{prefix}.knots_{name}": part.numpy() for name, part in blueprint.knots._asdict().items()},
-    }
-
-
-def _blueprint(arrays: Snapshot) -> Blueprint:
-    number, takes_effect = (int(v) for v in arrays["numbers"])
-    knots = Knots(*(torch.from_numpy(np.array(arrays[f"knots_{name}"])) for name in Knots._fields))
-    return Blueprint(number, takes_effect, np.array(arrays["rows"]), knots, np.array(arrays["reference"]))

@@ -23,12 +23,27 @@ def _keys(rows: Float) -> list[bytes]:
     return [row.tobytes() for row in np.where(np.isnan(rows), np.nan, rows) + 0.0]
 
 
+def _means(keys: list[bytes], values: Float) -> dict[bytes, float]:
+    """The mean value of each key."""
+    found: dict[bytes, list[float]] = {}
+    for key, value in zip(keys, values.tolist(), strict=True):
+        found.setdefault(key, []).append(value)
+    return {key: sum(several) / len(several) for key, several in found.items()}
+
+
 class Member(NamedTuple):
     """One view of the training data: columns (d',) and the context's rows (n', d')."""
 
     columns: NDArray[np.int64]
     kept: NDArray[np.int64]  # which of the training rows
     rows: Float
+
+
+class Encoded(NamedTuple):
+    """A member, ready to score. Rows of its context are scored without themselves, by the half they are not in."""
+
+    cache: ContextCache
+    own: dict[bytes, float]  # cross-scored logits of the context's rows, the mean over equal rows
 
 
 class ZeroShotDetector(OutlierMixin, BaseEstimator):
@@ -93,18 +108,8 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         rng = check_random_state(self.random_state)
         self.members_ = [self._draw_member(X, rng, first=i == 0) for i in range(self.n_members)]
         self._encode()
-        self._cross_score(X[rng.permutation(self.members_[0].kept)])
+        self.offset_ = float(np.quantile(self._scores(X[self.members_[0].kept]), self.alert_rate))
         return self
-
-    def _cross_score(self, rows: Float) -> None:
-        """Score the first member's context rows, each by a context that does not hold it."""
-        model = shared_model(self.model, self.device)
-        values = -np.mean([cross_scores(model, rows[:, member.columns]) for member in self.members_], axis=0)
-        self.offset_ = float(np.quantile(values, self.alert_rate))
-        copies: dict[bytes, list[float]] = {}
-        for key, value in zip(_keys(rows), values.tolist(), strict=True):
-            copies.setdefault(key, []).append(value)
-        self._of_training_rows = {key: sum(found) / len(found) for key, found in copies.items()}
 
     def _draw_member(self, X: Float, rng: np.random.RandomState, first: bool) -> Member:
         n, d = X.shape
@@ -112,12 +117,15 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         width = min(d, limit) if first else min(limit, rng.randint(-(-d // 2), d + 1))
         columns = np.arange(d) if width == d else np.sort(rng.choice(d, width, replace=False))
         size = min(n, self.context_size) if first else min(max(2, round(0.8 * n)), self.context_size)
-        kept = np.arange(n) if size == n else np.sort(rng.choice(n, size, replace=False))
+        kept = rng.permutation(n)[:size]  # in random order: the halves that score each other are alike
         return Member(columns, kept, X[np.ix_(kept, columns)])
 
     def _encode(self) -> None:
         model = shared_model(self.model, self.device)
-        self._caches: list[ContextCache] = [encode_rows(model, member.rows) for member in self.members_]
+        self._encoded = [
+            Encoded(encode_rows(model, rows), _means(_keys(rows), cross_scores(model, rows)))
+            for _, _, rows in self.members_
+        ]
 
     def score_samples(self, X: Any) -> Float:
         """Minus the mean logit of each row of X, (n_rows,): higher = more normal.
@@ -125,15 +133,16 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         A row that is in the context gets its cross-scored value, so that the training rows can be judged too.
         """
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=False)
+        return self._scores(validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=False))
+
+    def _scores(self, X: Float) -> Float:
         model = shared_model(self.model, self.device)
         total = np.zeros(len(X))
-        for member, cache in zip(self.members_, self._caches, strict=True):
-            total += logits_of(model, cache, X[:, member.columns])
-        scores = -total / len(self.members_)
-        for i, key in enumerate(_keys(X)):
-            scores[i] = self._of_training_rows.get(key, scores[i])
-        return scores
+        for member, encoded in zip(self.members_, self._encoded, strict=True):
+            rows = X[:, member.columns]
+            logits = logits_of(model, encoded.cache, rows)
+            total += [encoded.own.get(key, logit) for key, logit in zip(_keys(rows), logits.tolist(), strict=True)]
+        return -total / len(self.members_)
 
     def decision_function(self, X: Any) -> Float:
         """`score_samples` less `offset_`, (n_rows,): negative = outlier."""
@@ -145,7 +154,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
-        return {name: value for name, value in state.items() if name != "_caches"}  # weights and encodings stay behind
+        return {name: value for name, value in state.items() if name != "_encoded"}  # weights and encodings stay behind
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

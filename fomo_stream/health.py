@@ -14,6 +14,11 @@ from .errors import ConfigError
 Check = Callable[[], list[str]]
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that goes away in the middle of an answer is not news."""
+
+
 class HealthServer:
     """Answers 200 or 503 with a JSON body on /livez and /readyz, in a thread of its own.
 
@@ -27,6 +32,8 @@ class HealthServer:
         checks = {"/livez": live, "/readyz": ready}
 
         class Handler(BaseHTTPRequestHandler):
+            timeout = 10  # seconds for a request: a client that sends none must not hold a thread for ever
+
             def do_GET(self) -> None:
                 check = checks.get(self.path.split("?", 1)[0])
                 reasons = check() if check else ["there is /livez and /readyz"]
@@ -41,7 +48,7 @@ class HealthServer:
                 """Probes come every few seconds; they are not news."""
 
         try:
-            self._server = ThreadingHTTPServer(("", port), Handler)
+            self._server = _Server(("", port), Handler)
         except OSError as error:
             raise ConfigError(f"--health-port {port}: {error.strerror}; choose a free port") from None
         self._thread = threading.Thread(target=self._server.serve_forever, name="fomo-health", daemon=True)

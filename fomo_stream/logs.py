@@ -21,7 +21,7 @@ def kv(event: str, **fields: object) -> str:
 def _show(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.3f}".rstrip("0").rstrip(".")
-    text = str(value).replace("\n", " ")
+    text = "".join(c if c.isprintable() else " " for c in str(value))  # no line breaks, no terminal codes
     if text and not any(character in text for character in ' "='):
         return text
     return '"' + text.replace('"', "'") + '"'

@@ -23,7 +23,7 @@ from fomo_stream.quantiles import Knots, fit_knots, to_normal
 from fomo_stream.router import Layer, LayerCache
 
 MAX_CONTEXT = 5000
-TILE = 32  # queries per forward pass; every pass has this shape, so that a row's neighbours cannot change its bits
+TILE = 64  # queries per forward pass; every pass has this shape, so that a row's neighbours cannot change its bits
 CHANNEL_LIMIT = 12.0  # asinh grows slowly: 12 is 80,000 spreads out
 
 
@@ -50,9 +50,16 @@ class ModelConfig:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> ModelConfig:
         """Reads what `asdict` wrote; unknown names mean another format version."""
-        unknown = set(values) - set(asdict(cls()))
+        if not isinstance(values, dict):
+            raise CheckpointError(f"configuration must be an object of settings, not {values!r}")
+        known = asdict(cls())
+        unknown = set(values) - set(known)
         if unknown:
             raise CheckpointError(f"configuration has unknown entries {sorted(unknown)}; update fomo-stream")
+        for name, value in values.items():
+            wanted = type(known[name])
+            if type(value) is not wanted and not (wanted is float and type(value) is int):
+                raise CheckpointError(f"configuration has {name} = {value!r}, expected {wanted.__name__}")
         return cls(**values)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from .batching import MicroBatch, OffsetTracker
 from .broker import Record
-from .detector import Detector
+from .detector import LEAST_CONTEXT, Detector
 from .errors import BrokerError, RecordError, SchemaError
 from .logs import Throttle, kv
 from .outbox import Outbox, Output
@@ -119,29 +119,38 @@ class Pipeline:
 
     def begin(self, schema: Schema) -> None:
         """From now on records are scored with `schema`; what has waited for it comes first."""
-        if self._settings.seed_context is not None:
-            self._seed_rows = read_rows(self._settings.seed_context, schema)
+        self._seed_rows = self._read_seed(schema)
         self.schema = schema
         log.info(kv("schema", features=",".join(schema.features)))
 
     def check(self, schema: Schema) -> None:
-        """Raise SchemaError when the model cannot take as many features."""
+        """Raise SchemaError when the model cannot take as many features, or the seed context has none of them."""
         limit, found = self._model.config.raw_features, len(schema.features)
         if limit and found > limit:
             raise SchemaError(
                 f"model {self._model.name} takes up to {limit} features, {self._settings.topic} has {found}; "
                 "name the ones to use with --features"
             )
+        self._read_seed(schema)
 
-    def waiting(self) -> list[Pending]:
-        """Records that have been read and not yet scored, in the order they were read."""
-        pending = [item for task in self.tasks.values() for item in task.batch.items]
-        return sorted(pending, key=lambda item: item.polled_at)
+    def _read_seed(self, schema: Schema) -> np.ndarray | None:
+        path = self._settings.seed_context
+        if path is None:
+            return None
+        rows = read_rows(path, schema)
+        if len(rows) < LEAST_CONTEXT:
+            raise SchemaError(f"--seed-context {path} has {len(rows)} usable rows; at least {LEAST_CONTEXT} are needed")
+        return rows
 
     def infer(self) -> Schema | None:
-        """A schema from the records that wait; None when they have no features: they are dead letters."""
+        """A schema from the records that wait; None when they have no features: they are dead letters.
+
+        They are taken one partition after the other, so that a counter of each partition is seen to count.
+        """
         try:
-            schema, left_out = infer_schema([item.fields for item in self.waiting()])
+            schema, left_out = infer_schema(
+                [item.fields for task in self.tasks.values() for item in task.batch.items], self._settings.result_field
+            )
         except SchemaError as error:
             log.error(kv("schema_not_inferred", reason=error))
             for task in self.tasks.values():
@@ -332,4 +341,4 @@ def _dead_letter_headers(record: Record, reason: str, message: str) -> list[tupl
         "fomo-source-offset": str(record.offset),
         "fomo-source-timestamp": "" if record.timestamp is None else str(record.timestamp),
     }
-    return [*record.headers, *((name, value.encode()) for name, value in added.items())]
+    return [*record.headers, *((name, value[:1000].encode(errors="replace")) for name, value in added.items())]

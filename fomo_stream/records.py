@@ -9,7 +9,7 @@ import csv
 import json
 import math
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -35,6 +35,7 @@ __all__ = [
     "read_records",
     "read_rows",
     "result_of",
+    "rows_of",
 ]
 
 MAX_RECORD_BYTES = 2**20  # as Kafka's own default
@@ -268,14 +269,14 @@ class RecordFile:
         try:
             header = next(self._reader)
         except csv.Error as error:
-            raise SchemaError(f"{self.name} has no readable line of column names: {error}") from None
+            raise SchemaError(f"{self.name} has no readable line of column names: {_plain(error)}") from None
         header[0] = header[0].removeprefix("\ufeff")
         if all(not isinstance(_cell(text), str) for text in header):
             raise SchemaError(f"{self.name} starts with numbers; add a first line that names the columns")
         self.header = [text.strip() or f"column_{i}" for i, text in enumerate(header, 1)]
-        twice = [text for text in self.header if self.header.count(text) > 1]
-        if twice:
-            raise SchemaError(f"{self.name} has two columns named {twice[0]!r}; give each column its own name")
+        commonest, count = Counter(self.header).most_common(1)[0]
+        if count > 1:
+            raise SchemaError(f"{self.name} has two columns named {commonest!r}; give each column its own name")
 
     def _csv_lines(self) -> Iterator[Line]:
         width = len(self.header)
@@ -286,13 +287,22 @@ class RecordFile:
             except StopIteration:
                 return
             except csv.Error as error:
-                yield Line(number, [], None, RecordError("not_csv", f"the row is not CSV: {error}"))
+                message = f"the row is not CSV: {_plain(error)}" + self._span(number)
+                yield Line(number, [], None, RecordError("not_csv", message))
                 continue
             if len(cells) == width:
                 yield Line(number, cells, dict(zip(self.header, map(_cell, cells), strict=True)))
             elif cells:
-                message = f"the row has {len(cells)} cells, the header has {width}"
+                message = f"the row has {len(cells)} cells, the header has {width}" + self._span(number)
                 yield Line(number, cells, None, RecordError("ragged", message))
+
+    def _span(self, number: int) -> str:
+        last = self._source.number
+        return f"; it goes on to line {last}: is a quote missing?" if last > number else ""
+
+
+def _plain(error: csv.Error) -> str:
+    return str(error).partition(" - ")[0]  # without the advice to programmers
 
 
 def _cell(text: str) -> float | bool | str | None:
@@ -331,14 +341,18 @@ def read_rows(path: str | Path, schema: Schema) -> np.ndarray:
     Rows without any feature are left out. Raises ConfigError when the file cannot be read, SchemaError when a
     line is not a record or no row has a feature of `schema`.
     """
-    blocks = []
     with open_records(path) as stream:
-        records = read_records(stream, name=str(path))
-        while block := list(islice(records, 1000)):
-            rows = schema.rows(block)
-            blocks.append(rows[~np.isnan(rows).all(axis=1)])
+        return rows_of(read_records(stream, name=str(path)), schema, str(path))
+
+
+def rows_of(records: Iterator[dict[str, Any]], schema: Schema, name: str) -> np.ndarray:
+    """`read_rows` of records that are being read from the file `name`."""
+    blocks = []
+    while block := list(islice(records, 1000)):
+        rows = schema.rows(block)
+        blocks.append(rows[~np.isnan(rows).all(axis=1)])
     rows = np.concatenate(blocks) if blocks else np.empty((0, len(schema.features)))
     if not len(rows):
         wanted = ", ".join(schema.features[:10])
-        raise SchemaError(f"no row of {path} has a number in any of the features {wanted}; check their names")
+        raise SchemaError(f"no row of {name} has a number in any of the features {wanted}; check their names")
     return rows

@@ -110,8 +110,9 @@ class FoMoDetector(AnomalyDetector):
         X: as in `learn_many`; is_outlier: (n,) bool. Idempotent.
         """
         rows = self._to_rows(X, learn=True)
-        if self._detector is not None and len(rows):
-            self._detector.feedback_rows(rows, np.asarray(is_outlier, dtype=bool).reshape(len(rows)))
+        detector = self._wake()
+        if detector is not None:
+            detector.feedback_rows(rows, np.asarray(is_outlier, dtype=bool).reshape(len(rows)))
             self._scored = None
 
     def _score(self, rows: Float) -> Float:
@@ -125,15 +126,17 @@ class FoMoDetector(AnomalyDetector):
         return np.nan_to_num(scored.score)
 
     def _learn(self, rows: Float) -> None:
+        rows = rows[~np.isnan(rows).all(1)] if rows.size else rows  # a record without features teaches nothing
         if rows.size == 0:
             return
         detector = self._wake()
         assert detector is not None
-        known = None
-        if self._scored is not None and np.array_equal(self._scored[0], rows, equal_nan=True):
-            known = self._scored[1]
-        detector.learn_rows(rows, known)
-        self._scored = None
+        scored, self._scored = self._scored, None
+        known = scored is not None and np.array_equal(scored[0], rows, equal_nan=True)
+        if scored is not None and known and detector.generation and len(rows) <= detector.config.lag:
+            detector.learn_rows(rows, scored[1])
+        else:
+            detector.process(rows)
 
     def _wake(self) -> Detector | None:
         """The detector, as wide as the features known by now; None before any feature is known."""

@@ -137,7 +137,7 @@ def infer_schema(records: Iterable[Mapping[str, Any]], result_field: str = "fomo
             left_out[path] = reason
     features = tuple(path for path in sorted(leaves) if path not in left_out)
     if not features:
-        named = ", ".join(f"{path} ({reason})" for path, reason in list(left_out.items())[:10])
+        named = ", ".join(f"{path[:60]} ({reason})" for path, reason in list(left_out.items())[:10])
         raise SchemaError(
             f"no numeric field to score in the first {len(sample)} records; left out: {named or 'nothing'}; "
             "name the ones to use with --features"
@@ -154,7 +154,7 @@ def _why_not(path: str, values: list[Any], n_records: int) -> str | None:
         return "always missing"
     if numeric.mean() < 0.5:
         return "a list" if isinstance(present[int(np.argmin(numeric))], list) else "text"
-    x = x[~np.isnan(x)]
+    x = np.clip(x[~np.isnan(x)], -1e300, 1e300)  # differences must not overflow
     if len(x) < _RARE * n_records:
         return f"present in only {len(x)} of {n_records} records"
     if all(isinstance(value, bool) for value in present):
@@ -187,14 +187,19 @@ def _is_timestamp(x: np.ndarray, words: set[str]) -> bool:
 def _is_counter(x: np.ndarray, words: set[str]) -> bool:
     steps = np.diff(x)
     in_order = len(x) >= _ENOUGH and bool((steps > 0).all() or (steps < 0).all())
-    if in_order and words & _COUNT_WORDS and (x == np.round(x)).all():
+    # One partition after the other: a counter falls back where the next one begins.
+    mostly = len(x) >= _ENOUGH and max(float(np.mean(steps > 0)), float(np.mean(steps < 0))) >= 0.9
+    if mostly and words & _COUNT_WORDS and (x == np.round(x)).all():
         return True
     # A sensor may rise for long, but not by the same amount each time: noise and rounding see to that. Records of
     # several partitions come in turns, so order is not asked of a long sample.
     if not in_order and len(x) < 5 * _ENOUGH:
         return False
-    steps = np.diff(np.sort(x))
-    tolerance = 4 * np.finfo(np.float64).eps * float(np.abs(x).max())
+    ordered = np.sort(x)
+    size = np.abs(ordered)
+    # Rounding errors go with the size of the values beside a step: one 1e308 must not make all others look equal.
+    tolerance = 4 * np.finfo(np.float64).eps * np.maximum(np.maximum(size[1:], size[:-1]), np.median(size))
+    steps = np.diff(ordered)
     same = np.abs(steps - np.median(steps)) <= tolerance
     return bool((steps > 0).all()) and float(same.mean()) >= 0.9
 

@@ -13,15 +13,15 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 import numpy as np
 
 from fomo_stream.checkpoint import load_model
 from fomo_stream.detector import LEAST_CONTEXT, Detector, Scored
-from fomo_stream.errors import SchemaError
-from fomo_stream.records import Line, RecordFile, encode, open_records, read_records, read_rows, result_of
+from fomo_stream.errors import ConfigError, FomoError, SchemaError
+from fomo_stream.records import Line, RecordFile, encode, open_records, read_records, result_of, rows_of
 from fomo_stream.schema import Schema, infer_schema
 
 if TYPE_CHECKING:
@@ -37,13 +37,17 @@ CONTEXT_SAMPLE = 1000  # rows of a context file that features are inferred from
 def run_score(settings: ScoreSettings) -> int:
     """Score `settings.file` onto standard output, with a summary on standard error; returns the exit code."""
     stdin = settings.file == "-"
+    if sys.stdout is None or (stdin and sys.stdin is None):
+        raise ConfigError("standard input or output is closed; open it, or name a file")
     name = "standard input" if stdin else settings.file
     with nullcontext(sys.stdin.buffer) if stdin else open_records(settings.file) as stream:
         table = RecordFile(stream, settings.format, name)
         try:
             Scoring(settings, table, sys.stdout.buffer, sys.stderr).run()
-        except BrokenPipeError:  # `| head` has seen enough; keep the interpreter from flushing into the closed pipe
+        except OSError as error:  # keep the interpreter from flushing what is left once more
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            if not isinstance(error, BrokenPipeError):  # `| head` has seen enough
+                raise FomoError(f"cannot read {name} or write its scores: {error.strerror}") from None
     return 0
 
 
@@ -69,6 +73,8 @@ class Scoring:
         self.write(*strategy.finish())
         if self.malformed > LINES_SHOWN:
             self.note(f"{self.malformed - LINES_SHOWN} more lines could not be read")
+        if self.counts["skipped"] and not self.counts["scored"] + self.counts["unscored"]:
+            self.note(f"nothing was scored: no row of {self.table.name} has a number in any feature; check --features")
         self.note(" ".join(f"{name}={count}" for name, count in self.counts.items() if count or name != "unscored"))
 
     def note(self, text: str) -> None:
@@ -131,11 +137,13 @@ class FixedContext:
     def __init__(self, run: Scoring) -> None:
         path, config = run.settings.context, run.settings.detector_config()
         assert path is not None
-        with open_records(path) as stream:
-            sample = list(islice(read_records(stream, name=str(path)), CONTEXT_SAMPLE))
-        self.schema = run.choose_features(sample, str(path))
+        with open_records(path) as stream:  # once: it may be a pipe
+            records = read_records(stream, name=str(path))
+            sample = list(islice(records, CONTEXT_SAMPLE))
+            self.schema = run.choose_features(sample, str(path))
+            rows = rows_of(chain(sample, records), self.schema, str(path))
         self.detector = Detector(run.model, len(self.schema.features), config)
-        self.detector.seed_context(read_rows(path, self.schema))
+        self.detector.seed_context(rows)
 
     def add(self, lines: list[Line]) -> Batch:
         rows, usable = to_rows(self.schema, lines)
@@ -166,6 +174,11 @@ class Prequential:
             return lines, usable, self.detector.process(rows[usable])
         self.held += lines
         self.n_records += sum(line.record is not None for line in lines)
+        if len(self.held) - self.n_records > 20 * self.min_context:  # memory must stay bounded
+            raise SchemaError(
+                f"only {self.n_records} of the first {len(self.held)} lines of {self.run.table.name} are records; "
+                "see --format for the formats that are read"
+            )
         return NOTHING if self.n_records < self.wanted else self._try_to_begin(at_end=False)
 
     def finish(self) -> Batch:

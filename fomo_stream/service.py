@@ -99,10 +99,14 @@ class Service:
         reasons = [] if self._joined else ["not yet a member of the group"]
         if self._seen.trouble:
             reasons.append(f"the broker does not answer: {self._seen.trouble}")
-        elif self._settings.topic not in self._seen.partitions:
-            reasons.append(f"topic {self._settings.topic} does not exist any more")
+        else:
+            reasons += [f"topic {topic} does not exist any more" for topic in self._missing(self._seen)]
         reasons += [reason for reason in (self._schema_trouble, self._outbox.trouble) if reason]
         return reasons
+
+    def _missing(self, seen: TopicsSeen) -> list[str]:
+        topics = (self._settings.topic, self._settings.out, self._settings.dead_letters)
+        return [topic for topic in topics if topic not in seen.partitions]
 
     def not_live(self) -> list[str]:
         """Why the process should be restarted; empty while the loop turns."""
@@ -161,9 +165,8 @@ class Service:
             self._pipeline.check(Schema(settings.features))  # before the group is bound to them
             self._pipeline.begin(self._group_schema.agree_on_flags(settings.features))
         elif (schema := self._group_schema.stored()) is not None:
+            self._pipeline.check(schema)
             self._pipeline.begin(schema)
-        if self._pipeline.schema is not None:
-            self._pipeline.check(self._pipeline.schema)
         self._consumer = make_consumer(settings, error_cb=self._on_error, on_commit=self._on_commit)
         stack.callback(self._consumer.close)
         if settings.start == "latest":
@@ -321,14 +324,16 @@ class Service:
             else:
                 log.info(kv("broker_reachable"))
         was, exists = topic in before.partitions, topic in self._seen.partitions
-        if was and not exists:
-            log.warning(kv("topic_missing", topic=topic, effect="waiting until it is created again"))
-        elif exists and (not was or self._seen.topic_ids.get(topic) != before.topic_ids.get(topic)):
+        for gone in self._missing(self._seen):
+            if gone in before.partitions:
+                log.warning(kv("topic_missing", topic=gone, effect="waiting until it is created again"))
+        if exists and (not was or self._seen.topic_ids.get(topic) != before.topic_ids.get(topic)):
             self._restart_topic()
 
     def _restart_topic(self) -> None:
         """The topic was created anew: its old offsets mean nothing, so go on from its beginning."""
         log.warning(kv("topic_created_anew", topic=self._settings.topic, effect="reading from its beginning"))
+        self._pipeline.finish(list(self._pipeline.tasks))  # what was read of the old one gets its output
         for number in list(self._pipeline.tasks):
             self._pipeline.add(number)
             try:

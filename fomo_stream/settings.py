@@ -25,6 +25,7 @@ from pydantic_settings import (
     NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
 )
 
 from .errors import ConfigError
@@ -43,6 +44,7 @@ RESERVED_KAFKA_KEYS = {
     "enable.auto.commit": "offsets are committed by the service, after the broker has the outputs",
     "enable.auto.offset.store": "offsets are committed by the service, after the broker has the outputs",
     "enable.idempotence": "the producer is always idempotent",
+    "transactional.id": "delivery is at least once, without transactions",
 }
 
 
@@ -310,6 +312,10 @@ def load(cls: type[AnySettings], flags: Mapping[str, Any]) -> AnySettings:
     except ValidationError as error:
         problems = [_explain(cls, item, flags) for item in error.errors()]
         raise ConfigError("; ".join(dict.fromkeys(problems))) from None
+    except SettingsError:  # a table in the environment is no JSON; its text may hold secrets
+        raise ConfigError(
+            f"{ENV_PREFIX}KAFKA is no JSON object; use {KAFKA_ENV_PREFIX}SASL_PASSWORD and so on"
+        ) from None
 
 
 def option(name: str) -> str:

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from fomo_stream.checkpoint import load_model, read_metadata, save_model, shared_model, shipped_models
 from fomo_stream.errors import CheckpointError, ConfigError
-from fomo_stream.model import PRESETS, ZeroShotModel
+from fomo_stream.model import PRESETS, ModelConfig, ZeroShotModel
 
 
 @pytest.fixture
@@ -47,6 +49,29 @@ def test_every_flipped_weight_byte_is_noticed(saved: Path) -> None:
         saved.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
         with pytest.raises(CheckpointError, match="digest"):
             load_model(saved)
+
+
+def test_altered_training_summary_is_noticed(saved: Path) -> None:
+    with safe_open(saved, framework="pt") as file:
+        metadata = file.metadata()
+    save_file(load_file(saved), saved, metadata=metadata | {"training": '{"steps": 999999}'})
+    with pytest.raises(CheckpointError, match="digest"):
+        load_model(saved)
+
+
+@pytest.mark.parametrize("config", [[], None, {"layers": "two"}, {"layers": 1, "width": 8.5}, {"colour": 1}])
+def test_configuration_that_makes_no_sense_is_refused(config: Any) -> None:
+    with pytest.raises(CheckpointError, match="configuration"):
+        ModelConfig.from_dict(config)
+
+
+def test_weights_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    model = ZeroShotModel(PRESETS["fusion"])
+    with torch.no_grad():
+        model.fusion_bias.fill_(float("nan"))
+    save_model(model, tmp_path / "broken.safetensors")
+    with pytest.raises(CheckpointError, match="no finite numbers"):
+        load_model(tmp_path / "broken.safetensors")
 
 
 def test_another_format_is_refused(saved: Path) -> None:

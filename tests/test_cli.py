@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from fomo_stream.broker import make_admin
 from fomo_stream.cli import COMMANDS, main, parse
 from fomo_stream.errors import ConfigError
-from fomo_stream.logs import ClientLog
+from fomo_stream.logs import ClientLog, kv
 from fomo_stream.settings import ScoreSettings, ServiceSettings
 
 
@@ -108,6 +109,15 @@ def test_a_repeating_client_log_line_is_not_repeated(caplog: pytest.LogCaptureFi
     assert [record.getMessage() for record in caplog.records] == [
         'kafka_client client=consumer kind=FAIL message="connect refused"'
     ]
+
+
+def test_a_log_line_is_one_line_without_terminal_codes() -> None:
+    assert kv("schema", features="a\r\n\x1b[31mb") == 'schema features="a   [31mb"'
+
+
+def test_a_client_setting_that_only_code_can_give_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^--kafka: .*error_cb.*cannot be set here"):
+        make_admin(ServiceSettings(topic="t", kafka={"error_cb": "x"}))
 
 
 def test_parse_reports_unknown_flags_of_clients_as_unknown() -> None:

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fomo_stream.checkpoint import shared_model
 from fomo_stream.detector import Detector, DetectorConfig, Scored, Status
 from fomo_stream.errors import ConfigError, SchemaError, StateError
+from fomo_stream.model import encode_rows, logits_of
+from fomo_stream.quantiles import QuantileSketch, to_normal
 
 SMALL = DetectorConfig(context_size=60, min_context=20, patience=2.0, lag=8, calibration_size=100, alert_rate=0.05)
 
@@ -55,6 +59,54 @@ def test_restored_detector_scores_as_if_never_stopped(before: int, after: int, s
     assert a.keys() == b.keys()
     for name, array in a.items():
         np.testing.assert_array_equal(array, b[name])
+
+
+def test_a_copy_goes_on_alike_and_on_its_own() -> None:
+    rows = stream(300)
+    one = detector()
+    one.process(rows[:150])
+    before = one.copy()
+    after = one.process(rows[150:])
+    assert same(before.copy().process(rows[150:]), after)
+    assert same(before.process(rows[150:]), after)
+
+
+def test_a_generation_is_made_of_the_rows_quantiles_and_scores_at_its_trigger() -> None:
+    rng = np.random.default_rng(3)
+    one = Detector(shared_model(), 2, DetectorConfig(context_size=100, min_context=50, lag=10))
+    one.process(rng.normal(size=(400, 2)))
+    one.process(rng.normal(size=(3000, 2)) * 5 + 40)  # a new regime, learned in the end
+    state = one.snapshot()
+    sketch = QuantileSketch(2, half_life=np.log(2) * 100)
+    sketch.restore({name: state[f"current.sketch.{name}"] for name in ("values", "weights", "buffer")})
+    cache = encode_rows(shared_model(), state["current.rows"], sketch.knots())
+    probe = rng.normal(size=(20, 2)) * 5 + 40
+    np.testing.assert_array_equal(one.score_rows(probe).logit, logits_of(shared_model(), cache, probe))
+    middle = float(np.median(to_normal(torch.from_numpy(probe), sketch.knots()).numpy()))
+    assert abs(middle) < 0.7  # the quantiles have forgotten the old regime
+    assert not np.array_equal(
+        logits_of(shared_model(), cache, probe),
+        logits_of(shared_model(), encode_rows(shared_model(), state["current.rows"]), probe),
+    )
+
+
+def test_a_detector_says_when_it_would_have_to_wait() -> None:
+    go = threading.Event()
+    rows = stream(200, 1)
+    with ThreadPoolExecutor(1) as executor:
+        one = Detector(shared_model(), 3, SMALL, executor)
+        one.process(stream(20))
+        executor.submit(go.wait, 60)  # the next build has to queue behind this
+        try:
+            taken = 0
+            while one.is_ready(1):
+                one.process(rows[taken : taken + 1])
+                taken += 1
+            assert 0 < taken < len(rows)
+        finally:
+            go.set()
+        one.process(rows[taken : taken + 1])
+        assert one.is_ready(1)
 
 
 def test_a_background_build_changes_nothing() -> None:

@@ -306,6 +306,26 @@ def test_a_counter_is_recognised_in_records_of_several_partitions_in_turn() -> N
     assert inferred({"n": turns.tolist(), "x": (turns % 7).tolist()})[1] == {"n": "monotone counter"}
 
 
+def test_a_named_counter_is_recognised_however_many_records_each_partition_gives() -> None:
+    turns = np.concatenate([np.arange(0, 280, 2), np.arange(1, 121, 2)])
+    assert inferred({"seq": turns.tolist(), "x": (turns % 7).tolist()})[1] == {"seq": "monotone counter"}
+
+
+@pytest.mark.filterwarnings("error")
+def test_absurd_values_do_not_make_a_measurement_a_counter() -> None:
+    flow = np.random.default_rng(0).normal(170, 3, 200).tolist()
+    flow[100:102] = [1e308, -1e308]
+    features, left_out = inferred({"flow": flow, "n": list(range(200))})
+    assert features == ("flow",)
+    assert left_out == {"n": "monotone counter"}
+
+
+def test_long_names_are_shortened_in_the_error() -> None:
+    with pytest.raises(SchemaError) as error:
+        infer_schema([{"a" * 300_000: "x"}])
+    assert len(str(error.value)) < 300
+
+
 def test_a_few_records_in_rising_order_are_not_taken_for_a_counter() -> None:
     assert inferred({"x": [1, 2, 3, 4]})[0] == ("x",)
 
@@ -360,6 +380,12 @@ def test_a_ragged_row_is_reported_with_its_line_and_reading_goes_on() -> None:
     good, ragged, after = lines_of(b"a,b\n1,2\n1,2,3\n4,5\n")
     assert (good.error, after.record) == (None, {"a": 4.0, "b": 5.0})
     assert (ragged.number, ragged.error.reason) == (3, "ragged")
+
+
+def test_a_missing_quote_is_pointed_out() -> None:
+    lines = list(RecordFile(io.BytesIO(b'a,b\n"1,2\n3,4\n5,6\n')))
+    assert [line.number for line in lines] == [2]
+    assert str(lines[0].error).endswith("it goes on to line 4: is a quote missing?")
 
 
 def test_bytes_that_are_not_utf8_stay_what_they_were_in_csv() -> None:

@@ -68,6 +68,21 @@ def test_frames_arrays_and_dicts_agree() -> None:
     np.testing.assert_array_equal(trained().score_many(frame), numbered.score_many(frame.to_numpy()))
 
 
+@pytest.mark.parametrize("scored_first", [False, True])
+def test_learning_many_at_once_gates_as_one_by_one_does(scored_first: bool) -> None:
+    rng = random.Random(3)
+    batch = [r if rng.random() > 0.05 else {name: v + 12 for name, v in r.items()} for r in records(1500, 3)]
+    at_once = FoMoDetector(context_size=300, min_context=50)
+    one_by_one = at_once.clone()
+    if scored_first:
+        at_once.score_many(batch)
+    at_once.learn_many(batch)
+    for record in batch:
+        one_by_one.learn_one(record)
+    probe = records(20, 4)
+    np.testing.assert_array_equal(at_once.score_many(probe), one_by_one.score_many(probe))
+
+
 def test_learning_does_not_depend_on_having_scored() -> None:
     scoring, silent = trained(), trained()
     for record in records(60, 2):
@@ -98,6 +113,11 @@ def test_an_empty_record_is_scored_and_not_learned() -> None:
     detector = FoMoDetector()
     assert detector.score_one({}) == 0.0
     detector.learn_one({})
+    knowing = trained()
+    before = pickle.dumps(knowing)
+    knowing.learn_one({})
+    knowing.learn_one({"a": None, "b": float("nan")})
+    assert pickle.dumps(knowing) == before
 
 
 def test_feedback_takes_a_record_out_of_the_context() -> None:
@@ -111,6 +131,22 @@ def test_feedback_takes_a_record_out_of_the_context() -> None:
     detector.feedback_many([strange], [True])
     detector.learn_many(records(1200, 6))
     assert detector.score_one(strange) == pytest.approx(alone, abs=0.2)
+
+
+def test_feedback_reaches_a_detector_fresh_from_a_pickle() -> None:
+    detector = trained()
+    copy = pickle.loads(pickle.dumps(detector))
+    strange = {"a": 9.0, "b": 30.0, "c": 5.0}
+    for one in (detector, copy):
+        one.feedback_many([strange], [False])
+    assert pickle.dumps(detector) == pickle.dumps(copy)
+
+
+def test_feedback_may_come_first_and_bring_a_new_feature() -> None:
+    FoMoDetector().feedback_many([{"a": 1.0}], [True])
+    detector = trained()
+    detector.feedback_many([{"a": 0.0, "b": 5.0, "c": 0.5, "new": 1.0}], [False])
+    assert 0 <= detector.score_one({"a": 0.0, "b": 5.0, "c": 0.5, "new": 1.0}) <= 1
 
 
 def test_pickle_goes_on_where_it_stopped_and_carries_no_weights() -> None:

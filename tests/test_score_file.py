@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,7 @@ def test_scores_only_leaves_the_record_out(model_path: Path) -> None:
     [
         (b"a,b\nx,y\n", {}, "no numeric field"),
         (b"{bad\n", {"format": "jsonl"}, "no line of the input is a record"),
+        (b"{bad\n" * 5000, {"format": "jsonl"}, "only 0 of the first"),  # before memory fills up
         (as_jsonl(RECORDS[:60]), {"features": ("flow",)}, "no number in flow"),
         (b'{"a": 1}\n' * 60 + b'{"b": 1}\n' * 5000, {"features": ("a",), "min_context": 200}, "only 60 of the first"),
     ],
@@ -183,6 +185,30 @@ def test_scores_only_leaves_the_record_out(model_path: Path) -> None:
 def test_an_input_that_cannot_be_scored_is_refused(model_path: Path, data: bytes, flags: Any, complaint: str) -> None:
     with pytest.raises(SchemaError, match=complaint):
         score(model_path, data, **flags)
+
+
+def test_a_context_may_come_through_a_pipe(model_path: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "context"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["sh", "-c", f"cat > {pipe}"], stdin=subprocess.PIPE) as writer:
+        threading.Thread(target=writer.communicate, args=(as_jsonl(RECORDS[:100] * 20),)).start()
+        out, _ = score(model_path, as_jsonl(RECORDS[100:110]), context=pipe)
+    assert all(result["score"] is not None for result in results(out))
+
+
+def test_rows_that_have_nothing_in_common_with_the_context_are_explained(model_path: Path, tmp_path: Path) -> None:
+    (tmp_path / "context.csv").write_bytes(as_csv(RECORDS[:100]))
+    _, notes = score(model_path, b'{"other": 1}\n', context=tmp_path / "context.csv")
+    assert "nothing was scored" in notes
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_one_line(model_path: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command(model_path), input=as_jsonl(RECORDS[:50]), stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 1
+    assert b"No space left on device" in done.stderr
+    assert b"Traceback" not in done.stderr
 
 
 def test_a_file_that_is_not_there_is_named(model_path: Path) -> None:

@@ -75,6 +75,7 @@ def test_the_detector_gets_its_part() -> None:
         ({"topic": "t", "features": "a,b,a"}, "a feature is named twice"),
         ({"topic": "t", "seed_context": "missing.csv"}, "no such file: missing.csv"),
         ({"topic": "t", "kafka": {"enable.auto.commit": "true"}}, "enable.auto.commit cannot be set"),
+        ({"topic": "t", "kafka": {"transactional.id": "x"}}, "transactional.id cannot be set"),
         ({"topic": "t", "config": "missing.toml"}, "missing.toml: cannot be read as TOML: No such file"),
     ],
 )
@@ -95,6 +96,13 @@ def test_a_mistake_in_the_environment_or_the_file_is_placed_there(
     monkeypatch.setenv("FOMO_BATCH_SIZE", "few")
     with pytest.raises(ConfigError, match=r"^FOMO_BATCH_SIZE few: "):
         load(ServiceSettings, {"config": file})
+
+
+def test_a_broken_table_in_the_environment_is_reported_without_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOMO_KAFKA", '{"sasl.password": "secret"')
+    with pytest.raises(ConfigError, match=r"^FOMO_KAFKA is no JSON object") as error:
+        load(ServiceSettings, {"topic": "t"})
+    assert "secret" not in str(error.value)
 
 
 def test_an_unknown_name_in_the_file_gets_a_suggestion(tmp_path: Path) -> None:

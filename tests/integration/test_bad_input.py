@@ -122,6 +122,15 @@ def test_records_without_numbers_never_stop_inference(broker: Broker) -> None:
     assert {dict(letter.headers())["fomo-reason"] for letter in dead} == {b"no_features"}
 
 
+def test_names_that_no_header_can_hold_never_stop_inference(broker: Broker) -> None:
+    topic = unique("names")
+    broker.create_topic(topic)
+    broker.produce(topic, [b'{"\\ud800": "x"}', *({letter * 300_000: "x"} for letter in "abcdefgh")])
+    with Running(make_settings(broker, topic, features=None, infer_records=9, infer_seconds=1)):
+        dead = broker.read(f"{topic}-dead-letters", at_least=9)
+    assert {dict(letter.headers())["fomo-reason"] for letter in dead} == {b"no_features"}
+
+
 def test_an_output_that_its_topic_refuses_becomes_a_dead_letter(broker: Broker) -> None:
     if not broker.is_kafka:
         pytest.skip("the embedded broker takes everything")

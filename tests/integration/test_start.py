@@ -19,6 +19,7 @@ from fomo_stream.errors import ConfigError, SchemaError
 from fomo_stream.group_schema import KEY_PREFIX, GroupSchema
 from fomo_stream.model import ModelConfig, ZeroShotModel
 from fomo_stream.schema import Schema
+from fomo_stream.service import Service
 
 
 @pytest.mark.parametrize(
@@ -113,3 +114,28 @@ def test_health_says_ready_or_why_not(broker: Broker) -> None:
         assert ask("livez") == (200, [])
         assert ask("other")[0] == 404
     assert ask("livez")[0] == 0
+
+
+def test_a_seed_context_that_is_too_small_is_refused_before_the_group_is_bound(broker: Broker, tmp_path: Path) -> None:
+    topic = unique("sensors")
+    broker.create_topic(topic)
+    seed = tmp_path / "normal.csv"
+    seed.write_text("temperature,motor.rpm\n1,2\n3,4\n5,6\n")
+    settings = make_settings(broker, topic, seed_context=seed)
+    with pytest.raises(SchemaError, match="has 3 usable rows; at least 4 are needed"):
+        Service(settings).run()
+    assert GroupSchema(settings).stored() is None
+
+
+def test_an_output_topic_that_is_deleted_makes_it_not_ready(broker: Broker) -> None:
+    if not broker.is_kafka:
+        pytest.skip("the embedded broker cannot delete topics")
+    topic = unique("sensors")
+    broker.create_topic(topic)
+    with Running(make_settings(broker, topic)) as running:
+        wait_for(lambda: running.service.ready, "the service to be ready")
+        broker.admin.delete_topics([f"{topic}-scores"])[f"{topic}-scores"].result()
+        wait_for(lambda: not running.service.ready, "the service to notice")
+        assert running.service.not_ready() == [f"topic {topic}-scores does not exist any more"]
+        broker.create_topic(f"{topic}-scores")
+        wait_for(lambda: running.service.ready, "the service to be ready again")
