@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -185,26 +184,13 @@ def _export(options: argparse.Namespace) -> int:
     except RuntimeError as error:
         raise CheckpointError(f"{options.run} was trained with another version of the model: {error}") from None
     log = [line for line in read_log(files.log) if line["step"] <= step]
-    summary = {"steps": step, "settings": config, "commit": commit(), "log": log[:1] + log[-1:]}
+    summary = {"steps": step, "settings": config, "commit": files.commit(), "log": log[:1] + log[-1:]}
     if log:
         summary["seconds"] = log[-1]["seconds"]
         summary["lowest_loss"] = min(line["loss"] for line in log)
     save_model(model, options.out, training=summary)
     print(f"wrote {options.out}: {config['model']} after {step} steps")
     return 0
-
-
-def commit() -> str:
-    """The commit of the source that runs, `-dirty` if it was changed since, or `unknown` outside a repository."""
-    here = Path(__file__).resolve().parent
-    try:
-        found = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-            cwd=here, capture_output=True, text=True, timeout=10, check=True,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError):
-        return "unknown"
-    return found.stdout.strip()
 
 
 if __name__ == "__main__":

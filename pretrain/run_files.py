@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -86,6 +87,19 @@ def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
 
 
+def source_commit() -> str:
+    """The commit of the source that runs, `-dirty` if it was changed since, or `unknown` outside a repository."""
+    here = Path(__file__).resolve().parent
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+            cwd=here, capture_output=True, text=True, timeout=10, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return found.stdout.strip()
+
+
 class RunFiles:
     """Paths and formats of one run directory."""
 
@@ -93,6 +107,7 @@ class RunFiles:
         self.directory = directory
         self.config = directory / "config.json"
         self.state = directory / "state.safetensors"
+        self.source = directory / "commit.txt"
         self.log = directory / "log.jsonl"
         self.plot = directory / "loss.png"
 
@@ -108,7 +123,13 @@ class RunFiles:
                     f"{self.directory} holds a run with another {', '.join(other)};"
                     " choose another --out or the same flags"
                 )
+        else:
+            _replace(self.source, lambda path: _write_text(path, source_commit() + "\n"))
         _replace(self.config, lambda path: _write_text(path, json.dumps(config, indent=1) + "\n"))
+
+    def commit(self) -> str:
+        """The commit that the run began with, or `unknown`."""
+        return self.source.read_text().strip() if self.source.exists() else "unknown"
 
     def read_config(self) -> dict[str, Any]:
         """Raises CheckpointError where there is no run."""
