@@ -33,32 +33,46 @@ def is_calibrated(n_reference: int, alert_rate: float) -> bool:
 
 
 class ScoreWindow:
-    """The last `size` scores, admitted or not: what new scores are compared with.
+    """The last `size` scores, admitted or not: what new scores are compared with; and the rows of the last `rows`.
 
     Every record's score belongs in, outliers too: a window of admitted rows alone has its tail cut off by the gate.
+    The rows are kept because a score means little under another context: a new generation scores them afresh.
     """
 
-    def __init__(self, size: int) -> None:
-        if size < 1:
-            raise ValueError(f"a score window holds at least 1 score, not {size}")
+    def __init__(self, size: int, rows: int) -> None:
+        if not 1 <= rows <= size:
+            raise ValueError(f"a score window of {size} scores holds 1 to {size} rows, not {rows}")
         self._scores: deque[float] = deque(maxlen=size)
+        self._rows: deque[Float] = deque(maxlen=rows)
 
     def __len__(self) -> int:
         return len(self._scores)
 
-    def update(self, logits: Float) -> None:
-        """Take scores (n,) in order."""
+    def update(self, logits: Float, rows: Float) -> None:
+        """Take scores (n,) and the rows (n, d) they are of, in order."""
         self._scores.extend(logits.tolist())
+        self._rows.extend(rows.copy())
 
-    def ordered(self) -> Float:
-        """The scores, ascending, as `p_values` takes them."""
-        return np.sort(np.fromiter(self._scores, dtype=np.float64, count=len(self._scores)))
+    @property
+    def recent(self) -> Float:
+        """The rows kept (m, d), oldest first; d = 0 where there are none."""
+        return np.array(self._rows) if self._rows else np.zeros((0, 0))
 
-    def snapshot(self) -> Float:
-        """The scores, oldest first."""
+    @property
+    def older(self) -> Float:
+        """The scores whose rows are not kept any more, oldest first."""
+        return self._all()[: len(self._scores) - len(self._rows)]
+
+    def _all(self) -> Float:
         return np.fromiter(self._scores, dtype=np.float64, count=len(self._scores))
 
-    def restore(self, scores: Float) -> None:
+    def snapshot(self) -> dict[str, Float]:
+        """The state, as arrays that `restore` takes back."""
+        return {"scores": self._all(), "rows": self.recent}
+
+    def restore(self, state: dict[str, Float]) -> None:
         """Become what `snapshot` saw."""
         self._scores.clear()
-        self._scores.extend(scores.tolist())
+        self._rows.clear()
+        self._scores.extend(state["scores"].tolist())
+        self._rows.extend(state["rows"].copy())

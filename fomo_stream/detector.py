@@ -39,10 +39,10 @@ class DetectorConfig:
     context_size: int = 1000  # capacity of the reservoir
     min_context: int = 200  # rows before scores begin
     alert_rate: float = 0.01  # share of normal records that may be called outliers
-    calibration_size: int = 2000  # scores that p-values refer to; more where the alert rate needs more
-    gate: float = 0.1  # a record is a confirmed inlier when its p-value is above this
+    calibration_size: int = 2000  # recent records whose scores p-values refer to; more where the alert rate needs more
+    gate: float = 0.2  # a record is a confirmed inlier when its p-value is above this
     refresh: float = 0.5  # admissions that trigger a new generation, as a share of the context
-    patience: float = 1.0  # records that trigger one however few were admitted, likewise: a shift cannot end learning
+    patience: float = 2.0  # records that trigger one however few were admitted, likewise: a shift cannot end learning
     lag: int = 256  # records between a trigger and its generation taking effect
     seed: int = 0
 
@@ -96,7 +96,7 @@ class Detector:
         self._reservoir = Reservoir(self.config.context_size, n_features, self.config.seed)
         # the sketch forgets as the full reservoir does: by exp(-1) in context_size admissions
         self._sketch = QuantileSketch(n_features, half_life=np.log(2) * self.config.context_size)
-        self._window = ScoreWindow(self.config.window_size)
+        self._window = ScoreWindow(self.config.window_size, self.config.calibration_size)
         self._records = 0  # processed so far; the next record has this number
         self._fresh = 0  # admissions since the last trigger
         self._triggered = 0  # number of the record after which it came
@@ -144,11 +144,10 @@ class Detector:
             if build is None:
                 parts.append(Scored.nothing(len(part)))
                 continue
-            blueprint = build.blueprint
-            logit = logits_of(self.model, build.result(), part)
-            p = p_values(logit, blueprint.reference)
-            n_reference = len(blueprint.reference)
-            parts.append(Scored.of(logit, p, blueprint.number, n_reference, self.config.alert_rate))
+            generation = build.result()
+            logit = logits_of(self.model, generation.cache, part)
+            p = p_values(logit, generation.reference)
+            parts.append(Scored.of(logit, p, generation.number, len(generation.reference), self.config.alert_rate))
         return Scored.concatenate(parts)
 
     def learn_rows(self, rows: Float, scored: Scored) -> None:
@@ -164,7 +163,8 @@ class Detector:
             inlier = ~(scored.p_value[part] <= self.config.gate)  # NaN, while warming up, is admitted
             self._reservoir.admit(rows[part][inlier])
             self._sketch.update(rows[part][inlier])
-            self._window.update(scored.logit[part][~np.isnan(scored.logit[part])])
+            known = ~np.isnan(scored.logit[part])
+            self._window.update(scored.logit[part][known], rows[part][known])
             self._records += stop - start
             self._fresh += int(inlier.sum())
             self._advance()
@@ -212,6 +212,7 @@ class Detector:
         # features are columns of rows, but rows of a sketch's points
         padding = {
             "rows": (((0, 0), (0, more)), np.nan),
+            "recent": (((0, 0), (0, more)), np.nan),
             "buffer": (((0, 0), (0, more)), np.nan),
             "values": (((0, more), (0, 0)), np.inf),
             "weights": (((0, more), (0, 0)), 0.0),
@@ -293,20 +294,25 @@ class Detector:
             if self._current is None:
                 self._begin()
             else:
-                self._plan(self.generation + 1, self._records + self.config.lag)
+                takes_effect = self._records + self.config.lag
+                self._plan(self.generation + 1, takes_effect, self._window.recent, self._window.older)
 
     def _begin(self) -> None:
-        """The first generation: takes effect at once; its calibration is the context's cross-scored halves."""
-        self._first_scores = cross_scores(self.model, self._reservoir.rows)
-        self._window.update(self._first_scores)
-        self._plan(1, self._records)
+        """The first generation: takes effect at once.
+
+        Its calibration is the context's rows twice: cross-scored by halves, which is honest but by a smaller context,
+        and leave-one-out, which ties a value that many rows share with itself.
+        """
+        rows = self._reservoir.rows
+        self._first_scores = cross_scores(self.model, rows)
+        self._plan(1, self._records, rows, self._first_scores)
+        self._window.update(self._first_scores, rows)
         self._advance()
 
-    def _plan(self, number: int, takes_effect: int) -> None:
+    def _plan(self, number: int, takes_effect: int, recent: Float, older: Float) -> None:
         self._fresh, self._triggered = 0, self._records
-        self._next = self._build(
-            Blueprint(number, takes_effect, self._reservoir.rows, deepcopy(self._sketch), self._window.ordered())
-        )
+        rows, sketch = self._reservoir.rows, deepcopy(self._sketch)
+        self._next = self._build(Blueprint(number, takes_effect, rows, sketch, recent, older))
 
     def _build(self, blueprint: Blueprint) -> Build:
         return Build(self.model, blueprint, self._executor)
@@ -318,9 +324,9 @@ class Detector:
         state: Snapshot = {
             "identity": np.array(self._identity()),
             "counters": np.array([self._records, self._fresh, self._triggered]),
-            "window": self._window.snapshot(),
         }
         state |= {f"reservoir.{k}": v for k, v in self._reservoir.snapshot().items()}
+        state |= {f"window.{k}": v for k, v in self._window.snapshot().items()}
         state |= {f"sketch.{k}": v for k, v in self._sketch.snapshot().items()}
         if self._current is not None:
             state |= self._current.blueprint.to_arrays("current")
@@ -337,7 +343,7 @@ class Detector:
         if found != self._identity():
             raise StateError(f"the snapshot is of another detector ({found}), this one is {self._identity()}")
         self._records, self._fresh, self._triggered = (int(v) for v in state["counters"])
-        self._window.restore(state["window"])
+        self._window.restore(under(state, "window"))
         self._reservoir.restore(under(state, "reservoir"))
         self._sketch.restore(under(state, "sketch"))
         self._current = self._next = None

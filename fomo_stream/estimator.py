@@ -13,14 +13,9 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fomo_stream.checkpoint import shared_model
-from fomo_stream.model import MAX_CONTEXT, ContextCache, cross_scores, encode_rows, logits_of
+from fomo_stream.model import MAX_CONTEXT, ContextCache, cross_scores, encode_rows, logits_of, row_keys
 
 Float = NDArray[np.float64]
-
-
-def _keys(rows: Float) -> list[bytes]:
-    """One hashable key a row; equal rows have equal keys (-0.0 is 0.0)."""
-    return [row.tobytes() for row in np.where(np.isnan(rows), np.nan, rows) + 0.0]
 
 
 def _means(keys: list[bytes], values: Float) -> dict[bytes, float]:
@@ -123,7 +118,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
     def _encode(self) -> None:
         model = shared_model(self.model, self.device)
         self._encoded = [
-            Encoded(encode_rows(model, rows), _means(_keys(rows), cross_scores(model, rows)))
+            Encoded(encode_rows(model, rows), _means(row_keys(rows), cross_scores(model, rows)))
             for _, _, rows in self.members_
         ]
 
@@ -141,7 +136,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         for member, encoded in zip(self.members_, self._encoded, strict=True):
             rows = X[:, member.columns]
             logits = logits_of(model, encoded.cache, rows)
-            total += [encoded.own.get(key, logit) for key, logit in zip(_keys(rows), logits.tolist(), strict=True)]
+            total += [encoded.own.get(key, logit) for key, logit in zip(row_keys(rows), logits.tolist(), strict=True)]
         return -total / len(self.members_)
 
     def decision_function(self, X: Any) -> Float:

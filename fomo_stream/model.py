@@ -91,6 +91,7 @@ class ContextCache:
     filling: Filling
     knots: Knots
     evidence: Evidence | None
+    own: Tensor | None  # (B, n) logits of the context's own rows, leave-one-out; None without evidence
     layers: tuple[LayerCache, ...] = field(repr=False)
 
 
@@ -136,7 +137,9 @@ class ZeroShotModel(nn.Module):
         Raises SchemaError for a context that is too small, too large, or wider than a raw-feature model takes.
         """
         cache, features = self._describe_context(rows, n_features, knots)
-        return replace(cache, layers=self._encode(features))
+        layers = self._encode(features)
+        own = self._score(features, layers) if features.raw is None else None  # raw inputs would attend to themselves
+        return replace(cache, own=own, layers=layers)
 
     def score_queries(self, cache: ContextCache, queries: Tensor) -> Tensor:
         """Logits of queries (q, d) or (B, q, d) against an encoded context: (q,) or (B, q), higher = more outlying.
@@ -187,7 +190,7 @@ class ZeroShotModel(nn.Module):
         evidence = channels = None
         if self.config.fusion or self.config.evidence:
             evidence, channels = fit_evidence(rows, n_features, knots)
-        cache = ContextCache(n, d, n_features, filling, knots, evidence, ())
+        cache = ContextCache(n, d, n_features, filling, knots, evidence, None, ())
         return cache, Features(channels, self._raw_inputs(rows, cache))
 
     def _describe(self, queries: Tensor, cache: ContextCache) -> Features:
@@ -260,9 +263,13 @@ def encode_rows(model: ZeroShotModel, rows: NDArray[np.float64], knots: Knots | 
 
     Rows are put in a canonical order first, so that the cache does not depend on theirs, to the last bit.
     """
-    ordered = rows[np.lexsort(rows.T[::-1])]
+    order = np.lexsort(rows.T[::-1])
     with torch.inference_mode():
-        return model.encode_context(torch.from_numpy(ordered).to(model.device), knots=knots)
+        cache = model.encode_context(torch.from_numpy(rows[order]).to(model.device), knots=knots)
+        if cache.own is None:
+            return cache
+        back = torch.from_numpy(np.argsort(order)).to(model.device)
+        return replace(cache, own=cache.own[:, back])
 
 
 def logits_of(model: ZeroShotModel, cache: ContextCache, rows: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -288,3 +295,8 @@ def cross_scores(model: ZeroShotModel, rows: NDArray[np.float64]) -> NDArray[np.
     for half in (first, ~first):
         out[half] = logits_of(model, encode_rows(model, rows[~half]), rows[half])
     return out
+
+
+def row_keys(rows: NDArray[np.float64]) -> list[bytes]:
+    """One hashable key a row (n, d); equal rows have equal keys (-0.0 is 0.0, NaN is NaN)."""
+    return [row.tobytes() for row in np.where(np.isnan(rows), np.nan, rows) + 0.0]

@@ -64,7 +64,7 @@ class FoMoDetector(AnomalyDetector):
         model: str = "default",
         context_size: int = 1000,
         min_context: int = 200,
-        gate: float = 0.1,
+        gate: float = 0.2,
         alert_rate: float = 0.01,
         device: str = "auto",
         seed: int = 0,

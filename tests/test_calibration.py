@@ -32,9 +32,14 @@ def test_calibrated_means_that_the_rate_is_reachable(n: int, rate: float) -> Non
     assert is_calibrated(n, rate) == (smallest <= rate * (1 + 1e-9))
 
 
-@given(st.integers(1, 20), st.lists(st.floats(-5, 5), max_size=60))
-def test_window_keeps_the_last_scores_and_survives_a_snapshot(size: int, given_scores: list[float]) -> None:
-    window, restored = ScoreWindow(size), ScoreWindow(size)
-    window.update(np.array(given_scores))
+@given(st.integers(1, 20), st.integers(1, 20), st.lists(st.floats(-5, 5), max_size=60))
+def test_window_keeps_the_last_scores_and_rows_and_survives_a_snapshot(a: int, b: int, given: list[float]) -> None:
+    size, kept = max(a, b), min(a, b)
+    window, restored = ScoreWindow(size, kept), ScoreWindow(size, kept)
+    for score in given:
+        window.update(np.array([score]), np.array([[score, 1.0]]))
     restored.restore(window.snapshot())
-    assert window.ordered().tolist() == restored.ordered().tolist() == sorted(given_scores[-size:])
+    for one in (window, restored):
+        assert len(one) == min(size, len(given))
+        assert one.recent[:, :1].ravel().tolist() == given[-kept:]
+        assert one.older.tolist() == given[-size:][: -kept or None][: max(0, len(given[-size:]) - kept)]

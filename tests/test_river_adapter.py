@@ -135,11 +135,14 @@ def test_feedback_takes_a_record_out_of_the_context() -> None:
 
 def test_feedback_reaches_a_detector_fresh_from_a_pickle() -> None:
     detector = trained()
-    copy = pickle.loads(pickle.dumps(detector))
-    strange = {"a": 9.0, "b": 30.0, "c": 5.0}
+    copy, ignorant = (pickle.loads(pickle.dumps(detector)) for _ in range(2))
+    strange = [{"a": 9.0 + i, "b": 30.0, "c": 5.0} for i in range(40)]
     for one in (detector, copy):
-        one.feedback_many([strange], [False])
-    assert pickle.dumps(detector) == pickle.dumps(copy)
+        one.feedback_many(strange, [False] * len(strange))
+    for one in (detector, copy, ignorant):
+        one.learn_many(records(650, 5))
+    np.testing.assert_array_equal(detector.score_many(strange), copy.score_many(strange))
+    assert (detector.score_many(strange) < ignorant.score_many(strange)).all()
 
 
 def test_feedback_may_come_first_and_bring_a_new_feature() -> None:
