@@ -1,4 +1,7 @@
-"""Micro-batches by size and age, and the offset up to which a partition is finished. Pure: takes the time."""
+"""When to go on: micro-batches, the offset up to which a partition is finished, how long to wait for a sample.
+
+Pure: whoever calls says what time it is.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +41,12 @@ class MicroBatch(Generic[Item]):
         """Whether the batch is full or its oldest item has waited long enough."""
         return len(self.items) >= self._size or now >= self._deadline
 
-    def take(self) -> list[Item]:
-        """All items in the order they came; the batch is empty afterwards."""
-        items, self.items = self.items, []
-        self._deadline = float("inf")
+    def take(self, most: int | None = None) -> list[Item]:
+        """The first items, all or at most so many, in the order they came; what is left stays due."""
+        most = len(self.items) if most is None else most
+        items, self.items = self.items[:most], self.items[most:]
+        if not self.items:
+            self._deadline = float("inf")
         return items
 
 
@@ -79,3 +84,30 @@ class OffsetTracker:
             first = self._open.popleft()
             self._closed.remove(first)
             self.committable = first + 1
+
+
+FEW = 20  # records: what fewer of them hold may not be typical
+
+
+class Patience:
+    """How long to wait for a sample of `wanted` records on a stream of any speed.
+
+    With fewer than `wanted` the wait ends `seconds` after the 20th, or six times as long after the first.
+
+    >>> patience = Patience(wanted=200, seconds=5)
+    >>> patience.is_over(3, now=0.0), patience.is_over(25, now=8.0), patience.is_over(25, now=13.0)
+    (False, False, True)
+    """
+
+    def __init__(self, wanted: int, seconds: float) -> None:
+        self._wanted = wanted
+        self._seconds = seconds
+        self._deadline = float("inf")
+
+    def is_over(self, waiting: int, now: float) -> bool:
+        """Whether to make do with the records that are waiting; without any, the wait begins anew."""
+        if not waiting:
+            self._deadline = float("inf")
+            return False
+        self._deadline = min(self._deadline, now + self._seconds * (1 if waiting >= FEW else 6))
+        return waiting >= self._wanted or now >= self._deadline

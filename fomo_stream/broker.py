@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
-from .errors import ConfigError
-from .logs import ClientLog
-from .settings import ServiceSettings
+from fomo_stream.errors import ConfigError
+from fomo_stream.logs import ClientLog
+from fomo_stream.settings import ServiceSettings
 
 LARGEST_MESSAGE_BYTES = 64 << 20
 

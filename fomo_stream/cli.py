@@ -13,19 +13,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from . import __version__
-from .errors import ConfigError, FomoError
-from .logs import configure_logging, kv
-from .settings import (
-    AnySettings,
-    BaseFlags,
-    DemoSettings,
-    ScoreSettings,
-    ServiceSettings,
-    did_you_mean,
-    load,
-    option,
-)
+from fomo_stream import __version__
+from fomo_stream.errors import ConfigError, FomoError
+from fomo_stream.logs import configure_logging, kv
+from fomo_stream.settings import DemoSettings, ScoreSettings, ServiceSettings
+from fomo_stream.settings_sources import AnySettings, BaseFlags, did_you_mean, load, option
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +134,7 @@ def run(argv: Sequence[str]) -> int:
     """Score a topic until SIGTERM or Ctrl-C."""
     settings = parse(ServiceSettings, argv, RUN_INTRO)
     configure_logging(settings.log_level)
-    from .service import Service  # torch and confluent_kafka
+    from fomo_stream.service import Service  # torch and confluent_kafka
 
     service = Service(settings)
 
@@ -161,7 +153,7 @@ def demo(argv: Sequence[str]) -> int:
     """Run the demonstration."""
     settings = parse(DemoSettings, argv, DEMO_INTRO, "demo")
     configure_logging(settings.log_level)
-    from .demo import run_demo
+    from fomo_stream.demo import run_demo
 
     return run_demo(settings)
 
@@ -170,7 +162,7 @@ def score(argv: Sequence[str]) -> int:
     """Score a file or standard input."""
     settings = parse(ScoreSettings, argv, SCORE_INTRO, "score")
     configure_logging(settings.log_level)
-    from .score_file import run_score
+    from fomo_stream.score_file import run_score
 
     return run_score(settings)
 

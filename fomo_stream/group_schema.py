@@ -14,11 +14,11 @@ import uuid
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 
-from .broker import make_producer, make_reader
-from .errors import BrokerError, ConfigError
-from .logs import kv
-from .schema import Schema
-from .settings import ServiceSettings
+from fomo_stream.broker import make_producer, make_reader
+from fomo_stream.errors import BrokerError, ConfigError
+from fomo_stream.logs import kv
+from fomo_stream.schema import Schema
+from fomo_stream.settings import ServiceSettings
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 
-from .errors import ConfigError
+from fomo_stream.errors import ConfigError
 
 # Either answer: the reasons why not, empty when all is well.
 Check = Callable[[], list[str]]

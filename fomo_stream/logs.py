@@ -6,7 +6,7 @@ import logging
 import sys
 import time
 
-from .errors import ConfigError
+from fomo_stream.errors import ConfigError
 
 
 def kv(event: str, **fields: object) -> str:

@@ -12,8 +12,8 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from .broker import Headers
-from .logs import Throttle, kv
+from fomo_stream.broker import Headers
+from fomo_stream.logs import Throttle, kv
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,8 @@ class Outbox:
         """Take charge of one output."""
         self.outstanding += 1
         self._bytes += output.size()
-        if self._failed:  # behind what waits already, to keep the order
+        # Behind what waits already, to keep the order; and never beside one that has to be alone.
+        if self._failed or self._one_is_alone:
             self._failed.append(output)
         else:
             self._produce(output)

@@ -1,7 +1,7 @@
 """What happens to a record between being read and being acknowledged: decode, micro-batch, score, send.
 
 One `PartitionTask` holds all state of one input partition; the `Pipeline` moves records through them. It
-knows no consumer and no clock: `service` says when.
+knows no consumer, and decides nothing by the clock: `service` says when.
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .batching import MicroBatch, OffsetTracker
-from .broker import Record
-from .detector import LEAST_CONTEXT, Detector
-from .errors import BrokerError, RecordError, SchemaError
-from .logs import Throttle, kv
-from .outbox import Outbox, Output
-from .records import decode, encode, infer_schema, read_rows, result_of
-from .schema import Schema
-from .settings import ServiceSettings
+from fomo_stream.batching import FEW, MicroBatch, OffsetTracker
+from fomo_stream.broker import Record
+from fomo_stream.detector import LEAST_CONTEXT, Detector
+from fomo_stream.errors import BrokerError, RecordError, SchemaError
+from fomo_stream.logs import Throttle, kv
+from fomo_stream.outbox import Outbox, Output
+from fomo_stream.records import decode, encode, infer_schema, read_rows, result_of
+from fomo_stream.schema import Schema, TooManyFeaturesError, shown
+from fomo_stream.settings import ServiceSettings
 
 if TYPE_CHECKING:
-    from .model import ZeroShotModel
+    from fomo_stream.model import ZeroShotModel
 
 log = logging.getLogger(__name__)
+
+LEFT_OUT_SHOWN = 50  # log lines about fields that are no features
 
 # A dead letter that is too large for its topic is cut to this, then to nothing but its headers.
 TRUNCATED_BYTES = (512 << 10, 0)
@@ -101,7 +103,6 @@ class Pipeline:
         self._executor = executor
         self._partitions = partitions
         self._observer = observer
-        self._seed_rows: np.ndarray | None = None
         self._throttle = Throttle()
 
     # --- partitions ---------------------------------------------------------------------------------------
@@ -119,9 +120,14 @@ class Pipeline:
 
     def begin(self, schema: Schema) -> None:
         """From now on records are scored with `schema`; what has waited for it comes first."""
-        self._seed_rows = self._read_seed(schema)
+        config = self._settings.detector_config()
+        # A seed context is the same for every partition, so it is encoded once.
+        self._prototype = Detector(self._model, len(schema.features), config, executor=self._executor)
+        rows = self._read_seed(schema)
+        if rows is not None:
+            self._prototype.seed_context(rows)
         self.schema = schema
-        log.info(kv("schema", features=",".join(schema.features)))
+        log.info(kv("schema", features=shown(schema.features), count=len(schema.features)))
 
     def check(self, schema: Schema) -> None:
         """Raise SchemaError when the model cannot take as many features, or the seed context has none of them."""
@@ -147,18 +153,21 @@ class Pipeline:
 
         They are taken one partition after the other, so that a counter of each partition is seen to count.
         """
+        sample = [item.fields for task in self.tasks.values() for item in task.batch.items]
         try:
-            schema, left_out = infer_schema(
-                [item.fields for task in self.tasks.values() for item in task.batch.items], self._settings.result_field
-            )
+            schema, left_out = infer_schema(sample, self._settings.result_field)
         except SchemaError as error:
             log.error(kv("schema_not_inferred", reason=error))
+            reason = "too_many_features" if isinstance(error, TooManyFeaturesError) else "no_features"
             for task in self.tasks.values():
                 for item in task.batch.take():
-                    self._dead_letter(task, item.record, "no_features", str(error))
+                    self._dead_letter(task, item.record, reason, str(error))
             return None
-        for name, reason in left_out.items():
-            log.info(kv("feature_left_out", name=name, reason=reason))
+        for name, reason in list(left_out.items())[:LEFT_OUT_SHOWN]:
+            log.info(kv("feature_left_out", name=shown([name]), reason=reason))
+        if len(sample) < FEW:
+            effect = "fields that none of these has are never scored; if there are any, name all with --features"
+            log.warning(kv("schema_of_few_records", records=len(sample), effect=effect))
         return schema
 
     # --- records ------------------------------------------------------------------------------------------
@@ -178,7 +187,7 @@ class Pipeline:
             self._score(task, self.schema)
 
     def score_due(self, now: float) -> None:
-        """Score every micro-batch whose time has come."""
+        """Score every micro-batch whose time has come; one whose next generation is not built yet has to wait."""
         if self.schema is not None:
             for task in self.tasks.values():
                 if task.batch.is_due(now):
@@ -189,15 +198,23 @@ class Pipeline:
         if self.schema is not None:
             for number in numbers:
                 if number in self.tasks:
-                    self._score(self.tasks[number], self.schema)
+                    self._score(self.tasks[number], self.schema, patient=True)
 
-    def _score(self, task: PartitionTask, schema: Schema) -> None:
-        pending = task.batch.take()
-        size = self._settings.batch_size
-        for start in range(0, len(pending), size):  # more than one only after waiting for the schema
-            self._score_batch(task, schema, pending[start : start + size])
+    def _score(self, task: PartitionTask, schema: Schema, patient: bool = False) -> None:
+        """Score what waits, in micro-batches. Unless `patient`, stop where a generation would have to be waited for."""
+        if task.detector is None:
+            task.detector = self._prototype.copy()
+        detector = task.detector
+        config = detector.config
+        while waiting := len(task.batch):
+            # No micro-batch both brings a generation about and needs it.
+            room = config.lag if detector.generation else config.min_context - detector.context_rows
+            n = min(waiting, self._settings.batch_size, room)
+            if not patient and not detector.is_ready(n):
+                return
+            self._score_batch(task, detector, schema, task.batch.take(n))
 
-    def _score_batch(self, task: PartitionTask, schema: Schema, pending: list[Pending]) -> None:
+    def _score_batch(self, task: PartitionTask, detector: Detector, schema: Schema, pending: list[Pending]) -> None:
         rows = schema.rows([item.fields for item in pending])
         has_features = ~np.isnan(rows).all(axis=1)
         for item, usable in zip(pending, has_features, strict=True):
@@ -207,20 +224,11 @@ class Pipeline:
         scored_items = [item for item, usable in zip(pending, has_features, strict=True) if usable]
         if not scored_items:
             return
-        detector = task.detector or self._new_detector(task, schema)
         scored = detector.process(rows[has_features])
         results = [result_of(scored, i, self._model.name, _source(item.record)) for i, item in enumerate(scored_items)]
-        partition = self._same_partition(self._settings.out, task.number)
         for item, result in zip(scored_items, results, strict=True):
-            self._send(task, item, result, partition)
+            self._send(task, item, result)
         self._observe(task, detector, scored_items, results)
-
-    def _new_detector(self, task: PartitionTask, schema: Schema) -> Detector:
-        config = self._settings.detector_config()
-        task.detector = Detector(self._model, len(schema.features), config, executor=self._executor)
-        if self._seed_rows is not None:
-            task.detector.seed_context(self._seed_rows)
-        return task.detector
 
     def _observe(
         self, task: PartitionTask, detector: Detector, items: list[Pending], results: list[dict[str, Any]]
@@ -242,7 +250,7 @@ class Pipeline:
 
     # --- outputs ------------------------------------------------------------------------------------------
 
-    def _send(self, task: PartitionTask, item: Pending, result: dict[str, Any], partition: int) -> None:
+    def _send(self, task: PartitionTask, item: Pending, result: dict[str, Any]) -> None:
         record = item.record
         try:
             value = encode(item.fields, result, self._settings.result_field, self._settings.scores_only)
@@ -256,7 +264,7 @@ class Pipeline:
                 value,
                 record.headers,
                 partial(self._sent, task, item),
-                partition,
+                self._partition_of(self._settings.out, record),
                 _positive(record.timestamp),
             )
         )
@@ -307,15 +315,21 @@ class Pipeline:
                 value,
                 sent_headers,
                 done,
-                self._same_partition(self._settings.dead_letters, task.number),
+                self._partition_of(self._settings.dead_letters, record),
                 _positive(record.timestamp),
             )
         )
 
-    def _same_partition(self, topic: str, number: int) -> int:
-        """The partition to write to: the input's own where the counts match, else -1 (by key)."""
+    def _partition_of(self, topic: str, record: Record) -> int:
+        """The partition to write to: the input's own where the counts match, else -1: by key.
+
+        What has no key keeps to the others of its partition, and so in order.
+        """
         counts = self._partitions()
-        return number if counts.get(topic) == counts.get(self._settings.topic) else -1
+        count = counts.get(topic, 0)
+        if count == counts.get(self._settings.topic, 0):
+            return record.partition
+        return record.partition % count if count and record.key is None else -1
 
 
 def _source(record: Record) -> dict[str, Any]:

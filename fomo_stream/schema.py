@@ -19,6 +19,10 @@ from fomo_stream.errors import SchemaError
 _PLAIN = frozenset({int, float, bool, type(None)})
 
 
+class TooManyFeaturesError(SchemaError):
+    """Records have more numbers than anybody measures."""
+
+
 @dataclass(frozen=True)
 class Schema:
     """The features of a stream, as dotted paths, in the order of the columns of its rows."""
@@ -108,6 +112,7 @@ _ID_WORDS = {"id", "ids", "uid", "uuid", "guid", "key", "pk", "hash", "serial"}
 _COUNT_WORDS = {"seq", "sequence", "counter", "index", "idx", "offset", "row", "rownum", "line"}
 _YEAR_2000, _YEAR_2100 = 946_684_800.0, 4_102_444_800.0  # seconds since 1970
 _ENOUGH = 10  # records: with fewer, values rise in order by chance
+MOST_FEATURES = 1000  # that are inferred; more are no measurements but keys that data ended up in
 _RARE = 0.05  # share of records below which a leaf has no context to be compared with
 
 
@@ -117,7 +122,7 @@ def infer_schema(records: Iterable[Mapping[str, Any]], result_field: str = "fomo
     Returns the schema - numeric and boolean leaves, sorted by path - and the leaves left out, with the reason
     for each: text, lists, timestamps, counters, near-unique identifiers, and what an earlier run left under
     `result_field`. When in doubt a leaf stays. Constant features stay: it matters when they change.
-    Raises SchemaError when nothing numeric is left.
+    Raises SchemaError when nothing numeric is left, TooManyFeaturesError when more than 1,000 are.
 
     >>> orders = [{"order_id": 7919 * i % 1000, "price": i % 7, "shop": "x"} for i in range(50)]
     >>> schema, left_out = infer_schema(orders)
@@ -130,19 +135,31 @@ def infer_schema(records: Iterable[Mapping[str, Any]], result_field: str = "fomo
         for path, value in _leaves(record):
             leaves.setdefault(path, []).append(value)
     left_out: dict[str, str] = {}
+    features: list[str] = []
     for path in sorted(leaves):
         if path == result_field or path.startswith(result_field + "."):
             left_out[path] = "result of an earlier run"
         elif reason := _why_not(path, leaves[path], len(sample)):
             left_out[path] = reason
-    features = tuple(path for path in sorted(leaves) if path not in left_out)
+        elif len(features) < MOST_FEATURES:
+            features.append(path)
+        else:
+            raise TooManyFeaturesError(
+                f"the first {len(sample)} records have more than {MOST_FEATURES} numeric fields "
+                f"({shown(features, 5)}); name the ones to use with --features"
+            )
     if not features:
         named = ", ".join(f"{path[:60]} ({reason})" for path, reason in list(left_out.items())[:10])
         raise SchemaError(
             f"no numeric field to score in the first {len(sample)} records; left out: {named or 'nothing'}; "
             "name the ones to use with --features"
         )
-    return Schema(features), left_out
+    return Schema(tuple(features)), left_out
+
+
+def shown(names: Sequence[str], most: int = 50) -> str:
+    """Some names for a log line or a message: not all of a thousand, and no endless one."""
+    return ",".join(name[:60] for name in names[:most]) + (",..." if len(names) > most else "")
 
 
 def _why_not(path: str, values: list[Any], n_records: int) -> str | None:

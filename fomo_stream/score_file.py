@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
@@ -21,8 +22,10 @@ import numpy as np
 from fomo_stream.checkpoint import load_model
 from fomo_stream.detector import LEAST_CONTEXT, Detector, Scored
 from fomo_stream.errors import ConfigError, FomoError, SchemaError
+from fomo_stream.model import MAX_CONTEXT
 from fomo_stream.records import Line, RecordFile, encode, open_records, read_records, result_of, rows_of
 from fomo_stream.schema import Schema, infer_schema
+from fomo_stream.scored import Status
 
 if TYPE_CHECKING:
     from fomo_stream.settings import ScoreSettings
@@ -142,8 +145,15 @@ class FixedContext:
             sample = list(islice(records, CONTEXT_SAMPLE))
             self.schema = run.choose_features(sample, str(path))
             rows = rows_of(chain(sample, records), self.schema, str(path))
+        if "context_size" not in run.settings.model_fields_set:
+            config = replace(config, context_size=min(MAX_CONTEXT, max(config.context_size, len(rows))))
         self.detector = Detector(run.model, len(self.schema.features), config)
         self.detector.seed_context(rows)
+        if self.detector.score_rows(rows[:1]).status[0] is Status.CALIBRATING:
+            run.note(
+                f"nothing will be flagged: {self.detector.context_rows} rows of {path} are too few for an alert rate "
+                f"of {config.alert_rate:g}; give more rows, or raise --alert-rate"
+            )
 
     def add(self, lines: list[Line]) -> Batch:
         rows, usable = to_rows(self.schema, lines)

@@ -24,19 +24,20 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 
-from .broker import make_consumer, make_producer, to_record
-from .errors import BrokerError
-from .group_schema import GroupSchema
-from .health import HealthServer
-from .logs import Throttle, kv
-from .outbox import Outbox
-from .pipeline import Observation, Pipeline, Progress
-from .schema import Schema
-from .settings import ServiceSettings
-from .topics import TopicsSeen, TopicWatch, pin_latest
+from fomo_stream.broker import make_consumer, make_producer, to_record
+from fomo_stream.errors import BrokerError
+from fomo_stream.group_schema import GroupSchema
+from fomo_stream.health import HealthServer
+from fomo_stream.logs import Throttle, kv
+from fomo_stream.outbox import Outbox
+from fomo_stream.pipeline import Observation, Pipeline, Progress
+from fomo_stream.schema import Schema
+from fomo_stream.schema_search import SchemaSearch
+from fomo_stream.settings import ServiceSettings
+from fomo_stream.topics import TopicsSeen, TopicWatch, pin_latest
 
 if TYPE_CHECKING:
-    from .model import ZeroShotModel
+    from fomo_stream.model import ZeroShotModel
 
 __all__ = ["Observation", "Service"]
 
@@ -45,9 +46,9 @@ log = logging.getLogger(__name__)
 TURN_S = 0.005  # acknowledgements, batch ages and the rest are looked at this often
 IDLE_POLL_S = 0.1
 FLUSH_S = 10.0  # a rebalance or shutdown waits this long for acknowledgements
-RETRY_S = 5.0
 PROGRESS_S = 10.0
 STALLED_AFTER_S = 120.0
+LATE_RECORDS = 1024  # a partition whose next generation is not built yet is read about this far ahead
 
 
 class Service:
@@ -72,14 +73,11 @@ class Service:
         self._fatal: KafkaError | None = None
         self._joined = False
         self._paused: set[int] = set()
-        self._schema_trouble = ""
-        self._waiting_since: float | None = None  # when the first record without a schema came
-        self._infer_at = 0.0
+        self._is_full = False
         self._commit_at = 0.0
         self._progress_at = 0.0
         self._turned_at = time.monotonic()
         self._seen = TopicsSeen({}, {})
-        self._watch: TopicWatch | None = None
 
     # --- from other threads -------------------------------------------------------------------------------
 
@@ -101,7 +99,7 @@ class Service:
             reasons.append(f"the broker does not answer: {self._seen.trouble}")
         else:
             reasons += [f"topic {topic} does not exist any more" for topic in self._missing(self._seen)]
-        reasons += [reason for reason in (self._schema_trouble, self._outbox.trouble) if reason]
+        reasons += [reason for reason in (self._search.trouble, self._outbox.trouble) if reason]
         return reasons
 
     def _missing(self, seen: TopicsSeen) -> list[str]:
@@ -147,7 +145,7 @@ class Service:
         """Check everything that can be wrong, agree on the schema where it is known, and join the group."""
         settings = self._settings
         if self._model is None:
-            from .checkpoint import load_model
+            from fomo_stream.checkpoint import load_model
 
             self._model = load_model(settings.model, settings.device)
         self._watch = TopicWatch(settings)
@@ -160,11 +158,12 @@ class Service:
         self._pipeline = Pipeline(
             settings, self._model, self._outbox, executor, lambda: self._seen.partitions, self._observer
         )
-        self._group_schema = GroupSchema(settings)
+        group_schema = GroupSchema(settings)
+        self._search = SchemaSearch(settings, group_schema, self._pipeline)
         if settings.features is not None:
             self._pipeline.check(Schema(settings.features))  # before the group is bound to them
-            self._pipeline.begin(self._group_schema.agree_on_flags(settings.features))
-        elif (schema := self._group_schema.stored()) is not None:
+            self._pipeline.begin(group_schema.agree_on_flags(settings.features))
+        elif (schema := group_schema.stored()) is not None:
             self._pipeline.check(schema)
             self._pipeline.begin(schema)
         self._consumer = make_consumer(settings, error_cb=self._on_error, on_commit=self._on_commit)
@@ -186,7 +185,7 @@ class Service:
         """Everything that is not reading a record."""
         self._turned_at = now
         if self._pipeline.schema is None:
-            self._find_schema(now)
+            self._search.look(now)
         self._pipeline.score_due(now)
         self._outbox.poll()
         if now >= self._commit_at:
@@ -199,30 +198,6 @@ class Service:
             self._log_progress(now)
         if self._fatal is not None:
             raise BrokerError(f"the broker has put this instance out of the group: {self._fatal.str()}")
-
-    # --- the schema ---------------------------------------------------------------------------------------
-
-    def _find_schema(self, now: float) -> None:
-        """Infer and agree on the schema once enough records have waited, or the first one long enough."""
-        waiting = sum(len(task.batch) for task in self._pipeline.tasks.values())
-        if not waiting:
-            self._waiting_since = None
-            return
-        self._waiting_since = now if self._waiting_since is None else self._waiting_since
-        enough = waiting >= self._settings.infer_records
-        patient = now < self._waiting_since + self._settings.infer_seconds
-        if (patient and not enough) or now < self._infer_at:
-            return
-        try:
-            schema = self._group_schema.stored() or self._pipeline.infer()
-            if schema is not None:
-                self._pipeline.check(schema)
-                self._pipeline.begin(self._group_schema.agree(schema))
-            self._schema_trouble = ""
-        except BrokerError as error:
-            self._infer_at = now + RETRY_S
-            self._schema_trouble = str(error)
-            log.warning(kv("schema_not_agreed", reason=error, retry_in_s=RETRY_S))
 
     # --- offsets and rebalances ---------------------------------------------------------------------------
 
@@ -257,7 +232,6 @@ class Service:
         self._joined = True
         for partition in partitions:
             self._pipeline.add(partition.partition)
-            self._paused.discard(partition.partition)
             log.info(kv("assigned", topic=partition.topic, partition=partition.partition))
 
     def _on_revoke(self, _consumer: Any, partitions: list[Any]) -> None:
@@ -286,7 +260,9 @@ class Service:
 
     def _drop(self, number: int) -> None:
         self._pipeline.drop(number)
-        self._paused.discard(number)
+        if number in self._paused:  # the client would remember, and never read it again if it came back
+            self._paused.remove(number)
+            self._consumer.resume([TopicPartition(self._settings.topic, number)])
 
     # --- what the broker reports --------------------------------------------------------------------------
 
@@ -298,12 +274,15 @@ class Service:
             log.warning(kv("consumer_error", name=error.name(), reason=error.str()))
 
     def _control_flow(self) -> None:
-        """Stop reading while too much waits: for acknowledgements, or for the schema."""
+        """Stop reading while too much waits: for acknowledgements, for the schema, or for a generation."""
         tasks = self._pipeline.tasks
-        full = self._outbox.is_full or (bool(self._paused) and not self._outbox.has_room)
+        self._is_full = self._outbox.is_full or (self._is_full and not self._outbox.has_room)
         if self._pipeline.schema is None:
-            full = full or sum(len(task.batch) for task in tasks.values()) >= self._settings.infer_records
-        wanted = set(tasks) if full else set()
+            enough = sum(len(task.batch) for task in tasks.values()) >= self._settings.infer_records
+            wanted = set(tasks) if self._is_full or enough else set()
+        else:
+            most = max(LATE_RECORDS, self._settings.batch_size)
+            wanted = {number for number, task in tasks.items() if self._is_full or len(task.batch) > most}
         for change, numbers in (
             (self._consumer.pause, wanted - self._paused),
             (self._consumer.resume, self._paused - wanted),
@@ -314,8 +293,8 @@ class Service:
 
     def _look_at_topics(self) -> None:
         """Compare what the broker says about the topics with what it said before."""
-        before, self._seen = self._seen, self._watch.seen if self._watch else self._seen
-        if before is self._seen:
+        before, self._seen = self._seen, self._watch.seen.remembering(self._seen)
+        if before == self._seen:
             return
         topic = self._settings.topic
         if self._seen.trouble != before.trouble:
@@ -323,11 +302,10 @@ class Service:
                 log.warning(kv("broker_unreachable", reason=self._seen.trouble, effect="retrying"))
             else:
                 log.info(kv("broker_reachable"))
-        was, exists = topic in before.partitions, topic in self._seen.partitions
         for gone in self._missing(self._seen):
             if gone in before.partitions:
                 log.warning(kv("topic_missing", topic=gone, effect="waiting until it is created again"))
-        if exists and (not was or self._seen.topic_ids.get(topic) != before.topic_ids.get(topic)):
+        if self._seen.has_new(topic, before):
             self._restart_topic()
 
     def _restart_topic(self) -> None:

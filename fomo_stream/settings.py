@@ -5,36 +5,21 @@ names are the same everywhere: flag `--batch-size`, variable `FOMO_BATCH_SIZE`, 
 TOML file given by `--config` or `FOMO_CONFIG`. Settings of the Kafka clients pass through under `kafka`:
 `--kafka.security.protocol=SSL`, `FOMO_KAFKA_SECURITY_PROTOCOL=SSL`, or a `[kafka]` table. Their values may be
 secrets and are never shown.
-
-This module is the only reader of the environment and of configuration files.
 """
 
 from __future__ import annotations
 
-import difflib
-import os
-import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
-from pydantic_settings import (
-    BaseSettings,
-    InitSettingsSource,
-    NoDecode,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    SettingsError,
-)
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic_settings import NoDecode
 
-from .errors import ConfigError
+from fomo_stream.settings_sources import BaseFlags, flag, flatten
 
 if TYPE_CHECKING:
-    from .detector import DetectorConfig
-
-ENV_PREFIX = "FOMO_"
-KAFKA_ENV_PREFIX = "FOMO_KAFKA_"
+    from fomo_stream.detector import DetectorConfig
 
 # Settings that the service must own to keep its delivery promise, and what to use instead.
 RESERVED_KAFKA_KEYS = {
@@ -48,11 +33,6 @@ RESERVED_KAFKA_KEYS = {
 }
 
 
-def flag(group: str, default: Any, text: str, *, metavar: str = "", **constraints: Any) -> Any:
-    """A setting with its place in `--help`, its default and its one-line description."""
-    return Field(default, description=text, json_schema_extra={"group": group, "metavar": metavar}, **constraints)
-
-
 def _split(value: Any) -> Any:
     if isinstance(value, str):
         return tuple(name.strip() for name in value.split(",") if name.strip())
@@ -62,31 +42,13 @@ def _split(value: Any) -> Any:
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
 
 
-class BaseFlags(BaseSettings):
-    """What every command shares: where settings come from and how much is logged."""
+def _min_context(default: int) -> Any:
+    return flag("Detector", default, "rows to see before scores begin", metavar="ROWS", ge=10, le=5000)
 
-    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", env_ignore_empty=True)
 
-    config: Path | None = flag("General", None, "TOML file with settings, named like the flags", metavar="FILE")
-    log_level: Literal["debug", "info", "warning", "error"] = flag("General", "info", "least severe line to log")
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Order of precedence, highest first: flags, environment, file."""
-        sources = [init_settings, env_settings]
-        if "kafka" in cls.model_fields:
-            sources.append(InitSettingsSource(settings_cls, _kafka_environment(os.environ)))
-        path = init_settings().get("config") or os.environ.get(f"{ENV_PREFIX}CONFIG")
-        if path:
-            sources.append(InitSettingsSource(settings_cls, _read_file(Path(path), cls.model_fields)))
-        return tuple(sources)
+def _alert_rate(default: float) -> Any:
+    text = "share of ordinary records that may be flagged as outliers"
+    return flag("Detector", default, text, metavar="P", ge=1e-5, le=0.5)
 
 
 class DetectorFlags(BaseFlags):
@@ -102,15 +64,8 @@ class DetectorFlags(BaseFlags):
         ge=10,
         le=5000,
     )
-    min_context: int = flag("Detector", 200, "rows to see before scores begin", metavar="ROWS", ge=10, le=5000)
-    alert_rate: float = flag(
-        "Detector",
-        0.01,
-        "share of ordinary records that may be flagged as outliers",
-        metavar="P",
-        ge=1e-5,
-        le=0.5,
-    )
+    min_context: int = _min_context(200)
+    alert_rate: float = _alert_rate(0.01)
     seed: int = flag("Detector", 0, "seed of everything random", ge=0)
 
     @model_validator(mode="after")
@@ -126,7 +81,7 @@ class DetectorFlags(BaseFlags):
 
     def detector_config(self) -> DetectorConfig:
         """The detector's part of these settings."""
-        from .detector import DetectorConfig  # torch: not needed to print --help
+        from fomo_stream.detector import DetectorConfig  # torch: not needed to print --help
 
         return DetectorConfig(
             context_size=self.context_size,
@@ -197,7 +152,11 @@ class ServiceSettings(OutputFlags):
 
     infer_records: int = flag("Records", 200, "records to infer the features from", metavar="N", ge=1, le=10_000)
     infer_seconds: float = flag(
-        "Records", 5.0, "infer from fewer records this long after the first one", metavar="SECONDS", gt=0
+        "Records",
+        5.0,
+        "infer from fewer records this long after the 20th, or 6 times as long after the first",
+        metavar="SECONDS",
+        gt=0,
     )
     max_record_bytes: int = flag("Records", 1 << 20, "larger records become dead letters", metavar="BYTES", ge=1)
     seed_context: Path | None = flag(
@@ -240,7 +199,7 @@ class ServiceSettings(OutputFlags):
     @field_validator("kafka", mode="before")
     @classmethod
     def _kafka_is_flat(cls, value: Any) -> Any:
-        return _flatten(value) if isinstance(value, Mapping) else value
+        return flatten(value) if isinstance(value, Mapping) else value
 
     @field_validator("kafka")
     @classmethod
@@ -276,6 +235,9 @@ class ServiceSettings(OutputFlags):
 class DemoSettings(DetectorFlags):
     """`fomo-stream demo`: an embedded broker, a simulated plant, and the service scoring it live."""
 
+    # Somebody watches: a second longer to learn, for half as many false alarms.
+    min_context: int = _min_context(500)
+    alert_rate: float = _alert_rate(0.005)
     log_level: Literal["debug", "info", "warning", "error"] = flag("General", "warning", "least severe line to log")
     seconds: float | None = flag("Demo", None, "stop after this long (default: until Ctrl-C)", metavar="SECONDS", gt=0)
     rate: float = flag("Demo", 500.0, "sensor records per second", metavar="N", gt=0, le=100_000)
@@ -294,91 +256,10 @@ class ScoreSettings(OutputFlags):
     context: Path | None = flag(
         "Input",
         None,
-        "score against this file's rows alone (default: against the rows before)",
+        "score against this file's rows alone, all (up to 5000) unless --context-size says less "
+        "(default: against the rows before)",
         metavar="FILE",
     )
     format: Literal["auto", "csv", "jsonl"] = flag("Input", "auto", "format of the input")
     log_level: Literal["debug", "info", "warning", "error"] = flag("General", "warning", "least severe line to log")
     batch_size: int = flag("Detector", 64, "most records scored at once", metavar="N", ge=1, le=4096)
-
-
-AnySettings = TypeVar("AnySettings", bound=BaseFlags)
-
-
-def load(cls: type[AnySettings], flags: Mapping[str, Any]) -> AnySettings:
-    """Settings from `flags`, environment and configuration file; a `ConfigError` says what is wrong."""
-    try:
-        return cls(**flags)
-    except ValidationError as error:
-        problems = [_explain(cls, item, flags) for item in error.errors()]
-        raise ConfigError("; ".join(dict.fromkeys(problems))) from None
-    except SettingsError:  # a table in the environment is no JSON; its text may hold secrets
-        raise ConfigError(
-            f"{ENV_PREFIX}KAFKA is no JSON object; use {KAFKA_ENV_PREFIX}SASL_PASSWORD and so on"
-        ) from None
-
-
-def option(name: str) -> str:
-    """The flag of a setting: `batch_size` -> `--batch-size`."""
-    return "--" + name.replace("_", "-")
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean X?` when something known resembles `word`, else nothing."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]}?" if close else ""
-
-
-def _explain(cls: type[BaseFlags], error: Any, flags: Mapping[str, Any]) -> str:
-    """One line for one validation error: where the value came from, what it is, what is wrong with it."""
-    message = error["msg"].removeprefix("Value error, ")
-    if not error["loc"]:
-        return str(message)
-    name = str(error["loc"][0])
-    if error["type"] == "missing":
-        text = cls.model_fields[name].description if name in cls.model_fields else ""
-        also = f"{ENV_PREFIX}{name.upper()} or a line in the --config file"
-        return f"{option(name)} is needed ({text}); it can also be {also}"
-    where = option(name)
-    if name not in flags:
-        variable = f"{ENV_PREFIX}{name.upper()}"
-        where = variable if variable in os.environ else f"{name.replace('_', '-')} in the configuration file"
-    shown = "" if name == "kafka" or isinstance(error["input"], dict) else f" {error['input']}"
-    return f"{where}{shown}: {message[0].lower()}{message[1:]}"
-
-
-def _read_file(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings from a TOML file; dashes and underscores in names are the same."""
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"--config {path}: cannot be read as TOML: {reason}") from None
-    values = {key.replace("-", "_"): value for key, value in content.items()}
-    for key in values:
-        if key not in fields or key == "config":
-            names = [name.replace("_", "-") for name in fields]
-            shown = key.replace("_", "-")
-            raise ConfigError(f"--config {path}: there is no setting {shown}{did_you_mean(shown, names)}")
-    return values
-
-
-def _kafka_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """`FOMO_KAFKA_SASL_PASSWORD=x` -> `{"kafka": {"sasl.password": "x"}}`, so that secrets need no flag."""
-    found = {
-        name.removeprefix(KAFKA_ENV_PREFIX).lower().replace("_", "."): value
-        for name, value in environment.items()
-        if name.startswith(KAFKA_ENV_PREFIX)
-    }
-    return {"kafka": found} if found else {}
-
-
-def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested tables to dotted keys, values as librdkafka reads them (`true`, `10`, `text`)."""
-    flat: dict[str, str] = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            flat.update(_flatten(value, f"{prefix}{key}."))
-        else:
-            flat[prefix + key] = str(value).lower() if isinstance(value, bool) else str(value)
-    return flat

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from confluent_kafka import (
     OFFSET_INVALID,
@@ -18,10 +18,10 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 
-from .broker import make_admin, make_reader
-from .errors import BrokerError
-from .logs import kv
-from .settings import ServiceSettings
+from fomo_stream.broker import make_admin, make_reader
+from fomo_stream.errors import BrokerError
+from fomo_stream.logs import kv
+from fomo_stream.settings import ServiceSettings
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,19 @@ class TopicsSeen:
     partitions: Mapping[str, int]  # number of partitions of each topic that exists
     topic_ids: Mapping[str, str]  # changes when a topic is deleted and created anew; empty where unsupported
     trouble: str = ""  # why the broker could not be asked; empty when it answered
+
+    def remembering(self, before: TopicsSeen) -> TopicsSeen:
+        """The same with the ids known last of topics that are missing now."""
+        return replace(self, topic_ids={**before.topic_ids, **self.topic_ids})
+
+    def has_new(self, topic: str, before: TopicsSeen) -> bool:
+        """Whether `topic` exists and was created anew since `before`.
+
+        Its id tells, as a broker may lose sight of a topic for a moment; without ids, that it was missing.
+        """
+        old, new = before.topic_ids.get(topic), self.topic_ids.get(topic)
+        anew = old != new if old and new else topic not in before.partitions
+        return topic in self.partitions and anew
 
 
 class TopicWatch:

@@ -125,6 +125,26 @@ def test_a_fixed_context_is_not_learned_from(model_path: Path, tmp_path: Path) -
     assert first["generation"] == 1
 
 
+def test_a_context_file_counts_with_all_its_rows_unless_told_otherwise(model_path: Path, tmp_path: Path) -> None:
+    context = tmp_path / "normal.jsonl"
+    odd, usual = {"a": 50.0, "b": 50.0}, [{"a": i % 7, "b": i * i % 11} for i in range(1500)]
+    context.write_bytes(as_jsonl([*usual[:20], odd, *usual]))
+    data = as_jsonl([odd, usual[0]])
+    everything = score(model_path, data, context=context)[0]
+    assert score(model_path, data, context=context, context_size=1521)[0] == everything
+    assert score(model_path, data, context=context, context_size=1000)[0] != everything
+
+
+def test_a_context_file_too_small_for_the_alert_rate_is_told_of_once(model_path: Path, tmp_path: Path) -> None:
+    context = tmp_path / "normal.csv"
+    context.write_bytes(as_csv(RECORDS[:40]))
+    output, notes = score(model_path, as_jsonl(RECORDS[300:500]), context=context)
+    assert notes.count("nothing will be flagged: 40 rows") == 1
+    assert {result["status"] for result in results(output)} == {"calibrating"}
+    _, notes = score(model_path, as_jsonl(RECORDS[300:500]), context=context, alert_rate=0.1)
+    assert "nothing will be flagged" not in notes
+
+
 def test_no_line_is_dropped_and_those_that_cannot_be_scored_say_why(model_path: Path) -> None:
     good = as_jsonl(RECORDS[:60]).splitlines()
     data = b"\n".join([b"{bad", *good[:30], b"[1]", b"", b'{"note": "empty"}', *good[30:], b"\xff"])

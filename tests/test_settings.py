@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from fomo_stream.errors import ConfigError
-from fomo_stream.settings import DemoSettings, ScoreSettings, ServiceSettings, load
+from fomo_stream.settings import DemoSettings, ScoreSettings, ServiceSettings
+from fomo_stream.settings_sources import load
 
 
 def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(
@@ -60,7 +61,7 @@ def test_min_context_follows_a_small_context_unless_it_is_given() -> None:
 
 def test_the_detector_gets_its_part() -> None:
     config = load(DemoSettings, {"context_size": 300, "alert_rate": 0.02, "seed": 7}).detector_config()
-    assert (config.context_size, config.min_context, config.alert_rate, config.seed) == (300, 200, 0.02, 7)
+    assert (config.context_size, config.min_context, config.alert_rate, config.seed) == (300, 300, 0.02, 7)
 
 
 @pytest.mark.parametrize(

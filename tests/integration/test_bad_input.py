@@ -122,6 +122,18 @@ def test_records_without_numbers_never_stop_inference(broker: Broker) -> None:
     assert {dict(letter.headers())["fomo-reason"] for letter in dead} == {b"no_features"}
 
 
+def test_records_with_thousands_of_numbers_never_stop_inference(broker: Broker) -> None:
+    topic = unique("wide")
+    broker.create_topic(topic)
+    broker.produce(topic, [{f"f{i}": i * n % 7 for i in range(3000)} for n in range(30)], key="one")
+    with Running(make_settings(broker, topic, features=None, infer_records=30)) as running:
+        dead = broker.read(f"{topic}-dead-letters", at_least=30)
+        broker.produce(topic, readings(60), key="one")
+        assert len(broker.read(f"{topic}-scores", at_least=60)) == 60
+        assert running.service.ready
+    assert {dict(letter.headers())["fomo-reason"] for letter in dead} == {b"too_many_features"}
+
+
 def test_names_that_no_header_can_hold_never_stop_inference(broker: Broker) -> None:
     topic = unique("names")
     broker.create_topic(topic)

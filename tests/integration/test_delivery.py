@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import collections
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from brokers import Broker, Kafka, kafka_home, wait_for
-from services import Running, command, make_settings, readings, results, unique
+from confluent_kafka import Consumer
+from services import CLIENT, Running, command, make_settings, readings, results, unique
+
+from fomo_stream import service
+from fomo_stream.outbox import Outbox
 
 
 def numbers(messages: list[Any]) -> list[int]:
@@ -153,6 +160,70 @@ def test_reading_pauses_while_outputs_wait_and_all_arrive_in_the_end(broker: Bro
     with Running(make_settings(broker, topic, max_in_flight=20, batch_size=16)):
         outputs = broker.read(f"{topic}-scores", at_least=500)
     assert sorted(numbers(outputs)) == list(range(500))
+
+
+def test_a_partition_that_was_given_up_while_paused_is_read_again_when_it_comes_back(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = unique("sensors")
+    broker.create_topic(topic)
+    settings = make_settings(broker, topic)
+
+    def poll_until(condition: Callable[[], object], what: str) -> None:
+        wait_for(lambda: (other.poll(0.1), condition())[1], what, 60)
+
+    with Running(settings) as running:
+        tasks = wait_for(lambda: running.service.ready and running.service._pipeline.tasks, "the service to be ready")
+        with monkeypatch.context() as patch:
+            patch.setattr(Outbox, "is_full", property(lambda _: True))
+            wait_for(lambda: len(running.service._paused) == 4, "reading to pause")
+            config = {**broker.config, **CLIENT, "partition.assignment.strategy": "cooperative-sticky"}
+            other = Consumer({**config, "group.id": settings.group})
+            other.subscribe([topic])
+            poll_until(lambda: len(other.assignment()) == 2 and len(tasks) == 2, "another member to get its share")
+        other.close()
+        wait_for(lambda: len(tasks) == 4, "the partitions to come back", 60)
+        for partition in range(4):
+            broker.produce(topic, readings(50, start=50 * partition), partition=partition)
+        assert sorted(numbers(broker.read(f"{topic}-scores", at_least=200))) == list(range(200))
+
+
+def test_a_late_generation_stops_reading_its_own_partition_alone(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = threading.Event()
+
+    class Late(ThreadPoolExecutor):
+        """Builds the first generation only once `built` is set, the others beside it."""
+
+        def __init__(self, _workers: int, thread_name_prefix: str) -> None:
+            super().__init__(2, thread_name_prefix)
+            self._waits = True
+
+        def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+            waits, self._waits = self._waits, False
+
+            def build() -> Any:
+                if waits:
+                    built.wait(60)
+                return fn(*args, **kwargs)
+
+            return super().submit(build)
+
+    monkeypatch.setattr(service, "ThreadPoolExecutor", Late)
+    monkeypatch.setattr(service, "LATE_RECORDS", 100)
+    topic = unique("sensors")
+    broker.create_topic(topic)
+    settings = make_settings(broker, topic, batch_size=16)
+    broker.produce(topic, readings(1000), partition=0)
+    with Running(settings) as running:
+        wait_for(lambda: running.service._paused == {0}, "the late partition to pause")
+        broker.produce(topic, readings(300, start=1000), partition=1)
+        assert len(broker.read(f"{topic}-scores", at_least=350)) == 350
+        built.set()
+        outputs = broker.read(f"{topic}-scores", at_least=1300)
+    assert sorted(numbers(outputs)) == list(range(1300))
+    assert [n for n in numbers(outputs) if n < 1000] == list(range(1000))
 
 
 def test_a_deleted_topic_leaves_the_service_alive_and_its_successor_is_read_from_the_beginning(
