@@ -101,9 +101,10 @@ def test_unknown_names_list_the_shipped_models(name: str) -> None:
         load_model(name)
 
 
-def test_unusable_device_is_refused() -> None:
+@pytest.mark.parametrize("device", ["cuda:99", "meta", "toaster"])
+def test_unusable_device_is_refused(device: str) -> None:
     with pytest.raises(ConfigError, match="cannot be used"):
-        load_model(device="cuda:99")
+        load_model(device=device)
 
 
 @pytest.mark.parametrize("name", shipped_models())
