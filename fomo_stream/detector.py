@@ -300,8 +300,8 @@ class Detector:
     def _begin(self) -> None:
         """The first generation: takes effect at once.
 
-        Its calibration is the context's rows twice: cross-scored by halves, which is honest but by a smaller context,
-        and leave-one-out, which ties a value that many rows share with itself.
+        Its calibration is the context's rows, scored twice: by the half they are not in, which is honest but a smaller
+        context, and leave-one-out, which ties a value that many rows share with itself. The higher score counts.
         """
         rows = self._reservoir.rows
         self._first_scores = cross_scores(self.model, rows)

@@ -27,7 +27,9 @@ class Blueprint:
     rows: Float  # (n, d)
     sketch: QuantileSketch  # a copy that nothing updates
     recent: Float  # (m, d) rows of the last records, which the generation scores for reference
-    older: Float  # scores of records before those, for reference as they were
+    older: (
+        Float  # scores of records before those, for reference as they were; first generation: cross-scores of `recent`
+    )
 
     def to_arrays(self, prefix: str) -> Snapshot:
         """Named arrays, for a snapshot."""
@@ -63,6 +65,8 @@ class Generation:
         """Encode the context and score the recent rows with it: the one expensive step of learning."""
         cache = encode_rows(model, blueprint.rows, blueprint.sketch.knots())
         recent = held_out_logits(model, cache, blueprint.rows, blueprint.recent)
+        if blueprint.number == 1:  # the same rows in both: cross-scored, and leave-one-out; the stricter counts
+            return cls(1, cache, np.sort(np.maximum(blueprint.older, recent)))
         return cls(blueprint.number, cache, np.sort(np.concatenate([blueprint.older, recent])))
 
 
