@@ -73,12 +73,8 @@ def test_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path: Path, mod
     assert_same(one, two)
 
 
-def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
-    """SIGKILL at any moment: what is on disk is whole, and the end is as if nothing had happened."""
-    config = replace(TINY, steps=30, log_every=5)
-    flags = ["--preset", "tiny", "--steps", "30", "--max-features", "5", "--batch", "2", "--context-min", "20"]
-    flags += ["--context-max", "40", "--queries", "16", "--set", "warmup=2", "--set", "save_every=0.3"]
-    flags += ["--device", "cpu", "--out", str(tmp_path / "killed"), "--set", "log_every=5", "--set", "lr=0.001"]
+def training_under_way(flags: list[str]) -> subprocess.Popen[str]:
+    """A training run in a process of its own that has logged its first steps."""
     process = subprocess.Popen(
         [sys.executable, "-m", "pretrain", "train", *flags],
         stderr=subprocess.PIPE,
@@ -89,6 +85,17 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
     for line in process.stderr:
         if line.startswith("step="):
             break
+    return process
+
+
+def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
+    """SIGKILL at any moment: what is on disk is whole, and the end is as if nothing had happened."""
+    config = replace(TINY, steps=30, log_every=5)
+    flags = ["--preset", "tiny", "--steps", "30", "--max-features", "5", "--batch", "2", "--context-min", "20"]
+    flags += ["--context-max", "40", "--queries", "16", "--set", "warmup=2", "--set", "save_every=0.3"]
+    flags += ["--device", "cpu", "--out", str(tmp_path / "killed"), "--set", "log_every=5", "--set", "lr=0.001"]
+    process = training_under_way(flags)
+    assert process.stderr is not None
     process.kill()
     process.wait()
     process.stderr.close()
@@ -112,16 +119,8 @@ def test_sigterm_saves_and_ends_cleanly(tmp_path: Path) -> None:
         "--set",
         "log_every=1",
     ]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pretrain", "train", *flags],
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[1],
-    )
+    process = training_under_way(flags)
     assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith("step="):
-            break
     process.terminate()
     process.stderr.read()
     process.stderr.close()
