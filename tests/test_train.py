@@ -20,10 +20,10 @@ from fomo_stream.checkpoint import load_model, read_metadata
 from fomo_stream.errors import CheckpointError, ConfigError, FomoError
 from fomo_stream.model import PRESETS as MODELS
 from fomo_stream.model import ModelConfig, ZeroShotModel
-from pretrain.__main__ import PRESETS, configuration, main
-from pretrain.__main__ import _parser as parser
+from pretrain.__main__ import main, parser
 from pretrain.evidence_pages import PageSource, evidence_page, logits_of_page
 from pretrain.mixture import BatchSource, DataConfig
+from pretrain.presets import PRESETS, configuration
 from pretrain.run_files import RunFiles, State, read_log
 from pretrain.train import TrainConfig, learning_rate, train
 

@@ -1,0 +1,37 @@
+"""`python -m pretrain export`: write the averaged weights of a run as a checkpoint to ship."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fomo_stream.checkpoint import save_model
+from fomo_stream.errors import CheckpointError
+from fomo_stream.model import PRESETS as MODELS
+from fomo_stream.model import ZeroShotModel
+from pretrain.run_files import RunFiles, read_log
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--out", type=Path, required=True, help="the checkpoint, a .safetensors file")
+    parser.add_argument("--step", type=int, help="weights kept after this many steps (the last)")
+
+
+def run(options: argparse.Namespace) -> int:
+    files = RunFiles(options.run)
+    config = files.read_config()
+    weights, step = files.weights(options.step)
+    model = ZeroShotModel(MODELS[config["model"]], name=options.out.stem)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise CheckpointError(f"{options.run} was trained with another version of the model: {error}") from None
+    log = [line for line in read_log(files.log) if line["step"] <= step]
+    summary = {"steps": step, "settings": config, "commit": files.commit(), "log": log[:1] + log[-1:]}
+    if log:
+        summary["seconds"] = log[-1]["seconds"]
+        summary["lowest_loss"] = min(line["loss"] for line in log)
+    save_model(model, options.out, training=summary)
+    print(f"wrote {options.out}: {config['model']} after {step} steps")
+    return 0
