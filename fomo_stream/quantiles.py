@@ -60,6 +60,16 @@ def fit_knots(rows: Tensor, n_knots: int = N_KNOTS) -> Knots:
     return Knots(values, levels, scale)
 
 
+def z_score_knots(rows: Tensor) -> Knots:
+    """Knots with which `to_normal` gives plain z-scores: one, at the mean, and straight tails from there.
+
+    rows: (..., n_rows, n_features), complete.
+    """
+    center = rows.mean(-2)
+    scale = constant_scale(center, rows.std(-2, correction=0), rows.shape[-2])
+    return Knots(center.unsqueeze(-1), torch.full((1,), 0.5, dtype=rows.dtype, device=rows.device), scale)
+
+
 def to_normal(rows: Tensor, knots: Knots) -> Tensor:
     """Map each feature to a standard normal through its empirical quantiles (paper, section 3.1; spec trap 1).
 

@@ -12,23 +12,22 @@ class, the mechanism, or in the features themselves. Everything is vectorised ov
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from pretrain.anomalies import Spoiled, spoil_features
+from pretrain.anomalies import Scene, spoil_features
+from pretrain.checks import check_weights
 from pretrain.draws import Draws
-from pretrain.marginals import MarginalConfig, to_raw
+from pretrain.mechanisms import NetworkConfig, another_mechanism, draw_rows, draw_world, observe, run
 from pretrain.prior import Batch, split
-
-ACTIVATIONS = 8  # kinds of nodes; each layer holds equally many of each, and a dataset prefers some kinds to others
-Range = tuple[float, float]
+from pretrain.table_prior import Tables, draw_kinds, draw_strength, odd_inliers, raw_tables, real_features
 
 
 @dataclass(frozen=True)
 class OutlierShares:
-    """How often each kind of outlier is drawn, relative to the others. The order is that of `kind` indices."""
+    """How often each kind of outlier is drawn, relative to the others."""
 
     inflated_causes: float = 0.06  # the root causes scatter more widely about their class
     hidden_class: float = 0.42  # a latent class that the inliers do not have
@@ -38,13 +37,18 @@ class OutlierShares:
     dependency: float = 0.03  # features taken from other rows
     spikes: float = 0.05  # one to three features far off
     clusters: float = 0.04  # groups of rows moved away together
+    local: float = 0.0  # displaced by a small multiple of the distance to the nearest inliers
+    perturbed: float = 0.0  # some features off by a little
+    contextual: float = 0.0  # some features as in another class
+    between: float = 0.0  # in the gap between two classes
+    far: float = 0.0  # beyond the farthest inlier
 
 
 KINDS = tuple(OutlierShares.__dataclass_fields__)
 
 
 @dataclass(frozen=True)
-class CausalConfig:
+class CausalConfig(NetworkConfig):
     """What the tables look like. A range is drawn from once per dataset, log-uniformly unless it says otherwise.
 
     Lengths are in standard deviations of the inliers. The defaults were set by comparing evidence profiles (which
@@ -52,300 +56,41 @@ class CausalConfig:
     tight classes of inliers, far from each row but not from the middle, so hidden classes and uniform noise lead.
     """
 
-    max_features: int = 100
-    min_features: int = 2
-    typical_features: float = 14.0  # median of the log-normal law of the number of features ...
-    feature_spread: float = 0.8  # ... and its standard deviation in logs
-    wide_share: float = 0.15  # datasets whose number of features is uniform up to the maximum instead
-    causes: tuple[int, int] = (2, 16)
-    layers: int = 3  # of the network; features may come from any of them
-    width: int = 32  # nodes per layer, a multiple of 8; which take part differs from dataset to dataset
-    connections: Range = (0.08, 0.8)  # share of a layer's inputs that a node reads
-    gain: Range = (0.5, 2.5)  # scale of what enters an activation
-    node_noise: Range = (0.005, 0.3)
-    measurement_noise: Range = (0.003, 0.25)
-    independent_share: float = 0.2  # uniform up to this share of the features are noise of their own
-    heavy_tails: float = 0.5  # share of datasets whose noise is heavy-tailed
-    single_class: float = 0.08  # share of datasets with one latent class; the others have 2 to `classes`
-    classes: int = 16
-    imbalance: float = 2.5  # the j-th class has weight j ** -U(0, imbalance)
-    separation: Range = (0.8, 5.0)  # of the latent classes
-    remoteness: float = 0.3  # standard deviation, in logs, of how far out the classes lie: a few lie far out
-    class_spread: Range = (0.1, 1.0)  # of a class in each cause, drawn anew for every class and cause
-    grouped: float = 0.6  # share of datasets in which rows come in groups of near-copies
-    groups: tuple[int, int] = (12, 512)
-    likeness: Range = (0.5, 0.995)  # uniform: correlation of the noise within a group
-    odd_inliers: Range = (0.001, 0.05)  # share of inliers with a few extreme features of their own
     shares: OutlierShares = field(default_factory=OutlierShares)
-    mixed_kinds: float = 0.35  # share of datasets with two or three kinds of outliers instead of one
-    strength: Range = (1.5, 10.0)  # factor by which outliers exceed what is usual
-    row_strength: float = 0.4  # standard deviation, in logs, of the strength of the rows of one dataset
-    hidden: float = 0.2  # uniform up to this share of a dataset's outliers cannot be told from inliers
-    strangers: float = 0.5  # of the grouped datasets, the share whose outliers belong to groups of their own
-    marginals: MarginalConfig = field(default_factory=MarginalConfig)
-    contamination: float = 0.0  # share of the context rows that are outliers
 
-
-@dataclass
-class _World:
-    """The mechanisms of B datasets: R causes, L layers of H nodes, P = R + L * H nodes in all, D features."""
-
-    centers: Tensor  # (B, C + 1, R); the last class is the hidden one
-    scales: Tensor  # (B, C + 1, R)
-    laws: Tensor  # (B, R) which distribution a cause follows within its class
-    weights: list[Tensor]  # L of (B, R + H, H)
-    gains: Tensor  # (B, L, 1, H)
-    biases: Tensor  # (B, L, 1, H)
-    noise: Tensor  # (B, 1, L * H)
-    uneven: Tensor  # (B, 1, 1) how much noise grows with a node's input
-    tails: Tensor  # (B, 1, 1) how heavy the tails of noise are; 0 = normal
-    nodes: Tensor  # (B, D) the node that a feature shows
-    own_noise: Tensor  # (B, 1, D) measurement noise relative to the node's deviation
-    n_features: Tensor  # (B,)
-
-
-@dataclass
-class _Rows:
-    """Which class the rows belong to, and all randomness that goes into them."""
-
-    classes: Tensor  # (B, N)
-    noise: Tensor  # (B, N, P)
-    own_noise: Tensor  # (B, N, D)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_weights("shares", self.shares)
 
 
 def causal_batch(config: CausalConfig, draws: Draws, datasets: int, context: int, queries: int) -> Batch:
     """Fresh datasets from the causal prior, split into context and queries."""
-    inliers = context + queries // 2
-    outliers = queries - queries // 2 + round(config.contamination * context)
-    world = _draw_world(config, draws, datasets)
-    usual, unusual = _draw_rows(config, draws, world, inliers, outliers)
-    kind = _draw_kinds(config, draws, datasets, outliers)
-    strength = _draw_strength(config, draws, datasets, outliers)
+    tables = causal_tables(config, draws, datasets, context + queries // 2, queries - queries // 2)
+    return split(tables.inliers, tables.outliers, tables.n_features, draws, context, queries)
+
+
+def causal_tables(config: CausalConfig, draws: Draws, datasets: int, inliers: int, outliers: int) -> Tables:
+    """Fresh datasets of so many inliers and outliers each."""
+    world = draw_world(config, draws, datasets)
+    usual, unusual = draw_rows(config, draws, world, inliers, outliers)
+    of_kind = draw_kinds(config, config.shares, draws, datasets, outliers)
+    strength = draw_strength(config, draws, datasets, outliers)
 
     # Outliers by what happens to them inside the network
-    inside = KINDS.index
-    unusual.classes = torch.where(kind == inside("hidden_class"), config.classes, unusual.classes)
-    boost = torch.where(kind == inside("inflated_causes"), strength, 1.0)
+    if "hidden_class" in of_kind:
+        unusual.classes = torch.where(of_kind["hidden_class"], config.classes, unusual.classes)
+    as_usual = torch.ones(1, 1, device=draws.device)
+    boost = torch.where(of_kind["inflated_causes"], strength, 1.0) if "inflated_causes" in of_kind else as_usual
     stats: list[tuple[Tensor, Tensor]] = []
-    pool = _run(world, usual, torch.ones(1, 1, device=draws.device), stats)
-    strange = _run(world, unusual, boost, stats)
-    other = _run(_another_mechanism(draws, world, strength), unusual, boost, stats)
-    strange = torch.where((kind == inside("mechanism"))[..., None], other, strange)
+    pool = run(world, usual, as_usual, stats)
+    strange = run(world, unusual, boost, stats)
+    if "mechanism" in of_kind:
+        other = run(another_mechanism(draws, world, strength), unusual, boost, stats)
+        strange = torch.where(of_kind["mechanism"][..., None], other, strange)
 
-    normal, strange = _observe(world, pool, usual, strange, unusual)
-    normal = _odd_inliers(config, draws, normal)
+    normal, strange = observe(world, pool, usual, strange, unusual)
+    normal = odd_inliers(config, draws, normal)
     # Outliers by what happens to the features that are seen
-    real = torch.arange(config.max_features, device=draws.device) < world.n_features[:, None]
-    spoiled = Spoiled({name: kind == i for i, name in enumerate(KINDS)}, strength, real)
-    strange = spoil_features(strange, unusual.classes, normal, usual.classes, spoiled, draws)
-
-    rows = to_raw(torch.cat([normal, strange], 1), inliers, config.marginals, draws) * real[:, None]
-    normal, strange = rows[:, :inliers], rows[:, inliers:]
-    return split(normal, strange, world.n_features, draws, context, queries, config.contamination)
-
-
-def _draw_world(config: CausalConfig, draws: Draws, datasets: int) -> _World:
-    b, layers, width = datasets, config.layers, config.width
-    most_causes, most = config.causes[1], config.max_features
-    wide = draws.chance(config.wide_share, b)
-    typical = config.typical_features * (draws.normal(b) * config.feature_spread).exp()
-    n_features = torch.where(wide, draws.uniform(b, low=config.min_features, high=most + 1), typical)
-    n_features = n_features.long().clamp(config.min_features, most)
-
-    causes = draws.log_uniform(b, low=config.causes[0], high=most_causes + 0.99).long()
-    is_cause = (torch.arange(most_causes, device=draws.device) < causes[:, None]).float()
-    classes = config.classes + 1
-    apart = draws.log_uniform(b, 1, 1, low=config.separation[0], high=config.separation[1])
-    apart = apart * (draws.normal(b, classes, 1) * config.remoteness).exp()
-    centers = draws.normal(b, classes, most_causes) * apart * draws.chance(0.7, b, 1, most_causes)
-    scales = draws.log_uniform(b, classes, most_causes, low=config.class_spread[0], high=config.class_spread[1])
-
-    kinds, taken = _node_preferences(draws, b, layers, width)
-    connected = draws.log_uniform(b, 1, 1, low=config.connections[0], high=config.connections[1])
-    weights = []
-    for layer in range(layers):
-        before = taken[:, layer - 1] if layer else torch.zeros_like(taken[:, 0])
-        source = torch.cat([is_cause, before], 1)[..., None]
-        present = draws.chance(connected, b, most_causes + width, width)
-        weights.append(draws.normal(b, most_causes + width, width) * present * source)
-
-    direct = draws.uniform(b, 1, high=1.0).square() * 0.7  # share of features that show a root cause
-    shallow = draws.log_uniform(b, layers, 1, low=0.1, high=1.0)
-    popular = draws.normal(b, most_causes + layers * width).exp()
-    inner = (taken * kinds * shallow).flatten(1)
-    shown = torch.cat([is_cause * direct / is_cause.sum(1, True), inner * (1 - direct) / inner.sum(1, True)], 1)
-    nodes = draws.category(shown * popular + 1e-9, b, most)
-
-    measured = draws.log_uniform(b, 1, 1, low=config.measurement_noise[0], high=config.measurement_noise[1])
-    own_noise = measured * draws.log_uniform(b, 1, most, low=0.5, high=2.0)
-    independent = draws.chance(draws.uniform(b, 1, 1).square() * config.independent_share, b, 1, most)
-    noise = draws.log_uniform(b, 1, 1, low=config.node_noise[0], high=config.node_noise[1])
-    return _World(
-        centers=centers,
-        scales=scales,
-        laws=draws.integers(0, 4, b, most_causes),
-        weights=weights,
-        gains=draws.log_uniform(b, layers, 1, width, low=config.gain[0], high=config.gain[1]),
-        biases=draws.normal(b, layers, 1, width) * 0.7,
-        noise=noise * draws.log_uniform(b, 1, layers * width, low=0.3, high=3.0),
-        uneven=draws.uniform(b, 1, 1) * draws.chance(0.3, b, 1, 1),
-        tails=draws.uniform(b, 1, 1, low=0.2, high=1.0) * draws.chance(config.heavy_tails, b, 1, 1),
-        nodes=nodes,
-        own_noise=torch.where(independent, 100.0, own_noise),
-        n_features=n_features,
-    )
-
-
-def _node_preferences(draws: Draws, b: int, layers: int, width: int) -> tuple[Tensor, Tensor]:
-    """How much a dataset likes each node's kind (B, L, H), and which nodes take part at all (B, L, H), 0 or 1."""
-    # in the order of `_activate`; sine last and least, because it hides whatever leaves the usual range
-    usual = torch.tensor([1.0, 0.7, 0.6, 0.4, 0.4, 0.3, 0.3, 0.1], device=draws.device)
-    liked = usual * draws.uniform(b, 1, ACTIVATIONS).pow(3).clamp_min(1e-3)
-    kinds = (liked / liked.amax(-1, keepdim=True)).expand(b, layers, ACTIVATIONS)
-    kinds = kinds.repeat_interleave(width // ACTIVATIONS, -1)
-    taken = draws.chance((2 * kinds).clamp(0.05, 1.0), b, layers, width).float()
-    taken[..., 0] = 1.0  # never an empty layer
-    return kinds, taken
-
-
-def _draw_rows(config: CausalConfig, draws: Draws, world: _World, inliers: int, outliers: int) -> tuple[_Rows, _Rows]:
-    """Classes and noise of inliers and outliers; rows of one group share their class and much of their noise."""
-    b, total = len(world.nodes), inliers + outliers
-    nodes = world.centers.shape[-1] + world.noise.shape[-1]
-    groups = draws.log_uniform(b, 1, low=config.groups[0], high=config.groups[1])
-    grouped = draws.chance(config.grouped, b, 1)
-    groups = torch.where(grouped, groups, float(config.groups[1])).long()
-    likeness = draws.uniform(b, 1, low=config.likeness[0], high=config.likeness[1]) * grouped
-
-    count = torch.where(
-        draws.chance(config.single_class, b, 1),
-        1.0,
-        draws.log_uniform(b, 1, low=2.0, high=config.classes + 0.99).floor(),
-    )
-    rank = torch.arange(1, config.classes + 1, device=draws.device)
-    share = rank ** -(draws.uniform(b, 1) * config.imbalance) * (rank <= count)
-
-    spare = config.groups[1]  # groups from here on belong to outliers only
-    class_of = draws.category(share, b, 2 * spare)
-    group = draws.integers(0, groups - 1, b, total)
-    strangers = draws.chance(config.strangers, b, 1) & grouped
-    group[:, inliers:] += torch.where(strangers, spare, 0)
-    classes = class_of.gather(1, group)
-    shared = draws.normal(b, 2 * spare, nodes).gather(1, group[..., None].expand(-1, -1, nodes))
-    mix = likeness[..., None]
-    noise = draws.normal(b, total, nodes) * (1 - mix.square()).sqrt() + shared * mix
-    own = draws.normal(b, total, world.nodes.shape[1]) * (1 - mix.square()).sqrt()
-    own = own * (world.tails * draws.normal(*own.shape)).exp()
-    return (
-        _Rows(classes[:, :inliers], noise[:, :inliers], own[:, :inliers]),
-        _Rows(classes[:, inliers:], noise[:, inliers:], own[:, inliers:]),
-    )
-
-
-def _draw_kinds(config: CausalConfig, draws: Draws, datasets: int, outliers: int) -> Tensor:
-    """(B, m) index into KINDS: one kind per dataset, or a mixture of up to three."""
-    palette = draws.category(astuple(config.shares), datasets, 3)
-    pick = draws.integers(0, 2, datasets, outliers)
-    pick = torch.where(draws.chance(config.mixed_kinds, datasets, 1), pick, 0)
-    return palette.gather(1, pick)
-
-
-def _draw_strength(config: CausalConfig, draws: Draws, datasets: int, outliers: int) -> Tensor:
-    """(B, m) factor >= 0 by which an outlier exceeds what is usual; those near 1 cannot be told from inliers."""
-    strength = draws.log_uniform(datasets, 1, low=config.strength[0], high=config.strength[1])
-    strength = strength * (draws.normal(datasets, outliers) * config.row_strength).exp()
-    hidden = draws.chance(draws.uniform(datasets, 1).square() * config.hidden, datasets, outliers)
-    return torch.where(hidden, 1.0, strength)
-
-
-def _causes(world: _World, rows: _Rows, boost: Tensor) -> Tensor:
-    """(B, N, R) root causes: the class's centre plus its scatter, times `boost` (B, N) or (1, 1)."""
-    r = world.centers.shape[-1]
-    e = rows.noise[..., :r]
-    laws = (
-        e,
-        torch.erf(e * 0.7071) * 1.73,
-        e.sign() * e.abs().pow(1.5),
-        e * (0.6 * e.abs()).exp() * 0.5,
-        (e.clamp_max(6.0) * 0.7).exp() - 1.2,
-    )
-    scatter = torch.zeros_like(e)
-    for i, values in enumerate(laws):
-        scatter = torch.where((world.laws == i)[:, None], values, scatter)
-    index = rows.classes[..., None].expand(-1, -1, r)
-    return world.centers.gather(1, index) + scatter * world.scales.gather(1, index) * boost[..., None]
-
-
-def _run(world: _World, rows: _Rows, boost: Tensor, stats: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """Run rows through the network: (B, N, P) values of the causes and of every node.
-
-    `stats` holds each layer's location and scale. Empty, it is filled from these rows, which must be the inliers; later
-    calls use it, so that an outlier goes through the very same mechanism.
-    """
-    fit = not stats
-    causes = _causes(world, rows, boost)
-    width = world.weights[0].shape[-1]
-    noise = rows.noise[..., causes.shape[-1] :]
-    noise = noise * (world.tails * noise.flip(-1)).exp() * world.noise
-    values, last = [causes], causes.new_zeros(*causes.shape[:2], width)
-    for i, weight in enumerate(world.weights):
-        inputs = torch.bmm(torch.cat([causes, last], -1), weight)
-        if fit:
-            stats.append((inputs.mean(1, True), inputs.std(1, keepdim=True).clamp_min(1e-2)))
-        location, scale = stats[i]
-        inputs = (inputs - location) / scale * world.gains[:, i] + world.biases[:, i]
-        here = noise[..., i * width : (i + 1) * width] * (1 + world.uneven * (inputs.abs() - 1))
-        last = (_activate(inputs) + here).clamp(-1e3, 1e3)
-        values.append(last)
-    return torch.cat(values, -1)
-
-
-def _activate(x: Tensor) -> Tensor:
-    """One kind of activation for each eighth of the nodes (last axis)."""
-    a, b, c, d, e, f, g, h = x.chunk(ACTIVATIONS, -1)
-    return torch.cat(
-        [
-            a,
-            torch.tanh(b),
-            c.relu(),
-            d.abs(),
-            e.clamp_max(3.0).exp() * 0.5 + (e - 3.0).relu() * 10,
-            (f > 0).to(x.dtype),
-            g.square().clamp_max(1e3),
-            torch.sin(2 * h),
-        ],
-        -1,
-    )
-
-
-def _another_mechanism(draws: Draws, world: _World, strength: Tensor) -> _World:
-    """The same world with new weights and a shifted bias in part of the nodes of every layer."""
-    b, layers = world.gains.shape[:2]
-    width = world.gains.shape[-1]
-    changed = draws.chance(draws.uniform(b, 1, 1, 1, low=0.1, high=0.7), b, layers, 1, width)
-    size = strength.mean(1)[:, None, None] / 3
-    weights = [
-        torch.where(changed[:, i], w[:, :, draws.order(width)] * (0.5 + size), w) for i, w in enumerate(world.weights)
-    ]
-    shift = draws.normal(b, layers, 1, width) * size[..., None]
-    return replace(world, weights=weights, biases=torch.where(changed, world.biases + shift, world.biases))
-
-
-def _observe(world: _World, pool: Tensor, usual: _Rows, strange: Tensor, unusual: _Rows) -> tuple[Tensor, Tensor]:
-    """Features (B, N, D) of inliers and outliers in standard deviations of the inliers, with measurement noise."""
-    location, scale = pool.mean(1, True), pool.std(1, keepdim=True).clamp_min(1e-3)
-    size = (1 + world.own_noise.square()).sqrt()
-    seen = []
-    for values, rows in ((pool, usual), (strange, unusual)):
-        index = world.nodes[:, None].expand(-1, values.shape[1], -1)
-        features = ((values - location) / scale).gather(2, index)
-        seen.append((features + rows.own_noise * world.own_noise) / size)
-    return seen[0], seen[1]
-
-
-def _odd_inliers(config: CausalConfig, draws: Draws, rows: Tensor) -> Tensor:
-    """Give a few inliers extreme values in a few features, as real tables do: not every extreme is an outlier."""
-    b, n, d = rows.shape
-    share = draws.log_uniform(b, 1, 1, low=config.odd_inliers[0], high=config.odd_inliers[1])
-    odd = draws.chance(share, b, n, 1) & draws.chance(2.0 / d, b, n, d)
-    return torch.where(odd, rows + draws.normal(b, n, d) * 4 * draws.normal(b, n, d).exp(), rows)
+    real = real_features(world.n_features, config.max_features)
+    scene = Scene(strange, unusual.classes, normal, usual.classes, config.classes + 1, strength, real)
+    return raw_tables(config, draws, normal, spoil_features(scene, of_kind, draws), world.n_features)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from pretrain.checks import check_weights
 from pretrain.draws import Draws
 
+MOST_CODES = 20  # values of a categorical column
 LIMIT = 1e6  # of a column before it gets its unit
 
 
@@ -26,32 +29,34 @@ class MarginalConfig:
     binary: float = 0.12
     zero_inflated: float = 0.15
     mostly_constant: float = 0.08
+    categorical: float = 0.0  # integer codes without order, some of them rare
+    saturated: float = 0.0  # a sensor that does not go below or above some value
 
-    @property
-    def warps(self) -> tuple[float, ...]:
-        return (self.plain, self.sinh_arcsinh, self.exponential, self.power, self.logistic)
+    def __post_init__(self) -> None:
+        check_weights("marginals", self, WARPS)
+        check_weights("marginals", self, GRAINS)
 
-    @property
-    def grains(self) -> tuple[float, ...]:
-        return (self.continuous, self.rounded, self.binary, self.zero_inflated, self.mostly_constant)
+
+WARPS = ("plain", "sinh_arcsinh", "exponential", "power", "logistic")  # the order of `_warped`
+GRAINS = ("continuous", "rounded", "binary", "zero_inflated", "mostly_constant", "categorical", "saturated")
 
 
 def to_raw(rows: Tensor, inliers: int, config: MarginalConfig, draws: Draws) -> Tensor:
     """Warp, coarsen and scale columns. rows: (B, N, D) in standard deviations, the first `inliers` rows being inliers.
 
-    Returns raw values of the same shape, finite. Every step is monotone in each column but for the rounding.
+    Returns raw values of the same shape, finite. Every step is monotone in each column but for categorical codes.
     """
     b, _, d = rows.shape
     rows = rows.clamp(-100.0, 100.0)
-    rows = _standardised(_warped(rows, _tastes(config.warps, b, d, draws), draws), inliers)
-    rows = _coarsened(rows, _tastes(config.grains, b, d, draws), draws)
+    rows = _standardised(_warped(rows, tastes([getattr(config, w) for w in WARPS], b, d, draws), draws), inliers)
+    rows = _coarsened(rows, config, draws)
     rows = rows.clamp(-LIMIT, LIMIT)
     unit = draws.log_uniform(b, 1, d, low=1e-2, high=1e3)
     offset = draws.normal(b, 1, d) * 3 * draws.chance(0.5, b, 1, d)
     return (rows + offset) * unit
 
 
-def _tastes(weights: tuple[float, ...], b: int, d: int, draws: Draws) -> Tensor:
+def tastes(weights: Sequence[float], b: int, d: int, draws: Draws) -> Tensor:
     """(B, 1, D) which kind each column is; a dataset multiplies the weights by factors of its own."""
     own = torch.tensor(weights, device=draws.device) * (1.5 * draws.normal(b, len(weights))).exp()
     return draws.category(own, b, d)[:, None]
@@ -71,25 +76,50 @@ def _warped(x: Tensor, kind: Tensor, draws: Draws) -> Tensor:
         x.sign() * x.abs().pow(power),
         torch.sigmoid(x * 1.5 * rate),
     )
-    return _choose(warps, kind)
+    return choose(warps, kind)
 
 
-def _coarsened(x: Tensor, kind: Tensor, draws: Draws) -> Tensor:
+def _coarsened(x: Tensor, config: MarginalConfig, draws: Draws) -> Tensor:
     b, _, d = x.shape
     steps = draws.log_uniform(b, 1, d, low=0.7, high=20.0)
     edge = draws.normal(b, 1, d)
     wide = draws.uniform(b, 1, d, low=0.8, high=3.0)
-    grains = (
-        x,
-        (x * steps).round() / steps,
-        (x > edge).to(x.dtype),
-        (x - edge).relu(),
-        torch.where(x.abs() > wide, x, 0.0),
-    )
-    return _choose(grains, kind)
+    grains: dict[str, Callable[[], Tensor]] = {
+        "continuous": lambda: x,
+        "rounded": lambda: (x * steps).round() / steps,
+        "binary": lambda: (x > edge).to(x.dtype),
+        "zero_inflated": lambda: (x - edge).relu(),
+        "mostly_constant": lambda: torch.where(x.abs() > wide, x, 0.0),
+        "categorical": lambda: _codes(x, draws),
+        "saturated": lambda: _saturated(x, draws),
+    }
+    weights = [getattr(config, grain) for grain in GRAINS]
+    kind = tastes(weights, b, d, draws)
+    return choose([grains[grain]() if w else x for grain, w in zip(GRAINS, weights, strict=True)], kind)
 
 
-def _choose(versions: tuple[Tensor, ...], kind: Tensor) -> Tensor:
+def _codes(x: Tensor, draws: Draws) -> Tensor:
+    """Each column cut into 2 to MOST_CODES intervals, some of them rare, whose codes 0, 1, ... are in no order."""
+    b, _, d = x.shape
+    count = draws.log_uniform(b, 1, d, low=2.0, high=MOST_CODES + 0.99).floor()
+    skew = draws.log_uniform(b, 1, d, low=0.5, high=4.0)
+    interval = (torch.special.ndtr(x).pow(skew) * count).floor().minimum(count - 1).long()
+    absent = torch.arange(MOST_CODES, device=x.device)[:, None] >= count
+    code_of = (draws.uniform(b, MOST_CODES, d) + absent.to(x.dtype)).argsort(1).argsort(1)
+    return code_of.gather(1, interval).to(x.dtype)
+
+
+def _saturated(x: Tensor, draws: Draws) -> Tensor:
+    """Each column held between bounds, or below or above one only."""
+    b, _, d = x.shape
+    side = draws.integers(0, 2, b, 1, d)
+    reach = draws.uniform(2, b, 1, d, low=0.3, high=2.0)
+    low, high = torch.where(side == 0, -LIMIT, -reach[0]), torch.where(side == 1, LIMIT, reach[1])
+    return x.clamp(low, high)
+
+
+def choose(versions: Sequence[Tensor], kind: Tensor) -> Tensor:
+    """Where `kind` is i, the i-th version."""
     result = versions[0]
     for i, version in enumerate(versions[1:], 1):
         result = torch.where(kind == i, version, result)

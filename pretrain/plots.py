@@ -1,11 +1,12 @@
-"""The loss curve of a run as a picture. matplotlib is optional: without it there is no picture, and nothing fails."""
+"""Loss curves and ablations as pictures. matplotlib is optional: without it there is no picture, and nothing fails."""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from pretrain.run_files import read_log
+from pretrain.run_files import read_log, replace_file
 
 
 def plot_losses(log: Path, target: Path) -> bool:
@@ -13,14 +14,10 @@ def plot_losses(log: Path, target: Path) -> bool:
     lines = read_log(log)
     if not lines:
         return False
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
+    figure = _figure(7, 4)
+    if figure is None:
         return False
     steps = [line["step"] for line in lines]
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    FigureCanvasAgg(figure)
     left = figure.add_subplot()
     left.plot(steps, [line["loss"] for line in lines], color="tab:blue")
     left.set_xlabel("step")
@@ -28,7 +25,43 @@ def plot_losses(log: Path, target: Path) -> bool:
     right = left.twinx()
     right.plot(steps, [line["auroc"] for line in lines], color="tab:orange")
     right.set_ylabel("AUROC on synthetic data", color="tab:orange")
-    beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    figure.savefig(beside, format="png", dpi=120)
-    os.replace(beside, target)
+    _save(figure, target)
     return True
+
+
+def plot_panels(
+    labels: Sequence[str],
+    panels: Mapping[str, tuple[Sequence[float], Sequence[float] | None]],
+    target: Path,
+    title: str,
+) -> bool:
+    """One panel a quantity, one point a label; panels: by name, values and their deviations. False as above."""
+    figure = _figure(3.2 * len(panels), 3.6)
+    if figure is None:
+        return False
+    figure.suptitle(title)
+    for axes, (name, (values, errors)) in zip(
+        figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
+    ):
+        axes.errorbar(range(len(labels)), values, yerr=errors, marker="o", capsize=3, color="tab:blue")
+        axes.set_xticks(range(len(labels)), labels, rotation=30, ha="right")
+        axes.set_title(name, fontsize="medium")
+        axes.grid(alpha=0.3)
+    _save(figure, target)
+    return True
+
+
+def _figure(width: float, height: float) -> Any:
+    """An empty figure (inches), or None without matplotlib."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        return None
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _save(figure: Any, target: Path) -> None:
+    replace_file(target, lambda path: figure.savefig(path, format="png", dpi=120))

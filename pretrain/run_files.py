@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,47 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from fomo_stream.errors import CheckpointError, ConfigError
 
 FORMAT = "fomo-pretrain-1"
+FREE = {  # settings that may differ when a run is resumed
+    "steps", "minutes", "log_every", "save_every", "keep_every", "best_every", "precision", "compile"
+}  # fmt: skip
 
 
 def as_json(config: Any) -> dict[str, Any]:
     """A configuration as it looks after a trip through JSON, so that it can be compared with one that was read."""
     read: dict[str, Any] = json.loads(json.dumps(asdict(config)))
     return read
+
+
+def _completed(saved: dict[str, Any], settings: Any) -> dict[str, Any]:
+    """A saved configuration as this version would have written it: settings that it does not know have their defaults,
+    and those that are no more are left out if they were off."""
+    known = {entry.name: entry for entry in fields(settings)}
+    found = {name: value for name, value in saved.items() if name in known or value}
+    for name, entry in known.items():
+        now = getattr(settings, name)
+        if name not in found:
+            default: Any = entry.default if entry.default_factory is MISSING else entry.default_factory()
+            found[name] = as_json(default) if is_dataclass(default) else json.loads(json.dumps(default))
+        elif is_dataclass(now) and isinstance(found[name], dict):
+            found[name] = _completed(found[name], now)
+    return found
+
+
+def _differences(first: dict[str, Any], second: dict[str, Any], where: str = "") -> list[str]:
+    """Paths of the settings that differ."""
+    found = []
+    for name in sorted(first.keys() | second.keys()):
+        one, two = first.get(name), second.get(name)
+        if isinstance(one, dict) and isinstance(two, dict):
+            found += _differences(one, two, f"{where}{name}.")
+        elif one != two:
+            found.append(f"{where}{name}")
+    return found
 
 
 @dataclass
@@ -46,17 +78,30 @@ class State:
         if not trained:
             raise ConfigError(f"--freeze {frozen} leaves nothing to train")
         average = {name: value.detach().clone() for name, value in model.state_dict().items()}
-        return cls(model, torch.optim.AdamW(trained, weight_decay=0.0), trained, average)
+        # fused: it can leave a step out without the host having to know
+        return cls(model, torch.optim.AdamW(trained, weight_decay=0.0, fused=True), trained, average)
+
+    def update(self, lr: float, weight_decay: float, ema: float, good: Tensor) -> None:
+        """One step of the optimiser, unless `good` (a bool on the device) is false, and of the moving average."""
+        for group in self.optimizer.param_groups:
+            group["lr"], group["weight_decay"] = lr, weight_decay
+        self.optimizer.found_inf = (~good).float()  # type: ignore[attr-defined]  # as torch.amp.GradScaler sets it
+        self.optimizer.step()
+        self.update_average(ema)
 
     def update_average(self, decay: float) -> None:
         """Early on the average is over fewer steps than `decay` says, or the start would linger in it."""
         decay = min(decay, (1 + self.step) / (10 + self.step)) if decay else 0.0
-        with torch.no_grad():
-            for name, value in self.model.state_dict().items():
-                if value.is_floating_point():
-                    self.average[name].lerp_(value, 1 - decay)
-                else:
-                    self.average[name].copy_(value)
+        weights = self.model.state_dict()
+        floats = [name for name, value in weights.items() if value.is_floating_point()]
+        follow = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+        follow([self.average[name] for name in floats], [weights[name] for name in floats], None)
+        for name in weights.keys() - set(floats):
+            self.average[name].copy_(weights[name])
+
+    def averaged(self) -> dict[str, Tensor]:
+        """The moving average, on the CPU."""
+        return {name: value.detach().cpu().contiguous().clone() for name, value in self.average.items()}
 
     def tensors(self) -> dict[str, Tensor]:
         """All of it, by name, on the CPU."""
@@ -70,20 +115,19 @@ class State:
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Become what `tensors` gave."""
         try:
-            self.model.load_state_dict(_below("model.", tensors))
+            self.model.load_state_dict(below("model.", tensors))
         except RuntimeError as error:
             raise CheckpointError(f"the run was saved by another version of the model: {error}") from None
-        for name, value in _below("average.", tensors).items():
+        for name, value in below("average.", tensors).items():
             self.average[name].copy_(value)
         for i, parameter in enumerate(self.trained):
-            moments = _below(f"optimizer.{i}.", tensors)
-            if moments:  # the step count stays on the CPU, as the optimiser itself keeps it
-                self.optimizer.state[parameter] = {
-                    key: value if key == "step" else value.to(parameter.device) for key, value in moments.items()
-                }
+            moments = below(f"optimizer.{i}.", tensors)
+            if moments:
+                self.optimizer.state[parameter] = {key: value.to(parameter.device) for key, value in moments.items()}
 
 
-def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin with `prefix`, under the rest of their names."""
     return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
 
 
@@ -110,22 +154,27 @@ class RunFiles:
         self.source = directory / "commit.txt"
         self.log = directory / "log.jsonl"
         self.plot = directory / "loss.png"
+        self.best = directory / "best.safetensors"
 
-    def claim(self, config: dict[str, Any]) -> None:
-        """Write the configuration, or check that it is the one the run began with (its length may change)."""
+    def claim(self, settings: Any) -> None:
+        """Write the configuration (a dataclass), or check that it is the one the run began with.
+
+        What may change: how long the run is, what it keeps, how it is computed; and settings that did not exist when
+        it began have their defaults.
+        """
         self.directory.mkdir(parents=True, exist_ok=True)
+        config = as_json(settings)
         if self.state.exists():
-            before = self.read_config()
-            free = {"steps", "minutes", "log_every", "save_every", "keep_every"}
-            other = sorted(k for k in config if k not in free and config[k] != before.get(k))
+            before = _completed(self.read_config(), settings)
+            other = [path for path in _differences(before, config) if path not in FREE]
             if other:
                 raise ConfigError(
                     f"{self.directory} holds a run with another {', '.join(other)};"
                     " choose another --out or the same flags"
                 )
         else:
-            _replace(self.source, lambda path: _write_text(path, source_commit() + "\n"))
-        _replace(self.config, lambda path: _write_text(path, json.dumps(config, indent=1) + "\n"))
+            replace_file(self.source, lambda path: _write_text(path, source_commit() + "\n"))
+        replace_file(self.config, lambda path: _write_text(path, json.dumps(config, indent=1) + "\n"))
 
     def commit(self) -> str:
         """The commit that the run began with, or `unknown`."""
@@ -142,25 +191,26 @@ class RunFiles:
     def save(self, state: State) -> None:
         metadata = {"format": FORMAT, "step": str(state.step), "elapsed": repr(state.elapsed)}
         tensors = state.tensors()
-        _replace(self.state, lambda path: save_file(tensors, path, metadata))
+        replace_file(self.state, lambda path: save_file(tensors, path, metadata))
 
     def load(self, state: State) -> bool:
         """Restore the state and cut the log back to it; False where the run has not saved anything yet."""
         if not self.state.exists():
-            _replace(self.log, lambda path: _write_text(path, ""))
+            replace_file(self.log, lambda path: _write_text(path, ""))
+            self.best.unlink(missing_ok=True)
             return False
-        tensors, metadata = _read(self.state)
+        tensors, metadata = read_tensors(self.state)
         state.restore(tensors)
         state.step, state.elapsed = int(metadata["step"]), float(metadata["elapsed"])
         kept = [line for line in read_log(self.log) if line["step"] <= state.step]
-        _replace(self.log, lambda path: _write_text(path, "".join(json.dumps(line) + "\n" for line in kept)))
+        replace_file(self.log, lambda path: _write_text(path, "".join(json.dumps(line) + "\n" for line in kept)))
         return True
 
     def load_weights(self, state: State) -> list[str]:
         """Take over this run's averaged weights where names and shapes match; returns the names."""
         if not self.state.exists():
             raise CheckpointError(f"{self.directory} has no saved weights to start from")
-        weights = _below("average.", _read(self.state)[0])
+        weights = below("average.", read_tensors(self.state)[0])
         mine = state.model.state_dict()
         shared = {n: w for n, w in weights.items() if n in mine and mine[n].shape == w.shape}
         if not shared:
@@ -173,15 +223,41 @@ class RunFiles:
     def weights(self, step: int | None = None) -> tuple[dict[str, Tensor], int]:
         """Averaged weights, and after how many steps: the last saved ones, or those kept after `step`."""
         if step is None:
-            tensors, metadata = _read(self.state)
-            return _below("average.", tensors), int(metadata["step"])
-        return _read(self._kept(step))[0], step
+            tensors, metadata = read_tensors(self.state)
+            return below("average.", tensors), int(metadata["step"])
+        return read_tensors(self._kept(step))[0], step
 
     def keep_weights(self, state: State) -> None:
         """Save the averaged weights under the number of the step."""
-        weights = {name: value.cpu().contiguous().clone() for name, value in state.average.items()}
         metadata = {"format": FORMAT, "step": str(state.step)}
-        _replace(self._kept(state.step), lambda path: save_file(weights, path, metadata))
+        replace_file(self._kept(state.step), lambda path: save_file(state.averaged(), path, metadata))
+
+    def keep_best(self, state: State, every: int) -> None:
+        """Save the averaged weights if the mean loss in the log's last `every` steps is the lowest so far."""
+        loss = mean_loss(read_log(self.log), state.step - every, state.step)
+        if loss is None or (self.best.exists() and loss >= float(read_tensors(self.best)[1]["loss"])):
+            return
+        metadata = {"format": FORMAT, "step": str(state.step), "loss": repr(loss)}
+        replace_file(self.best, lambda path: save_file(state.averaged(), path, metadata))
+
+    def lowest_loss(self) -> tuple[dict[str, Tensor], int]:
+        """Averaged weights where the training loss was lowest, and after how many steps that was.
+
+        Without `best_every` they are chosen among the weights that `keep_every` kept, by the log lines before each.
+        """
+        if self.best.exists():
+            tensors, metadata = read_tensors(self.best)
+            return tensors, int(metadata["step"])
+        steps = sorted(int(path.stem.partition("-")[2]) for path in self.directory.glob("weights-*.safetensors"))
+        log, found = read_log(self.log), []
+        for before, step in zip([0, *steps], steps, strict=False):
+            loss = mean_loss(log, before, step)
+            found += [] if loss is None else [(loss, step)]
+        if not found:
+            raise CheckpointError(
+                f"{self.directory} kept no weights to choose from; train with --set best_every=1000 or --keep-every"
+            )
+        return self.weights(min(found)[1])
 
     def append_log(self, line: dict[str, float]) -> None:
         with self.log.open("a") as file:
@@ -202,7 +278,14 @@ def read_log(path: Path) -> list[dict[str, float]]:
     return lines
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def mean_loss(log: list[dict[str, float]], after: int, until: int) -> float | None:
+    """Mean loss of the log lines of steps in (after, until]; None without any that has one."""
+    losses = [line["loss"] for line in log if after < line["step"] <= until and math.isfinite(line["loss"])]
+    return sum(losses) / len(losses) if losses else None
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and metadata of a file of a run."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -218,7 +301,7 @@ def _write_text(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
+def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     """Write beside `path`, flush to the disk, move into place: readers see the old file or the new one."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

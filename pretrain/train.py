@@ -7,6 +7,7 @@ A run lives in a directory:
     log.jsonl          one line per log interval
     loss.png           the curve, where matplotlib is installed
     weights-N.safetensors  the moving average after N steps, with --keep-every
+    best.safetensors   the moving average where the training loss was lowest, with best_every
 
 The batch of a step and all other randomness are functions of (seed, step), so a run that was stopped and resumed ends
 with the same weights, bit for bit on one CPU, as one that was not (unless --minutes steers its learning rate).
@@ -20,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
 
@@ -30,16 +31,16 @@ from torch import Tensor, nn
 
 from fomo_stream.checkpoint import resolve_device
 from fomo_stream.errors import ConfigError, FomoError
-from fomo_stream.evidence import evidence_channels, fit_evidence
 from fomo_stream.model import PRESETS as MODELS
-from fomo_stream.model import ZeroShotModel
+from fomo_stream.model import ModelConfig, ZeroShotModel
+from pretrain.arithmetic import measure_ceilings, step_bytes, step_flops
 from pretrain.draws import stream_seed
-from pretrain.evidence_pages import PageSource, logits_of_page
-from pretrain.metrics import auroc
-from pretrain.mixture import BatchSource, DataConfig
+from pretrain.feed import Feed, Inputs
+from pretrain.meter import Clock, Interval
+from pretrain.mixture import DataConfig
 from pretrain.plots import plot_losses
 from pretrain.progress import ProgressBar
-from pretrain.run_files import RunFiles, State, as_json
+from pretrain.run_files import RunFiles, State
 
 _INIT_STREAM, _STEP_STREAM = 11, 12
 MOST_BAD_STEPS = 20
@@ -50,6 +51,7 @@ class TrainConfig:
     """One training run. A run ends after `steps` or `minutes`, whichever comes first."""
 
     model: str = "fusion"  # a preset of fomo_stream.model
+    shape: ModelConfig | None = None  # in place of that preset's, e.g. with other layers or routers
     steps: int = 3000
     minutes: float | None = None
     lr: float = 1e-3
@@ -63,10 +65,13 @@ class TrainConfig:
     max_auc: float = 1.0  # ... and those where it ranks better than this
     freeze: str = ""  # parameters whose names begin with this are not trained
     period: int = 0  # steps after which the same batches come round, their evidence remembered; 0 = always fresh
+    precision: str = "auto"  # of the network: bf16 or fp32; auto is bf16 on CUDA, fp32 elsewhere
+    compile: bool = False  # the network through torch.compile; needs a compiler
     seed: int = 0
     log_every: int = 50  # steps
     save_every: float = 60.0  # seconds
     keep_every: int = 0  # steps; 0 = keep no weights along the way
+    best_every: int = 0  # steps over which the loss is averaged to find the best weights so far; 0 = keep no best
     data: DataConfig = field(default_factory=DataConfig)
 
     def __post_init__(self) -> None:
@@ -74,56 +79,49 @@ class TrainConfig:
             raise ConfigError(f"there is no model preset {self.model!r}; choose one of {', '.join(MODELS)}")
         if self.schedule not in ("cosine", "constant"):
             raise ConfigError(f"schedule is cosine or constant, not {self.schedule!r}")
+        if self.precision not in ("auto", "bf16", "fp32"):
+            raise ConfigError(f"precision is auto, bf16 or fp32, not {self.precision!r}")
         if self.steps < 1 or self.log_every < 1:
             raise ConfigError("steps and log_every must be at least 1")
+        if self.best_every % self.log_every:
+            raise ConfigError(f"best_every must be a multiple of log_every ({self.log_every}), not {self.best_every}")
+        if self.shape is not None:
+            ModelConfig.from_dict(asdict(self.shape))  # checks types
+            if self.shape == MODELS[self.model]:
+                object.__setattr__(self, "shape", None)
+        shape = self.network
+        if shape.layers and (shape.heads < 1 or shape.width % shape.heads):
+            raise ConfigError(f"a width of {shape.width} cannot be split over {shape.heads} heads")
+        if 0 < shape.raw_features < self.data.max_features:
+            raise ConfigError(
+                f"the model takes up to {shape.raw_features} features, the data has up to {self.data.max_features};"
+                " lower data.max_features or raise shape.raw_features"
+            )
+
+    @property
+    def network(self) -> ModelConfig:
+        """The shape of the model."""
+        return self.shape or MODELS[self.model]
 
 
 @dataclass
-class Seen:
-    """One batch as a step sees it. logits, labels: (B, q); best: (B,) AUROC of the best channel; rows: their number."""
+class Trainer:
+    """What a run works with from step to step."""
 
-    logits: Tensor
-    labels: Tensor
-    best: Tensor
-    rows: int
-
-
-Forward = Callable[[int, float], Seen]  # (step, progress) -> what was seen
-
-
-@dataclass
-class Interval:
-    """What happened since the last log line, summed on the device so that the loop need not wait for it."""
-
-    loss: Tensor
-    auroc: Tensor
-    kept: Tensor
-    norm: Tensor
-    steps: int = 0
-    rows: int = 0
-    bad: int = 0
-    began: float = 0.0
+    config: TrainConfig
+    state: State
+    feed: Feed
+    network: Callable[[Inputs], Tensor]  # logits (B, q) float32
+    clock: Clock
+    streak: Tensor  # steps in a row whose loss or gradient was not finite
 
     @classmethod
-    def start(cls, device: torch.device) -> Interval:
-        zero = torch.zeros((), dtype=torch.float64, device=device)
-        return cls(zero, zero, zero, zero, began=time.monotonic())
-
-    def line(self, step: int, lr: float, elapsed: float) -> dict[str, float]:
-        """The log line: means over the steps since the last one; `kept` is the share of datasets in the loss."""
-        n = max(1, self.steps - self.bad)
-        seconds = max(1e-9, time.monotonic() - self.began)
-        return {
-            "step": step,
-            "loss": round(float(self.loss) / n, 5),
-            "auroc": round(float(self.auroc) / n, 5),
-            "kept": round(float(self.kept) / n, 3),
-            "grad_norm": round(float(self.norm) / n, 4),
-            "lr": float(f"{lr:.4g}"),
-            "seconds": round(elapsed, 2),
-            "rows_per_s": round(self.rows / seconds, 1),
-            "skipped": self.bad,
-        }
+    def start(cls, config: TrainConfig, state: State, device: torch.device) -> Trainer:
+        clock = Clock(device)
+        judged = config.min_auc > 0 or config.max_auc < 1
+        feed = Feed(config.data, config.seed, state.model, clock, config.period, judged)
+        network = compute(state.model, device, compute_dtype(config, device), config.compile)
+        return cls(config, state, feed, network, clock, torch.zeros((), device=device))
 
 
 def train(
@@ -132,29 +130,32 @@ def train(
     device: str = "auto",
     model: nn.Module | None = None,
     init_from: Path | None = None,
+    stop_after: float | None = None,
     report: Callable[[str], None] | None = None,
 ) -> nn.Module:
     """Train, or go on where the run in `run_dir` stopped; returns the model with the averaged weights.
 
     model: in place of the preset's; takes context, queries and n_features, returns logits (B, q). init_from: a run
-    whose averaged weights are the start, wherever names and shapes match. report: gets a line per log interval
-    instead of the progress bar. Raises ConfigError for a run directory of another configuration.
+    whose averaged weights are the start, wherever names and shapes match. stop_after: minutes after which this call
+    saves and returns, wherever the run stands. report: gets a line per log interval instead of the progress bar.
+    Raises ConfigError for a run directory of another configuration.
     """
+    deadline = math.inf if stop_after is None else time.monotonic() + 60 * stop_after
     where = resolve_device(device)
     files = RunFiles(run_dir)
-    files.claim(as_json(config))
+    files.claim(config)
     torch.manual_seed(stream_seed(config.seed, _INIT_STREAM))
     if model is None:
-        model = ZeroShotModel(MODELS[config.model], name=config.model)
+        model = ZeroShotModel(config.network, name=config.model)
     model = model.to(where)
     state = State.fresh(model, frozen=config.freeze)
     if not files.load(state) and init_from is not None:
         RunFiles(init_from).load_weights(state)
-    source = BatchSource(config.data, config.seed, where)
+    trainer = Trainer.start(config, state, where)
     bar = ProgressBar(config.steps, state.step, report)
     with _interrupts() as interrupted:
         try:
-            _loop(config, state, source, files, bar, interrupted)
+            _loop(trainer, files, bar, lambda: interrupted.is_set() or time.monotonic() >= deadline)
         finally:
             bar.close()
     files.save(state)
@@ -163,47 +164,37 @@ def train(
     return model.eval()
 
 
-def _loop(
-    config: TrainConfig,
-    state: State,
-    source: BatchSource,
-    files: RunFiles,
-    bar: ProgressBar,
-    interrupted: threading.Event,
-) -> None:
-    optimizer = state.optimizer
+def _loop(trainer: Trainer, files: RunFiles, bar: ProgressBar, stopped: Callable[[], bool]) -> None:
+    config, state, device = trainer.config, trainer.state, trainer.clock.device
+    ceilings = measure_ceilings(device, compute_dtype(config, device))
     began = saved = time.monotonic()
     already = state.elapsed
-    interval = Interval.start(source.device)
-    bad_in_a_row = 0
-    look = _forward(config, state.model, source)
+    interval = Interval(device)
+    trainer.clock.read()
     state.model.train()
-    while state.step < config.steps and not interrupted.is_set():
+    while state.step < config.steps and not stopped():
         state.elapsed = already + time.monotonic() - began
         if config.minutes is not None and state.elapsed >= 60 * config.minutes:
             break
-        progress = _progress(config, state)
-        lr = learning_rate(config, state.step, progress)
-        for group in optimizer.param_groups:
-            group["lr"] = lr
-            group["weight_decay"] = config.weight_decay
-        torch.manual_seed(stream_seed(config.seed, _STEP_STREAM, state.step))  # dropout
-        good = _step(config, state, look, progress, interval)
-        bad_in_a_row = 0 if good else bad_in_a_row + 1
-        if bad_in_a_row >= MOST_BAD_STEPS:
+        lr = learning_rate(config, state.step, progress_of(config, state.step, state.elapsed))
+        _step(trainer, interval, lr)
+        state.step += 1
+        if state.step % MOST_BAD_STEPS == 0 and int(trainer.streak) >= MOST_BAD_STEPS:
             raise FomoError(
                 f"the loss has not been finite for {MOST_BAD_STEPS} steps (step {state.step} of {files.directory});"
                 " lower --lr, or look at the prior's settings"
             )
-        state.step += 1
         if state.step % config.log_every == 0 or state.step == config.steps:
+            times = trainer.clock.read()
             state.elapsed = already + time.monotonic() - began
-            line = interval.line(state.step, lr, state.elapsed)
+            line = interval.line(state.step, lr, state.elapsed, times, ceilings)
             files.append_log(line)
             bar.log(line)
-            interval = Interval.start(source.device)
+            interval = Interval(device)
         if config.keep_every and state.step % config.keep_every == 0:
             files.keep_weights(state)
+        if config.best_every and state.step % config.best_every == 0:
+            files.keep_best(state, config.best_every)
         if time.monotonic() - saved > config.save_every:
             files.save(state)
             plot_losses(files.log, files.plot)
@@ -212,58 +203,71 @@ def _loop(
     state.elapsed = already + time.monotonic() - began
 
 
-def _step(config: TrainConfig, state: State, look: Forward, progress: float, interval: Interval) -> bool:
-    """One update of the weights and their average; False where the loss or its gradient was not finite."""
-    seen = look(state.step, progress)
-    kept = ((seen.best >= config.min_auc) & (seen.best <= config.max_auc)).float()
-    each = F.binary_cross_entropy_with_logits(seen.logits, seen.labels, reduction="none").mean(1)
-    loss = (each * kept).sum() / kept.sum().clamp_min(1.0)
-    state.optimizer.zero_grad(set_to_none=True)
-    loss.backward()  # type: ignore[no-untyped-call]
-    norm = nn.utils.clip_grad_norm_(state.trained, config.clip)
-    interval.steps += 1
-    interval.rows += seen.rows
-    if not bool(torch.isfinite(norm)):
-        interval.bad += 1
-        return False
-    if bool(kept.any()):
-        state.optimizer.step()
-        state.update_average(config.ema)
-    interval.loss = interval.loss + loss.detach()
-    interval.auroc = interval.auroc + auroc(seen.logits.detach(), seen.labels).mean()
-    interval.kept = interval.kept + kept.mean()
-    interval.norm = interval.norm + norm
-    return True
+def _step(trainer: Trainer, interval: Interval, lr: float) -> None:
+    """One update of the weights and their average. A loss or gradient that is not finite changes nothing; on CUDA the
+    host does not wait to know, so that it is always ahead of the device."""
+    config, state, clock = trainer.config, trainer.state, trainer.clock
+    inputs = trainer.feed.inputs(state.step, progress_of(config, state.step, state.elapsed))
+    torch.manual_seed(stream_seed(config.seed, _STEP_STREAM, state.step))  # dropout
+    kept = ((inputs.best >= config.min_auc) & (inputs.best <= config.max_auc)).float()
+    with clock.time("forward"):
+        logits = trainer.network(inputs)
+        each = F.binary_cross_entropy_with_logits(logits, inputs.labels, reduction="none").mean(1)
+        loss = (each * kept).sum() / kept.sum().clamp_min(1.0)
+    with clock.time("backward"):
+        state.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+    with clock.time("update"):
+        norm = nn.utils.clip_grad_norm_(state.trained, config.clip)
+        good = torch.isfinite(norm)
+        state.update(lr, config.weight_decay, config.ema, good & kept.any())
+    trainer.feed.prepare(state.step + 1, progress_of(config, state.step + 1, state.elapsed))
+    trainer.streak = torch.where(good, 0.0, trainer.streak + 1)
+    interval.add(logits, inputs.labels, loss, norm, kept, good)
+    size, flops, moved = inputs.size, 0.0, 0.0
+    if isinstance(state.model, ZeroShotModel):
+        shape, number = state.model.config, compute_dtype(config, clock.device).itemsize
+        flops, moved = step_flops(shape, size), step_bytes(shape, size, number)
+    interval.add_cost(size.datasets * (size.context + size.queries), flops, moved)
 
 
-def _forward(config: TrainConfig, model: nn.Module, source: BatchSource) -> Forward:
-    """How a step's data becomes logits: over pages of evidence where they are all that the model reads."""
-    if (
-        isinstance(model, ZeroShotModel)
-        and (model.config.fusion or model.config.evidence)
-        and not model.config.raw_features
-    ):
-        pages = PageSource(source, model, config.period)
+def compute_dtype(config: TrainConfig, device: torch.device) -> torch.dtype:
+    """What the network's matrix products are computed in."""
+    if config.precision == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return torch.bfloat16 if config.precision == "bf16" else torch.float32
 
-        def by_evidence(step: int, progress: float) -> Seen:
-            page = pages.page(step, progress)
-            return Seen(logits_of_page(model, page.context, page.queries), page.labels, page.best, page.rows)
 
-        return by_evidence
+def compute(
+    model: nn.Module, device: torch.device, dtype: torch.dtype, compiled: bool = False
+) -> Callable[[Inputs], Tensor]:
+    """From inputs to logits (B, q) float32, under autocast unless `dtype` is float32, compiled if asked for."""
+    apply: Callable[..., Tensor] = model.forward_features if isinstance(model, ZeroShotModel) else model
+    if compiled:
+        apply = torch.compile(apply, dynamic=True)
 
-    def by_rows(step: int, progress: float) -> Seen:
-        batch = source.batch(step % config.period if config.period else step, progress)
-        context, queries = batch.context.double(), batch.queries.double()  # as in inference
-        logits = model(context, queries, batch.n_features).float()
-        if config.min_auc > 0 or config.max_auc < 1:
-            with torch.no_grad():
-                channels = evidence_channels(queries, fit_evidence(context, batch.n_features)[0])
-            best = auroc(channels, batch.labels).amax(1)
-        else:
-            best = torch.full((len(logits),), 0.5, device=logits.device)
-        return Seen(logits, batch.labels, best, len(logits) * (context.shape[1] + queries.shape[1]))
+    def logits(inputs: Inputs) -> Tensor:
+        parts = [inputs.context, inputs.queries]
+        if not isinstance(model, ZeroShotModel):
+            parts.append(inputs.n_features)
+        try:
+            with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
+                return apply(*parts).float()
+        except RuntimeError as error:
+            if not compiled or not _compiler_failed(error):
+                raise
+            raise ConfigError(
+                f"--compile does not work here ({str(error).strip().splitlines()[0]}); it needs a C++ compiler, and"
+                " Triton on CUDA; install them or leave it out"
+            ) from None
 
-    return by_rows
+    return logits
+
+
+def _compiler_failed(error: RuntimeError) -> bool:
+    from torch._dynamo.exc import BackendCompilerFailed  # takes seconds to import
+
+    return isinstance(error, BackendCompilerFailed)
 
 
 def learning_rate(config: TrainConfig, step: int, progress: float) -> float:
@@ -275,10 +279,10 @@ def learning_rate(config: TrainConfig, step: int, progress: float) -> float:
     return config.lr * warm * (config.final_lr + (1 - config.final_lr) * cosine)
 
 
-def _progress(config: TrainConfig, state: State) -> float:
-    """How far the run is, by steps or by time, whichever will end it."""
-    by_time = state.elapsed / (60 * config.minutes) if config.minutes else 0.0
-    return max(state.step / config.steps, by_time)
+def progress_of(config: TrainConfig, step: int, elapsed: float) -> float:
+    """How far a run is after `step` steps and `elapsed` seconds, whichever will end it."""
+    by_time = elapsed / (60 * config.minutes) if config.minutes else 0.0
+    return max(step / config.steps, by_time)
 
 
 @contextmanager

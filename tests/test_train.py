@@ -46,7 +46,8 @@ def assert_same(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
 
 
 def without_times(path: Path) -> list[dict[str, float]]:
-    return [{k: v for k, v in line.items() if k not in ("seconds", "rows_per_s")} for line in read_log(path)]
+    names = ("step", "loss", "auroc", "kept", "grad_norm", "lr", "skipped")
+    return [{name: line[name] for name in names} for line in read_log(path)]
 
 
 def stop_after(config: TrainConfig, steps: int, run_dir: Path) -> None:
@@ -132,7 +133,7 @@ def test_sigterm_saves_and_ends_cleanly(tmp_path: Path) -> None:
 
 def test_training_lowers_the_loss_on_the_batches_it_sees(tmp_path: Path) -> None:
     config = TrainConfig(
-        model="fusion", steps=150, lr=0.05, warmup=5, log_every=15, period=10,
+        model="fusion", steps=160, lr=0.05, warmup=5, log_every=20, period=10,  # every line sees every batch twice
         data=replace(DATA, batch=4, context_min=100, context_max=150, queries=64),
     )  # fmt: skip
     train(config, tmp_path, "cpu", report=quiet)
@@ -292,6 +293,109 @@ def test_export_writes_a_checkpoint_that_the_product_loads(tmp_path: Path) -> No
     assert read_metadata(target)["training"]["steps"] == 4
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--preset", "tiny", "--layers", "2", "--routers", "0"],
+        ["--preset", "tiny", "--set", "shape.width=12", "--set", "heads=3", "--set", "fusion=False"],
+        [
+            "--preset",
+            "paper-20",
+            "--layers",
+            "1",
+            "--set",
+            "width=16",
+            "--set",
+            "quantile=False",
+            "--max-features",
+            "5",
+        ],
+    ],
+)
+def test_a_model_of_another_shape_is_trained_and_exported(tmp_path: Path, flags: list[str]) -> None:
+    """The shape is part of the run: export knows it."""
+    flags = [*flags, "--set", "raw_features=5"] if "paper-20" in flags else flags
+    flags += ["--steps", "3", "--batch", "2", "--context-min", "20", "--context-max", "40", "--queries", "16"]
+    flags += ["--device", "cpu", "--set", "log_every=1", "--set", "best_every=1"]
+    config = configuration(parser().parse_args(["train", "--out", "X", *flags]))
+    assert main(["train", "--out", str(tmp_path / "run"), *flags]) == 0
+    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "model.safetensors")]) == 0
+    loaded = load_model(str(tmp_path / "model.safetensors"), "cpu")
+    assert loaded.config == config.network != MODELS[config.model]
+    assert_same(weights(loaded), RunFiles(tmp_path / "run").weights()[0])
+
+
+def test_a_shape_like_the_presets_is_no_other_shape() -> None:
+    assert TrainConfig(model="tiny", shape=MODELS["tiny"]) == TrainConfig(model="tiny")
+
+
+def test_lowest_loss_is_that_of_the_log(tmp_path: Path) -> None:
+    """The best weights are those of the step that ended the interval with the lowest mean loss."""
+    config = replace(TINY, model="fusion", lr=0.3, steps=20, best_every=4, keep_every=4, schedule="constant", ema=0.5)
+    train(config, tmp_path, "cpu", report=quiet)
+    log = read_log(tmp_path / "log.jsonl")
+    means = {end: sum(line["loss"] for line in log if end - 4 < line["step"] <= end) / 2 for end in range(4, 21, 4)}
+    best = min(means, key=lambda end: means[end])
+    assert 4 < best < 20, "an example that tells nothing"
+    found, step = RunFiles(tmp_path).lowest_loss()
+    assert step == best
+    assert_same(found, RunFiles(tmp_path).weights(best)[0])
+    (tmp_path / "best.safetensors").unlink()  # then it is chosen among the kept ones
+    found, step = RunFiles(tmp_path).lowest_loss()
+    assert step == best
+    target = tmp_path / "x.safetensors"
+    assert main(["export", str(tmp_path), "--out", str(target), "--select", "lowest-loss"]) == 0
+    assert read_metadata(target)["training"]["steps"] == best
+
+
+def test_without_kept_weights_there_is_no_lowest_loss(tmp_path: Path) -> None:
+    train(TINY, tmp_path, "cpu", report=quiet)
+    with pytest.raises(CheckpointError, match="kept no weights"):
+        RunFiles(tmp_path).lowest_loss()
+
+
+def test_a_run_goes_on_though_settings_came_and_went(tmp_path: Path) -> None:
+    """A run of an older version: settings it does not know have their defaults, those that are gone were off."""
+    train(replace(TINY, steps=4), tmp_path, "cpu", report=quiet)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["shape"], config["precision"], config["data"]["causal"]["layers"]
+    config["data"]["gone"] = 0.0
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    train(TINY, tmp_path, "cpu", report=quiet)
+    assert RunFiles(tmp_path).weights()[1] == 8
+    config["data"]["gone"] = 0.5
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match=r"another data\.gone"):
+        train(TINY, tmp_path, "cpu", report=quiet)
+
+
+def test_a_call_may_stop_before_the_run_is_over(tmp_path: Path) -> None:
+    """Without changing the learning rate: the pieces together are the run."""
+    config = replace(TINY, steps=40, save_every=1e9)
+    whole = train(config, tmp_path / "whole", "cpu", report=quiet)
+    calls = 0
+    while not calls or RunFiles(tmp_path / "pieces").weights()[1] < 40:
+        pieces = train(config, tmp_path / "pieces", "cpu", stop_after=0.005, report=quiet)
+        calls += 1
+    assert_same(weights(whole), weights(pieces))
+
+
+def test_the_paper_presets_are_the_papers() -> None:
+    """Section 5.1 and the appendices: sizes, reuse, curriculum."""
+    main_run, narrow, prolonged = (PRESETS[name] for name in ("paper-100", "paper-20", "paper-100-long"))
+    for config in (main_run, narrow, prolonged):
+        assert (config.lr, config.schedule, config.data.batch, config.network.layers) == (1e-3, "constant", 8, 4)
+        assert (config.data.context_min, config.data.context_max, config.network.routers) == (500, 5000, 500)
+        assert config.best_every == 1000  # an epoch; the lowest loss is selected
+        assert (config.data.gmm_weight, config.data.causal_weight, config.data.copula_weight) == (1, 0, 0)
+        assert config.data.max_features == config.network.raw_features
+    assert main_run.data.reuse is not None
+    assert (main_run.data.reuse.unique, main_run.data.reuse.transforms) == (500, 15)
+    assert (narrow.period, narrow.data.reuse) == (50 * 1000, None)
+    assert (prolonged.steps, round(prolonged.data.curriculum * prolonged.steps)) == (300_000, 200_000)
+    assert (prolonged.data.gmm.percentile, prolonged.data.curriculum_percentile) == (90, 80)
+
+
 def test_export_of_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(tmp_path), "--out", str(tmp_path / "x.safetensors")]) == CheckpointError.exit_code
     assert "is no training run" in capsys.readouterr().err
@@ -321,6 +425,10 @@ def test_flags_are_laid_over_the_preset(tmp_path: Path) -> None:
         (["--queries", "5"], "even"),
         (["--context-min", "900", "--context-max", "800"], "context sizes"),
         (["--device", "abacus"], "abacus"),
+        (["--preset", "paper-20", "--max-features", "30"], "up to 20 features"),
+        (["--preset", "tiny", "--set", "heads=3"], "cannot be split over 3 heads"),
+        (["--set", "precision=fp8"], "auto, bf16 or fp32"),
+        (["--set", "best_every=7"], "multiple of log_every"),
     ],
 )
 def test_bad_flags_say_what_to_do(

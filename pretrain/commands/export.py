@@ -8,21 +8,27 @@ from pathlib import Path
 from fomo_stream.checkpoint import save_model
 from fomo_stream.errors import CheckpointError
 from fomo_stream.model import PRESETS as MODELS
-from fomo_stream.model import ZeroShotModel
+from fomo_stream.model import ModelConfig, ZeroShotModel
 from pretrain.run_files import RunFiles, read_log
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--out", type=Path, required=True, help="the checkpoint, a .safetensors file")
-    parser.add_argument("--step", type=int, help="weights kept after this many steps (the last)")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--step", type=int, help="weights kept after this many steps (the last)")
+    which.add_argument(
+        "--select", default="last", choices=["last", "lowest-loss"],
+        help="the last weights, or those where the training loss was lowest (%(default)s)",
+    )  # fmt: skip
 
 
 def run(options: argparse.Namespace) -> int:
     files = RunFiles(options.run)
     config = files.read_config()
-    weights, step = files.weights(options.step)
-    model = ZeroShotModel(MODELS[config["model"]], name=options.out.stem)
+    weights, step = files.lowest_loss() if options.select == "lowest-loss" else files.weights(options.step)
+    shape = MODELS[config["model"]] if config.get("shape") is None else ModelConfig.from_dict(config["shape"])
+    model = ZeroShotModel(shape, name=options.out.stem)
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:

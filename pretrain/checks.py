@@ -1,0 +1,38 @@
+"""Checks of settings: a ValueError says which one is wrong and what it may be."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+from typing import Any
+
+Range = tuple[float, float]
+
+
+def check_range(name: str, value: Any, low: float = -math.inf, high: float = math.inf) -> None:
+    """A pair of numbers, the smaller first, both within [low, high]."""
+    pair = isinstance(value, tuple | list) and len(value) == 2 and all(_is_number(v) for v in value)
+    if not pair or not low <= value[0] <= value[1] <= high:
+        within = "" if math.isinf(low) and math.isinf(high) else f" within {low:g} to {high:g}"
+        raise ValueError(f"{name} is a range: two numbers{within}, the smaller first, not {value!r}")
+
+
+def check_share(name: str, value: Any) -> None:
+    """A number from 0 to 1."""
+    if not _is_number(value) or not 0 <= value <= 1:
+        raise ValueError(f"{name} is a share: a number from 0 to 1, not {value!r}")
+
+
+def check_weights(name: str, weights: Any, names: tuple[str, ...] = ()) -> None:
+    """Fields `names` (default: all) of a dataclass, relative weights: numbers of at least 0, not all of them 0."""
+    names = names or tuple(f.name for f in fields(weights))
+    values = {n: getattr(weights, n) for n in names}
+    for each, value in values.items():
+        if not _is_number(value) or not 0 <= value < math.inf:
+            raise ValueError(f"{name}.{each} is a weight: a number of at least 0, not {value!r}")
+    if not any(values.values()):
+        raise ValueError(f"{name}: of the weights {', '.join(names)} at least one must be above 0")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)

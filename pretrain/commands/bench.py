@@ -1,0 +1,55 @@
+"""`python -m pretrain bench`: how fast a preset trains here, and how near that is to what the machine can do."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pretrain.presets import add_settings, configuration
+from pretrain.train import compute_dtype, train
+
+PHASES = ("synthesis", "evidence", "forward", "backward", "update")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_settings(parser)
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 (%(default)s)")
+    parser.add_argument("--threads", type=int, help="CPU threads")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Train for twice --steps (20) and report on the second half; the first warms up."""
+    import torch
+
+    from fomo_stream.checkpoint import resolve_device
+    from pretrain.arithmetic import measure_ceilings
+    from pretrain.run_files import read_log
+
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    device = resolve_device(options.device)
+    steps = options.steps or 20
+    config = replace(configuration(options), steps=2 * steps, log_every=steps, keep_every=0, best_every=0)
+    config = replace(config, minutes=None, save_every=1e9)
+    with TemporaryDirectory() as folder:
+        train(config, Path(folder), options.device, report=lambda line: None)
+        line = read_log(Path(folder) / "log.jsonl")[-1]
+    dtype = compute_dtype(config, device)
+    ceilings = measure_ceilings(device, dtype)
+    print(f"{options.preset} on {device}, {str(dtype).removeprefix('torch.')}: {line['ms_per_step']:.1f} ms a step")
+    for phase in PHASES:
+        share = line.get(phase, 0.0)
+        print(f"  {phase:<10} {share * line['ms_per_step']:8.1f} ms {share:6.1%}")
+    print(f"  {line['gflop_per_s'] / 1e3:.3f} TFLOP/s, {line['of_peak']:.1%} of {ceilings.flops / 1e12:.3f} measured")
+    print(
+        f"  {line['gbyte_per_s']:.1f} GB/s at least, {line['of_bandwidth']:.1%} of {ceilings.bytes / 1e9:.1f} measured"
+    )
+    found = {name: line[name] for name in ("ms_per_step", "rows_per_s", "gflop_per_s", "of_peak", "of_bandwidth")}
+    found |= {phase: line.get(phase, 0.0) for phase in PHASES}
+    if device.type == "cuda":
+        found["gpu_memory_gib"] = round(torch.cuda.max_memory_allocated(device) / 2**30, 2)
+    print(json.dumps({"preset": options.preset, "device": str(device), "compiled": config.compile, **found}))
+    return 0
