@@ -1,0 +1,117 @@
+"""`python -m pretrain evaluate`: models and baselines on labelled tables, or on the synthetic stress table."""
+
+from __future__ import annotations
+
+import argparse
+from functools import lru_cache, partial
+from pathlib import Path
+
+from fomo_stream.errors import ConfigError
+from fomo_stream.model import MAX_CONTEXT
+from pretrain import stress
+from pretrain.comparison import performance_profile, scoreboard
+from pretrain.detectors import BASELINES, Method, baselines, limit_threads, models
+from pretrain.evaluate import METRICS, Pending, run_all
+from pretrain.evaluation_plots import plot_evaluation
+from pretrain.evaluation_report import stress_report, tables_report
+from pretrain.run_files import replace_file
+from pretrain.tables import Table, Task, draw_task, read_table, table_files
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, nargs="?", metavar="DIR", help="tables: .npz with X and y, .csv")
+    parser.add_argument("--stress", action="store_true", help="the paper's synthetic stress table instead of a folder")
+    parser.add_argument(
+        "--model", nargs="+", default=["default"], metavar="MODEL", help="names or .safetensors files (default)"
+    )
+    parser.add_argument(
+        "--baselines", metavar="A,B,..", help=f"from {','.join(BASELINES)}, or none (all; with --stress none)"
+    )
+    parser.add_argument("--datasets", metavar="A,B,..", help="only these tables, or these rows of the stress table")
+    parser.add_argument("--seeds", type=int, default=5, help="random splits a table (%(default)s)")
+    parser.add_argument("--context", type=int, default=MAX_CONTEXT, help="most context rows (%(default)s)")
+    parser.add_argument("--max-test", type=int, default=10_000, help="most query rows of a table, 0: all (%(default)s)")
+    parser.add_argument("--label", help="label column of .csv tables (the last)")
+    parser.add_argument("--group", metavar="A,B,..", help="tables whose names begin alike count as one (MVTec-AD)")
+    parser.add_argument("--datasets-per-row", type=int, default=1000, help="of the stress table (%(default)s)")
+    parser.add_argument("--out", type=Path, help="directory of the report (evaluation/DIR or evaluation/stress)")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 (%(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads (%(default)s)")
+
+
+def run(options: argparse.Namespace) -> int:
+    if (options.folder is None) == (not options.stress):
+        raise ConfigError("give a folder of tables, or --stress")
+    if min(options.seeds, options.threads, options.datasets_per_row) < 1 or options.max_test < 0:
+        raise ConfigError("--seeds, --threads and --datasets-per-row need at least 1, --max-test at least 0")
+    if not 2 <= options.context <= MAX_CONTEXT:
+        raise ConfigError(f"--context {options.context}: a context has 2 to {MAX_CONTEXT} rows")
+    with limit_threads(options.threads):
+        return _run_stress(options) if options.stress else _run_tables(options)
+
+
+def _run_tables(options: argparse.Namespace) -> int:
+    files = table_files(options.folder, _names(options.datasets))
+    for path in files.values():  # what is wrong with the last table should not show after hours
+        read_table(path, options.label)
+
+    @lru_cache(maxsize=1)
+    def read(name: str) -> Table:
+        return read_table(files[name], options.label)
+
+    def draw(name: str, seed: int) -> Task:
+        return draw_task(read(name), seed, options.context, options.max_test)
+
+    tasks = [Pending(name, seed, partial(draw, name, seed)) for name in files for seed in range(options.seeds)]
+    ours = models(options.model, options.device)
+    chosen = ",".join(BASELINES) if options.baselines is None else options.baselines
+    out = options.out or Path("evaluation") / options.folder.resolve().name
+    runs = run_all(tasks, {**ours, **_baselines(chosen)}, out / "results.csv", options.context, options.max_test)
+    boards = {metric: scoreboard(runs, metric, _names(options.group))[0] for metric in METRICS}
+    if not boards["auroc"].datasets:
+        raise ConfigError(f"on every table some method failed; {out / 'results.csv'} says why")
+    profiles = {metric: performance_profile(board.mean) for metric, board in boards.items()}
+    pictures = plot_evaluation(boards, profiles, ours, out)
+    cut = f"at most {options.max_test} queries, " if options.max_test else ""
+    setting = (
+        f"{len(files)} tables, {options.seeds} seeds; context: a random half of the inliers, at most {options.context} "
+        f"rows; {cut}weighted as the whole table."
+    )
+    return _finish(tables_report(boards, profiles, runs, list(ours), setting, pictures), out)
+
+
+def _run_stress(options: argparse.Namespace) -> int:
+    names = _names(options.datasets)
+    if unknown := [name for name in names if name not in stress.ROWS]:
+        raise ConfigError(f"there is no row {', '.join(unknown)}; there are {', '.join(stress.ROWS)}")
+    rows = [stress.ROWS[name] for name in names] or list(stress.ROWS.values())
+    tasks = [
+        Pending(row.name, number, partial(stress.stress_task, row, number, options.context))
+        for number in range(options.datasets_per_row)  # all rows grow at the same pace
+        for row in rows
+    ]
+    methods = {**models(options.model, options.device, bare=True), **_baselines(options.baselines or "none")}
+    out = options.out or Path("evaluation") / "stress"
+    runs = run_all(tasks, methods, out / "results.csv", options.context, stress.QUERIES)
+    setting = (
+        f"{options.datasets_per_row} datasets a row, {stress.QUERIES} queries, {stress.OUTLIER_SHARE:.0%} of them "
+        f"outliers, context of {options.context} rows. Mean ± standard error (sd: between datasets), in percent. "
+        "`binary` and `all-combined` make one feature binary; `-outliers`: in outliers alone."
+    )
+    return _finish(stress_report(runs, rows, setting), out)
+
+
+def _finish(report: str, out: Path) -> int:
+    replace_file(out / "report.md", lambda path: path.write_text(report, encoding="utf-8"))
+    print(report.split("\n## ")[1])  # the summary, or the first table
+    print(f"wrote {out / 'report.md'}")
+    return 0
+
+
+def _baselines(text: str) -> dict[str, Method]:
+    return baselines([] if text == "none" else _names(text))
+
+
+def _names(text: str | None) -> list[str]:
+    """`a,b` as a list of names."""
+    return [name.strip() for name in (text or "").split(",") if name.strip()]

@@ -1,0 +1,201 @@
+"""Labelled tables on disk, and what a detector is given of them: rows to learn from and rows to rank.
+
+The protocol: a random half of the inliers is the context, the other half and all outliers are the queries (paper,
+section "Real-world Benchmark Datasets"). No row is in both, and a table that has an order is shuffled first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fomo_stream.errors import ConfigError
+
+Float = NDArray[np.float64]
+Int = NDArray[np.int64]
+
+SUFFIXES = (".npz", ".csv")
+MIN_INLIERS = 8  # half of them make a context
+KEPT_OUTLIERS = 2000  # a cut of the queries leaves at least so many outliers, or half of the cut if that is fewer
+
+
+@dataclass(frozen=True)
+class Task:
+    """One ranking problem. Rows are raw, NaN = missing.
+
+    context: (n, d), inliers; queries: (q, d); labels: (q,), 1 = outlier. The weights say how many rows of the whole
+    table one inlier and one outlier among the queries stand for.
+    """
+
+    dataset: str
+    seed: int
+    context: Float
+    queries: Float
+    labels: Int
+    inlier_weight: float = 1.0
+    outlier_weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Table:
+    """A labelled table. rows: (n, d), NaN = missing; labels: (n,), 1 = outlier.
+
+    all_inliers, all_outliers: how many the table had before somebody cut it down; train_rows: so many of its first
+    rows, all of them inliers, are the only ones to learn from (0: a random half of the inliers).
+    """
+
+    name: str
+    rows: Float
+    labels: Int
+    all_inliers: int
+    all_outliers: int
+    train_rows: int = 0
+
+
+def table_files(folder: Path, names: Sequence[str] = ()) -> dict[str, Path]:
+    """The tables of a folder by name (the file's, without its ending), sorted; only those in `names`, if any are given.
+
+    Raises ConfigError for a folder that is missing or has no tables, and for names that it does not have.
+    """
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} is no folder; give one with tables (.npz with arrays X and y, or .csv)")
+    files: dict[str, Path] = {}
+    for path in sorted(folder.iterdir()):
+        if path.suffix.lower() in SUFFIXES:
+            if path.stem in files:
+                raise ConfigError(f"{files[path.stem]} and {path} have the same name; rename one")
+            files[path.stem] = path
+    if not files:
+        raise ConfigError(f"{folder} has no tables; put .npz files (arrays X and y) or .csv files there")
+    if missing := [name for name in names if name not in files]:
+        raise ConfigError(f"{folder} has no table {', '.join(missing)}; it has {', '.join(files)}")
+    return {name: files[name] for name in names} if names else files
+
+
+def read_table(path: Path, label: str | None = None) -> Table:
+    """Read an .npz (X, y, and optionally n_in_full, n_out_full, n_train) or a .csv with a header.
+
+    label: the column of a .csv that holds the labels, None = the last. Infinite values count as missing.
+    Raises ConfigError, naming the file, for what cannot be evaluated.
+    """
+    extra: dict[str, int] = {}
+    if path.suffix.lower() == ".npz":
+        rows, labels, extra = _read_npz(path)
+    else:
+        rows, labels = _read_csv(path, label)
+    if rows.ndim != 2 or not rows.size:
+        raise ConfigError(f"{path}: X must have rows and columns, it has the shape {rows.shape}")
+    if labels.shape != rows.shape[:1]:
+        raise ConfigError(f"{path} has {len(rows)} rows and {labels.size} labels; there must be one a row")
+    if not np.isin(labels, (0, 1)).all():
+        strange = next(value for value in labels.tolist() if value not in (0, 1))
+        raise ConfigError(f"{path}: labels must be 0 (inlier) or 1 (outlier), one is {strange!r}")
+    labels = labels.astype(np.int64)
+    outliers = int(labels.sum())
+    inliers = len(labels) - outliers
+    if not outliers:
+        raise ConfigError(f"{path} has no outliers (label 1), so there is nothing to find; leave it out")
+    if inliers < MIN_INLIERS:
+        raise ConfigError(f"{path} has {inliers} inliers (label 0), at least {MIN_INLIERS} are needed; leave it out")
+    train = extra.get("n_train", 0)
+    if train and not (MIN_INLIERS // 2 <= train < len(labels) and not labels[:train].any() and labels[train:].any()):
+        raise ConfigError(
+            f"{path}: n_train is {train}; the first {MIN_INLIERS // 2} or more rows must be inliers to learn from, "
+            "and the rest must have outliers"
+        )
+    all_inliers, all_outliers = extra.get("n_in_full", inliers), extra.get("n_out_full", outliers)
+    rows = np.where(np.isfinite(rows), rows, np.nan)
+    return Table(path.stem, rows, labels, all_inliers, all_outliers, train)
+
+
+def draw_task(table: Table, seed: int, context: int, max_test: int = 0) -> Task:
+    """Split a table, and cut the context to `context` rows and the queries to `max_test` rows (0 = no limit).
+
+    Outliers are kept first, and the task's weights undo the cut. Equal arguments give equal tasks.
+    """
+    inliers, outliers = np.flatnonzero(table.labels == 0), np.flatnonzero(table.labels == 1)
+    if table.train_rows:
+        train, test = inliers[: table.train_rows], np.arange(table.train_rows, len(table.labels))
+    else:
+        shuffled = np.random.default_rng(seed).permutation(inliers)
+        half = round(0.5 * len(inliers))
+        train, test = shuffled[:half], np.concatenate([shuffled[half:], outliers])
+    strange = table.labels[test] == 1
+    # the rows that the test inliers stand for: their share of all the inliers that the table once had
+    whole_inliers = table.all_inliers * (~strange).sum() / len(inliers)
+    rng = np.random.default_rng(1000 + seed)
+    if len(train) > context:
+        train = rng.choice(train, context, replace=False)
+    if max_test and len(test) > max_test:
+        bad, good = rng.permutation(test[strange]), rng.permutation(test[~strange])
+        least = max(min(KEPT_OUTLIERS, max_test // 2), round(max_test * len(bad) / len(test)))
+        bad = bad[:least]
+        test = np.concatenate([bad, good[: max_test - len(bad)]])
+    test = rng.permutation(test)
+    labels = table.labels[test]
+    return Task(
+        table.name,
+        seed,
+        table.rows[train],
+        table.rows[test],
+        labels,
+        float(whole_inliers / max(1, (labels == 0).sum())),
+        float(table.all_outliers / labels.sum()),
+    )
+
+
+def _read_npz(path: Path) -> tuple[Float, NDArray[Any], dict[str, int]]:
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            if missing := {"X", "y"} - set(found.files):
+                raise ConfigError(
+                    f"{path} has no array {' and '.join(sorted(missing))}; X are the rows, y their labels"
+                )
+            rows, labels = found["X"], np.asarray(found["y"]).ravel()
+            extra = {name: int(found[name]) for name in ("n_in_full", "n_out_full", "n_train") if name in found.files}
+    except (BadZipFile, OSError, ValueError, TypeError) as error:
+        raise ConfigError(f"{path} cannot be read ({error}); it must be an .npz of plain numbers") from None
+    if rows.dtype.kind not in "biuf" or labels.dtype.kind not in "biuf":
+        raise ConfigError(f"{path} holds text or objects; X and y must be numbers")
+    return rows.astype(np.float64), labels, extra
+
+
+def _read_csv(path: Path, label: str | None) -> tuple[Float, NDArray[Any]]:
+    try:
+        import pandas as pd
+    except ImportError:
+        raise ConfigError(f"{path}: reading .csv needs pandas; pip install 'fomo-stream[pretrain]'") from None
+    try:
+        frame = pd.read_csv(path)
+    except (ValueError, OSError) as error:  # pandas' own errors are ValueErrors
+        raise ConfigError(f"{path} cannot be read as CSV ({str(error).strip()})") from None
+    names = [str(name) for name in frame.columns]
+    if all(_is_number(name) for name in names):
+        raise ConfigError(f"{path}: the first line looks like data; it must name the columns")
+    column = names[-1] if label is None else label
+    if column not in names:
+        raise ConfigError(
+            f"{path} has no column {column!r} for the labels; name one of {', '.join(names)} with --label"
+        )
+    frame.columns = pd.Index(names)
+    labels, features = frame[column], frame.drop(columns=column)
+    text = [name for name in features.columns if features[name].dtype.kind not in "biuf"]
+    if text:
+        raise ConfigError(f"{path}: {', '.join(text)} hold text; turn them into numbers or leave them out")
+    if labels.dtype.kind not in "biuf":
+        raise ConfigError(f"{path}: labels are in column {column!r}, which holds text; they must be 0 or 1 (--label)")
+    return features.to_numpy(np.float64), labels.to_numpy()
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
