@@ -13,6 +13,7 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fomo_stream.checkpoint import shared_model
+from fomo_stream.inspection import Attended, attention_weights, most_attended
 from fomo_stream.model import MAX_CONTEXT, ContextCache, cross_scores, encode_rows, logits_of, row_keys
 
 Float = NDArray[np.float64]
@@ -146,6 +147,19 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
     def predict(self, X: Any) -> NDArray[np.int64]:
         """-1 for outliers, 1 for inliers, (n_rows,)."""
         return np.where(self.decision_function(X) < 0, -1, 1)
+
+    def attended_context(self, X: Any, top: int = 5) -> Attended:
+        """Which training rows each row of X attends to most (last layer, mean over heads), in the first member.
+
+        Returns indices into the rows given to `fit` and weights, (n_rows, top) each, the most attended first. Raises
+        ConfigError for a model without a transformer.
+        """
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=False)
+        member, cache = self.members_[0], self._encoded[0].cache
+        model = shared_model(self.model, self.device)
+        found = most_attended(attention_weights(model, member.rows, X[:, member.columns], cache), top)
+        return Attended(member.kept[found.indices], found.weights)
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()

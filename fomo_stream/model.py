@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fomo_stream.errors import CheckpointError, SchemaError
 from fomo_stream.evidence import CHANNELS, Evidence, evidence_channels, fit_evidence
 from fomo_stream.missing import Filling, complete, fit_filling
-from fomo_stream.quantiles import Knots, fit_knots, to_normal
+from fomo_stream.quantiles import Knots, fit_knots, to_normal, z_score_knots
 from fomo_stream.router import Layer, LayerCache
 
 MAX_CONTEXT = 5000
@@ -39,7 +39,9 @@ class ModelConfig:
     heads: int = 4
     feed_forward: int = 512
     routers: int = 500  # R; 0 = full attention between context rows
-    channel_dropout: float = 0.0  # share of evidence channels hidden from the network per training step
+    channel_dropout: float = 0.0  # share of evidence channels hidden from the transformer per training step ...
+    fusion_dropout: float = 0.0  # ... and from the fusion, so that it does not lean on a few of them
+    quantile: bool = True  # raw inputs go through the quantile map; False: they are plain z-scores
 
     def __post_init__(self) -> None:
         if self.layers and not (self.raw_features or self.evidence):
@@ -63,12 +65,12 @@ class ModelConfig:
         return cls(**values)
 
 
-_SMALL = {"width": 64, "heads": 4, "feed_forward": 128, "routers": 32, "layers": 2, "channel_dropout": 0.5}
+_SMALL = {"width": 64, "heads": 4, "feed_forward": 128, "routers": 32, "layers": 2, "channel_dropout": 0.7}
 PRESETS: dict[str, ModelConfig] = {
     "paper-100": ModelConfig(raw_features=100, evidence=False, fusion=False, layers=4),
     "paper-20": ModelConfig(raw_features=20, evidence=False, fusion=False, layers=4),
-    "fusion": ModelConfig(),
-    "fusion-router": ModelConfig(**_SMALL),  # type: ignore[arg-type]
+    "fusion": ModelConfig(fusion_dropout=0.5),
+    "fusion-router": ModelConfig(**_SMALL, fusion_dropout=0.5),  # type: ignore[arg-type]
     "router": ModelConfig(**_SMALL, fusion=False),  # type: ignore[arg-type]
     "tiny": ModelConfig(layers=1, width=8, heads=2, feed_forward=16, routers=4),
 }
@@ -157,6 +159,17 @@ class ZeroShotModel(nn.Module):
         logits = torch.cat(scored, 1)[:, :q] if scored else x.new_zeros((len(x), 0))
         return logits.squeeze(0) if flat else logits
 
+    def attention_weights(self, cache: ContextCache, queries: Tensor) -> Tensor:
+        """What queries (B, q, d) attend to in the last layer, averaged over heads: (B, q, n) over the encoded context's
+        rows, each query's summing to one. The model has to have a transformer (`config.layers`)."""
+        z = self._embed(self._describe(queries, cache), None)
+        for layer, seen in zip(self.layers[:-1], cache.layers, strict=False):
+            assert isinstance(layer, Layer)
+            z = layer.queries(z, seen)
+        last = self.layers[-1]
+        assert isinstance(last, Layer)
+        return last.cross.weights(z, cache.layers[-1]).mean(1)
+
     def forward(self, context: Tensor, queries: Tensor, n_features: Tensor | None = None) -> Tensor:
         """One full pass, for training: context (B, n, d), queries (B, q, d), raw units -> logits (B, q)."""
         return self.forward_features(*self.describe(context, queries, n_features))
@@ -168,8 +181,9 @@ class ZeroShotModel(nn.Module):
 
     def forward_features(self, context: Features, queries: Features) -> Tensor:
         """The rest of `forward`: logits (B, q)."""
-        hidden = self._hidden_channels(context)
-        return self._score(queries, self._encode(context, hidden), hidden)
+        of_network = self._shown(context, self.config.channel_dropout if self.config.layers else 0.0)
+        of_fusion = self._shown(context, self.config.fusion_dropout if self.config.fusion else 0.0)
+        return self._score(queries, self._encode(context, of_network), of_network, of_fusion)
 
     def _describe_context(
         self, rows: Tensor, n_features: Tensor | None = None, knots: Knots | None = None
@@ -190,6 +204,8 @@ class ZeroShotModel(nn.Module):
         evidence = channels = None
         if self.config.fusion or self.config.evidence:
             evidence, channels = fit_evidence(rows, n_features, knots)
+        if not self.config.quantile:
+            knots = z_score_knots(rows)
         cache = ContextCache(n, d, n_features, filling, knots, evidence, None, ())
         return cache, Features(channels, self._raw_inputs(rows, cache))
 
@@ -200,7 +216,7 @@ class ZeroShotModel(nn.Module):
         return Features(channels, self._raw_inputs(rows, cache))
 
     def _raw_inputs(self, rows: Tensor, cache: ContextCache) -> Tensor | None:
-        """Quantile-transformed features, scaled by D / d and zero-padded to D: (B, q, D) (paper, section 3.1)."""
+        """Quantile-transformed features (or z-scores), scaled by D / d and zero-padded to D: (B, q, D) (paper, 3.1)."""
         limit = self.config.raw_features
         if not limit:
             return None
@@ -209,29 +225,28 @@ class ZeroShotModel(nn.Module):
         x = torch.where(torch.arange(cache.d, device=x.device) < width, x * (limit / width), 0.0)
         return F.pad(x, (0, limit - cache.d))
 
-    def _hidden_channels(self, context: Features) -> Tensor | None:
+    def _shown(self, context: Features, dropout: float) -> Tensor | None:
         """Channel dropout: (B, 1, C) of factors, the same for every row of a dataset, in training only."""
-        share = self.config.channel_dropout
-        if not (self.training and share and self.config.layers and context.channels is not None):
+        if not (self.training and dropout and context.channels is not None):
             return None
-        shown = torch.rand(len(context.channels), 1, len(CHANNELS), device=self.device) >= share
-        return shown.float() / (1 - share)
+        shown = torch.rand(len(context.channels), 1, len(CHANNELS), device=self.device) >= dropout
+        return shown.float() / (1 - dropout)
 
-    def _embed(self, features: Features, hidden: Tensor | None) -> Tensor:
+    def _embed(self, features: Features, shown: Tensor | None) -> Tensor:
         """Network inputs (B, q, width)."""
         parts = [] if features.raw is None else [features.raw]
         if self.config.evidence:
             assert features.channels is not None
             channels = features.channels.float().clamp(-CHANNEL_LIMIT, CHANNEL_LIMIT)
-            parts.append(channels if hidden is None else channels * hidden)
+            parts.append(channels if shown is None else channels * shown)
         out: Tensor = self.embed(torch.cat(parts, -1))
         return out
 
-    def _encode(self, context: Features, hidden: Tensor | None = None) -> tuple[LayerCache, ...]:
+    def _encode(self, context: Features, shown: Tensor | None = None) -> tuple[LayerCache, ...]:
         """What the queries of each layer see of the context."""
         if not self.config.layers:
             return ()
-        z = self._embed(context, hidden)
+        z = self._embed(context, shown)
         caches = []
         for i, layer in enumerate(self.layers):
             assert isinstance(layer, Layer)
@@ -240,16 +255,24 @@ class ZeroShotModel(nn.Module):
                 z = layer.context(z)
         return tuple(caches)
 
-    def _score(self, queries: Features, layers: tuple[LayerCache, ...], hidden: Tensor | None = None) -> Tensor:
+    def _score(
+        self,
+        queries: Features,
+        layers: tuple[LayerCache, ...],
+        shown: Tensor | None = None,
+        shown_to_fusion: Tensor | None = None,
+    ) -> Tensor:
         """Logits (B, q) of query features against an encoded context."""
         logit = torch.zeros((), device=self.device)
         if self.config.fusion:
             assert queries.channels is not None
             weights = F.softplus(self.fusion_raw)
             # a sum of products, not a matrix product: the same order of additions for every row
+            if shown_to_fusion is not None:
+                weights = weights * shown_to_fusion
             logit = (queries.channels.to(weights.dtype) * weights).sum(-1) + self.fusion_bias
         if self.config.layers:
-            z = self._embed(queries, hidden)
+            z = self._embed(queries, shown)
             for layer, cache in zip(self.layers, layers, strict=True):
                 assert isinstance(layer, Layer)
                 z = layer.queries(z, cache)
@@ -258,12 +281,17 @@ class ZeroShotModel(nn.Module):
         return logit
 
 
+def canonical_order(rows: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The order (n,) in which `encode_rows` puts rows (n, d)."""
+    return np.lexsort(rows.T[::-1])
+
+
 def encode_rows(model: ZeroShotModel, rows: NDArray[np.float64], knots: Knots | None = None) -> ContextCache:
     """`encode_context` of one context (n, d) of plain numbers, raw units, NaN = missing.
 
     Rows are put in a canonical order first, so that the cache does not depend on theirs, to the last bit.
     """
-    order = np.lexsort(rows.T[::-1])
+    order = canonical_order(rows)
     with torch.inference_mode():
         cache = model.encode_context(torch.from_numpy(rows[order]).to(model.device), knots=knots)
         if cache.own is None:

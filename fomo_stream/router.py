@@ -42,6 +42,12 @@ class Attention(nn.Module):
         out: Tensor = self.out(mixed.transpose(1, 2).flatten(-2))
         return out
 
+    def weights(self, rows: Tensor, cache: LayerCache) -> Tensor:
+        """How much rows (B, q, width) attend to each of the n rows in `cache`: (B, heads, q, n), summing to one."""
+        queries = self._split(self.query(rows))
+        likeness: Tensor = queries @ cache.keys.transpose(-1, -2) / queries.shape[-1] ** 0.5
+        return likeness.softmax(-1)
+
 
 class Layer(nn.Module):
     """Post-norm layer: context rows meet through routers, queries read context rows (paper, section 3.2)."""

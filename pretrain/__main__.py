@@ -7,9 +7,19 @@ import sys
 from collections.abc import Sequence
 
 from fomo_stream.errors import FomoError
-from pretrain.commands import export, train
+from pretrain.commands import ablate, attend, bench, evaluate, export, pack, profile, train, unpack
 
-COMMANDS = {"train": train, "export": export}
+COMMANDS = {
+    "train": train,
+    "evaluate": evaluate,
+    "export": export,
+    "profile": profile,
+    "attend": attend,
+    "ablate": ablate,
+    "bench": bench,
+    "pack": pack,
+    "unpack": unpack,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,0 +1,97 @@
+"""`python -m pretrain attend`: draw which context rows the queries of a table attend to most."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import wilcoxon
+
+from fomo_stream.checkpoint import load_model
+from fomo_stream.errors import ConfigError
+from fomo_stream.inspection import Float, attention_weights, most_attended, plot_attended
+from fomo_stream.model import MAX_CONTEXT
+from pretrain.draws import Draws
+from pretrain.prior import GmmConfig, sample_gmm
+from pretrain.tables import Table, read_table
+
+FEWEST_FOR_A_TEST = 10  # queries
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "table", type=Path, nargs="?", help=".npz with X and y, or .csv (a made-up mixture in the plane)"
+    )
+    parser.add_argument("--label", help="label column of a .csv table (the last)")
+    parser.add_argument("--model", default="fusion-router", help="one with a transformer (%(default)s)")
+    parser.add_argument("--query", metavar="ROW,..", help="a panel for each of these rows (all outliers in one panel)")
+    parser.add_argument("--top", type=int, default=5, help="context rows to name (%(default)s)")
+    parser.add_argument("--context", type=int, default=1000, help="most context rows, of the inliers (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the mixture, and of the choice of context rows")
+    parser.add_argument("--out", type=Path, required=True, help="the picture, a .png file")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 (%(default)s)")
+
+
+def run(options: argparse.Namespace) -> int:
+    if not 2 <= options.context <= MAX_CONTEXT:
+        raise ConfigError(f"--context is 2 to {MAX_CONTEXT} rows, not {options.context}")
+    table = mixture(options.seed) if options.table is None else read_table(options.table, options.label)
+    X, outlying = table.rows, table.labels == 1
+    asked = np.flatnonzero(outlying) if options.query is None else _rows(options.query, len(X))
+    pool = np.setdiff1d(np.flatnonzero(~outlying), asked)  # no row attends to itself
+    if len(pool) < 2:
+        raise ConfigError(f"{table.name} has {len(pool)} inliers left to attend to; name fewer with --query")
+    seen = np.sort(np.random.default_rng(options.seed).permutation(pool)[: options.context])
+    model = load_model(options.model, options.device)
+    weights = attention_weights(model, X[seen], X[asked])
+    together = options.query is None
+    titles = [f"all {len(asked)} outliers"] if together else [f"row {row}" for row in asked]
+    plot_attended(options.out, X[seen], X[asked], weights, options.top, together, titles)
+    print(f"{model.name}: {len(asked)} queries, {len(seen)} context rows; in brackets: times the mean weight")
+    for title, weight in zip(titles, weights.mean(0, keepdims=True) if together else weights, strict=True):
+        _print_rows(title, seen, weight, options.top)
+    print(nearness(X[seen], X[asked], weights, options.top, options.seed))
+    print(f"wrote {options.out}")
+    return 0
+
+
+def mixture(seed: int) -> Table:
+    """50 inliers and 100 outliers of a mixture in the plane, told apart at the 80th percentile (paper, qualitative
+    analysis of attention)."""
+    config = GmmConfig(max_features=2, min_features=2, components=(2, 3), percentile=80.0, margin=0.0)
+    data = sample_gmm(config, Draws(seed), datasets=1, inliers=50, outliers=100)
+    rows = np.concatenate([data.inliers[0].numpy(), data.outliers[0].numpy()]).astype(np.float64)
+    return Table("mixture", rows, np.repeat([0, 1], [50, 100]), 50, 100)
+
+
+def nearness(context: Float, queries: Float, weights: Float, top: int, seed: int) -> str:
+    """A sentence: are attended rows nearer to the query than random ones? Sums of distances in standard deviations,
+    compared over queries by the paper's one-sided Wilcoxon test."""
+    center, scale = np.nanmean(context, 0), np.nanstd(context, 0)
+    scale = np.where(scale > 0, scale, 1.0)
+    context, queries = np.nan_to_num((context - center) / scale), np.nan_to_num((queries - center) / scale)
+    found = most_attended(weights, top).indices
+    chance = np.random.default_rng(seed).random(weights.shape).argsort(1)[:, :top]
+    near, far = (np.linalg.norm(context[rows] - queries[:, None], axis=2).sum(1) for rows in (found, chance))
+    text = f"distance to the attended rows {near.mean() / top:.3g}, to random ones {far.mean() / top:.3g}"
+    if len(queries) < FEWEST_FOR_A_TEST or np.all(near == far):
+        return text
+    return f"{text}; one-sided Wilcoxon p = {wilcoxon(near, far, alternative='less').pvalue:.2g}"
+
+
+def _print_rows(title: str, seen: NDArray[np.int64], weights: Float, top: int) -> None:
+    found = most_attended(weights[None], top)
+    cells = [f"{seen[i]} ({w * len(seen):.2f})" for i, w in zip(found.indices[0], found.weights[0], strict=True)]
+    print(f"{title}: {', '.join(cells)}")
+
+
+def _rows(text: str, count: int) -> NDArray[np.int64]:
+    try:
+        rows = np.array([int(part) for part in text.split(",")])
+    except ValueError:
+        raise ConfigError(f"--query {text}: give numbers of rows, as in 3,17") from None
+    if not ((rows >= 0) & (rows < count)).all():
+        raise ConfigError(f"--query {text}: the table has rows 0 to {count - 1}")
+    return rows

@@ -1,0 +1,68 @@
+"""`python -m pretrain profile`: the evidence profile of a prior, beside that of real tables."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+from fomo_stream.checkpoint import resolve_device
+from fomo_stream.errors import ConfigError
+from pretrain.evidence_profile import Profile, prior_areas, profile_of, table_areas
+from pretrain.mixture import BatchSource
+from pretrain.presets import add_settings, configuration
+from pretrain.profile_report import report_text, write_report
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_settings(parser)
+    parser.add_argument("--batches", type=int, default=40, help="batches of the prior (%(default)s)")
+    parser.add_argument("--tables", type=Path, metavar="DIR", help="real tables: .npz with X and y, .csv")
+    parser.add_argument("--label", help="label column of .csv tables (the last)")
+    parser.add_argument("--names", metavar="A,B,..", help="only these tables; or FILE.json:KEY, a list of names in it")
+    parser.add_argument("--context", type=int, default=1000, help="context rows of a real table (%(default)s)")
+    parser.add_argument("--splits", type=int, default=2, help="random halves of a real table's inliers (%(default)s)")
+    parser.add_argument("--out", type=Path, help="directory for profile.json, profile.csv and profile.png")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 (%(default)s)")
+    parser.add_argument("--threads", type=int, help="CPU threads")
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.batches < 1 or options.splits < 1 or options.context < 2:
+        raise ConfigError("--batches and --splits need at least 1, --context at least 2")
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    config = configuration(options)
+    tables: Profile | None = None
+    if options.tables is not None:
+        names = _names(options.names) if options.names else ()
+        areas = table_areas(options.tables, names, options.context, options.splits, options.label)
+        tables = profile_of(areas, config.min_auc, config.max_auc, options.splits)
+    source = BatchSource(config.data, config.seed, resolve_device(options.device))
+    prior = profile_of(prior_areas(source, options.batches, _progress), config.min_auc, config.max_auc)
+    print(report_text(prior, tables))
+    if options.out is not None:
+        write_report(prior, tables, options.out)
+    return 0
+
+
+def _progress(step: int) -> None:
+    if sys.stderr.isatty():
+        print(f"\rbatch {step + 1}", end="\r", file=sys.stderr, flush=True)
+
+
+def _names(text: str) -> list[str]:
+    """`a,b` or `FILE.json:KEY` as a list of names."""
+    path, colon, key = text.rpartition(":")
+    if not colon:
+        return [name.strip() for name in text.split(",")]
+    try:
+        names = json.loads(Path(path).read_text())[key]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"--names {text}: wanted is FILE.json:KEY with a list of names there ({error!r})") from None
+    if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise ConfigError(f"--names {text}: there is no list of names there")
+    return names
