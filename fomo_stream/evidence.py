@@ -30,7 +30,8 @@ STATISTICS = tuple(f"{space}.{name}" for space in SPACES for name in SPACE_STATI
 CHANNELS = tuple(f"{name}.{kind}" for name in STATISTICS for kind in ("far", "rare"))
 
 NEIGHBOURS = 20
-BLOCK = 1 << 17  # distances at once while a context is fitted: bounds memory, stays near the processor
+BLOCK = 1 << 17  # distances at once while a context is fitted: bounds memory, stays near a CPU's caches ...
+BLOCK_GPU = 1 << 26  # ... and gives a GPU enough to do at a time
 
 
 class Space(NamedTuple):
@@ -177,7 +178,7 @@ def _fit_space(rows: Tensor, n_features: Tensor) -> tuple[Space, Tensor]:
     floor = _floor(d)
     nothing = rows.new_zeros(())
     space = Space(rows, rows.square().sum(-1), nothing, nothing)
-    step = max(1, BLOCK // (b * n))
+    step = max(1, (BLOCK if rows.device.type == "cpu" else BLOCK_GPU) // (b * n))
     blocks = [slice(start, min(n, start + step)) for start in range(0, n, step)]
 
     def distances(block: slice) -> Tensor:

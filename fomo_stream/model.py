@@ -65,7 +65,7 @@ class ModelConfig:
         return cls(**values)
 
 
-_SMALL = {"width": 64, "heads": 4, "feed_forward": 128, "routers": 32, "layers": 2, "channel_dropout": 0.7}
+_SMALL = {"width": 64, "heads": 4, "feed_forward": 128, "routers": 32, "layers": 2, "channel_dropout": 0.8}
 PRESETS: dict[str, ModelConfig] = {
     "paper-100": ModelConfig(raw_features=100, evidence=False, fusion=False, layers=4),
     "paper-20": ModelConfig(raw_features=20, evidence=False, fusion=False, layers=4),

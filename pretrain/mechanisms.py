@@ -21,7 +21,7 @@ ACTIVATIONS = 8  # kinds of nodes; each layer holds equally many of each, and a 
 class NetworkConfig(TableConfig):
     """Settings of the networks and of the rows that run through them; lengths in standard deviations."""
 
-    causes: tuple[int, int] = (2, 16)
+    causes: tuple[int, int] = (2, 6)
     layers: int = 3  # of the network; features may come from any of them
     width: int = 32  # nodes per layer, a multiple of 8; which take part differs from dataset to dataset
     connections: Range = (0.08, 0.8)  # share of a layer's inputs that a node reads
@@ -33,7 +33,7 @@ class NetworkConfig(TableConfig):
     class_spread: Range = (0.1, 1.0)  # of a class in each cause, drawn anew for every class and cause
     grouped: float = 0.6  # share of datasets in which rows come in groups of near-copies
     groups: tuple[int, int] = (12, 512)
-    likeness: Range = (0.5, 0.995)  # uniform: correlation of the noise within a group
+    likeness: Range = (0.8, 0.999)  # uniform: correlation of the noise within a group
     strangers: float = 0.5  # of the grouped datasets, the share whose outliers belong to groups of their own
 
     def __post_init__(self) -> None:

@@ -26,8 +26,8 @@ class DataConfig:
     """What the batches hold."""
 
     gmm_weight: float = 0.1  # chance of a dataset to come from the Gaussian mixtures, ...
-    causal_weight: float = 0.9  # ... from the causal prior ...
-    copula_weight: float = 0.0  # ... and from the copulas, relative to each other
+    causal_weight: float = 0.8  # ... from the causal prior ...
+    copula_weight: float = 0.1  # ... and from the copulas, relative to each other
     max_features: int = 100
     batch: int = 8  # datasets
     context_min: int = 200  # rows; the size of a step's contexts is uniform between the two
@@ -35,7 +35,7 @@ class DataConfig:
     queries: int = 256  # rows a dataset, half of them outliers
     curriculum: float = 1.0  # from this share of the run on, GMM outliers begin at `curriculum_percentile`
     curriculum_percentile: float = 80.0
-    contaminated_share: float = 0.0  # datasets whose context holds outliers that nobody labelled ...
+    contaminated_share: float = 0.15  # datasets whose context holds outliers that nobody labelled ...
     contamination: Range = (0.0, 0.1)  # ... and how many of its rows they are: a share uniform between the two
     duplicated_share: float = 0.0  # datasets in which rows repeat others of their kind ...
     duplicates: Range = (0.01, 0.5)  # ... and how many of the rows do, uniform

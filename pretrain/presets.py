@@ -17,10 +17,13 @@ from pretrain.train import TrainConfig
 
 _FILTERED: dict[str, Any] = {"min_auc": 0.75, "max_auc": 0.9985}
 _PAPER: dict[str, Any] = {"steps": 200_000, "schedule": "constant", "ema": 0.0, "best_every": 1000}
-_PAPER_DATA = DataConfig(gmm_weight=1.0, causal_weight=0.0, context_min=500, context_max=5000, queries=5000)
+_PAPER_DATA = DataConfig(
+    gmm_weight=1.0, causal_weight=0.0, copula_weight=0.0, contaminated_share=0.0,
+    context_min=500, context_max=5000, queries=5000,
+)  # fmt: skip
 PRESETS: dict[str, TrainConfig] = {
     "fusion": TrainConfig(model="fusion", steps=3000, lr=3e-2, period=300, keep_every=500, **_FILTERED),
-    "fusion-router": TrainConfig(model="fusion-router", steps=3000, lr=1e-3, keep_every=250, **_FILTERED),
+    "fusion-router": TrainConfig(model="fusion-router", steps=400, lr=1e-3, keep_every=100, **_FILTERED),
     "router": TrainConfig(model="router", steps=3000, lr=1e-3, keep_every=250, **_FILTERED),
     # as in the paper, section 5.1 and appendices B, D, F: mixtures only; for D=100 each epoch 500 fresh datasets and
     # 7,500 transformed ones, for D=20 datasets that come round every 50 epochs (P = 50) and are never transformed
@@ -58,6 +61,8 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-auc", type=float, help="leave out datasets whose best evidence channel ranks better")
     parser.add_argument("--keep-every", type=int, help="keep the averaged weights every so many steps")
     parser.add_argument("--freeze", metavar="PREFIX", help="do not train parameters whose names begin with this")
+    parser.add_argument("--precision", choices=["auto", "bf16", "fp32"], help="of the network (auto: bf16 on CUDA)")
+    parser.add_argument("--compile", action="store_true", default=None, help="the network through torch.compile")
     parser.add_argument("--layers", type=int, help="layers of the model")
     parser.add_argument("--routers", type=int, help="routers per layer (0: full attention between context rows)")
     parser.add_argument(
@@ -70,7 +75,8 @@ def configuration(options: argparse.Namespace) -> TrainConfig:
     """The preset with the flags laid over it."""
     config = PRESETS[options.preset]
     changes: list[tuple[str, Any]] = []
-    for name in ("steps", "minutes", "seed", "lr", "schedule", "min_auc", "max_auc", "keep_every", "freeze", "period"):
+    plain = ("steps", "minutes", "seed", "lr", "schedule", "min_auc", "max_auc", "keep_every", "freeze", "period")
+    for name in (*plain, "precision", "compile"):
         changes.append((name, getattr(options, name)))
     for name in ("batch", "queries", "max_features", "context_min", "context_max"):
         changes.append((f"data.{name}", getattr(options, name)))

@@ -146,30 +146,17 @@ def mahalanobis(rows: Tensor, mixtures: Mixtures) -> Tensor:
     return nearest
 
 
-def split(
-    inliers: Tensor,
-    outliers: Tensor,
-    n_features: Tensor,
-    draws: Draws,
-    context: int,
-    queries: int,
-    contamination: float = 0.0,
-) -> Batch:
+def split(inliers: Tensor, outliers: Tensor, n_features: Tensor, draws: Draws, context: int, queries: int) -> Batch:
     """Make a batch: `context` inliers, and `queries` rows in balanced halves, shuffled.
 
-    inliers: (B, >= context + queries // 2, D), in random order; outliers: (B, >= queries - queries // 2 plus the
-    contamination, D). `contamination` is the share of context rows that are replaced by outliers.
+    inliers: (B, >= context + queries // 2, D), in random order; outliers: (B, >= queries - queries // 2, D).
     """
-    hidden = round(contamination * context)
     test_in, test_out = queries // 2, queries - queries // 2
-    seen = inliers[:, : context - hidden]
-    if hidden:  # where they stand does not matter: the order of context rows never does
-        seen = torch.cat([seen, outliers[:, test_out : test_out + hidden]], 1)
     rows = torch.cat([inliers[:, context : context + test_in], outliers[:, :test_out]], 1)
     order = draws.order(len(rows), queries)
     labels = (order >= test_in).to(torch.float32)
     rows = rows.gather(1, order[..., None].expand_as(rows))
-    return Batch(seen.contiguous(), rows, labels, n_features)
+    return Batch(inliers[:, :context].contiguous(), rows, labels, n_features)
 
 
 def _draw_mixtures(config: GmmConfig, draws: Draws, datasets: int) -> Mixtures:

@@ -19,7 +19,7 @@ from pretrain.copulas import CopulaConfig, CopulaFamilies, CopulaShares, Quantil
 from pretrain.draws import Draws
 from pretrain.marginals import GRAINS, WARPS, MarginalConfig
 from pretrain.mixture import PRIORS, BatchSource, DataConfig
-from pretrain.presets import add_settings, configuration
+from pretrain.presets import PRESETS, add_settings, configuration
 from pretrain.prior import GmmConfig
 from pretrain.reuse import ReuseConfig
 from pretrain.row_effects import contaminated, draw_amounts, repeated, with_gaps
@@ -32,7 +32,7 @@ QUIET: dict[str, Any] = {
 }  # fmt: skip
 # outliers so far out that they are known among the context rows without their labels
 LOUD = DataConfig(
-    max_features=10, batch=12, context_min=300, context_max=300, queries=20,
+    max_features=10, batch=12, context_min=300, context_max=300, queries=20, contaminated_share=0.0,
     gmm=GmmConfig(components=(1, 1), inflation=1e8),
     causal=CausalConfig(
         heavy_tails=0.0, connections=(0.5, 0.8), gain=(0.5, 0.6), independent_share=1.0, measurement_noise=(1.0, 1.0),
@@ -169,9 +169,12 @@ def test_weights_of_all_priors_are_given_by_one_flag() -> None:
         parsed("--set", "data.contamination=0.1")
 
 
-def test_what_is_new_is_off_by_default() -> None:
-    data = DataConfig()
-    assert data.copula_weight == data.contaminated_share == data.duplicated_share == data.incomplete_share == 0.0
+def test_the_presets_of_the_paper_hold_clean_gaussian_mixtures_alone() -> None:
+    for name in ("paper-100", "paper-20", "paper-100-long"):
+        data = PRESETS[name].data
+        assert data.gmm_weight > 0
+        assert data.causal_weight == data.copula_weight == 0.0
+        assert data.contaminated_share == data.duplicated_share == data.incomplete_share == 0.0
 
 
 @SMALL
@@ -208,7 +211,7 @@ def test_a_batch_is_a_function_of_seed_and_step(seed: int, step: int, weight: fl
         ({"queries": 7}, "even"),
         ({"context_min": 1}, "context"),
         ({"context_min": 50, "context_max": 40}, "context"),
-        ({"gmm_weight": 0.0, "causal_weight": 0.0}, "weights"),
+        ({"gmm_weight": 0.0, "causal_weight": 0.0, "copula_weight": 0.0}, "weights"),
         ({"copula_weight": -0.1}, "copula_weight is a weight"),
         ({"contaminated_share": 1.5}, "contaminated_share is a share"),
         ({"contamination": 0.1}, "contamination is a range"),

@@ -11,7 +11,7 @@ from scipy.stats import chi2
 
 from pretrain.draws import Draws, stream_seed
 from pretrain.metrics import auroc
-from pretrain.prior import GmmConfig, GmmDatasets, gmm_batch, sample_gmm, split
+from pretrain.prior import GmmConfig, GmmDatasets, gmm_batch, sample_gmm
 
 SMALL = settings(max_examples=25, deadline=None)
 CONFIGS = [
@@ -105,13 +105,6 @@ def test_same_seed_same_data_and_another_seed_other_data() -> None:
     assert torch.equal(first.queries, again.queries)
     assert torch.equal(first.labels, again.labels)
     assert not torch.equal(first.context, other.context)
-
-
-def test_contamination_puts_outliers_into_the_context_and_nowhere_else() -> None:
-    inliers, outliers = torch.zeros(2, 60, 1), torch.ones(2, 30, 1)
-    batch = split(inliers, outliers, torch.tensor([1, 1]), Draws(0), context=50, queries=20, contamination=0.1)
-    assert batch.context.sum((1, 2)).tolist() == [5.0, 5.0]
-    assert torch.equal(batch.queries[..., 0], batch.labels)
 
 
 def test_more_features_than_the_table_of_quantiles_holds_is_refused() -> None:

@@ -139,7 +139,7 @@ def test_training_lowers_the_loss_on_the_batches_it_sees(tmp_path: Path) -> None
     train(config, tmp_path, "cpu", report=quiet)
     log = read_log(tmp_path / "log.jsonl")
     assert log[-1]["loss"] < 0.985 * log[0]["loss"]
-    assert log[-1]["auroc"] > 0.75
+    assert log[-1]["auroc"] > log[0]["auroc"]
 
 
 def test_same_seed_same_weights_and_another_seed_others(tmp_path: Path) -> None:
