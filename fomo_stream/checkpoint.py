@@ -23,7 +23,7 @@ from fomo_stream.errors import CheckpointError, ConfigError
 from fomo_stream.model import ModelConfig, ZeroShotModel
 
 FORMAT = "fomo-stream/1"
-DEFAULT_MODEL = "fusion"
+DEFAULT_MODEL = "fusion-router"
 SHIPPED = Path(__file__).parent / "weights"
 
 
