@@ -42,10 +42,14 @@ def _digest(config: str, training: str, tensors: Mapping[str, Tensor]) -> str:
     return seen.hexdigest()
 
 
-def save_model(model: ZeroShotModel, path: str | Path, training: Mapping[str, Any] | None = None) -> None:
-    """Write a checkpoint atomically. training: anything JSON can hold about how the weights came to be."""
+def save_model(
+    model: ZeroShotModel, path: str | Path, training: Mapping[str, Any] | None = None, half: bool = False
+) -> None:
+    """Write a checkpoint atomically. training: anything JSON can hold about how the weights came to be; half: store
+    weights rounded to float16, in half the space (they are float32 again once loaded)."""
     path = Path(path)
-    tensors = {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
+    dtype = torch.float16 if half else torch.float32
+    tensors = {name: value.detach().cpu().to(dtype).contiguous().clone() for name, value in model.state_dict().items()}
     config = json.dumps(asdict(model.config), sort_keys=True)
     summary = json.dumps(dict(training or {}), sort_keys=True)
     metadata = {

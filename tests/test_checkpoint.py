@@ -65,6 +65,20 @@ def test_configuration_that_makes_no_sense_is_refused(config: Any) -> None:
         ModelConfig.from_dict(config)
 
 
+def test_half_precision_halves_the_file_and_keeps_the_scores(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = ZeroShotModel(PRESETS["router"]).eval()
+    for half in (False, True):
+        save_model(model, tmp_path / f"{half}.safetensors", half=half)
+    sizes = [(tmp_path / f"{half}.safetensors").stat().st_size for half in (False, True)]
+    assert sizes[1] < 0.55 * sizes[0]
+    loaded = load_model(tmp_path / "True.safetensors", "cpu")
+    assert {p.dtype for p in loaded.parameters()} == {torch.float32}
+    context, queries = torch.randn(50, 3, dtype=torch.float64), torch.randn(20, 3, dtype=torch.float64)
+    expected, found = (m.score_queries(m.encode_context(context), queries) for m in (model, loaded))
+    torch.testing.assert_close(found, expected, atol=5e-3, rtol=5e-3)
+
+
 def test_weights_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
     model = ZeroShotModel(PRESETS["fusion"])
     with torch.no_grad():

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 
 from fomo_stream.checkpoint import save_model
-from fomo_stream.errors import CheckpointError
+from fomo_stream.errors import CheckpointError, ConfigError
 from fomo_stream.model import PRESETS as MODELS
 from fomo_stream.model import ModelConfig, ZeroShotModel
 from pretrain.run_files import RunFiles, read_log
@@ -21,9 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--select", default="last", choices=["last", "lowest-loss"],
         help="the last weights, or those where the training loss was lowest (%(default)s)",
     )  # fmt: skip
+    parser.add_argument("--half", action="store_true", help="store weights in float16, for half the file")
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.out.suffix != ".safetensors":
+        raise ConfigError(f"--out {options.out}: a checkpoint is loaded by a name that ends in .safetensors")
     files = RunFiles(options.run)
     config = files.read_config()
     weights, step = files.lowest_loss() if options.select == "lowest-loss" else files.weights(options.step)
@@ -37,7 +41,8 @@ def run(options: argparse.Namespace) -> int:
     summary = {"steps": step, "settings": config, "commit": files.commit(), "log": log[:1] + log[-1:]}
     if log:
         summary["seconds"] = log[-1]["seconds"]
-        summary["lowest_loss"] = min(line["loss"] for line in log)
-    save_model(model, options.out, training=summary)
+    if losses := [line["loss"] for line in log if math.isfinite(line["loss"])]:
+        summary["lowest_loss"] = min(losses)
+    save_model(model, options.out, training=summary, half=options.half)
     print(f"wrote {options.out}: {config['model']} after {step} steps")
     return 0
