@@ -138,6 +138,7 @@ def plot_attended(
     for panel in panels[len(groups) :]:
         panel.set_axis_off()
     figure.colorbar(points, ax=list(panels), label="attention, times the mean")
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     beside = Path(path).with_name(f".{Path(path).name}.{os.getpid()}.tmp")
     figure.savefig(beside, format="png", dpi=120)
     os.replace(beside, path)

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from fomo_stream.errors import FomoError
+from fomo_stream.errors import ConfigError, FomoError
 from pretrain.commands import ablate, attend, bench, evaluate, export, pack, profile, train, unpack
 
 COMMANDS = {
@@ -30,6 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except FomoError as error:
         print(f"pretrain: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:  # a path that cannot be written to, a full disk
+        print(f"pretrain: {error}", file=sys.stderr)
+        return ConfigError.exit_code
+    except KeyboardInterrupt:  # commands that have something to save see to it themselves
+        return 130
 
 
 def parser() -> argparse.ArgumentParser:

@@ -7,6 +7,7 @@ and `results.csv`, `report.md`, `cost.png` and `quality.png`. Nothing that was c
 from __future__ import annotations
 
 import csv
+import json
 import re
 import statistics
 import sys
@@ -14,10 +15,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache, partial
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 
-from fomo_stream.checkpoint import save_model
+from fomo_stream.checkpoint import save_model, shared_model
 from fomo_stream.errors import ConfigError, FomoError
 from fomo_stream.model import MAX_CONTEXT, ZeroShotModel
 from pretrain.arithmetic import encode_flops, parameters, query_flops
@@ -25,7 +27,7 @@ from pretrain.detectors import Encoded
 from pretrain.evaluate import Pending, Run, run_all
 from pretrain.mixture import BatchSource, DataConfig
 from pretrain.plots import plot_panels
-from pretrain.run_files import RunFiles, read_log, read_tensors, replace_file
+from pretrain.run_files import RunFiles, as_json, read_log, read_tensors, replace_file
 from pretrain.studies import Variant
 from pretrain.tables import Task, draw_task, read_table, table_files
 from pretrain.train import TrainConfig, train
@@ -115,7 +117,7 @@ def _run(study: Ablation, variant: Variant, config: TrainConfig, report: Callabl
         model.load_state_dict(weights)
         save_model(model, checkpoint)
     context = min(config.data.context_max, MAX_CONTEXT)
-    name = f"{variant.label}/seed-{config.seed}/{step} steps"
+    name = f"{variant.label}/seed-{config.seed}/{shared_model(str(checkpoint), study.device).name}"
     method = {name: partial(Encoded, str(checkpoint), study.device)}
     synthetic = run_all(_held_back(study, context), method, study.out / "synthetic.csv", context, 0, _silent)
     real = run_all(_tables(study, context), method, study.out / "tables.csv", context, MAX_TEST, _silent)
@@ -138,6 +140,7 @@ def _complete(home: Path, config: TrainConfig) -> bool:
 def _held_back(study: Ablation, context: int) -> list[Pending]:
     """Synthetic datasets that no training seed draws. Variants with smaller contexts see a part of the same ones."""
     data = study.judge
+    mark = f"{crc32(json.dumps(as_json(data)).encode()):08x}"  # another set of variants may be judged on other data
     source = BatchSource(data, HELD_BACK_SEED)
     batch_of = lru_cache(maxsize=1)(source.batch)
 
@@ -149,18 +152,14 @@ def _held_back(study: Ablation, context: int) -> list[Pending]:
         labels = batch.labels[one].long()
         return Task(f"synthetic-{number}", 0, seen.double().numpy(), asked.double().numpy(), labels.numpy())
 
-    return [Pending(f"synthetic-{number}", 0, partial(draw, number)) for number in range(study.datasets)]
+    return [Pending(f"synthetic-{number}", 0, partial(draw, number), mark) for number in range(study.datasets)]
 
 
 def _tables(study: Ablation, context: int) -> list[Pending]:
     if study.tables is None:
         return []
-    files = table_files(study.tables)
-
-    def draw(name: str) -> Task:
-        return draw_task(read_table(files[name]), 0, context, MAX_TEST)
-
-    return [Pending(name, 0, partial(draw, name)) for name in files]
+    tables = [read_table(path) for path in table_files(study.tables).values()]
+    return [Pending(t.name, 0, partial(draw_task, t, 0, context, MAX_TEST), t.digest) for t in tables]
 
 
 def _summary(variant: Variant, config: TrainConfig, study: Ablation, runs: list[_Finished]) -> Result:

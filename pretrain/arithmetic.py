@@ -19,9 +19,8 @@ from fomo_stream.evidence import CHANNELS, SPACES
 from fomo_stream.model import ModelConfig
 
 _TOUCHES = 5  # of an activation: written, read, read again by the backward pass, its gradient written and read
-_WEIGHT_TOUCHES = (
-    12  # read twice, gradient written; the optimiser reads 4 and writes 3; the average is read and written
-)
+# of a weight: read twice, gradient written; the optimiser reads 4 and writes 3; the average is read and written
+_WEIGHT_TOUCHES = 12
 
 
 @dataclass(frozen=True)
@@ -67,9 +66,8 @@ def step_flops(shape: ModelConfig, size: StepSize) -> float:
     """Operations of a forward and a backward pass; evidence and the drawing of data are not among them."""
     rows = size.context + size.queries
     forward = _context_pass(shape, size.context) + size.queries * _query_pass(shape, size.context)
-    embedding = (
-        2.0 * rows * _inputs(shape) * shape.width if shape.layers else 0.0
-    )  # nobody asks for its input's gradient
+    # nobody asks for the gradient of the inputs
+    embedding = 2.0 * rows * _inputs(shape) * shape.width if shape.layers else 0.0
     return size.datasets * (3 * forward - embedding)
 
 

@@ -78,13 +78,15 @@ def unpack(source: Path, run: Path) -> int:
     """Make `run` a run that goes on where the packed one stood; returns the step.
 
     Raises CheckpointError for a pack that is incomplete, damaged, or mixed from several, and ConfigError where `run`
-    has come further already.
+    has come further already or is another run.
     """
     tensors = load(_read_parts(source))
     notes = json.loads(tensors.pop("notes").numpy().tobytes())
     step, files = int(notes["state"]["step"]), RunFiles(run)
-    if files.state.exists() and (there := int(read_tensors(files.state)[1]["step"])) > step:
-        raise ConfigError(f"{run} stands at step {there}, the pack in {source} at {step}; choose another --out")
+    if files.state.exists():
+        files.compare(files.read_config(), notes["config"])
+        if (there := int(read_tensors(files.state)[1]["step"])) > step:
+            raise ConfigError(f"{run} stands at step {there}, the pack in {source} at {step}; choose another --out")
     run.mkdir(parents=True, exist_ok=True)
     tensors = restored(tensors)
     best = below("best.", tensors)

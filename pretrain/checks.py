@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin
 
 Range = tuple[float, float]
 
@@ -32,6 +34,37 @@ def check_weights(name: str, weights: Any, names: tuple[str, ...] = ()) -> None:
             raise ValueError(f"{name}.{each} is a weight: a number of at least 0, not {value!r}")
     if not any(values.values()):
         raise ValueError(f"{name}: of the weights {', '.join(names)} at least one must be above 0")
+
+
+def check_least(settings: Any, least: Mapping[str, float]) -> None:
+    """Fields of a dataclass, by name with the smallest number that each may be."""
+    for name, low in least.items():
+        if not getattr(settings, name) >= low:
+            raise ValueError(f"{name} must be at least {low:g}, not {getattr(settings, name)!r}")
+
+
+def kind_of(annotation: Any) -> str:
+    """What a field of that type takes, for a message."""
+    if get_origin(annotation) is UnionType:
+        return " or ".join(kind_of(part) for part in get_args(annotation))
+    if get_origin(annotation) is tuple:
+        count = len(get_args(annotation))
+        return "a range: two numbers" if count == 2 else f"{count} numbers"
+    names = {float: "a number", int: "a whole number", bool: "True or False", str: "a name", NoneType: "none"}
+    return names.get(annotation, "a group of settings")
+
+
+def is_kind(value: Any, annotation: Any) -> bool:
+    """Whether a field of that type takes the value."""
+    if get_origin(annotation) is UnionType:
+        return any(is_kind(value, part) for part in get_args(annotation))
+    if get_origin(annotation) is tuple:
+        parts = get_args(annotation)
+        fits = isinstance(value, tuple | list) and len(value) == len(parts)
+        return fits and all(is_kind(each, part) for each, part in zip(value, parts, strict=True))
+    if annotation is float:
+        return _is_number(value)
+    return isinstance(value, annotation) and not (annotation is int and isinstance(value, bool))
 
 
 def _is_number(value: Any) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 from pretrain.evaluate import Run
 from pretrain.tables import Float
 
+FEWEST_FOR_A_TEST = 5  # datasets; on fewer not even a baseline that always wins gets p < 0.05
 DECIMALS = 2  # of a percentage: what the paper publishes, and where ranks and tests see a tie
 
 
@@ -79,16 +80,16 @@ def one_sided_p(baseline: Float, ours: Float) -> float:
     """p of the one-sided Wilcoxon signed rank test over datasets, alternative "baseline minus ours is above zero".
 
     Below 0.05 the baseline is better, above 0.95 ours is (paper, section "Metrics and Hypothesis Testing").
-    NaN where the two agree on every dataset.
+    NaN where the two differ on fewer than FEWEST_FOR_A_TEST datasets, which can prove nothing.
     """
     from scipy.stats import wilcoxon
 
-    if not np.any(baseline != ours):
+    if np.sum(baseline != ours) < FEWEST_FOR_A_TEST:
         return float("nan")
     return float(wilcoxon(baseline, ours, alternative="greater").pvalue)
 
 
-class Profile(NamedTuple):
+class PerformanceProfile(NamedTuple):
     """ratios: (g,) ascending, from 1; share: (g, k) of datasets on which a method's ratio is no larger; area: (k,)
     under the curves over the range of ratios, 1 = best everywhere."""
 
@@ -97,7 +98,7 @@ class Profile(NamedTuple):
     area: Float
 
 
-def performance_profile(values: Float) -> Profile:
+def performance_profile(values: Float) -> PerformanceProfile:
     """Performance profiles (Dolan & More 2002) as in the paper's appendix: the ratio tau is the best value on a dataset
     over the method's own. values: (m, k), not negative, higher = better."""
     best = values.max(1, keepdims=True)
@@ -106,9 +107,9 @@ def performance_profile(values: Float) -> Profile:
     ratios = np.unique(np.concatenate([[1.0], tau[np.isfinite(tau)]]))
     share = (tau[None] <= ratios[:, None, None]).mean(1)
     if len(ratios) == 1:
-        return Profile(ratios, share, share[0])
+        return PerformanceProfile(ratios, share, share[0])
     area = (share[:-1] * np.diff(ratios)[:, None]).sum(0) / (ratios[-1] - 1.0)
-    return Profile(ratios, share, area)
+    return PerformanceProfile(ratios, share, area)
 
 
 def p_values(board: Scoreboard, ours: str) -> Mapping[str, float]:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 import numpy as np
@@ -163,8 +165,11 @@ def baselines(names: Sequence[str]) -> dict[str, Method]:
 def models(names: Sequence[str], device: str, bare: bool = False) -> dict[str, Method]:
     """Zero-shot models by their name and digest, `fusion@a85585ac`; `bare`: without the estimator around them.
 
-    Raises CheckpointError for models that do not exist, and ConfigError for a device that does not.
+    Raises CheckpointError for models that do not exist, and ConfigError for a device that does not, or without
+    scikit-learn, of which the estimator is a part.
     """
+    if not bare and find_spec("sklearn") is None:
+        raise ConfigError("evaluating on tables needs scikit-learn: pip install 'fomo-stream[pretrain]'")
     found: dict[str, Method] = {}
     for name in names:
         kind = partial(Encoded, name, device) if bare else partial(ZeroShot, name, device)
@@ -174,7 +179,9 @@ def models(names: Sequence[str], device: str, bare: bool = False) -> dict[str, M
 
 def limit_threads(threads: int) -> Any:
     """A context manager: at most so many CPU threads, in torch and in what NumPy and scikit-learn call."""
+    torch.set_num_threads(threads)
+    if find_spec("threadpoolctl") is None:  # it comes with scikit-learn; without that, torch does all that is long
+        return nullcontext()
     from threadpoolctl import threadpool_limits
 
-    torch.set_num_threads(threads)
     return threadpool_limits(limits=threads)

@@ -31,6 +31,7 @@ class Run:
     method: str
     context: int  # the limits that it ran under, in rows
     max_test: int
+    data: str = ""  # what the dataset was drawn from, see `Pending`
     n_context: int = 0
     n_queries: int = 0
     n_outliers: int = 0
@@ -44,16 +45,21 @@ class Run:
     error: str = ""
 
     @property
-    def key(self) -> tuple[str, int, str, int, int]:
-        return self.dataset, self.seed, self.method, self.context, self.max_test
+    def key(self) -> tuple[str, int, str, int, int, str]:
+        return self.dataset, self.seed, self.method, self.context, self.max_test, self.data
 
 
 class Pending(NamedTuple):
-    """A task that is only drawn when somebody needs it."""
+    """A task that is only drawn when somebody needs it.
+
+    data: a digest of what it is drawn from, so that runs on a table of the same name that has changed since do not
+    count; "" where the name says it all.
+    """
 
     dataset: str
     seed: int
     draw: Callable[[], Task]
+    data: str = ""
 
 
 class Metrics(NamedTuple):
@@ -65,35 +71,27 @@ class Metrics(NamedTuple):
 def ranking_metrics(labels: Int, scores: Float, inlier_weight: float = 1.0, outlier_weight: float = 1.0) -> Metrics:
     """AUROC, AUPR (average precision) and F1 at the true number of outliers, all in [0, 1]; ties count as chance.
 
-    labels: (q,), 1 = outlier, both kinds present; scores: (q,), finite; the weights are those of a `Task`.
+    labels: (q,), 1 = outlier, both kinds present; scores: (q,), finite; the weights are those of a `Task`. F1: as much
+    weight is flagged as there is in outliers, so that precision = recall = F1; rows that tie across the threshold are
+    flagged in equal parts. Needs NumPy alone, because a machine lent for training may have no scikit-learn.
     """
-    from sklearn.metrics import average_precision_score, roc_auc_score
-
-    weights = np.where(labels == 1, outlier_weight, inlier_weight)
+    order = np.argsort(-scores, kind="stable")
+    scores, strange = scores[order], labels[order] == 1
+    starts = np.flatnonzero(np.concatenate([[True], scores[1:] != scores[:-1]]))  # of the groups of equal scores
+    hits = np.add.reduceat(np.where(strange, outlier_weight, 0.0), starts)
+    misses = np.add.reduceat(np.where(strange, 0.0, inlier_weight), starts)
+    found, flagged, total = hits.cumsum(), (hits + misses).cumsum(), hits.sum()
+    share = np.clip((total - (flagged - hits - misses)) / (hits + misses), 0.0, 1.0)
     return Metrics(
-        float(roc_auc_score(labels, scores)),  # weights that are equal within each kind do not change it
-        float(average_precision_score(labels, scores, sample_weight=weights)),
-        _f1_at_count(labels, scores, weights),
+        float((misses * (found - hits / 2)).sum() / (total * misses.sum())),
+        float((hits * found / flagged).sum() / total),
+        float((share * hits).sum() / total),
     )
 
 
-def _f1_at_count(labels: Int, scores: Float, weights: Float) -> float:
-    """F1 when as much weight is flagged as there is in outliers, so that precision = recall = F1. Rows that tie across
-    the threshold are flagged in equal parts."""
-    order = np.argsort(-scores, kind="stable")
-    scores, weights = scores[order], weights[order]
-    strange = weights * labels[order]
-    total = strange.sum()
-    starts = np.flatnonzero(np.concatenate([[True], scores[1:] != scores[:-1]]))
-    flagged, hits = np.add.reduceat(weights, starts), np.add.reduceat(strange, starts)
-    before = np.concatenate([[0.0], np.cumsum(flagged)[:-1]])
-    share = np.clip((total - before) / flagged, 0.0, 1.0)
-    return float((share * hits).sum() / total)
-
-
-def run_method(method: Method, task: Task, name: str, context: int, max_test: int) -> Run:
+def run_method(method: Method, task: Task, name: str, context: int, max_test: int, data: str = "") -> Run:
     """Fit, score, measure. What a detector cannot do with these rows ends up in `error`."""
-    base = Run(task.dataset, task.seed, name, context, max_test, *_sizes(task))
+    base = Run(task.dataset, task.seed, name, context, max_test, data, *_sizes(task))
     try:
         began = time.perf_counter()
         detector = method(task.seed)
@@ -101,7 +99,7 @@ def run_method(method: Method, task: Task, name: str, context: int, max_test: in
         fitted = time.perf_counter()
         scores = np.asarray(detector.score(task.queries.copy()), dtype=np.float64)
         done = time.perf_counter()
-    except (ValueError, ArithmeticError, RuntimeError, MemoryError) as error:
+    except Exception as error:  # foreign code, and the other detectors and tables are still to come
         return replace(base, error=f"{type(error).__name__}: {' '.join(str(error).split())}"[:300])
     bad = ~np.isfinite(scores)
     if bad.any():  # the lowest rank, but for plus infinity
@@ -137,10 +135,10 @@ def run_all(
     for pending in tasks:
         task = None
         for name, method in methods.items():
-            key = (pending.dataset, pending.seed, name, context, max_test)
+            key = (pending.dataset, pending.seed, name, context, max_test, pending.data)
             if key not in done:
                 task = task or pending.draw()
-                run = run_method(method, task, name, context, max_test)
+                run = run_method(method, task, name, context, max_test, pending.data)
                 _append_run(results, run)
                 done[key] = run
                 what = f"error={run.error!r}" if run.error else f"auroc={run.auroc:.2f} aupr={run.aupr:.2f}"
@@ -161,7 +159,8 @@ def read_runs(path: Path) -> list[Run]:
     if lines and not lines[-1].endswith("\n"):
         lines.pop()
     reader = csv.DictReader(lines)
-    if lines and reader.fieldnames != [field.name for field in fields(Run)]:
+    known = {field.name for field in fields(Run)}
+    if lines and set(reader.fieldnames or ()) not in (known, known - {"data"}):  # older files have no `data`
         raise ConfigError(f"{path} is no file of results of this version; move it away or give another --out")
     types = {field.name: {"int": int, "float": float, "str": str}[str(field.type)] for field in fields(Run)}
     try:

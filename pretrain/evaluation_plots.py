@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from pretrain.comparison import Profile, Scoreboard
+from pretrain.comparison import PerformanceProfile, Scoreboard
 from pretrain.evaluation_report import TITLES
-from pretrain.run_files import replace_file
+from pretrain.plots import new_figure, save_figure
 from pretrain.tables import Float
 
 
 def plot_evaluation(
-    boards: dict[str, Scoreboard], profiles: dict[str, Profile], ours: Collection[str], folder: Path
+    boards: dict[str, Scoreboard], profiles: dict[str, PerformanceProfile], ours: Collection[str], folder: Path
 ) -> list[str]:
     """Draw boxes of each metric and of its ranks, and its performance profile; `ours` are methods that stand out.
 
@@ -35,23 +35,14 @@ def plot_evaluation(
             f"{metric}_profile.png": _profiles(profiles[metric], board.methods, title),
         }
         for name, figure in pictures.items():
-            _save(figure, folder / name)
+            save_figure(figure, folder / name)
             names.append(name)
     return names
 
 
-def _figure(height: float) -> Any:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
 def _boxes(values: Float, methods: list[str], ours: Collection[str], label: str) -> Any:
     """One box a method: 25-75 %, bars 5-95 %, mean as a line, datasets beyond the bars as circles, as in the paper."""
-    figure = _figure(1.2 + 0.45 * len(methods))
+    figure = new_figure(8, 1.2 + 0.45 * len(methods))
     axes = figure.add_subplot()
     drawn = axes.boxplot(
         [values[:, j] for j in range(len(methods))],
@@ -73,9 +64,9 @@ def _boxes(values: Float, methods: list[str], ours: Collection[str], label: str)
     return figure
 
 
-def _profiles(profile: Profile, methods: list[str], title: str) -> Any:
+def _profiles(profile: PerformanceProfile, methods: list[str], title: str) -> Any:
     """Share of datasets on which a method is within a ratio of the best, a step curve a method."""
-    figure = _figure(5)
+    figure = new_figure(8, 5)
     axes = figure.add_subplot()
     styles = ("-", "--", ":")
     for place, j in enumerate(np.argsort(-profile.area, kind="stable")):
@@ -93,7 +84,3 @@ def _profiles(profile: Profile, methods: list[str], title: str) -> Any:
     axes.grid(alpha=0.3)
     axes.legend(title="area under the curve", fontsize="small", loc="lower right")
     return figure
-
-
-def _save(figure: Any, target: Path) -> None:
-    replace_file(target, lambda path: figure.savefig(path, format="png", dpi=120))

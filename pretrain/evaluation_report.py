@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from pretrain.comparison import Profile, Scoreboard, p_values
+from pretrain.comparison import PerformanceProfile, Scoreboard, p_values
 from pretrain.evaluate import METRICS, Run
 from pretrain.stress import StressRow
 
@@ -18,7 +18,7 @@ BEHIND = 1.0  # points; smaller gaps to the best are no loss worth a line
 
 def tables_report(
     boards: dict[str, Scoreboard],
-    profiles: dict[str, Profile],
+    profiles: dict[str, PerformanceProfile],
     runs: Sequence[Run],
     models: Sequence[str],
     setting: str,
@@ -42,7 +42,7 @@ def tables_report(
     return "\n\n".join(parts) + "\n"
 
 
-def _summary(boards: dict[str, Scoreboard], profiles: dict[str, Profile], runs: Sequence[Run]) -> str:
+def _summary(boards: dict[str, Scoreboard], profiles: dict[str, PerformanceProfile], runs: Sequence[Run]) -> str:
     board = boards["auroc"]
     ranks = {metric: each.ranks().mean(0) for metric, each in boards.items()}
     rows = []
@@ -74,14 +74,14 @@ def _tests(boards: dict[str, Scoreboard], model: str) -> str:
     text = (
         f"## {model} against the others\n\np of the one-sided Wilcoxon signed rank test, alternative "
         f'"baseline minus {model} is above zero": below 0.05 (underlined) the baseline is better, above 0.95 (bold) '
-        f"{model} is."
+        f"{model} is; -: too few datasets on which the two differ."
     )
     return f"{text}\n\n{markdown_table(['metric', 'datasets', *others], rows)}"
 
 
 def _p_cell(p: float) -> str:
     if math.isnan(p):
-        return "equal"
+        return "-"
     return f"**{p:.3f}**" if p > 0.95 else f"<u>{p:.3f}</u>" if p < 0.05 else f"{p:.3f}"
 
 
@@ -137,10 +137,11 @@ def stress_report(runs: Sequence[Run], rows: Sequence[StressRow], setting: str) 
 
 
 def mean_and_error(values: Sequence[float]) -> str:
-    """`97.12 ± 0.40 (sd 2.80, n 50)`: mean, its standard error, the spread between datasets and their number."""
-    if not values:
-        return "-"
-    spread = float(np.std(values, ddof=1)) if len(values) > 1 else float("nan")
+    """`97.12 ± 0.40 (sd 2.80, n 50)`: mean, its standard error, the spread between datasets and their number; of a
+    single value `97.12 (n 1)`."""
+    if len(values) < 2:
+        return f"{values[0]:.2f} (n 1)" if values else "-"
+    spread = float(np.std(values, ddof=1))
     error = spread / math.sqrt(len(values))
     return f"{np.mean(values):.2f} ± {error:.2f} (sd {spread:.2f}, n {len(values)})"
 

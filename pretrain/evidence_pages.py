@@ -67,7 +67,7 @@ class PageSource:
         self._pages: dict[int, Page] = {}
 
     def page(self, step: int, progress: float) -> Page:
-        """Like `BatchSource.batch`; with a period the curriculum stays where the page was first drawn."""
+        """Like `BatchSource.batch`; with a period the curriculum stays at its beginning, whenever a page is drawn."""
         if not self.period:
             return evidence_page(self.batches.batch(step, progress), self.with_context)
         turn = step % self.period

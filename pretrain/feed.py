@@ -25,20 +25,20 @@ from pretrain.prior import Batch
 class Inputs:
     """One batch as a model reads it: features, or raw rows (B, n, d) and (B, q, d) where the model is not ours.
 
-    labels: (B, q); best: (B,) AUROC of each dataset's best evidence channel, 0.5 where nobody asked.
+    n_features: (B,), of raw rows; labels: (B, q); best: (B,) AUROC of each dataset's best evidence channel, 0.5 where
+    nobody asked.
     """
 
     context: Features | Tensor
     queries: Features | Tensor
-    n_features: Tensor
+    n_features: Tensor | None
     labels: Tensor
     best: Tensor
     size: StepSize
 
     def tensors(self) -> Iterator[Tensor]:
-        for part in (self.context, self.queries):
+        for part in (self.context, self.queries, (self.n_features, self.labels, self.best)):
             yield from (part,) if isinstance(part, Tensor) else (t for t in part if t is not None)
-        yield from (self.n_features, self.labels, self.best)
 
 
 class TimedSource(BatchSource):
@@ -106,7 +106,7 @@ class Feed:
         datasets, queries = page.labels.shape
         size = StepSize(datasets, page.rows // datasets - queries, queries)
         context, asked = Features(page.context, None), Features(page.queries, None)
-        return Inputs(context, asked, page.best, page.labels, page.best, size)
+        return Inputs(context, asked, None, page.labels, page.best, size)
 
     def _of_batch(self, batch: Batch) -> Inputs:
         context, queries = batch.context.double(), batch.queries.double()  # as in inference

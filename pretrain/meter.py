@@ -55,7 +55,7 @@ class Interval:
         self._auroc = 0.0
         self._unranked: list[tuple[Tensor, Tensor]] = []
         self._began = time.monotonic()
-        self._steps = self._rows = 0
+        self.steps = self._rows = 0
         self._flops = self._bytes = 0.0
 
     def add(self, logits: Tensor, labels: Tensor, loss: Tensor, norm: Tensor, kept: Tensor, good: Tensor) -> None:
@@ -67,7 +67,7 @@ class Interval:
         ]  # fmt: skip
         self._sums += torch.stack([part.double() for part in parts])
         self._unranked.append((logits.detach(), labels))
-        self._steps += 1
+        self.steps += 1
         if len(self._unranked) >= _RANKED_AT_ONCE:
             self._rank()
 
@@ -99,14 +99,14 @@ class Interval:
         return {
             "step": step,
             "loss": round(loss / counted, 5) if counted else float("nan"),
-            "auroc": round(self._auroc / max(1, self._steps), 5),
+            "auroc": round(self._auroc / max(1, self.steps), 5),
             "kept": round(kept / max(1.0, good), 3),
             "grad_norm": round(norm / max(1.0, good), 4),
             "lr": float(f"{lr:.4g}"),
             "seconds": round(elapsed, 2),
             "rows_per_s": round(self._rows / seconds, 1),
             "skipped": round(steps - good),
-            "ms_per_step": round(1e3 * seconds / max(1, self._steps), 3),
+            "ms_per_step": round(1e3 * seconds / max(1, self.steps), 3),
             **{name: round(value / seconds, 4) for name, value in times.items()},
             "gflop_per_s": round(self._flops / seconds / 1e9, 2),
             "gbyte_per_s": round(self._bytes / seconds / 1e9, 2),

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from pretrain.causal import CausalConfig, causal_tables
-from pretrain.checks import Range, check_range, check_share, check_weights
+from pretrain.checks import Range, check_least, check_range, check_share, check_weights
 from pretrain.copulas import CopulaConfig, copula_tables
 from pretrain.draws import Draws, stream_seed
-from pretrain.prior import Batch, GmmConfig, sample_gmm, split
+from pretrain.prior import MAX_DIMENSIONS, Batch, GmmConfig, sample_gmm, split
 from pretrain.reuse import GmmReuse, ReuseConfig
 from pretrain.row_effects import contaminated, draw_amounts, repeated, with_gaps
 from pretrain.table_prior import Tables
@@ -47,6 +47,11 @@ class DataConfig:
     reuse: ReuseConfig | None = None  # None: every GMM dataset is fresh
 
     def __post_init__(self) -> None:
+        check_least(self, {"batch": 1, "max_features": 1})
+        if self.gmm_weight > 0 and not self.gmm.min_features <= self.max_features <= MAX_DIMENSIONS:
+            raise ValueError(
+                f"Gaussian mixtures have {self.gmm.min_features} to {MAX_DIMENSIONS} features, not {self.max_features}"
+            )
         if self.queries < 2 or self.queries % 2:
             raise ValueError(f"queries come in balanced halves: give an even number, not {self.queries}")
         if not 2 <= self.context_min <= self.context_max:
@@ -99,14 +104,16 @@ class BatchSource:
 
     def _split(self, inliers: Tensor, outliers: Tensor, n_features: Tensor, context: int, draws: Draws) -> Batch:
         """Context and queries, and what befalls their rows. Effects that are off draw nothing."""
-        config, b = self.config, len(inliers)
+        config, b, half = self.config, len(inliers), self.config.queries // 2
         if config.duplicated_share:
             amount = draw_amounts(config.duplicated_share, config.duplicates, draws, b)
-            inliers, outliers = repeated(inliers, amount, draws), repeated(outliers, amount, draws)
+            # a query must not hide in the context: those that do are copies of each other alone
+            parts = [repeated(part, amount, draws) for part in (outliers[:, :half], outliers[:, half:])]
+            inliers, outliers = repeated(inliers, amount, draws), torch.cat(parts, 1)
         batch = split(inliers, outliers, n_features, draws, context, config.queries)
         if config.contaminated_share:
             amount = draw_amounts(config.contaminated_share, config.contamination, draws, b)
-            batch.context = contaminated(batch.context, outliers[:, config.queries // 2 :], amount, draws)
+            batch.context = contaminated(batch.context, outliers[:, half:], amount, draws)
         if config.incomplete_share:
             amount = draw_amounts(config.incomplete_share, config.missing, draws, b)
             batch.context, batch.queries = with_gaps(batch.context, batch.queries, amount, draws)

@@ -1,4 +1,7 @@
-"""Loss curves and ablations as pictures. matplotlib is optional: without it there is no picture, and nothing fails."""
+"""Loss curves and ablations as pictures, and what all pictures need.
+
+matplotlib is optional: without it there is no picture, and nothing fails.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ def plot_losses(log: Path, target: Path) -> bool:
     lines = read_log(log)
     if not lines:
         return False
-    figure = _figure(7, 4)
+    figure = new_figure(7, 4)
     if figure is None:
         return False
     steps = [line["step"] for line in lines]
@@ -25,7 +28,7 @@ def plot_losses(log: Path, target: Path) -> bool:
     right = left.twinx()
     right.plot(steps, [line["auroc"] for line in lines], color="tab:orange")
     right.set_ylabel("AUROC on synthetic data", color="tab:orange")
-    _save(figure, target)
+    save_figure(figure, target)
     return True
 
 
@@ -36,7 +39,7 @@ def plot_panels(
     title: str,
 ) -> bool:
     """One panel a quantity, one point a label; panels: by name, values and their deviations. False as above."""
-    figure = _figure(3.2 * len(panels), 3.6)
+    figure = new_figure(3.2 * len(panels), 3.6)
     if figure is None:
         return False
     figure.suptitle(title)
@@ -47,11 +50,11 @@ def plot_panels(
         axes.set_xticks(range(len(labels)), labels, rotation=30, ha="right")
         axes.set_title(name, fontsize="medium")
         axes.grid(alpha=0.3)
-    _save(figure, target)
+    save_figure(figure, target)
     return True
 
 
-def _figure(width: float, height: float) -> Any:
+def new_figure(width: float, height: float) -> Any:
     """An empty figure (inches), or None without matplotlib."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -63,5 +66,6 @@ def _figure(width: float, height: float) -> Any:
     return figure
 
 
-def _save(figure: Any, target: Path) -> None:
+def save_figure(figure: Any, target: Path) -> None:
+    """Write a figure as PNG."""
     replace_file(target, lambda path: figure.savefig(path, format="png", dpi=120))

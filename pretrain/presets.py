@@ -6,11 +6,12 @@ import argparse
 import ast
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from typing import Any, get_type_hints
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.model import PRESETS as MODELS
 from fomo_stream.model import ModelConfig
+from pretrain.checks import is_kind, kind_of
 from pretrain.mixture import PRIORS, DataConfig
 from pretrain.reuse import ReuseConfig
 from pretrain.train import TrainConfig
@@ -127,6 +128,7 @@ def _grow(tree: dict[str, Any], path: list[str], value: Any) -> None:
 
 def _changed(config: Any, tree: dict[str, Any], where: str) -> Any:
     """A dataclass with the leaves of `tree` put in their places; all at once, so that its checks see the whole."""
+    kinds = get_type_hints(type(config))
     names = [f.name for f in fields(config)]
     values: dict[str, Any] = {}
     for name, value in tree.items():
@@ -141,6 +143,8 @@ def _changed(config: Any, tree: dict[str, Any], where: str) -> Any:
             values[name] = _changed(current, value, f"{where}{name}.")
         else:
             values[name] = None if value == "none" else value
+            if not is_kind(values[name], kinds[name]):
+                raise ConfigError(f"{where}{name} is {kind_of(kinds[name])}, not {value!r}")
     try:
         return replace(config, **values)
     except ValueError as error:

@@ -22,6 +22,7 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 
+from pretrain.checks import check_least, check_range
 from pretrain.draws import Draws
 
 MAX_DIMENSIONS = 500
@@ -54,6 +55,18 @@ class GmmConfig:
     inflation: float = 5.0  # factor on the variances of the features in K
     percentile: float = 90.0  # where inliers end and outliers begin (the curriculum lowers it to 80) ...
     margin: float = 5.0  # ... less and plus this many points, so that a gap lies between them
+
+    def __post_init__(self) -> None:
+        check_range("components", self.components, low=1)
+        for name in ("means", "variances"):
+            if getattr(self, name) is not None:
+                check_range(name, getattr(self, name), low=0.0)
+        check_least(self, {"min_features": 1, "inflation": 1, "margin": 0})
+        if not 0 < self.percentile - self.margin <= self.percentile + self.margin < 100:
+            raise ValueError(
+                f"percentile less and plus margin must lie between 0 and 100, not {self.percentile} and {self.margin}:"
+                " no row would be an inlier, or an outlier"
+            )
 
 
 @dataclass

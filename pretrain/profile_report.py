@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fomo_stream.evidence import CHANNELS, RANK_STATISTICS, SPACE_STATISTICS, SPACES
 from pretrain.evidence_profile import PERCENTILES, Profile, distance, sampling_error
+from pretrain.plots import new_figure, save_figure
 
 Float = NDArray[np.float64]
 
@@ -100,13 +101,9 @@ def _mean(by_channel: Float, statistic: str) -> float:
 
 def _plot(profiles: dict[str, Profile], target: Path) -> bool:
     """One panel a space: every channel's AUROC less the mean, with its standard error; False without matplotlib."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
+    figure = new_figure(13, 5.5)
+    if figure is None:
         return False
-    figure = Figure(figsize=(13, 5.5), layout="constrained")
-    FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(SPACES) + 1, sharey=True, width_ratios=[14, 14, 14, 3])
     groups = {space: [f"{space}.{name}" for name in SPACE_STATISTICS] for space in SPACES}
     groups["ranks"] = list(RANK_STATISTICS)
@@ -121,5 +118,5 @@ def _plot(profiles: dict[str, Profile], target: Path) -> bool:
         panel.axhline(0, color="grey", lw=0.5)
     panels[0].set_ylabel("AUROC less the mean over channels, points")
     panels[0].legend()
-    figure.savefig(target, dpi=120)
+    save_figure(figure, target)
     return True

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from pretrain.checks import check_least
 from pretrain.draws import Draws, stream_seed
 from pretrain.prior import GmmConfig, GmmDatasets, Mixtures, sample_gmm
 
@@ -84,6 +85,9 @@ class ReuseConfig:
     epochs: int = 1  # P: epochs with datasets of their own, after which the same datasets come round
     fresh_transforms: bool = True  # when they come round, under other transforms than before
     memory_gb: float = 4.0  # pools beyond it are forgotten and drawn again (from the same seed) when needed
+
+    def __post_init__(self) -> None:
+        check_least(self, {"unique": 1, "transforms": 0, "epochs": 1, "memory_gb": 0})
 
 
 class GmmReuse:

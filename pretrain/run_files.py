@@ -165,16 +165,17 @@ class RunFiles:
         self.directory.mkdir(parents=True, exist_ok=True)
         config = as_json(settings)
         if self.state.exists():
-            before = _completed(self.read_config(), settings)
-            other = [path for path in _differences(before, config) if path not in FREE]
-            if other:
-                raise ConfigError(
-                    f"{self.directory} holds a run with another {', '.join(other)};"
-                    " choose another --out or the same flags"
-                )
+            self.compare(_completed(self.read_config(), settings), config)
         else:
             replace_file(self.source, lambda path: _write_text(path, source_commit() + "\n"))
         replace_file(self.config, lambda path: _write_text(path, json.dumps(config, indent=1) + "\n"))
+
+    def compare(self, mine: dict[str, Any], other: dict[str, Any]) -> None:
+        """Raises ConfigError where this run's configuration and another differ in more than may change."""
+        if found := [path for path in _differences(mine, other) if path not in FREE]:
+            raise ConfigError(
+                f"{self.directory} holds a run with another {', '.join(found)}; choose another --out or the same flags"
+            )
 
     def commit(self) -> str:
         """The commit that the run began with, or `unknown`."""
@@ -222,10 +223,19 @@ class RunFiles:
 
     def weights(self, step: int | None = None) -> tuple[dict[str, Tensor], int]:
         """Averaged weights, and after how many steps: the last saved ones, or those kept after `step`."""
+        if step is not None and not self._kept(step).exists():
+            kept = ", ".join(map(str, self.kept())) or "none; train with --keep-every"
+            raise CheckpointError(f"{self.directory} kept no weights after {step} steps; steps it kept: {kept}")
+        if step is None and not self.state.exists():
+            raise CheckpointError(f"{self.directory} has not saved anything yet; train it first")
         if step is None:
             tensors, metadata = read_tensors(self.state)
             return below("average.", tensors), int(metadata["step"])
         return read_tensors(self._kept(step))[0], step
+
+    def kept(self) -> list[int]:
+        """Steps after which `keep_weights` kept any, ascending."""
+        return sorted(int(path.stem.partition("-")[2]) for path in self.directory.glob("weights-*.safetensors"))
 
     def keep_weights(self, state: State) -> None:
         """Save the averaged weights under the number of the step."""
@@ -248,7 +258,7 @@ class RunFiles:
         if self.best.exists():
             tensors, metadata = read_tensors(self.best)
             return tensors, int(metadata["step"])
-        steps = sorted(int(path.stem.partition("-")[2]) for path in self.directory.glob("weights-*.safetensors"))
+        steps = self.kept()
         log, found = read_log(self.log), []
         for before, step in zip([0, *steps], steps, strict=False):
             loss = mean_loss(log, before, step)
@@ -279,9 +289,16 @@ def read_log(path: Path) -> list[dict[str, float]]:
 
 
 def mean_loss(log: list[dict[str, float]], after: int, until: int) -> float | None:
-    """Mean loss of the log lines of steps in (after, until]; None without any that has one."""
-    losses = [line["loss"] for line in log if after < line["step"] <= until and math.isfinite(line["loss"])]
-    return sum(losses) / len(losses) if losses else None
+    """Mean loss of the steps in (after, until], by the log lines of that time; None without any that has a loss.
+
+    A line counts as often as it has steps: where a run stopped and went on there are two shorter ones.
+    """
+    total = steps = 0.0
+    for before, line in zip([0, *(line["step"] for line in log)], log, strict=False):
+        if after < line["step"] <= until and math.isfinite(line["loss"]):
+            total += line["loss"] * (line["step"] - before)
+            steps += line["step"] - before
+    return total / steps if steps else None
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

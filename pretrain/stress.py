@@ -21,6 +21,11 @@ from pretrain.prior import GmmConfig, sample_gmm
 from pretrain.tables import Task
 
 CONTEXT, QUERIES, OUTLIER_SHARE = 5000, 1000, 0.05
+READINGS = """\
+The paper's "binary outliers with values either 0 or 1 in one dimension" can be read in two ways, and its numbers stand
+beside both. `binary` and `all-combined`: one feature is constant, 0 or 1, in inliers, and the other value in outliers.
+This alone explains the paper's 100 %, but says little: whoever sees that feature is right. `binary-outliers` and
+`all-combined-outliers`, the words as they stand: that feature is 0 or 1 in outliers, and in inliers as it was."""
 _STRESS_STREAM = 201
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +57,14 @@ class Table:
     all_inliers: int
     all_outliers: int
     train_rows: int = 0
+
+    @property
+    def digest(self) -> str:
+        """Eight characters that change with anything in the table."""
+        found = crc32(f"{self.rows.shape} {self.all_inliers} {self.all_outliers} {self.train_rows}".encode())
+        for part in (self.rows, self.labels):
+            found = crc32(np.ascontiguousarray(part).data, found)
+        return f"{found:08x}"
 
 
 def table_files(folder: Path, names: Sequence[str] = ()) -> dict[str, Path]:
@@ -110,12 +119,17 @@ def read_table(path: Path, label: str | None = None) -> Table:
             "and the rest must have outliers"
         )
     all_inliers, all_outliers = extra.get("n_in_full", inliers), extra.get("n_out_full", outliers)
+    if all_inliers < inliers or all_outliers < outliers:
+        raise ConfigError(
+            f"{path}: n_in_full and n_out_full are {all_inliers} and {all_outliers}, but the table itself has "
+            f"{inliers} inliers and {outliers} outliers; correct them or leave them out"
+        )
     rows = np.where(np.isfinite(rows), rows, np.nan)
     return Table(path.stem, rows, labels, all_inliers, all_outliers, train)
 
 
 def draw_task(table: Table, seed: int, context: int, max_test: int = 0) -> Task:
-    """Split a table, and cut the context to `context` rows and the queries to `max_test` rows (0 = no limit).
+    """Split a table, and cut the context to `context` rows and the queries to `max_test` >= 2 rows (0 = no limit).
 
     Outliers are kept first, and the task's weights undo the cut. Equal arguments give equal tasks.
     """
@@ -135,7 +149,7 @@ def draw_task(table: Table, seed: int, context: int, max_test: int = 0) -> Task:
     if max_test and len(test) > max_test:
         bad, good = rng.permutation(test[strange]), rng.permutation(test[~strange])
         least = max(min(KEPT_OUTLIERS, max_test // 2), round(max_test * len(bad) / len(test)))
-        bad = bad[:least]
+        bad = bad[: min(least, max_test - 1)]  # one inlier at least
         test = np.concatenate([bad, good[: max_test - len(bad)]])
     test = rng.permutation(test)
     labels = table.labels[test]

@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (everybody's name for it)
@@ -31,9 +32,10 @@ from torch import Tensor, nn
 
 from fomo_stream.checkpoint import resolve_device
 from fomo_stream.errors import ConfigError, FomoError
+from fomo_stream.model import MAX_CONTEXT, ModelConfig, ZeroShotModel
 from fomo_stream.model import PRESETS as MODELS
-from fomo_stream.model import ModelConfig, ZeroShotModel
 from pretrain.arithmetic import measure_ceilings, step_bytes, step_flops
+from pretrain.checks import check_least, check_share
 from pretrain.draws import stream_seed
 from pretrain.feed import Feed, Inputs
 from pretrain.meter import Clock, Interval
@@ -81,22 +83,37 @@ class TrainConfig:
             raise ConfigError(f"schedule is cosine or constant, not {self.schedule!r}")
         if self.precision not in ("auto", "bf16", "fp32"):
             raise ConfigError(f"precision is auto, bf16 or fp32, not {self.precision!r}")
-        if self.steps < 1 or self.log_every < 1:
-            raise ConfigError("steps and log_every must be at least 1")
+        at_least_0 = ("warmup", "weight_decay", "min_auc", "period", "save_every", "keep_every", "best_every")
+        check_least(self, {"steps": 1, "log_every": 1, **dict.fromkeys(at_least_0, 0)})
+        if self.lr <= 0 or self.clip <= 0 or not (self.minutes is None or self.minutes > 0):
+            raise ConfigError("lr, clip and minutes must be above 0")
+        check_share("final_lr", self.final_lr)
+        check_share("ema", self.ema)
+        if not self.min_auc <= self.max_auc:
+            raise ConfigError(f"min_auc {self.min_auc} is above max_auc {self.max_auc}: no dataset is between them")
         if self.best_every % self.log_every:
             raise ConfigError(f"best_every must be a multiple of log_every ({self.log_every}), not {self.best_every}")
         if self.shape is not None:
             ModelConfig.from_dict(asdict(self.shape))  # checks types
             if self.shape == MODELS[self.model]:
                 object.__setattr__(self, "shape", None)
+        self._check_shape()
+
+    def _check_shape(self) -> None:
         shape = self.network
-        if shape.layers and (shape.heads < 1 or shape.width % shape.heads):
+        check_least(shape, {"width": 1, "heads": 1, "feed_forward": 1, "layers": 0, "routers": 0, "raw_features": 0})
+        if shape.layers and shape.width % shape.heads:
             raise ConfigError(f"a width of {shape.width} cannot be split over {shape.heads} heads")
+        for name in ("channel_dropout", "fusion_dropout"):
+            if not 0 <= getattr(shape, name) < 1:
+                raise ConfigError(f"{name} is a share below 1, not {getattr(shape, name)}")
         if 0 < shape.raw_features < self.data.max_features:
             raise ConfigError(
                 f"the model takes up to {shape.raw_features} features, the data has up to {self.data.max_features};"
                 " lower data.max_features or raise shape.raw_features"
             )
+        if self.data.context_max > MAX_CONTEXT:
+            raise ConfigError(f"the model takes up to {MAX_CONTEXT} context rows, not {self.data.context_max}")
 
     @property
     def network(self) -> ModelConfig:
@@ -170,6 +187,16 @@ def _loop(trainer: Trainer, files: RunFiles, bar: ProgressBar, stopped: Callable
     began = saved = time.monotonic()
     already = state.elapsed
     interval = Interval(device)
+
+    def log() -> None:
+        nonlocal interval
+        times = trainer.clock.read()
+        state.elapsed = already + time.monotonic() - began
+        line = interval.line(state.step, lr, state.elapsed, times, ceilings)
+        files.append_log(line)
+        bar.log(line)
+        interval = Interval(device)
+
     trainer.clock.read()
     state.model.train()
     while state.step < config.steps and not stopped():
@@ -184,13 +211,8 @@ def _loop(trainer: Trainer, files: RunFiles, bar: ProgressBar, stopped: Callable
                 f"the loss has not been finite for {MOST_BAD_STEPS} steps (step {state.step} of {files.directory});"
                 " lower --lr, or look at the prior's settings"
             )
-        if state.step % config.log_every == 0 or state.step == config.steps:
-            times = trainer.clock.read()
-            state.elapsed = already + time.monotonic() - began
-            line = interval.line(state.step, lr, state.elapsed, times, ceilings)
-            files.append_log(line)
-            bar.log(line)
-            interval = Interval(device)
+        if state.step % config.log_every == 0:
+            log()
         if config.keep_every and state.step % config.keep_every == 0:
             files.keep_weights(state)
         if config.best_every and state.step % config.best_every == 0:
@@ -200,11 +222,13 @@ def _loop(trainer: Trainer, files: RunFiles, bar: ProgressBar, stopped: Callable
             plot_losses(files.log, files.plot)
             saved = time.monotonic()
         bar.step(state.step)
+    if interval.steps:  # the run, or this call, ends within an interval
+        log()
     state.elapsed = already + time.monotonic() - began
 
 
 def _step(trainer: Trainer, interval: Interval, lr: float) -> None:
-    """One update of the weights and their average. A loss or gradient that is not finite changes nothing; on CUDA the
+    """One update of the weights and their average. A loss or gradient that is not finite changes no weight; on CUDA the
     host does not wait to know, so that it is always ahead of the device."""
     config, state, clock = trainer.config, trainer.state, trainer.clock
     inputs = trainer.feed.inputs(state.step, progress_of(config, state.step, state.elapsed))
@@ -247,7 +271,7 @@ def compute(
         apply = torch.compile(apply, dynamic=True)
 
     def logits(inputs: Inputs) -> Tensor:
-        parts = [inputs.context, inputs.queries]
+        parts: list[Any] = [inputs.context, inputs.queries]
         if not isinstance(model, ZeroShotModel):
             parts.append(inputs.n_features)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +76,33 @@ def test_nothing_is_computed_twice(done: Path) -> None:
     assert main(command(done)) == 0
     assert {path: path.stat().st_mtime_ns for path in files} == before
     assert read(done / "out" / "synthetic.csv") == judged_before
+
+
+def test_results_on_other_data_or_of_another_training_are_not_reported(tmp_path: Path) -> None:
+    """The largest context of all variants decides on what data all are judged."""
+
+    def study(*flags: str) -> list[dict[str, str]]:
+        assert main(["ablate", *SMALL, "--out", str(tmp_path), "--steps", "1", *flags]) == 0
+        return read(tmp_path / "results.csv")
+
+    first = study("--vary", "data.context_max=30,40")[0]
+    again = study("--vary", "data.context_max=30,60")[0]
+    assert first["variant"] == again["variant"] == "data.context_max=30"
+    assert len(read(tmp_path / "synthetic.csv")) == 4 * 4  # 2 variants on 4 datasets, twice
+    assert first["auroc"] != again["auroc"]
+    shutil.rmtree(tmp_path / "data.context_max=30")
+    other = study("--vary", "data.context_max=30", "--set", "lr=0.5")[0]
+    assert len(read(tmp_path / "synthetic.csv")) == 5 * 4
+    assert other["auroc"] != again["auroc"]
+
+
+def test_minutes_may_end_a_run_before_its_first_log_line(tmp_path: Path) -> None:
+    small = [flag for flag in SMALL if flag != "log_every=1"]
+    small = [*small[: small.index("--steps")], *small[small.index("--steps") + 2 :]]
+    small = [flag for i, flag in enumerate(small) if not (flag == "--set" and small[i + 1] == "--set")]
+    flags = ["ablate", *small, "--vary", "layers=1,2", "--minutes", "0.005", "--set", "log_every=100000"]
+    assert main([*flags, "--out", str(tmp_path)]) == 0
+    assert all(float(line["steps"]) >= 1 for line in read(tmp_path / "results.csv"))
 
 
 def test_an_interrupted_run_is_resumed(tmp_path: Path) -> None:

@@ -195,6 +195,18 @@ def test_a_run_is_not_set_back_by_an_older_pack(tmp_path: Path) -> None:
         unpack(tmp_path / "pack", run)
 
 
+def test_another_run_is_not_overwritten_by_a_pack(tmp_path: Path) -> None:
+    pack(run_to(4, tmp_path / "run"), tmp_path / "pack")
+    other = tmp_path / "other"
+    train(replace(TINY, steps=2, lr=0.5), other, "cpu", report=lambda line: None)
+    before = {path: path.read_bytes() for path in other.iterdir()}
+    with pytest.raises(ConfigError, match="another lr"):
+        unpack(tmp_path / "pack", other)
+    assert {path: path.read_bytes() for path in other.iterdir()} == before
+    run_to(2, tmp_path / "behind")  # the same run, not as far: that is what packs are for
+    assert unpack(tmp_path / "pack", tmp_path / "behind") == 4
+
+
 def test_train_in_pieces_with_packs_in_between(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The commands as one would give them on a machine that is lent for a few minutes."""
     flags = ["--preset", "tiny", "--device", "cpu", "--steps", "1000000", "--max-features", "5", "--set", "log_every=1"]

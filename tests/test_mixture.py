@@ -68,6 +68,20 @@ def test_contexts_of_every_prior_hold_the_share_of_outliers_asked_for(prior: str
     assert dirty.labels.sum(1).tolist() == [10.0] * 12
 
 
+def test_no_query_hides_in_the_context_though_rows_repeat() -> None:
+    """Of the outliers among the queries none is in the context: copies are made on either side alone."""
+    config = DataConfig(
+        gmm_weight=1.0, causal_weight=0.0, copula_weight=0.0, max_features=6, batch=8, context_min=100,
+        context_max=100, queries=80, contaminated_share=1.0, contamination=(0.4, 0.4), duplicated_share=1.0,
+        duplicates=(1.0, 1.0),
+    )  # fmt: skip
+    batch = BatchSource(config, 0).batch(0)
+    for b, d in enumerate(batch.n_features.tolist()):
+        asked = batch.queries[b, batch.labels[b] == 1, :d]
+        assert len(np.unique(asked.numpy(), axis=0)) < len(asked)  # rows do repeat
+        assert torch.cdist(asked, batch.context[b, :, :d], p=1).amin() > 0
+
+
 def test_reused_mixtures_are_contaminated_too() -> None:
     config = loud_of("gmm", contaminated_share=1.0, contamination=(0.1, 0.1), reuse=ReuseConfig(unique=12))
     batch = BatchSource(config, 0).batch(0)

@@ -111,12 +111,14 @@ def test_command_fills_the_table_and_goes_on_with_more_datasets(
     values = [run.auroc for run in runs if run.dataset == "in-distribution" and run.method == "knn"]
     assert mean_and_error(values) in report
     assert "| in-distribution | 98.55 |" in report
+    assert "can be read in two ways" in report
     assert "all-combined |" not in report
     assert "AUROC" in capsys.readouterr().out
 
 
 def test_standard_error_is_the_spread_over_the_root_of_the_number() -> None:
     assert mean_and_error([90.0, 92.0, 94.0, 96.0]) == "93.00 ± 1.29 (sd 2.58, n 4)"
+    assert mean_and_error([93.0]) == "93.00 (n 1)"
     assert mean_and_error([]) == "-"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fomo_stream.errors import ConfigError
@@ -32,6 +32,7 @@ def numbered(inliers: int, outliers: int, **more: Any) -> Table:
     context=st.integers(2, 200),
     max_test=st.integers(0, 300).filter(lambda n: n != 1),
 )
+@example(seed=0, inliers=8, outliers=200, context=4, max_test=2)  # nearly all queries are outliers
 def test_context_and_queries_share_no_row_and_weights_undo_the_cut(
     seed: int, inliers: int, outliers: int, context: int, max_test: int
 ) -> None:
@@ -60,6 +61,20 @@ def test_queries_are_shuffled_and_outliers_are_kept_first() -> None:
     task = draw_task(numbered(5000, 300), 0, 100, 400)
     assert task.labels.sum() == 200  # half of the cut, though 1 row in 10 is an outlier
     assert 60 < task.labels[:200].sum() < 140
+
+
+def test_a_digest_changes_with_anything_in_the_table() -> None:
+    rows, labels = np.arange(12.0).reshape(6, 2), np.array([0, 0, 0, 0, 1, 1])
+    base = Table("made", rows, labels, 4, 2)
+    assert base.digest == Table("renamed", rows.copy(order="F"), labels.copy(), 4, 2).digest
+    others = [
+        Table("made", rows + 1e-9, labels, 4, 2),
+        Table("made", rows.reshape(6, 2)[::-1], labels, 4, 2),
+        Table("made", rows, labels[::-1], 4, 2),
+        Table("made", rows, labels, 5, 2),
+        Table("made", rows, labels, 4, 2, train_rows=4),
+    ]
+    assert len({base.digest, *(other.digest for other in others)}) == 1 + len(others)
 
 
 def test_a_fixed_split_is_kept() -> None:
@@ -106,6 +121,8 @@ def test_npz_and_csv_of_the_same_table_are_read_alike(tmp_path: Path) -> None:
         ({"X": GOOD["X"], "y": np.zeros(20)}, "no outliers"),
         ({"X": GOOD["X"][10:], "y": np.r_[np.zeros(7), np.ones(3)]}, "7 inliers .* at least 8"),
         ({**GOOD, "n_train": 19}, "n_train is 19"),
+        ({**GOOD, "n_in_full": 3}, "n_in_full and n_out_full are 3 and 2"),
+        ({**GOOD, "n_out_full": 1}, "n_in_full and n_out_full are 18 and 1"),
     ],
 )
 def test_unusable_npz_is_refused_by_name(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:

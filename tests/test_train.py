@@ -24,7 +24,7 @@ from pretrain.__main__ import main, parser
 from pretrain.evidence_pages import PageSource, evidence_page, logits_of_page
 from pretrain.mixture import BatchSource, DataConfig
 from pretrain.presets import PRESETS, configuration
-from pretrain.run_files import RunFiles, State, read_log
+from pretrain.run_files import RunFiles, State, mean_loss, read_log
 from pretrain.train import TrainConfig, learning_rate, train
 
 DATA = DataConfig(max_features=5, batch=2, context_min=20, context_max=40, queries=16)
@@ -194,7 +194,7 @@ def test_pages_come_round_after_the_period() -> None:
 
 
 def test_datasets_outside_the_auroc_window_are_left_out_of_the_loss(tmp_path: Path) -> None:
-    config = replace(TINY, model="fusion", min_auc=2.0)
+    config = replace(TINY, model="fusion", max_auc=0.0)
     start = weights(ZeroShotModel(MODELS["fusion"]))
     trained = train(config, tmp_path, "cpu", report=quiet)
     assert_same(start, weights(trained))
@@ -253,6 +253,15 @@ def test_minutes_end_a_run(tmp_path: Path) -> None:
     train(config, tmp_path, "cpu", report=quiet)
     assert time.monotonic() - began < 30
     assert 0 < RunFiles(tmp_path).weights()[1] < 10**9
+
+
+def test_no_step_goes_unlogged_though_a_run_ends_between_two_log_lines(tmp_path: Path) -> None:
+    config = replace(TINY, steps=10**9, minutes=0.01, log_every=10**6)
+    train(config, tmp_path, "cpu", report=quiet)
+    lines = read_log(tmp_path / "log.jsonl")
+    assert [line["step"] for line in lines] == [RunFiles(tmp_path).weights()[1]]
+    train(replace(TINY, steps=5), tmp_path / "short", "cpu", report=quiet)
+    assert [line["step"] for line in read_log(tmp_path / "short" / "log.jsonl")] == [2, 4, 5]
 
 
 def test_learning_rate_warms_up_and_falls() -> None:
@@ -348,6 +357,15 @@ def test_lowest_loss_is_that_of_the_log(tmp_path: Path) -> None:
     assert read_metadata(target)["training"]["steps"] == best
 
 
+def test_a_mean_loss_is_over_steps_however_a_run_was_cut() -> None:
+    whole = [{"step": 10, "loss": 0.9}, {"step": 20, "loss": 0.5}, {"step": 30, "loss": float("nan")}]
+    cut = [whole[0], {"step": 12, "loss": 0.1}, {"step": 20, "loss": 0.6}, whole[2]]
+    for log in (whole, cut):
+        assert mean_loss(log, 10, 30) == pytest.approx(0.5)
+        assert mean_loss(log, 0, 20) == pytest.approx(0.7)
+        assert mean_loss(log, 20, 30) is None
+
+
 def test_without_kept_weights_there_is_no_lowest_loss(tmp_path: Path) -> None:
     train(TINY, tmp_path, "cpu", report=quiet)
     with pytest.raises(CheckpointError, match="kept no weights"):
@@ -401,6 +419,39 @@ def test_export_of_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "is no training run" in capsys.readouterr().err
 
 
+def test_export_refuses_what_could_not_be_loaded_or_was_not_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(replace(TINY, keep_every=4), tmp_path / "run", "cpu", report=quiet)
+    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "model")]) == ConfigError.exit_code
+    assert "ends in .safetensors" in capsys.readouterr().err
+    target = str(tmp_path / "model.safetensors")
+    assert main(["export", str(tmp_path / "run"), "--out", target, "--step", "5"]) == CheckpointError.exit_code
+    assert "steps it kept: 4, 8" in capsys.readouterr().err
+
+
+def test_a_log_line_without_a_loss_does_not_hide_the_lowest(tmp_path: Path) -> None:
+    """An interval in which every dataset was filtered out has none."""
+    train(TINY, tmp_path / "run", "cpu", report=quiet)
+    log = tmp_path / "run" / "log.jsonl"
+    lines = read_log(log)
+    lines[0]["loss"] = float("nan")
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    target = tmp_path / "model.safetensors"
+    assert main(["export", str(tmp_path / "run"), "--out", str(target)]) == 0
+    assert read_metadata(target)["training"]["lowest_loss"] == min(line["loss"] for line in lines[1:])
+
+
+def test_a_place_that_cannot_be_written_to_is_an_error_without_a_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert main(["train", "--preset", "tiny", "--out", str(tmp_path / "file")]) == ConfigError.exit_code
+    printed = capsys.readouterr().err
+    assert str(tmp_path / "file") in printed
+    assert printed.count("\n") == 1
+
+
 def test_flags_are_laid_over_the_preset(tmp_path: Path) -> None:
     text = "train --preset fusion --out X --steps 7 --prior gmm=0.2,causal=0.8 --batch 3 --context-min 50"
     text += " --set data.causal.shares.spikes=0.5 --set data.gmm.percentile=80.0 --set data.reuse.unique=16"
@@ -429,6 +480,28 @@ def test_flags_are_laid_over_the_preset(tmp_path: Path) -> None:
         (["--preset", "tiny", "--set", "heads=3"], "cannot be split over 3 heads"),
         (["--set", "precision=fp8"], "auto, bf16 or fp32"),
         (["--set", "best_every=7"], "multiple of log_every"),
+        (["--set", "lr=fast"], "lr is a number, not 'fast'"),
+        (["--set", "steps=2.5"], "steps is a whole number"),
+        (["--set", "compile=1"], "compile is True or False"),
+        (["--set", "minutes=soon"], "minutes is a number or none"),
+        (["--set", "data=none"], "data is a group of settings"),
+        (["--set", "data.causal.shares=5"], "data.causal.shares is a group of settings"),
+        (["--set", "data.gmm.components=3"], "data.gmm.components is a range"),
+        (["--set", "data.copulas.structures=(1,2)"], "data.copulas.structures is 3 numbers"),
+        (["--prior", "gmm=1", "--set", "data.gmm.percentile=98"], "no row would be an inlier, or an outlier"),
+        (["--prior", "gmm=1", "--set", "data.reuse.unique=0"], "unique must be at least 1"),
+        (["--prior", "gmm=1", "--max-features", "600"], "1 to 500 features, not 600"),
+        (["--batch", "0"], "batch must be at least 1"),
+        (["--max-features", "0"], "max_features must be at least 1"),
+        (["--context-max", "6000"], "up to 5000 context rows"),
+        (["--minutes", "0"], "must be above 0"),
+        (["--lr", "-1"], "must be above 0"),
+        (["--set", "ema=2"], "ema is a share"),
+        (["--period", "-1"], "period must be at least 0"),
+        (["--min-auc", "0.9", "--max-auc", "0.5"], "no dataset is between them"),
+        (["--layers", "-1"], "layers must be at least 0"),
+        (["--set", "channel_dropout=1"], "channel_dropout is a share below 1"),
+        (["--threads", "0"], "--threads needs at least 1"),
     ],
 )
 def test_bad_flags_say_what_to_do(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fomo_stream.errors import ConfigError
+from pretrain.commands import add_machine, use_threads
 from pretrain.presets import PRESETS, setting
 from pretrain.studies import SIZES, STUDIES, Study, configured, grid
 
@@ -27,8 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--datasets", type=int, default=64, help="held-back synthetic datasets (%(default)s)")
     parser.add_argument("--tables", type=Path, metavar="DIR", help="judge on these real tables too")
     parser.add_argument("--out", type=Path, help="directory of the study (ablations/STUDY)")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 (%(default)s)")
-    parser.add_argument("--threads", type=int, help="CPU threads")
+    add_machine(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -38,10 +38,7 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(f"name a study ({', '.join(STUDIES)}) or give --vary PATH=V1,V2,...")
     if min(options.seeds, options.datasets) < 1:
         raise ConfigError("--seeds and --datasets need at least 1")
-    if options.threads:
-        import torch
-
-        torch.set_num_threads(options.threads)
+    use_threads(options.threads)
     study = Study("", {options.size: grid(options.vary)}) if options.vary else STUDIES[options.study]
     title = f"{options.study}, {study.about}" if options.study else ", ".join(v.partition("=")[0] for v in options.vary)
     plan = planned(study, options)

@@ -13,6 +13,7 @@ from fomo_stream.checkpoint import load_model
 from fomo_stream.errors import ConfigError
 from fomo_stream.inspection import Float, attention_weights, most_attended, plot_attended
 from fomo_stream.model import MAX_CONTEXT
+from pretrain.commands import add_machine, use_threads
 from pretrain.draws import Draws
 from pretrain.prior import GmmConfig, sample_gmm
 from pretrain.tables import Table, read_table
@@ -31,10 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--context", type=int, default=1000, help="most context rows, of the inliers (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the mixture, and of the choice of context rows")
     parser.add_argument("--out", type=Path, required=True, help="the picture, a .png file")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 (%(default)s)")
+    add_machine(parser)
 
 
 def run(options: argparse.Namespace) -> int:
+    use_threads(options.threads)
     if not 2 <= options.context <= MAX_CONTEXT:
         raise ConfigError(f"--context is 2 to {MAX_CONTEXT} rows, not {options.context}")
     table = mixture(options.seed) if options.table is None else read_table(options.table, options.label)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from pretrain.commands import add_machine, use_threads
 from pretrain.presets import add_settings, configuration
 from pretrain.train import compute_dtype, train
 
@@ -16,8 +17,7 @@ PHASES = ("synthesis", "evidence", "forward", "backward", "update")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 (%(default)s)")
-    parser.add_argument("--threads", type=int, help="CPU threads")
+    add_machine(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -28,17 +28,18 @@ def run(options: argparse.Namespace) -> int:
     from pretrain.arithmetic import measure_ceilings
     from pretrain.run_files import read_log
 
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    use_threads(options.threads)
     device = resolve_device(options.device)
     steps = options.steps or 20
     config = replace(configuration(options), steps=2 * steps, log_every=steps, keep_every=0, best_every=0)
     config = replace(config, minutes=None, save_every=1e9)
+    dtype = compute_dtype(config, device)
+    ceilings = measure_ceilings(device, dtype)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)  # the ceilings are measured with gigabytes of their own
     with TemporaryDirectory() as folder:
         train(config, Path(folder), options.device, report=lambda line: None)
         line = read_log(Path(folder) / "log.jsonl")[-1]
-    dtype = compute_dtype(config, device)
-    ceilings = measure_ceilings(device, dtype)
     print(f"{options.preset} on {device}, {str(dtype).removeprefix('torch.')}: {line['ms_per_step']:.1f} ms a step")
     for phase in PHASES:
         share = line.get(phase, 0.0)

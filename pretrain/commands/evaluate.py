@@ -9,6 +9,7 @@ from pathlib import Path
 from fomo_stream.errors import ConfigError
 from fomo_stream.model import MAX_CONTEXT
 from pretrain import stress
+from pretrain.commands import add_machine, listed
 from pretrain.comparison import performance_profile, scoreboard
 from pretrain.detectors import BASELINES, Method, baselines, limit_threads, models
 from pretrain.evaluate import METRICS, Pending, run_all
@@ -22,28 +23,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, nargs="?", metavar="DIR", help="tables: .npz with X and y, .csv")
     parser.add_argument("--stress", action="store_true", help="the paper's synthetic stress table instead of a folder")
     parser.add_argument(
-        "--model", nargs="+", default=["default"], metavar="MODEL", help="names or .safetensors files (default)"
+        "--model", action="append", metavar="A,B,..", help="names or .safetensors files; may be given again (default)"
     )
     parser.add_argument(
-        "--baselines", metavar="A,B,..", help=f"from {','.join(BASELINES)}, or none (all; with --stress none)"
+        "--baselines", metavar="A,B,..", help=f"from {','.join(BASELINES)}; all; none (all; with --stress none)"
     )
     parser.add_argument("--datasets", metavar="A,B,..", help="only these tables, or these rows of the stress table")
     parser.add_argument("--seeds", type=int, default=5, help="random splits a table (%(default)s)")
     parser.add_argument("--context", type=int, default=MAX_CONTEXT, help="most context rows (%(default)s)")
     parser.add_argument("--max-test", type=int, default=10_000, help="most query rows of a table, 0: all (%(default)s)")
     parser.add_argument("--label", help="label column of .csv tables (the last)")
-    parser.add_argument("--group", metavar="A,B,..", help="tables whose names begin alike count as one (MVTec-AD)")
+    parser.add_argument("--group", metavar="A,B,..", help="tables whose names begin with A count as one, e.g. MVTec-AD")
     parser.add_argument("--datasets-per-row", type=int, default=1000, help="of the stress table (%(default)s)")
     parser.add_argument("--out", type=Path, help="directory of the report (evaluation/DIR or evaluation/stress)")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 (%(default)s)")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads (%(default)s)")
+    add_machine(parser, threads=1)
 
 
 def run(options: argparse.Namespace) -> int:
     if (options.folder is None) == (not options.stress):
         raise ConfigError("give a folder of tables, or --stress")
-    if min(options.seeds, options.threads, options.datasets_per_row) < 1 or options.max_test < 0:
-        raise ConfigError("--seeds, --threads and --datasets-per-row need at least 1, --max-test at least 0")
+    if min(options.seeds, options.threads, options.datasets_per_row) < 1:
+        raise ConfigError("--seeds, --threads and --datasets-per-row need at least 1")
+    if options.max_test < 2 and options.max_test != 0:
+        raise ConfigError(f"--max-test {options.max_test}: an inlier and an outlier are 2 rows; 0 takes all")
     if not 2 <= options.context <= MAX_CONTEXT:
         raise ConfigError(f"--context {options.context}: a context has 2 to {MAX_CONTEXT} rows")
     with limit_threads(options.threads):
@@ -51,9 +53,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run_tables(options: argparse.Namespace) -> int:
-    files = table_files(options.folder, _names(options.datasets))
-    for path in files.values():  # what is wrong with the last table should not show after hours
-        read_table(path, options.label)
+    files = table_files(options.folder, listed(options.datasets))
+    # all are read first: what is wrong with the last one should not show after hours
+    digests = {name: read_table(path, options.label).digest for name, path in files.items()}
 
     @lru_cache(maxsize=1)
     def read(name: str) -> Table:
@@ -62,12 +64,14 @@ def _run_tables(options: argparse.Namespace) -> int:
     def draw(name: str, seed: int) -> Task:
         return draw_task(read(name), seed, options.context, options.max_test)
 
-    tasks = [Pending(name, seed, partial(draw, name, seed)) for name in files for seed in range(options.seeds)]
-    ours = models(options.model, options.device)
-    chosen = ",".join(BASELINES) if options.baselines is None else options.baselines
+    tasks = [
+        Pending(name, seed, partial(draw, name, seed), digests[name]) for name in files for seed in range(options.seeds)
+    ]
+    ours = models(_models(options.model), options.device)
     out = options.out or Path("evaluation") / options.folder.resolve().name
-    runs = run_all(tasks, {**ours, **_baselines(chosen)}, out / "results.csv", options.context, options.max_test)
-    boards = {metric: scoreboard(runs, metric, _names(options.group))[0] for metric in METRICS}
+    methods = {**ours, **_baselines(options.baselines or "all")}
+    runs = run_all(tasks, methods, out / "results.csv", options.context, options.max_test)
+    boards = {metric: scoreboard(runs, metric, listed(options.group))[0] for metric in METRICS}
     if not boards["auroc"].datasets:
         raise ConfigError(f"on every table some method failed; {out / 'results.csv'} says why")
     profiles = {metric: performance_profile(board.mean) for metric, board in boards.items()}
@@ -81,7 +85,7 @@ def _run_tables(options: argparse.Namespace) -> int:
 
 
 def _run_stress(options: argparse.Namespace) -> int:
-    names = _names(options.datasets)
+    names = listed(options.datasets)
     if unknown := [name for name in names if name not in stress.ROWS]:
         raise ConfigError(f"there is no row {', '.join(unknown)}; there are {', '.join(stress.ROWS)}")
     rows = [stress.ROWS[name] for name in names] or list(stress.ROWS.values())
@@ -90,14 +94,15 @@ def _run_stress(options: argparse.Namespace) -> int:
         for number in range(options.datasets_per_row)  # all rows grow at the same pace
         for row in rows
     ]
-    methods = {**models(options.model, options.device, bare=True), **_baselines(options.baselines or "none")}
+    methods = {**models(_models(options.model), options.device, bare=True), **_baselines(options.baselines or "none")}
     out = options.out or Path("evaluation") / "stress"
     runs = run_all(tasks, methods, out / "results.csv", options.context, stress.QUERIES)
     setting = (
         f"{options.datasets_per_row} datasets a row, {stress.QUERIES} queries, {stress.OUTLIER_SHARE:.0%} of them "
-        f"outliers, context of {options.context} rows. Mean ± standard error (sd: between datasets), in percent. "
-        "`binary` and `all-combined` make one feature binary; `-outliers`: in outliers alone."
+        f"outliers, context of {options.context} rows. Mean ± standard error (sd: between datasets), in percent."
     )
+    if any(row.binary != "no" for row in rows):
+        setting += f"\n\n{stress.READINGS}"
     return _finish(stress_report(runs, rows, setting), out)
 
 
@@ -109,9 +114,8 @@ def _finish(report: str, out: Path) -> int:
 
 
 def _baselines(text: str) -> dict[str, Method]:
-    return baselines([] if text == "none" else _names(text))
+    return baselines({"all": BASELINES, "none": ()}.get(text, listed(text)))
 
 
-def _names(text: str | None) -> list[str]:
-    """`a,b` as a list of names."""
-    return [name.strip() for name in (text or "").split(",") if name.strip()]
+def _models(texts: list[str] | None) -> list[str]:
+    return [name for text in texts or () for name in listed(text)] or ["default"]

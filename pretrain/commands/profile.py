@@ -7,10 +7,9 @@ import json
 import sys
 from pathlib import Path
 
-import torch
-
 from fomo_stream.checkpoint import resolve_device
 from fomo_stream.errors import ConfigError
+from pretrain.commands import add_machine, listed, use_threads
 from pretrain.evidence_profile import Profile, prior_areas, profile_of, table_areas
 from pretrain.mixture import BatchSource
 from pretrain.presets import add_settings, configuration
@@ -26,15 +25,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--context", type=int, default=1000, help="context rows of a real table (%(default)s)")
     parser.add_argument("--splits", type=int, default=2, help="random halves of a real table's inliers (%(default)s)")
     parser.add_argument("--out", type=Path, help="directory for profile.json, profile.csv and profile.png")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 (%(default)s)")
-    parser.add_argument("--threads", type=int, help="CPU threads")
+    add_machine(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     if options.batches < 1 or options.splits < 1 or options.context < 2:
         raise ConfigError("--batches and --splits need at least 1, --context at least 2")
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    if options.names and options.tables is None:
+        raise ConfigError("--names chooses among real tables; say where they are with --tables")
+    use_threads(options.threads)
     config = configuration(options)
     tables: Profile | None = None
     if options.tables is not None:
@@ -58,7 +57,7 @@ def _names(text: str) -> list[str]:
     """`a,b` or `FILE.json:KEY` as a list of names."""
     path, colon, key = text.rpartition(":")
     if not colon:
-        return [name.strip() for name in text.split(",")]
+        return listed(text)
     try:
         names = json.loads(Path(path).read_text())[key]
     except (OSError, ValueError, KeyError, TypeError) as error:

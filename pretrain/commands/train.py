@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from pretrain.carry import pack
+from pretrain.commands import add_machine, use_threads
 from pretrain.presets import add_settings, configuration
 from pretrain.train import train
 
@@ -13,20 +14,16 @@ from pretrain.train import train
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
     parser.add_argument("--out", type=Path, required=True, help="directory of the run")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 (%(default)s)")
     parser.add_argument("--init-from", type=Path, metavar="RUN", help="start from the weights of another run")
     parser.add_argument(
         "--stop-after", type=float, metavar="MINUTES", help="end this call after so long; the run can be resumed"
     )
     parser.add_argument("--pack-to", type=Path, metavar="DIR", help="write a pack of the run at the end (see pack)")
-    parser.add_argument("--threads", type=int, help="CPU threads")
+    add_machine(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    if options.threads:
-        import torch
-
-        torch.set_num_threads(options.threads)
+    use_threads(options.threads)
     config = configuration(options)
     train(config, options.out, options.device, init_from=options.init_from, stop_after=options.stop_after)
     if options.pack_to is not None:
