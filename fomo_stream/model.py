@@ -24,6 +24,7 @@ from fomo_stream.router import Layer, LayerCache
 
 MAX_CONTEXT = 5000
 TILE = 64  # queries per forward pass; every pass has this shape, so that a row's neighbours cannot change its bits
+OWN_ROWS = 512  # context rows scored at a time: attention over all of 5,000 by 5,000 would take hundreds of MiB
 CHANNEL_LIMIT = 12.0  # asinh grows slowly: 12 is 80,000 spreads out
 
 
@@ -140,7 +141,10 @@ class ZeroShotModel(nn.Module):
         """
         cache, features = self._describe_context(rows, n_features, knots)
         layers = self._encode(features)
-        own = self._score(features, layers) if features.raw is None else None  # raw inputs would attend to themselves
+        own = None  # with raw inputs a row would attend to itself
+        if features.raw is None and features.channels is not None:
+            parts = torch.split(features.channels, OWN_ROWS, dim=1)
+            own = torch.cat([self._score(Features(part, None), layers) for part in parts], 1)
         return replace(cache, own=own, layers=layers)
 
     def score_queries(self, cache: ContextCache, queries: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "table", type=Path, nargs="?", help=".npz with X and y, or .csv (a made-up mixture in the plane)"
     )
     parser.add_argument("--label", help="label column of a .csv table (the last)")
-    parser.add_argument("--model", default="fusion-router", help="one with a transformer (%(default)s)")
+    parser.add_argument("--model", default="paper-100", help="one with a transformer (%(default)s)")
     parser.add_argument("--query", metavar="ROW,..", help="a panel for each of these rows (all outliers in one panel)")
     parser.add_argument("--top", type=int, default=5, help="context rows to name (%(default)s)")
     parser.add_argument("--context", type=int, default=1000, help="most context rows, of the inliers (%(default)s)")
