@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,47 +32,29 @@ def is_calibrated(n_reference: int, alert_rate: float) -> bool:
     return alert_rate * (n_reference + 1) >= 1.0 - 1e-9
 
 
-class ScoreWindow:
-    """The last `size` scores, admitted or not: what new scores are compared with; and the rows of the last `rows`.
+class AlertThreshold:
+    """The p-value at or below which a record is an outlier: it follows the share of records that were.
 
-    Every record's score belongs in, outliers too: a window of admitted rows alone has its tail cut off by the gate.
-    The rows are kept because a score means little under another context: a new generation scores them afresh.
+    Adaptive conformal inference (Gibbs & Candès 2021) on a logarithmic scale: each alert lowers the threshold by the
+    factor exp(-STEP), as many quiet records as go with one alert at the rate asked raise it by as much. So under any
+    drift the share of alerts tends to `alert_rate`, unless the threshold meets its bounds. These are there because
+    alerts may be true: a burst of outliers must not silence its successors for long, nor a silence cry wolf.
     """
 
-    def __init__(self, size: int, rows: int) -> None:
-        if not 1 <= rows <= size:
-            raise ValueError(f"a score window of {size} scores holds 1 to {size} rows, not {rows}")
-        self._scores: deque[float] = deque(maxlen=size)
-        self._rows: deque[Float] = deque(maxlen=rows)
+    STEP = 0.1
+    LEAST, MOST = math.log(0.1), math.log(3.0)
 
-    def __len__(self) -> int:
-        return len(self._scores)
-
-    def update(self, logits: Float, rows: Float) -> None:
-        """Take scores (n,) and the rows (n, d) they are of, in order."""
-        self._scores.extend(logits.tolist())
-        self._rows.extend(rows.copy())
+    def __init__(self, alert_rate: float) -> None:
+        self.alert_rate = alert_rate
+        self.log_factor = 0.0  # natural log of threshold / alert_rate
 
     @property
-    def recent(self) -> Float:
-        """The rows kept (m, d), oldest first; d = 0 where there are none."""
-        return np.array(self._rows) if self._rows else np.zeros((0, 0))
+    def value(self) -> float:
+        """The threshold now, a p-value."""
+        return self.alert_rate * math.exp(self.log_factor)
 
-    @property
-    def older(self) -> Float:
-        """The scores whose rows are not kept any more, oldest first."""
-        return self._all()[: len(self._scores) - len(self._rows)]
-
-    def _all(self) -> Float:
-        return np.fromiter(self._scores, dtype=np.float64, count=len(self._scores))
-
-    def snapshot(self) -> dict[str, Float]:
-        """The state, as arrays that `restore` takes back."""
-        return {"scores": self._all(), "rows": self.recent}
-
-    def restore(self, state: dict[str, Float]) -> None:
-        """Become what `snapshot` saw."""
-        self._scores.clear()
-        self._rows.clear()
-        self._scores.extend(state["scores"].tolist())
-        self._rows.extend(state["rows"].copy())
+    def update(self, n_alerts: int, n_records: int) -> None:
+        """Take note that of the last n_records n_alerts were outliers."""
+        surplus = n_alerts / self.alert_rate - n_records
+        moved = self.log_factor - self.STEP * self.alert_rate * surplus
+        self.log_factor = min(max(moved, self.LEAST), self.MOST)

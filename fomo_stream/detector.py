@@ -1,77 +1,41 @@
 """The detector of one partition: every record is scored, then perhaps learned, as one pure state machine.
 
-What scores a record is a *generation*: an immutable context, its encoding, and the scores that p-values refer to. A
-generation is triggered by a number of admissions (or, failing that, of records) and takes effect a fixed number of
-records later. So which generation scores a record depends on the records before it and on nothing else: not on time, on
-batches, or on how long the encoding took.
+What scores a record is a *generation*: an immutable context and its encoding. A generation is triggered by changes of
+the reservoirs and takes effect a fixed number of records later. Decisions - what becomes context, what p-values refer
+to, what counts as an outlier - are taken every `STEP` records. So the result of a record depends on the records and
+the feedback before it and on nothing else: not on time, on batches, or on how long an encoding took.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from concurrent.futures import Executor
-from copy import deepcopy
-from dataclasses import dataclass, fields
+from copy import copy
+from dataclasses import fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.calibration import ScoreWindow, p_values
-from fomo_stream.errors import ConfigError, SchemaError, StateError
-from fomo_stream.generation import Blueprint, Build, Snapshot, under
+from fomo_stream.calibration import AlertThreshold, p_values
+from fomo_stream.context import Context
+from fomo_stream.detector_config import LEAST_CONTEXT, STEP, DetectorConfig
+from fomo_stream.errors import SchemaError, StateError
+from fomo_stream.generation import Blueprint, Build, Snapshot, Trial, widened
 from fomo_stream.missing import VALUE_LIMIT
-from fomo_stream.model import MAX_CONTEXT, ZeroShotModel, cross_scores, logits_of
-from fomo_stream.quantiles import QuantileSketch
-from fomo_stream.reservoir import Reservoir
+from fomo_stream.model import ZeroShotModel
 from fomo_stream.scored import Scored, Status
 
-__all__ = ["Detector", "DetectorConfig", "Scored", "Snapshot", "Status"]
+__all__ = ["LEAST_CONTEXT", "Detector", "DetectorConfig", "Scored", "Snapshot", "Status"]
 
 Float = NDArray[np.float64]
-LEAST_CONTEXT = 4  # two halves of two rows can score each other
-
-
-@dataclass(frozen=True)
-class DetectorConfig:
-    """How a detector keeps its context. All counts are records or rows."""
-
-    context_size: int = 1000  # capacity of the reservoir
-    min_context: int = 200  # rows before scores begin
-    alert_rate: float = 0.01  # share of normal records that may be called outliers
-    calibration_size: int = 2000  # recent records whose scores p-values refer to; more where the alert rate needs more
-    gate: float = 0.2  # a record is a confirmed inlier when its p-value is above this
-    refresh: float = 0.5  # admissions that trigger a new generation, as a share of the context
-    patience: float = 2.0  # records that trigger one however few were admitted, likewise: a shift cannot end learning
-    lag: int = 256  # records between a trigger and its generation taking effect
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        def check(name: str, low: float, high: float) -> None:
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise ConfigError(f"{name} must be between {low} and {high}, not {value}")
-
-        check("context_size", LEAST_CONTEXT, MAX_CONTEXT)
-        check("min_context", LEAST_CONTEXT, self.context_size)
-        check("alert_rate", 1e-5, 0.5)
-        check("calibration_size", 1, 1_000_000)
-        check("gate", 0.0, 0.9)
-        check("refresh", 0.01, 10.0)
-        check("patience", 0.01, 1000.0)
-        check("lag", 1, 1_000_000)
-
-    @property
-    def window_size(self) -> int:
-        """Scores to keep: enough for p-values down to half the alert rate."""
-        return max(self.calibration_size, int(np.ceil(2 / self.alert_rate)))
+Int = NDArray[np.int64]
 
 
 class Detector:
     """Scores and learns the rows of one partition.
 
     model: from `load_model`; n_features: d; executor: where generations are encoded, off the hot path (None: in the
-    thread that calls, when first needed). If an encoding is late, `process` waits for it.
+    thread that calls, when first needed). If an encoding is late, `process` waits for it. categorical: columns that
+    hold category codes.
 
     >>> import numpy as np
     >>> from fomo_stream import Detector, DetectorConfig, load_model
@@ -88,26 +52,41 @@ class Detector:
         n_features: int,
         config: DetectorConfig | None = None,
         executor: Executor | None = None,
+        categorical: tuple[int, ...] = (),
     ) -> None:
         self.model = model
         self.n_features = n_features
-        self.config = config or DetectorConfig()
+        self.categorical = categorical
+        self.config = config = config or DetectorConfig()
         self._executor = executor
-        self._reservoir = Reservoir(self.config.context_size, n_features, self.config.seed)
-        # the sketch forgets as the full reservoir does: by exp(-1) in context_size admissions
-        self._sketch = QuantileSketch(n_features, half_life=np.log(2) * self.config.context_size)
-        self._window = ScoreWindow(self.config.window_size, self.config.calibration_size)
-        self._records = 0  # processed so far; the next record has this number
-        self._fresh = 0  # admissions since the last trigger
-        self._triggered = 0  # number of the record after which it came
+        self._context = Context(model, n_features, config, executor, categorical)
+        self._threshold = AlertThreshold(config.alert_rate)
+        self._stepped = 0  # number of records at the last step
+        self._alerts = 0  # since then
+        self._settled = 0  # generation whose scores of earlier records are in the memory
         self._current: Build | None = None
         self._next: Build | None = None
-        self._first_scores: Float = np.zeros(0)
+        self._window: Float | None = None  # what p-values refer to until the next step; None: to be made
 
     @property
     def context_rows(self) -> int:
         """Rows now in the reservoir."""
-        return len(self._reservoir)
+        return len(self._context.pool)
+
+    @property
+    def context_numbers(self) -> Int:
+        """Numbers (n,) of the records that are the context of the current generation; empty while warming up."""
+        return np.zeros(0, dtype=np.int64) if self._current is None else self._current.result().numbers
+
+    @property
+    def regime(self) -> int:
+        """Counts the lasting shifts that became the new normal, from 1; 0 while warming up."""
+        return self._context.regime
+
+    @property
+    def records(self) -> int:
+        """Records processed: the number of the next one."""
+        return self._context.memory.records
 
     @property
     def generation(self) -> int:
@@ -123,116 +102,76 @@ class Detector:
         rows = self._checked(rows)
         parts = []
         while len(rows):
-            room = self.config.min_context - self.context_rows if self._current is None else self.config.lag
+            room = self._room()
             part, rows = rows[:room], rows[room:]
-            parts.append(self.score_rows(part))
-            self.learn_rows(part, parts[-1])
+            parts.append(self._learn(part, *self._logits(part)))
         return Scored.concatenate(parts)
 
     def is_ready(self, n: int) -> bool:
         """Whether the next n records can be processed without waiting for a generation that is being built."""
-        needed = [] if self._current is None else [self._current]
-        if self._next is not None and self._records + n > self._next.blueprint.takes_effect:
+        needed: list[Build | Trial] = [] if self._current is None else [self._current]
+        if self._next is not None and self.records + n > self._next.blueprint.takes_effect:
             needed.append(self._next)
+        if self._context.trial is not None and self.records + n >= self._context.trial.due:
+            needed.append(self._context.trial)
         return all(build.done for build in needed)
 
     def score_rows(self, rows: Float) -> Scored:
-        """Score rows (n, d) as the next n records, learning nothing."""
-        rows = self._checked(rows)
-        parts = []
-        for build, part in self._by_generation(rows):
-            if build is None:
-                parts.append(Scored.nothing(len(part)))
-                continue
-            generation = build.result()
-            logit = logits_of(self.model, generation.cache, part)
-            p = p_values(logit, generation.reference)
-            parts.append(Scored.of(logit, p, generation.number, len(generation.reference), self.config.alert_rate))
-        return Scored.concatenate(parts)
+        """Score rows (n, d) as the next n records, learning nothing: p-values refer to the records before the first."""
+        logit, generation = self._logits(self._checked(rows))
+        self._settle()
+        return self._judged(logit, generation)
 
     def learn_rows(self, rows: Float, scored: Scored) -> None:
-        """Learn rows (n, d), n <= lag, as the next n records: count their scores, admit the confirmed inliers.
+        """Learn rows (n, d), n <= lag, as the next n records: remember their scores, admit what looks normal.
 
         scored: what `score_rows` said of exactly these rows in this state.
         """
-        rows = self._checked(rows)
-        start = 0
-        while start < len(rows):
-            stop = start + self._until_event(scored.p_value[start:])
-            part = slice(start, stop)
-            inlier = ~(scored.p_value[part] <= self.config.gate)  # NaN, while warming up, is admitted
-            self._reservoir.admit(rows[part][inlier])
-            self._sketch.update(rows[part][inlier])
-            known = ~np.isnan(scored.logit[part])
-            self._window.update(scored.logit[part][known], rows[part][known])
-            self._records += stop - start
-            self._fresh += int(inlier.sum())
-            self._advance()
-            start = stop
+        self._learn(self._checked(rows), scored.logit, scored.generation)
 
     def seed_context(self, rows: Float) -> None:
-        """Start warm from trusted rows (n, d), n >= 4, all admitted. Must come before the first record.
+        """Start warm from trusted rows (n, d), n >= 4: they count as the first n records, confirmed by feedback.
 
-        Raises SchemaError for fewer rows; StateError when records were already processed.
+        Must come before the first record. Raises SchemaError for fewer rows; StateError when records were processed.
         """
         rows = self._checked(rows)
-        if self._records or self._current is not None:
+        if self.records:
             raise StateError("a context can be seeded only before the first record")
         if len(rows) < LEAST_CONTEXT:
             raise SchemaError(f"a seed context needs at least {LEAST_CONTEXT} rows, got {len(rows)}")
-        self._reservoir.admit(rows)
-        self._sketch.update(rows)
+        self._context.take_first(rows, confirmed=True)
         self._begin()
 
-    def feedback_rows(self, rows: Float, outlier: NDArray[np.bool_]) -> int:
-        """Take a verdict on rows (n, d) seen before: outliers leave the context, normal rows enter it.
+    def feedback(self, numbers: Int, outlier: NDArray[np.bool_]) -> int:
+        """Take verdicts on records, by their numbers (k,) in this partition: is each an outlier?
 
-        Idempotent. The transform's quantiles keep what they have learned. Returns the number of changes.
+        An outlier leaves the context and the scores that p-values refer to; a normal record that was rejected enters.
+        The transform's quantiles keep what they have learned. Idempotent, and the order within one call does not
+        matter, but of two verdicts on one record the last counts. Records out of memory are passed over. Returns the
+        number of verdicts that were news.
         """
-        rows = self._checked(rows)
-        changes = 0
-        for row, is_outlier in zip(rows, outlier, strict=True):
-            slots = self._reservoir.find(row)
-            if is_outlier and len(slots) and self.context_rows - len(slots) >= LEAST_CONTEXT:
-                self._reservoir.discard(slots)
-                changes += len(slots)
-            elif not is_outlier and not len(slots):
-                self._reservoir.admit(row[None])
-                self._sketch.update(row[None])
-                changes += 1
-        self._fresh += changes
-        if changes:
-            self._advance()
-        return changes
+        news = self._context.feedback(dict(zip(map(int, numbers), map(bool, outlier), strict=True)))
+        self._window = None
+        return news
 
-    def widened(self, n_features: int) -> Detector:
-        """The same detector with further features, which no row so far has: they count once the context knows them."""
-        wider = Detector(self.model, n_features, self.config, self._executor)
-        more = n_features - self.n_features
-        # features are columns of rows, but rows of a sketch's points
-        padding = {
-            "rows": (((0, 0), (0, more)), np.nan),
-            "recent": (((0, 0), (0, more)), np.nan),
-            "buffer": (((0, 0), (0, more)), np.nan),
-            "values": (((0, more), (0, 0)), np.inf),
-            "weights": (((0, more), (0, 0)), 0.0),
-        }
-        state = self.snapshot() | {"identity": np.array(wider._identity())}
-        for name, array in state.items():
-            kind = name.rpartition(".")[2]
-            if kind in padding:
-                widths, value = padding[kind]
-                state[name] = np.pad(array, widths, constant_values=value)
-        wider.restore(state)
-        return wider
+    def numbers_of(self, rows: Float, columns: Int | None = None) -> list[Int]:
+        """For each of rows (n, d), the numbers of the remembered records equal to it in these columns (None: in all)."""
+        at = np.arange(self.n_features) if columns is None else columns
+        return [self._context.memory.find(row[at], at) for row in self._checked(rows)]
 
     def copy(self) -> Detector:
         """A detector in the same state that goes its own way; what is immutable, the encoded context, is shared."""
-        twin = Detector(self.model, self.n_features, self.config, self._executor)
-        for name in ("_reservoir", "_sketch", "_window", "_records", "_fresh", "_triggered"):
-            setattr(twin, name, deepcopy(getattr(self, name)))
-        twin._current, twin._next, twin._first_scores = self._current, self._next, self._first_scores
+        twin = copy(self)
+        twin._context, twin._threshold = self._context.copy(), copy(self._threshold)
         return twin
+
+    def widened(self, n_features: int) -> Detector:
+        """The same detector with further features, which no row so far has: they count once the context knows them."""
+        wider = Detector(self.model, n_features, self.config, self._executor, self.categorical)
+        wider.restore(
+            widened(self.snapshot(), n_features - self.n_features) | {"identity": np.array(wider._identity())}
+        )
+        return wider
 
     def flush_warm_up(self) -> None:
         """Let scores begin now, with fewer than min_context rows. Raises SchemaError with fewer than 4 rows."""
@@ -244,75 +183,90 @@ class Detector:
             self._begin()
 
     def cross_scored(self) -> Scored:
-        """Scores of the rows of the first context, each from the half that it is not in; in the order they came.
+        """Scores of the warm-up's rows, each as if it were not in the context, when the warm-up has just ended.
 
-        Empty until the first generation exists.
+        Empty before and after.
         """
-        logit = self._first_scores
-        if not len(logit):
+        if self.generation != 1 or self._current is None or self.records > self._current.blueprint.takes_effect:
             return Scored.nothing(0)
+        logit = self._current.result().recent
         ordered = np.sort(logit)
         p = (len(ordered) - np.searchsorted(ordered, logit)) / len(ordered)  # each counts itself
-        return Scored.of(logit, p, 1, len(ordered), self.config.alert_rate)
+        return Scored.of(logit, p, np.ones(len(p), np.int64), self.regime, len(p), self._threshold)
 
-    # -- generations ---------------------------------------------------------------------------------------------
+    # -- one step after the other --------------------------------------------------------------------------------
 
-    def _by_generation(self, rows: Float) -> Iterator[tuple[Build | None, Float]]:
-        """Split rows, as the next records, by the generation that scores them."""
-        cut = len(rows) if self._next is None else self._next.blueprint.takes_effect - self._records
-        if len(rows[:cut]):
-            yield self._current, rows[:cut]
-        if self._next is not None and len(rows[cut:]):
-            yield self._next, rows[cut:]
-
-    def _until_event(self, p: Float) -> int:
-        """How many of the next records, with p-values p, come before the state has to be looked at again."""
-        n = len(p)
-        if self._next is not None:
-            return min(n, self._next.blueprint.takes_effect - self._records)
-        admissions = np.cumsum(~(p <= self.config.gate))
-        reached = int(np.searchsorted(admissions, self._admissions_left()))
-        return min(n, reached + 1, self._records_left())
-
-    def _admissions_left(self) -> int:
-        """Admissions until the next trigger."""
+    def _room(self) -> int:
+        """How many of the next records can be scored before any of them is learned."""
         if self._current is None:
-            return self.config.min_context - self.context_rows
-        return max(1, round(self.config.refresh * self.context_rows)) - self._fresh
+            return self.config.min_context - self.records
+        if self._next is None:
+            return self.config.lag
+        return self._next.blueprint.takes_effect - self.records
 
-    def _records_left(self) -> int:
-        """Records until the next trigger, if admissions do not bring it before."""
-        if self._current is None:
-            return sys.maxsize
-        return self._triggered + max(1, round(self.config.patience * self.context_rows)) - self._records
-
-    def _advance(self) -> None:
-        """At a record boundary: let a due generation take effect, trigger the next one if it is due."""
-        if self._next is not None and self._records >= self._next.blueprint.takes_effect:
-            self._current, self._next = self._next, None
-        if self._next is None and (self._admissions_left() <= 0 or self._records_left() <= 0):
-            if self._current is None:
-                self._begin()
+    def _logits(self, rows: Float) -> tuple[Float, Int]:
+        """Of rows (n, d) as the next n records: logits (n,), NaN while warming up, and generations (n,)."""
+        cut = len(rows) if self._next is None else self._next.blueprint.takes_effect - self.records
+        logits, generations = [np.zeros(0)], [np.zeros(0, np.int64)]
+        for build, part in ((self._current, rows[:cut]), (self._next, rows[cut:])):
+            if build is not None and len(part):
+                logits.append(build.result().logits(self.model, part))
+                generations.append(np.full(len(part), build.blueprint.number))
             else:
-                takes_effect = self._records + self.config.lag
-                self._plan(self.generation + 1, takes_effect, self._window.recent, self._window.older)
+                logits.append(np.full(len(part), np.nan))
+                generations.append(np.zeros(len(part), np.int64))
+        return np.concatenate(logits), np.concatenate(generations)
+
+    def _learn(self, rows: Float, logit: Float, generation: Int) -> Scored:
+        """Judge the next records and learn them, from one event to the next."""
+        if self._current is None:
+            self._context.take_first(rows)
+            if self.records >= self.config.min_context:
+                self._begin()
+            return Scored.nothing(len(rows))
+        parts = []
+        while len(rows):
+            until_step = STEP - (self.records - self._stepped)
+            n = until_step if self._next is None else min(until_step, self._next.blueprint.takes_effect - self.records)
+            self._settle()
+            parts.append(self._judged(logit[:n], generation[:n]))
+            self._context.memory.append(rows[:n], logit[:n], p_values(logit[:n], self._current.result().sample))
+            self._alerts += int(parts[-1].outlier.sum())
+            if self._next is not None and self.records >= self._next.blueprint.takes_effect:
+                self._current, self._next = self._next, None
+            if self.records - self._stepped == STEP:
+                self._step()
+            rows, logit, generation = rows[n:], logit[n:], generation[n:]
+        return Scored.concatenate(parts)
+
+    def _judged(self, logit: Float, generation: Int) -> Scored:
+        """Scores of the next records from their logits (n,)."""
+        if self._current is None:
+            return Scored.nothing(len(logit))
+        if self._window is None:
+            self._window = self._context.memory.window(self.config.window_size, self._stepped)
+        p = p_values(logit, self._window)
+        return Scored.of(logit, p, generation, self.regime, len(self._window), self._threshold)
 
     def _begin(self) -> None:
-        """The first generation: takes effect at once.
+        """The first generation: takes effect at once."""
+        self._stepped = self.records
+        self._context.end_warm_up()
+        self._current = self._build(self._context.blueprint(1, self.records))
 
-        Its calibration is the context's rows, scored twice: by the half they are not in, which is honest but a smaller
-        context, and leave-one-out, which ties a value that many rows share with itself. The higher score counts.
-        """
-        rows = self._reservoir.rows
-        self._first_scores = cross_scores(self.model, rows)
-        self._plan(1, self._records, rows, self._first_scores)
-        self._window.update(self._first_scores, rows)
-        self._advance()
+    def _step(self) -> None:
+        """Every `STEP` records: learn, and trigger a new generation if enough has changed."""
+        self._threshold.update(self._alerts, STEP)
+        self._alerts, self._stepped, self._window = 0, self.records, None
+        adapted = self._context.step(STEP)
+        if self._next is None and (adapted or self._context.is_due):
+            self._next = self._build(self._context.blueprint(self.generation + 1, self.records + self.config.lag))
 
-    def _plan(self, number: int, takes_effect: int, recent: Float, older: Float) -> None:
-        self._fresh, self._triggered = 0, self._records
-        rows, sketch = self._reservoir.rows, deepcopy(self._sketch)
-        self._next = self._build(Blueprint(number, takes_effect, rows, sketch, recent, older))
+    def _settle(self) -> None:
+        """Replace the scores of earlier records by the current generation's, once."""
+        if self._current is not None and self._settled < self.generation:
+            self._context.memory.rescore(self._current.blueprint.recent_numbers, self._current.result().recent)
+            self._settled, self._window = self.generation, None
 
     def _build(self, blueprint: Blueprint) -> Build:
         return Build(self.model, blueprint, self._executor)
@@ -320,41 +274,38 @@ class Detector:
     # -- snapshot ------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """Everything that the scores of coming records depend on, as named arrays (plain numbers and text)."""
+        """Everything that the results of coming records depend on, as named arrays (plain numbers and text)."""
         state: Snapshot = {
             "identity": np.array(self._identity()),
-            "counters": np.array([self._records, self._fresh, self._triggered]),
+            "counters": np.array([self._stepped, self._alerts, self._settled]),
+            "log_factor": np.array(self._threshold.log_factor),
+            **self._context.snapshot(),
         }
-        state |= {f"reservoir.{k}": v for k, v in self._reservoir.snapshot().items()}
-        state |= {f"window.{k}": v for k, v in self._window.snapshot().items()}
-        state |= {f"sketch.{k}": v for k, v in self._sketch.snapshot().items()}
-        if self._current is not None:
-            state |= self._current.blueprint.to_arrays("current")
-        if self._next is not None:
-            state |= self._next.blueprint.to_arrays("next")
+        for name, build in (("current", self._current), ("next", self._next)):
+            if build is not None:
+                state |= build.blueprint.to_arrays(name)
         return state
 
     def restore(self, state: Snapshot) -> None:
-        """Become what `snapshot` saw: the same records then get the same scores, bit for bit on one device.
+        """Become what `snapshot` saw: the same records then get the same results, bit for bit on one device.
 
         Raises StateError when the snapshot is of another model, configuration or number of features.
         """
         found = str(state["identity"])
         if found != self._identity():
             raise StateError(f"the snapshot is of another detector ({found}), this one is {self._identity()}")
-        self._records, self._fresh, self._triggered = (int(v) for v in state["counters"])
-        self._window.restore(under(state, "window"))
-        self._reservoir.restore(under(state, "reservoir"))
-        self._sketch.restore(under(state, "sketch"))
-        self._current = self._next = None
-        if "current.rows" in state:
-            self._current = self._build(Blueprint.from_arrays(state, "current", self._sketch))
-        if "next.rows" in state:
-            self._next = self._build(Blueprint.from_arrays(state, "next", self._sketch))
+        self._stepped, self._alerts, self._settled = state["counters"].tolist()
+        self._threshold.log_factor = float(state["log_factor"])
+        self._context.restore(state)
+        self._current, self._next = (
+            self._build(Blueprint.from_arrays(state, name, self._context.sketch)) if f"{name}.rows" in state else None
+            for name in ("current", "next")
+        )
+        self._window = None
 
     def _identity(self) -> str:
         settings = " ".join(f"{f.name}={getattr(self.config, f.name)}" for f in fields(self.config))
-        return f"model={self.model.name} features={self.n_features} {settings}"
+        return f"model={self.model.name} features={self.n_features} categorical={self.categorical} {settings}"
 
     def _checked(self, rows: Float) -> Float:
         rows = np.asarray(rows, dtype=np.float64)

@@ -1,21 +1,29 @@
-"""Generations: an immutable context, its encoding, and the scores that p-values refer to."""
+"""Generations: an immutable context, its encoding, and what it makes of earlier records."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fomo_stream.categories import Frequencies
 from fomo_stream.model import ContextCache, ZeroShotModel, cross_scores, encode_rows, logits_of, row_keys
-from fomo_stream.quantiles import QuantileSketch
+from fomo_stream.quantiles import Knots, QuantileSketch
+from fomo_stream.trimming import is_consistent, trimmed
 
 Float = NDArray[np.float64]
+Int = NDArray[np.int64]
 Snapshot = dict[str, NDArray[Any]]
+
+FEW = 30  # known outliers that say what outliers are like
+LIKENESS = 0.2  # weight of a record's logit among known outliers, against its logit in the context
+UNLIKE = 3.0  # logit among known outliers from which on a record is simply not like them
 
 
 @dataclass(frozen=True)
@@ -24,20 +32,27 @@ class Blueprint:
 
     number: int
     takes_effect: int  # number of the first record that it scores
-    rows: Float  # (n, d)
+    seed: int
+    categorical: tuple[int, ...]  # columns that hold category codes
+    trim: float  # share of the unconfirmed rows that is left out
+    numbers: Int  # (n,) records of `rows`
+    rows: Float  # (n, d) candidates for the context
+    confirmed: NDArray[np.bool_]  # (n,) rows that somebody vouches for
+    outliers: Float  # (o, d) rows that feedback calls outliers
     sketch: QuantileSketch  # a copy that nothing updates
-    recent: Float  # (m, d) rows of the last records, which the generation scores for reference
-    older: (
-        Float  # scores of records before those, for reference as they were; first generation: cross-scores of `recent`
-    )
+    sample: Float  # (m, d) records of the past, learned or not, that the gate compares with
+    recent_numbers: Int  # (r,) the last records, whose scores are replaced by this generation's
+    recent: Float  # (r, d) and their rows
+
+    ARRAYS = ("numbers", "rows", "confirmed", "outliers", "sample", "recent_numbers", "recent")
 
     def to_arrays(self, prefix: str) -> Snapshot:
         """Named arrays, for a snapshot."""
         return {
-            f"{prefix}.numbers": np.array([self.number, self.takes_effect]),
-            f"{prefix}.rows": self.rows,
-            f"{prefix}.recent": self.recent,
-            f"{prefix}.older": self.older,
+            f"{prefix}.counters": np.array([self.number, self.takes_effect, self.seed]),
+            f"{prefix}.categorical": np.array(self.categorical, dtype=np.int64),
+            f"{prefix}.trim": np.array(self.trim),
+            **{f"{prefix}.{name}": getattr(self, name) for name in self.ARRAYS},
             **{f"{prefix}.sketch.{name}": array for name, array in self.sketch.snapshot().items()},
         }
 
@@ -45,11 +60,12 @@ class Blueprint:
     def from_arrays(cls, arrays: Snapshot, prefix: str, like: QuantileSketch) -> Blueprint:
         """What `to_arrays` wrote; `like` has the settings of the sketch."""
         found = under(arrays, prefix)
-        number, takes_effect = (int(v) for v in found["numbers"])
+        number, takes_effect, seed = (int(v) for v in found["counters"])
         sketch = QuantileSketch(like.n_features, like.half_life, like.size, like.chunk)
         sketch.restore(under(found, "sketch"))
-        rows, recent, older = (np.array(found[name]) for name in ("rows", "recent", "older"))
-        return cls(number, takes_effect, rows, sketch, recent, older)
+        rest = {name: np.array(found[name]) for name in cls.ARRAYS}
+        categorical, trim = tuple(found["categorical"].tolist()), float(found["trim"])
+        return cls(number, takes_effect, seed, categorical, trim, sketch=sketch, **rest)
 
 
 @dataclass(frozen=True)
@@ -57,58 +73,139 @@ class Generation:
     """A blueprint carried out."""
 
     number: int
+    numbers: Int  # records whose rows are the context
+    frequencies: Frequencies
     cache: ContextCache
-    reference: Float  # what p-values refer to, ascending
+    outliers: ContextCache | None  # of rows that feedback calls outliers; None: too few
+    sample: Float  # (m,) logits of the blueprint's sample, ascending
+    recent: Float  # (r,) logits of the blueprint's recent records, in order
 
     @classmethod
     def build(cls, model: ZeroShotModel, blueprint: Blueprint) -> Generation:
-        """Encode the context and score the recent rows with it: the one expensive step of learning."""
-        cache = encode_rows(model, blueprint.rows, blueprint.sketch.knots())
-        recent = held_out_logits(model, cache, blueprint.rows, blueprint.recent)
-        if blueprint.number == 1:  # the same rows in both: cross-scored, and leave-one-out; the stricter counts
-            return cls(1, cache, np.sort(np.maximum(blueprint.older, recent)))
-        return cls(blueprint.number, cache, np.sort(np.concatenate([blueprint.older, recent])))
+        """Trim and encode the context and score the sample and recent rows: the one expensive step of learning."""
+        rows, columns = blueprint.rows, blueprint.categorical
+        frequencies = Frequencies.fit(rows, columns)  # before trimming, which would leave out rare categories first
+        encoded = frequencies.encode_own(rows)
+        cross = cross_scores(model, encoded) if blueprint.number == 1 else None
+        seed = (blueprint.seed, blueprint.number)
+        keep = trimmed(model, encoded, ~blueprint.confirmed, blueprint.trim, seed)
+        rows, encoded = rows[keep], encoded[keep]
+        cache = encode_rows(model, encoded, _knots(blueprint.sketch, encoded, columns))
+        own = cross_scores(model, encoded) if cache.own is None else cache.own[0].cpu().numpy().astype(np.float64)
+        outliers = None
+        if len(blueprint.outliers) >= FEW:
+            outliers = encode_rows(model, frequencies.encode(blueprint.outliers))
+            own = own + _likeness(model, outliers, encoded)
+        nothing = np.zeros(0)
+        generation = cls(blueprint.number, blueprint.numbers[keep], frequencies, cache, outliers, nothing, nothing)
+        past = generation._held_out(model, rows, own, np.concatenate([blueprint.sample, blueprint.recent]))
+        sample, recent = past[: len(blueprint.sample)], past[len(blueprint.sample) :]
+        if cross is not None:  # sample and recent records are the context: leave-one-out flatters, cross-scores do not
+            sample = recent = np.maximum(recent, cross)
+        return replace(generation, sample=np.sort(sample), recent=recent)
+
+    def logits(self, model: ZeroShotModel, rows: Float) -> Float:
+        """Logits (q,) of new rows (q, d)."""
+        encoded = self.frequencies.encode(rows)
+        logit = logits_of(model, self.cache, encoded)
+        return logit if self.outliers is None else logit + _likeness(model, self.outliers, encoded)
+
+    def _held_out(self, model: ZeroShotModel, context: Float, own: Float, rows: Float) -> Float:
+        """Logits (m,) of rows (m, d), each as if it were not in the context (n, d), whose own logits are `own`.
+
+        A row that is in the context once gets its own, leave-one-out. One that is there several times is scored as any
+        new record equal to it would be, so that equal records stay tied.
+        """
+        keys = row_keys(context)
+        copies = Counter(keys)
+        known = {key: logit for key, logit in zip(keys, own.tolist(), strict=True) if copies[key] == 1}
+        wanted = dict(zip(row_keys(rows), rows, strict=True))
+        fresh = [key for key in wanted if key not in known]
+        if fresh:
+            scored = self.logits(model, np.array([wanted[key] for key in fresh]))
+            known.update(zip(fresh, scored.tolist(), strict=True))
+        return np.array([known[key] for key in row_keys(rows)])
 
 
-def held_out_logits(model: ZeroShotModel, cache: ContextCache, context: Float, rows: Float) -> Float:
-    """Logits of rows (m, d), each as if it were not in the context (n, d) that the cache encodes: (m,).
-
-    A row that is in the context once gets its leave-one-out logit. One that is there several times is scored as any new
-    record equal to it would be, so that equal records stay tied.
-    """
-    own = cross_scores(model, context) if cache.own is None else cache.own[0].cpu().numpy().astype(np.float64)
-    keys = row_keys(context)
-    copies = Counter(keys)
-    known = {key: logit for key, logit in zip(keys, own.tolist(), strict=True) if copies[key] == 1}
-    wanted = dict(zip(row_keys(rows), rows, strict=True))
-    fresh = [key for key in wanted if key not in known]
-    if fresh:
-        scored = logits_of(model, cache, np.array([wanted[key] for key in fresh]))
-        known.update(zip(fresh, scored.tolist(), strict=True))
-    return np.array([known[key] for key in row_keys(rows)])
+def _likeness(model: ZeroShotModel, outliers: ContextCache, encoded: Float) -> Float:
+    """What to add to logits (q,) of rows (q, d) for being like known outliers: more, the better they fit among them."""
+    return -LIKENESS * np.minimum(logits_of(model, outliers, encoded), UNLIKE)
 
 
-class Build:
-    """A generation in the making: in an executor at once, or in the thread that first asks for it."""
+def _knots(sketch: QuantileSketch, encoded: Float, columns: tuple[int, ...]) -> Knots:
+    """The quantile transform: the sketch's, and for rarities, which no sketch has seen, one of the context itself."""
+    knots = sketch.knots()
+    if columns:
+        rarities = QuantileSketch(len(columns), size=max(len(encoded), 1))
+        rarities.update(encoded[:, columns])
+        for whole, part in zip(knots, rarities.knots(), strict=True):
+            whole[list(columns)] = part
+    return knots
 
-    def __init__(self, model: ZeroShotModel, blueprint: Blueprint, executor: Executor | None) -> None:
-        self.blueprint = blueprint
-        self._make = partial(Generation.build, model, blueprint)
-        self._made: Generation | None = None
-        self._future: Future[Generation] | None = executor.submit(self._make) if executor is not None else None
+
+Result = TypeVar("Result")
+
+
+class Deferred(Generic[Result]):
+    """Something costly to be made: in an executor at once, or in the thread that first asks for it."""
+
+    def __init__(self, make: Callable[[], Result], executor: Executor | None) -> None:
+        self._make = make
+        self._made: list[Result] = []
+        self._future: Future[Result] | None = executor.submit(make) if executor is not None else None
 
     @property
     def done(self) -> bool:
         """Whether `result` returns without waiting for another thread."""
         return self._future is None or self._future.done()
 
-    def result(self) -> Generation:
-        """The generation; waits if need be."""
-        if self._made is None:
-            self._made = self._make() if self._future is None else self._future.result()
-        return self._made
+    def result(self) -> Result:
+        """What was made; waits if need be."""
+        if not self._made:
+            self._made.append(self._make() if self._future is None else self._future.result())
+        return self._made[0]
+
+
+class Build(Deferred[Generation]):
+    """A generation in the making."""
+
+    def __init__(self, model: ZeroShotModel, blueprint: Blueprint, executor: Executor | None) -> None:
+        self.blueprint = blueprint
+        super().__init__(partial(Generation.build, model, blueprint), executor)
+
+
+class Trial(Deferred[bool]):
+    """Whether the records from `first` to before `stop`, with these rows, are a regime: known for record `due`."""
+
+    def __init__(
+        self,
+        span: tuple[int, int, int],
+        model: ZeroShotModel,
+        rows: Float,
+        categorical: tuple[int, ...],
+        executor: Executor | None,
+    ) -> None:
+        self.first, self.stop, self.due = span
+        super().__init__(partial(is_consistent, model, rows, categorical), executor)
 
 
 def under(arrays: Snapshot, prefix: str) -> Snapshot:
     """The arrays whose names begin with `prefix.`, without it."""
     return {k.removeprefix(prefix + "."): v for k, v in arrays.items() if k.startswith(prefix + ".")}
+
+
+def widened(state: Snapshot, more: int) -> Snapshot:
+    """A detector's snapshot with `more` further features, which no row has."""
+    columns = ((0, 0), (0, more))  # features are columns of rows, but rows of a sketch's points
+    points = ((0, more), (0, 0))
+    padding: dict[str, tuple[tuple[tuple[int, int], ...], float]] = {
+        **dict.fromkeys(("rows", "sample", "recent", "buffer"), (columns, np.nan)),
+        **dict.fromkeys(("below", "upto", "moments"), (points, 0.0)),
+        "values": (points, np.inf),
+    }
+    wide = dict(state)
+    for name, array in state.items():
+        widths, value = padding.get(name.rpartition(".")[2], ((), 0.0))
+        if widths:
+            wide[name] = np.pad(array, widths, constant_values=value)
+    return wide

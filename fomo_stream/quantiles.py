@@ -7,7 +7,7 @@ which keeps time-decayed weighted quantiles in bounded memory (streams). One tra
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 N_KNOTS = 1000
+SKETCH_SIZE = 1024  # points a feature
+BENDING = 20.0  # what a point that lies off a straight line by some weight counts for, as against a gap of that weight
+MOST_HALVINGS = 300  # of a weight in one merge
+UNDERFLOW = 1e-200  # rows
+TINY = 1e-300
 Float = NDArray[np.float64]
 
 
@@ -30,15 +35,16 @@ class Knots(NamedTuple):
     scale: Tensor
 
 
-def constant_scale(center: Tensor, deviation: Tensor, n_rows: int) -> Tensor:
+def constant_scale(center: Tensor, deviation: Tensor, n_rows: int | Tensor) -> Tensor:
     """Spread to divide by, raw units: the standard deviation, or a stand-in where a feature is constant.
 
     A value that differs from n identical ones is about as surprising as the odd one among n, which lies sqrt(n)
     deviations out whatever it is; so the stand-in is |the constant| (or 1) / sqrt(n). Rounding noise is no spread.
+    No spread is below 1e-200, lest a value divided by it be infinite.
     """
     size = center.abs()
     stand_in = torch.where(size > 0, size, torch.ones_like(size)) / n_rows**0.5
-    return torch.where(deviation > 1e-9 * size, deviation, stand_in)
+    return torch.where(deviation > 1e-9 * size, deviation, stand_in).clamp(min=1e-200)
 
 
 def fit_knots(rows: Tensor, n_knots: int = N_KNOTS) -> Knots:
@@ -98,95 +104,195 @@ def to_normal(rows: Tensor, knots: Knots) -> Tensor:
     return z.transpose(-1, -2)
 
 
+class _Curve(NamedTuple):
+    """Cumulative weight of one feature, in rows, at chosen values of it; all (n_points,)."""
+
+    values: Float  # raw units, ascending, distinct
+    below: Float  # weight of all smaller values
+    upto: Float  # weight of all smaller values and of this one
+
+
+def _weights_at(curve: _Curve, values: Float) -> tuple[Float, Float]:
+    """Weight below and up to each of values (n,); between two points of the curve it is spread evenly."""
+    after = np.searchsorted(curve.values, values, side="right")
+    left, right = np.maximum(after - 1, 0), np.minimum(after, len(curve.values) - 1)
+    low, upto = curve.values[left], curve.upto[left] * (after > 0)
+    gap = curve.values[right] - low
+    gap[left == right] = np.inf  # beyond the outer points
+    upto += (values - low) / gap * (curve.below[right] - upto)
+    return np.where(values == low, curve.below[left], upto), upto
+
+
+def _with_rows(curve: _Curve, rows: Float, weights: Float) -> _Curve:
+    """The curve with rows (n,) that have these weights, n >= 1; every distinct one is a point of its own."""
+    order = np.argsort(rows, kind="stable")
+    rows, weight = rows[order], np.cumsum(weights[order])
+    last = np.flatnonzero(rows != np.append(rows[1:], np.inf))  # of equal rows
+    rows, weight = rows[last], np.append(0.0, weight[last])
+    if not len(curve.values):
+        return _Curve(rows, weight[:-1], weight[1:])
+    below, upto = _weights_at(curve, rows)
+    rows_below = np.searchsorted(rows, curve.values)
+    tied = np.append(rows, np.inf)[rows_below] == curve.values
+    values = np.concatenate([curve.values, rows])
+    below = np.concatenate([curve.below + weight[rows_below], below + weight[:-1]])
+    upto = np.concatenate([curve.upto + weight[rows_below + tied], upto + weight[1:]])
+    if tied.any():  # the same point twice
+        once = np.append(~tied, np.ones(len(rows), dtype=bool))
+        values, below, upto = values[once], below[once], upto[once]
+    order = np.argsort(values, kind="stable")
+    return _Curve(values[order], below[order], upto[order])
+
+
+def _thinned(curve: _Curve, size: int) -> _Curve:
+    """At most `size` points of the curve, the outer two among them.
+
+    Those go that cost least: the weight between their neighbours, and BENDING times the weight by which they lie off
+    the straight line that takes their place. Bends have to stay, because every row that comes there later would be
+    taken for less, or more, than it is, always to the same side. At rank p all is divided by sqrt(p (1 - p)), so that
+    points lie closer in the tails (as in a t-digest; Dunning 2019). At once go at most half of every other point: the
+    neighbours of a point that goes stay, and there is a choice.
+    """
+    while (excess := len(curve.values) - size) > 0:
+        values, below, upto = curve
+        before, inner, after = slice(None, -2, 2), slice(1, -1, 2), slice(2, None, 2)
+        rise = below[after] - upto[before]
+        part = (values[inner] - values[before]) / (values[after] - values[before])
+        line = upto[before] + part * rise
+        off = np.maximum(upto[inner] - line, line - below[inner])
+        rank = (below[inner] + upto[inner]) / (2 * upto[-1])
+        cost = (rise + BENDING * off) / np.sqrt(np.maximum(rank * (1 - rank), TINY))
+        cut = min(excess, (len(cost) + 1) // 2) - 1
+        kept = np.ones(len(values), dtype=bool)
+        kept[inner] = cost > np.partition(cost, cut)[cut]
+        points = np.flatnonzero(kept)
+        curve = _Curve(values[points], below[points], upto[points])
+    return curve
+
+
+def _moments_with(moments: Float, rows: Float, weights: Float) -> Float:
+    """Weight, mean and weighted sum of squared deviations (3,), with rows (n,) (Chan, Golub & LeVeque 1983)."""
+    weight, mean, squares = moments
+    fresh = weights.sum()
+    center = weights @ rows / fresh
+    step, share = center - mean, fresh / (weight + fresh)
+    squares += weights @ (rows - center) ** 2 + weight * share * step**2
+    return np.array([weight + fresh, mean + share * step, squares])
+
+
+def _knots_of(curve: _Curve, faint: float) -> tuple[Float, Float]:
+    """Values and levels of knots, two for each point, less outer points that hold, with all beyond, a share < faint.
+
+    A tie lasts from the middle of its first row to the middle of its last, as `fit_knots` has it.
+    """
+    total = curve.upto[-1]
+    start = int(np.searchsorted(curve.upto, faint * total))
+    stop = int(np.searchsorted(curve.below, (1 - faint) * total, side="right"))
+    values, below, upto = (part[start:stop] if start < stop else part for part in curve)
+    half = np.minimum(upto - below, 1.0) / 2
+    levels = np.stack([below + half, upto - half], axis=1).ravel() / total
+    return np.repeat(values, 2), np.maximum.accumulate(levels).clip(faint / 2, 1 - faint / 2)  # whatever the rounding
+
+
 @dataclass
 class QuantileSketch:
     """Time-decayed quantiles of every feature in bounded memory.
 
-    Rows wait in a buffer of `chunk` rows; a full buffer is merged into at most `size` weighted points a feature, whose
-    weights have first been multiplied by 2 ** (-chunk / half_life). A merge moves a rank by at most 1 / (2 size).
-    Until `size` rows have come nothing is approximated. Missing values (NaN) carry no weight.
+    A row that `a` rows came after weighs 2 ** (-a / half_life); what is missing (NaN or infinite) weighs nothing. For
+    each feature the sketch knows the cumulative weight at `size` of its values, its points. Rows wait in a buffer of
+    `chunk` rows. When it is full, every row becomes a point, at which the weight of the rows before has to be
+    interpolated; then the points that tell least are left out. Neither changes what is known at the others. Until
+    `size` distinct values have come nothing is approximated; mean and standard deviation never are.
+    The outer knots are those of a batch of as many rows as all weights can add up to: a value is out of range once
+    less than half a row lies at it and beyond. A feature that is missing for very long is remembered as it was.
     """
 
     n_features: int
     half_life: float = 5000.0
-    size: int = 1024
-    chunk: int = 512
+    size: int = SKETCH_SIZE
+    chunk: int = 1024
 
     def __post_init__(self) -> None:
-        self._values: Float = np.full((self.n_features, 0), np.inf)
-        self._weights: Float = np.zeros((self.n_features, 0))
-        self._buffer: Float = np.zeros((0, self.n_features))
+        if self.size < 2 or self.chunk < 1 or not self.half_life > 0:
+            raise ValueError(f"a sketch needs size >= 2, chunk >= 1 and half_life > 0, got {self}")
+        shape = (self.n_features, self.size)
+        self._values: Float = np.full(shape, np.inf)
+        self._below: Float = np.zeros(shape)
+        self._upto: Float = np.zeros(shape)
+        self._moments: Float = np.zeros((self.n_features, 3))
+        self._buffer: Float = np.full((self.chunk, self.n_features), np.nan)
+        self._waiting = 0  # rows in the buffer
 
     def update(self, rows: Float) -> None:
         """Learn rows (n_rows, n_features), raw units, NaN allowed. Splitting the rows over calls changes nothing."""
         while len(rows):
-            room = self.chunk - len(self._buffer)
-            self._buffer = np.concatenate([self._buffer, rows[:room]])
-            rows = rows[room:]
-            if len(self._buffer) == self.chunk:
-                self._values, self._weights = self._compress(*self._merged())
-                self._buffer = self._buffer[:0]
+            part = rows[: self.chunk - self._waiting]
+            self._buffer[self._waiting : self._waiting + len(part)] = part
+            self._waiting += len(part)
+            rows = rows[len(part) :]
+            if self._waiting == self.chunk:
+                curves, self._moments = self._merged(self.size)
+                for j, curve in enumerate(curves):
+                    n = len(curve.values)
+                    self._values[j, :n], self._below[j, :n], self._upto[j, :n] = curve
+                    self._values[j, n:] = np.inf
+                self._buffer[:] = np.nan
+                self._waiting = 0
 
-    def _merged(self) -> tuple[Float, Float]:
-        """Points (n_features, n_points), ascending, and their weights, buffer included; NaN becomes (inf, 0)."""
-        fresh = self._buffer.T
-        missing = np.isnan(fresh)
-        decay = 0.5 ** (len(self._buffer) / self.half_life)
-        values = np.concatenate([self._values, np.where(missing, np.inf, fresh)], axis=1)
-        weights = np.concatenate([self._weights * decay, (~missing).astype(float)], axis=1)
-        order = np.argsort(values, axis=1, kind="stable")
-        return np.take_along_axis(values, order, 1), np.take_along_axis(weights, order, 1)
+    def _merged(self, size: int) -> tuple[list[_Curve], Float]:
+        """At most `size` points of each feature, and its moments, with all rows, as of the last of them."""
+        rows = np.ascontiguousarray(self._buffer[: self._waiting].T)
+        known = np.isfinite(rows)
+        ages = np.arange(self._waiting + 1)[::-1]
+        faded = np.exp2(-np.minimum(ages / self.half_life, MOST_HALVINGS))
+        fresh = faded[1:]
+        # so little weight no longer decays, or it would be lost to underflow
+        fades = np.where(self._moments[:, 0] * faded[0] > UNDERFLOW, faded[0], 1.0)
+        moments = self._moments * np.stack([fades, np.ones_like(fades), fades], axis=1)
+        curves = []
+        for j, (row, mask, fade) in enumerate(zip(rows, known, fades.tolist(), strict=True)):
+            n = int(np.searchsorted(self._values[j], np.inf))
+            curve = _Curve(self._values[j, :n], self._below[j, :n] * fade, self._upto[j, :n] * fade)
+            if mask.any():
+                moments[j] = _moments_with(moments[j], row[mask], fresh[mask])
+                curve = _with_rows(curve, row[mask], fresh[mask])
+            curves.append(_thinned(curve, size))
+        return curves, moments
 
-    def _compress(self, values: Float, weights: Float) -> tuple[Float, Float]:
-        """Keep `size` points of equal weight, each the value in the middle of its share."""
-        if values.shape[1] <= self.size:
-            return values, weights
-        edges = np.cumsum(weights, axis=1)
-        total = edges[:, -1]
-        middles = (np.arange(self.size) + 0.5) / self.size
-        kept = np.full((self.n_features, self.size), np.inf)
-        for j in range(self.n_features):
-            if total[j] > 0:
-                kept[j] = values[j, np.searchsorted(edges[j], middles * total[j])]
-        return kept, np.repeat(total[:, None] / self.size, self.size, axis=1)
+    def knots(self, n_knots: int = 2 * SKETCH_SIZE) -> Knots:
+        """The transform as of now, float64 on the CPU, from up to n_knots / 2 points a feature; n_knots >= 4.
 
-    def knots(self, n_knots: int = N_KNOTS) -> Knots:
-        """The transform as of now, float64 on the CPU. A feature never seen counts as constant 0."""
-        values, weights = self._merged()
-        out = np.zeros((self.n_features, n_knots))
-        levels = np.zeros((self.n_features, n_knots))
-        center, deviation = np.zeros(self.n_features), np.zeros(self.n_features)
-        counts = np.ones(self.n_features)
-        for j in range(self.n_features):
-            real = weights[j] > 0
-            v, w = values[j, real], weights[j, real]
-            if len(v) == 0:
-                levels[j] = np.linspace(0.25, 0.75, n_knots)
-                continue
-            total = w.sum()
-            rank = (np.cumsum(w) - w / 2) / total
-            if len(v) > n_knots:
-                levels[j] = np.linspace(rank[0], rank[-1], n_knots)
-                out[j] = np.interp(levels[j], rank, v)
-            else:  # exact; the last point is repeated to fill the row, which changes nothing
-                levels[j] = np.pad(rank, (0, n_knots - len(v)), mode="edge")
-                out[j] = np.pad(v, (0, n_knots - len(v)), mode="edge")
-            center[j] = (w @ v) / total
-            deviation[j] = np.sqrt(w @ (v - center[j]) ** 2 / total)
-            counts[j] = total
-        scale = torch.stack(
-            [
-                constant_scale(torch.tensor(c), torch.tensor(s), max(1, round(n)))
-                for c, s, n in zip(center, deviation, counts, strict=True)
-            ]
-        )
-        return Knots(torch.from_numpy(out), torch.from_numpy(levels), scale)
+        A feature never seen counts as constant 0.
+        """
+        curves, moments = self._merged(n_knots // 2)
+        faint = -np.expm1(-np.log(2) / self.half_life) / 2
+        values, levels = np.zeros((self.n_features, n_knots)), np.full((self.n_features, n_knots), 0.5)
+        for j, curve in enumerate(curves):
+            if len(curve.values):
+                found, at = _knots_of(curve, faint)
+                padding = (0, n_knots - len(found))  # the last knot repeated changes nothing
+                values[j], levels[j] = np.pad(found, padding, mode="edge"), np.pad(at, padding, mode="edge")
+        weight, mean, squares = torch.from_numpy(moments).unbind(1)
+        scale = constant_scale(mean, (squares / weight.clamp(min=TINY)).sqrt(), weight.clamp(min=1))
+        return Knots(torch.from_numpy(values), torch.from_numpy(levels), scale)
 
-    def snapshot(self) -> dict[str, Float]:
-        """The state, as arrays that `restore` takes back."""
-        return {"values": self._values.copy(), "weights": self._weights.copy(), "buffer": self._buffer.copy()}
+    def snapshot(self) -> dict[str, NDArray[Any]]:
+        """The state, as arrays that `restore` takes back; their shapes depend on the settings alone.
 
-    def restore(self, state: dict[str, Float]) -> None:
+        values, below, upto: (n_features, size), values padded with inf; moments: (n_features, 3); buffer: (chunk,
+        n_features), padded with NaN; waiting: (), rows in the buffer.
+        """
+        state = {
+            "values": self._values,
+            "below": self._below,
+            "upto": self._upto,
+            "moments": self._moments,
+            "buffer": self._buffer,
+        }
+        return {name: array.copy() for name, array in state.items()} | {"waiting": np.array(self._waiting)}
+
+    def restore(self, state: dict[str, NDArray[Any]]) -> None:
         """Become what `snapshot` saw."""
-        self._values, self._weights = state["values"].copy(), state["weights"].copy()
-        self._buffer = state["buffer"].copy()
+        self._values, self._below, self._upto = (state[name].copy() for name in ("values", "below", "upto"))
+        self._moments, self._buffer = state["moments"].copy(), state["buffer"].copy()
+        self._waiting = int(state["waiting"])

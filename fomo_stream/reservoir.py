@@ -1,4 +1,4 @@
-"""Rolling context of confirmed inliers, in numbered slots."""
+"""Bounded samples of a stream's records, in numbered slots."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+Float = NDArray[np.float64]
+Int = NDArray[np.int64]
 
 
 def _mix(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -18,59 +21,83 @@ def _mix(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 class Reservoir:
-    """At most `capacity` rows; once full, each new row replaces a pseudo-random one.
+    """A random sample of at most `capacity` rows of those admitted, each known by its record's number.
 
-    So a row's age is geometric with mean `capacity` admissions (biased reservoir sampling, Aggarwal 2006): recent rows
-    dominate, older ones fade. The slot of the i-th admission is a function of (seed, i) alone: two reservoirs that
-    admitted the same rows are equal, whenever they were restored and however the rows came in batches.
+    Every record number has a priority of its own, a pseudo-random one that rises with the number: by one e-fold every
+    `horizon` records. The rows of the highest priorities stay (Efraimidis & Spirakis 2006, with the forward decay of
+    Cormode et al. 2009). So the sample is uniform over the last `horizon` records or so, older ones fade
+    exponentially, and what it holds is a function of (seed, horizon, the set of admitted numbers) alone: neither the
+    order of admissions nor how they come in batches matters, and admitting a row again changes nothing.
     """
 
-    def __init__(self, capacity: int, n_features: int, seed: int = 0) -> None:
+    def __init__(self, capacity: int, n_features: int, horizon: float = np.inf, seed: int = 0) -> None:
         if not 2 <= capacity <= 5000:
             raise ValueError(f"a reservoir holds 2 to 5000 rows, not {capacity}")
         self.capacity = capacity
+        self.horizon = horizon
         self.seed = seed
-        self.admitted = 0
-        self._rows: NDArray[np.float64] = np.zeros((capacity, n_features))
+        self._rows: Float = np.zeros((capacity, n_features))
+        self._numbers: Int = np.zeros(capacity, dtype=np.int64)
         self._taken = np.zeros(capacity, dtype=bool)
 
     def __len__(self) -> int:
         return int(self._taken.sum())
 
     @property
-    def rows(self) -> NDArray[np.float64]:
-        """A copy of the rows (len(self), n_features), by slot."""
-        return self._rows[self._taken]
+    def numbers(self) -> Int:
+        """Record numbers (len(self),) of the rows, ascending."""
+        return np.sort(self._numbers[self._taken])
 
-    def admit(self, rows: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Take rows (n, n_features) in order; returns the slot (n,) that each went to."""
-        numbers = np.arange(self.admitted, self.admitted + len(rows), dtype=np.uint64)
+    @property
+    def rows(self) -> Float:
+        """A copy of the rows (len(self), n_features), by record number."""
+        slots = np.flatnonzero(self._taken)
+        return self._rows[slots[np.argsort(self._numbers[slots])]]
+
+    def _priority(self, numbers: Int) -> Float:
         offset = np.uint64((self.seed * 0x632BE59BD9B4E019) % 2**64)
         with np.errstate(over="ignore"):
-            drawn = (_mix(numbers + offset) % np.uint64(self.capacity)).astype(np.int64)
-        empty = np.flatnonzero(~self._taken)[: len(rows)]
-        slots = np.concatenate([empty, drawn[len(empty) :]])
-        self._rows[slots] = rows  # numpy writes in order: of two rows for one slot the later stays
-        self._taken[slots] = True
-        self.admitted += len(rows)
+            uniform = (_mix(numbers.astype(np.uint64) + offset) >> np.uint64(11)).astype(np.float64)
+        return numbers / self.horizon - np.log(-np.log((uniform + 0.5) * 2.0**-53))
+
+    def admit(self, numbers: Int, rows: Float) -> Int:
+        """Offer rows (n, n_features) of the records of these numbers (n,), all different.
+
+        Returns the slots (m,), m <= n, that now hold another row than before.
+        """
+        new = ~np.isin(numbers, self._numbers[self._taken])
+        numbers, rows = numbers[new], rows[new]
+        held = np.flatnonzero(self._taken)
+        everything = np.concatenate([self._numbers[held], numbers])
+        excess = max(0, len(everything) - self.capacity)
+        leaving = np.zeros(len(everything), dtype=bool)
+        leaving[np.argsort(self._priority(everything), kind="stable")[:excess]] = True
+        self._taken[held[leaving[: len(held)]]] = False
+        entering = ~leaving[len(held) :]
+        slots = np.flatnonzero(~self._taken)[: int(entering.sum())]
+        self._rows[slots], self._numbers[slots], self._taken[slots] = rows[entering], numbers[entering], True
         return slots
 
-    def find(self, row: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Slots that hold exactly this row (n_features,); NaN equals NaN."""
-        same = ((self._rows == row) | (np.isnan(self._rows) & np.isnan(row))).all(1)
-        return np.flatnonzero(same & self._taken)
-
-    def discard(self, slots: NDArray[np.int64]) -> None:
-        """Empty these slots; the next admissions fill them."""
+    def discard(self, numbers: Int) -> Int:
+        """Take the rows of these records out; returns the slots (m,) that were emptied."""
+        slots = np.flatnonzero(self._taken & np.isin(self._numbers, numbers))
         self._taken[slots] = False
+        return slots
+
+    def make_room(self, share: float, before: int) -> None:
+        """Of the rows older than record `before`, keep those of the highest priorities, `share` of the capacity."""
+        old = self.numbers[self.numbers < before]
+        ranked = old[np.argsort(-self._priority(old), kind="stable")]
+        self.discard(ranked[int(share * self.capacity) :])
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
         """The state, as arrays that `restore` takes back."""
-        return {"rows": self.rows, "slots": np.flatnonzero(self._taken), "admitted": np.array(self.admitted)}
+        slots = np.flatnonzero(self._taken)
+        return {"rows": self._rows[slots], "slots": slots, "numbers": self._numbers[slots]}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
         """Become what `snapshot` saw."""
-        self.admitted = int(state["admitted"])
         self._taken[:] = False
         self._taken[state["slots"]] = True
         self._rows[state["slots"]] = state["rows"]
+        self._numbers[state["slots"]] = state["numbers"]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from river.base import AnomalyDetector
 
+from fomo_stream.categories import category_code
 from fomo_stream.checkpoint import shared_model
 from fomo_stream.detector import Detector, DetectorConfig, Scored, Snapshot
 from fomo_stream.errors import SchemaError
+from fomo_stream.lags import MOST_COLUMNS, Shingler
 
 Float = NDArray[np.float64]
 MAX_FEATURES = 500
@@ -21,12 +23,12 @@ MAX_FEATURES = 500
 class FoMoDetector(AnomalyDetector):
     """Zero-shot outlier detection: a pretrained transformer scores each record against a rolling context of inliers.
 
-    Nothing is trained; until `min_context` records are learned every score is 0. A record is learned only when its
-    p-value is above `gate`, so outliers do not become context. Scores are in [0, 1], higher = more anomalous.
+    Nothing is trained; until `min_context` records are learned every score is 0. A record becomes context only when
+    the records around it look normal too, so bursts of outliers do not; lone ones are left out of each context. Scores are in [0, 1], higher = more anomalous.
 
     Features may come and go. A feature that a record lacks, or holds as None, NaN, an infinity or anything that is not
     a number, is missing and counts as the context's median. A feature that is new counts as soon as records that
-    have it reach the context; up to 500 are taken, further ones are ignored.
+    have it reach the context; up to 500 are taken, further ones are ignored (with `lags`, up to 1000 // (lags + 1)).
 
     Parameters
     ----------
@@ -36,14 +38,22 @@ class FoMoDetector(AnomalyDetector):
         Rows that the context holds at most, 4 to 5,000.
     min_context
         Rows before scores begin.
-    gate
-        A record is learned when its p-value among recent scores is above this.
+    admit
+        Which records become context: "auto" (from times that look normal), "feedback" (after the first `min_context`
+        only what `feedback_many` calls normal) or "all".
+    adapt_after
+        With "auto": records after which a shift that lasts becomes the new normal; 0: never.
     alert_rate
         Share of normal records that may be called outliers; sets how many recent scores are kept.
     device
         "auto" (the GPU where there is one), "cpu", "cuda", ...
     seed
         Seed of the reservoir.
+    categorical
+        Names of the features that are categories, of whatever type; a value counts by how often the context has it.
+    lags
+        Each record is compared together with this many before it, 0 to 100. They are the records learned before it,
+        whether the context has taken them or not; of several at once, those that stand before it too.
 
     Examples
     --------
@@ -64,24 +74,38 @@ class FoMoDetector(AnomalyDetector):
         model: str = "default",
         context_size: int = 1000,
         min_context: int = 200,
-        gate: float = 0.2,
+        admit: str = "auto",
+        adapt_after: int = 10_000,
         alert_rate: float = 0.01,
         device: str = "auto",
         seed: int = 0,
+        categorical: Collection[Any] | None = None,
+        lags: int = 0,
     ) -> None:
         self.model = model
         self.context_size = context_size
         self.min_context = min_context
-        self.gate = gate
+        self.admit = admit
+        self.adapt_after = adapt_after
         self.alert_rate = alert_rate
         self.device = device
         self.seed = seed
+        self.categorical = categorical
+        self.lags = lags
         self._config = DetectorConfig(
-            context_size=context_size, min_context=min_context, gate=gate, alert_rate=alert_rate, seed=seed
+            context_size=context_size,
+            min_context=min_context,
+            admit=admit,
+            adapt_after=adapt_after,
+            alert_rate=alert_rate,
+            seed=seed,
         )
-        self._columns: dict[Any, int] = {}
+        # Categorical features come first, so that their columns are known before they are seen.
+        self._columns: dict[Any, int] = {name: i for i, name in enumerate(dict.fromkeys(categorical or ()))}
+        self._n_codes = len(self._columns)
+        self._past = Shingler(lags, len(self._columns))
         self._detector: Detector | None = None
-        self._saved: Snapshot | None = None  # a state that was unpickled and not used yet
+        self._saved: tuple[int, Snapshot] | None = None  # width and state that were unpickled and not used yet
         self._scored: tuple[Float, Scored] | None = None  # the last scored rows, so that learning them is free
 
     @classmethod
@@ -90,7 +114,7 @@ class FoMoDetector(AnomalyDetector):
 
     def score_one(self, x: Mapping[Any, Any]) -> float:
         """Score of one record, in [0, 1]; 0 until min_context records are learned."""
-        return float(self._score(self._to_rows([x]))[0])
+        return float(self._score(self._with_past(self._to_rows([x])))[0])
 
     def learn_one(self, x: Mapping[Any, Any]) -> None:
         """Learn one record, if it looks normal."""
@@ -98,7 +122,7 @@ class FoMoDetector(AnomalyDetector):
 
     def score_many(self, X: Any) -> Float:
         """Scores (n,) of a DataFrame, an array (n, d), or a sequence of dicts, as the next n records."""
-        return self._score(self._to_rows(X))
+        return self._score(self._with_past(self._to_rows(X)))
 
     def learn_many(self, X: Any) -> None:
         """Learn a DataFrame, an array (n, d), or a sequence of dicts, in order."""
@@ -107,12 +131,18 @@ class FoMoDetector(AnomalyDetector):
     def feedback_many(self, X: Any, is_outlier: Any) -> None:
         """Take a verdict on records seen before: outliers leave the context, normal ones enter it.
 
-        X: as in `learn_many`; is_outlier: (n,) bool. Idempotent.
+        X: as in `learn_many`; is_outlier: (n,) bool. A verdict is about every record with these values among the last
+        10,000 or so that were learned; others are passed over. Idempotent; of several verdicts the last counts.
         """
         rows = self._to_rows(X, learn=True)
         detector = self._wake()
         if detector is not None:
-            detector.feedback_rows(rows, np.asarray(is_outlier, dtype=bool).reshape(len(rows)))
+            own = np.arange(rows.shape[1]) * (self.lags + 1)  # where a row has its own values, not those before it
+            shingles = np.full((len(rows), detector.n_features), np.nan)
+            shingles[:, own] = rows
+            found = detector.numbers_of(shingles, own)
+            verdicts = np.repeat(np.asarray(is_outlier, dtype=bool).reshape(len(rows)), [len(f) for f in found])
+            detector.feedback(np.concatenate([np.zeros(0, dtype=np.int64), *found]), verdicts)
             self._scored = None
 
     def _score(self, rows: Float) -> Float:
@@ -125,10 +155,11 @@ class FoMoDetector(AnomalyDetector):
         self._scored = rows, scored
         return np.nan_to_num(scored.score)
 
-    def _learn(self, rows: Float) -> None:
-        rows = rows[~np.isnan(rows).all(1)] if rows.size else rows  # a record without features teaches nothing
-        if rows.size == 0:
+    def _learn(self, values: Float) -> None:
+        values = values[~np.isnan(values).all(1)] if values.size else values  # without features, it teaches nothing
+        if values.size == 0:
             return
+        rows = self._with_past(values, learn=True)
         detector = self._wake()
         assert detector is not None
         scored, self._scored = self._scored, None
@@ -140,17 +171,34 @@ class FoMoDetector(AnomalyDetector):
 
     def _wake(self) -> Detector | None:
         """The detector, as wide as the features known by now; None before any feature is known."""
-        width = len(self._columns)
+        width = len(self._columns) * (self.lags + 1)
         if self._saved is not None:
-            self._detector = Detector(shared_model(self.model, self.device), self._saved_width, self._config)
-            self._detector.restore(self._saved)
-            self._saved = None
+            saved_width, state = self._saved
+            self._detector, self._saved = self._make(saved_width), None
+            self._detector.restore(state)
         if self._detector is None and width:
-            self._detector = Detector(shared_model(self.model, self.device), width, self._config)
+            self._detector = self._make(width)
         elif self._detector is not None and self._detector.n_features < width:
             self._detector = self._detector.widened(width)
             self._scored = None
         return self._detector
+
+    def _make(self, width: int) -> Detector:
+        codes = tuple(range(self._n_codes * (self.lags + 1)))
+        return Detector(shared_model(self.model, self.device), width, self._config, categorical=codes)
+
+    def _with_past(self, values: Float, learn: bool = False) -> Float:
+        """Rows (n, n_columns * (lags + 1)) of values (n, n_columns): each feature followed by its earlier values.
+
+        So the columns of a feature that appears come after all others.
+        """
+        n, d = values.shape
+        if self._past.n_features < d:
+            self._past.widen(d)
+        known = ~np.isnan(values).all(1)  # a record without features is no part of the past
+        shingles = np.full((n, self._past.width), np.nan)
+        shingles[known] = (self._past.rows if learn else self._past.peek)(values[known])
+        return shingles.reshape(n, self.lags + 1, d).swapaxes(1, 2).reshape(n, -1)
 
     def _to_rows(self, X: Any, learn: bool = False) -> Float:
         """Rows (n, n_columns) float64; learning makes columns of features not seen before."""
@@ -169,7 +217,7 @@ class FoMoDetector(AnomalyDetector):
             for name, value in record.items():
                 column = self._columns.get(name)
                 if column is not None:
-                    rows[i, column] = _number(value)
+                    rows[i, column] = category_code(value) if column < self._n_codes else _number(value)
         return rows
 
     def _arrange(self, names: list[Any], values: NDArray[Any], learn: bool) -> Float:
@@ -180,24 +228,22 @@ class FoMoDetector(AnomalyDetector):
             column = self._columns.get(name)
             if column is not None:
                 given = values[:, j]
-                rows[:, column] = given if given.dtype.kind in "fiub" else [_number(value) for value in given]
+                if column < self._n_codes:
+                    rows[:, column] = [category_code(value) for value in given.tolist()]
+                else:
+                    rows[:, column] = given if given.dtype.kind in "fiub" else [_number(value) for value in given]
         return rows
 
     def _add_columns(self, names: set[Any]) -> None:
         for name in sorted(names - self._columns.keys(), key=lambda n: (type(n).__name__, n)):
-            if len(self._columns) < MAX_FEATURES:
+            if len(self._columns) < min(MAX_FEATURES, MOST_COLUMNS // (self.lags + 1)):
                 self._columns[name] = len(self._columns)
-
-    @property
-    def _saved_width(self) -> int:
-        assert self._saved is not None
-        return int(self._saved["reservoir.rows"].shape[1])
 
     def __getstate__(self) -> dict[str, Any]:
         """Parameters, feature names and the detector's state; not the weights, which are found again by name."""
         state = self.__dict__.copy()
         if self._detector is not None:
-            state["_saved"] = self._detector.snapshot()
+            state["_saved"] = self._detector.n_features, self._detector.snapshot()
         state["_detector"] = state["_scored"] = None
         return state
 

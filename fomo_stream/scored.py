@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.calibration import is_calibrated
+from fomo_stream.calibration import AlertThreshold, is_calibrated
 
 Float = NDArray[np.float64]
 
@@ -21,6 +21,18 @@ class Status(StrEnum):
     OK = "ok"
 
 
+class Severity(IntEnum):
+    """How rare a record is, by its p-value and the alert threshold."""
+
+    NONE = 0
+    INFO = 1  # below INFO times the threshold: worth a look when looking anyway
+    WARNING = 2  # below the threshold: an outlier
+    CRITICAL = 3  # below CRITICAL times the threshold
+
+
+INFO, CRITICAL = 3.0, 0.1
+
+
 @dataclass(frozen=True)
 class Scored:
     """Results for n rows, in row order."""
@@ -30,6 +42,8 @@ class Scored:
     p_value: Float  # (n,) NaN while warming up
     outlier: NDArray[np.bool_]  # (n,) False while warming up or calibrating
     generation: NDArray[np.int64]  # (n,) 0 while warming up
+    regime: NDArray[np.int64]  # (n,) counts the lasting shifts that became the new normal, from 1; 0 while warming up
+    severity: NDArray[np.int8]  # (n,) a `Severity`
     status: list[Status]
 
     def __len__(self) -> int:
@@ -49,19 +63,32 @@ class Scored:
         """n rows without a score."""
         unknown = np.full(n, np.nan)
         no = np.zeros(n, dtype=bool)
-        return cls(unknown, unknown, unknown, no, np.zeros(n, np.int64), [Status.WARMING_UP] * n)
+        zero = np.zeros(n, np.int64)
+        return cls(unknown, unknown, unknown, no, zero, zero, zero.astype(np.int8), [Status.WARMING_UP] * n)
 
     @classmethod
-    def of(cls, logit: Float, p_value: Float, generation: int, n_reference: int, alert_rate: float) -> Scored:
+    def of(
+        cls,
+        logit: Float,
+        p_value: Float,
+        generation: NDArray[np.int64],
+        regime: int,
+        n_reference: int,
+        threshold: AlertThreshold,
+    ) -> Scored:
         """Scores with their alerts, from logits (n,) and p-values (n,) against n_reference scores."""
         n = len(logit)
-        calibrated = is_calibrated(n_reference, alert_rate)
+        calibrated = is_calibrated(n_reference, threshold.alert_rate)
+        limits = threshold.value * np.array([INFO, 1.0, CRITICAL])
+        severity = (p_value[:, None] <= limits).sum(1) * calibrated
         return cls(
             score=sigmoid(logit),
             logit=logit,
             p_value=p_value,
-            outlier=(p_value <= alert_rate) & calibrated,
-            generation=np.full(n, generation),
+            outlier=severity >= Severity.WARNING,
+            generation=generation,
+            regime=np.full(n, regime),
+            severity=severity.astype(np.int8),
             status=[Status.OK if calibrated else Status.CALIBRATING] * n,
         )
 

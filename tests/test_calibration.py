@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fomo_stream.calibration import ScoreWindow, is_calibrated, p_values
+from fomo_stream.calibration import AlertThreshold, is_calibrated, p_values
 
 scores = st.integers(0, 50).flatmap(lambda n: arrays(np.float64, n, elements=st.floats(-10, 10)))
 
@@ -32,14 +32,30 @@ def test_calibrated_means_that_the_rate_is_reachable(n: int, rate: float) -> Non
     assert is_calibrated(n, rate) == (smallest <= rate * (1 + 1e-9))
 
 
-@given(st.integers(1, 20), st.integers(1, 20), st.lists(st.floats(-5, 5), max_size=60))
-def test_window_keeps_the_last_scores_and_rows_and_survives_a_snapshot(a: int, b: int, given: list[float]) -> None:
-    size, kept = max(a, b), min(a, b)
-    window, restored = ScoreWindow(size, kept), ScoreWindow(size, kept)
-    for score in given:
-        window.update(np.array([score]), np.array([[score, 1.0]]))
-    restored.restore(window.snapshot())
-    for one in (window, restored):
-        assert len(one) == min(size, len(given))
-        assert one.recent[:, :1].ravel().tolist() == given[-kept:]
-        assert one.older.tolist() == given[-size:][: -kept or None][: max(0, len(given[-size:]) - kept)]
+@pytest.mark.parametrize("inflation", [0.4, 1.0, 2.5])
+def test_alerts_come_at_the_asked_rate_where_p_values_are_off(inflation: float) -> None:
+    rng = np.random.default_rng(0)
+    threshold, alerts = AlertThreshold(0.01), 0
+    for _ in range(2000):
+        n = int((rng.random(32) / inflation <= threshold.value).sum())
+        threshold.update(n, 32)
+        alerts += n
+    assert alerts / 64_000 == pytest.approx(0.01, rel=0.1)
+
+
+@given(st.lists(st.integers(0, 32), max_size=40))
+def test_threshold_stays_within_its_bounds_and_is_back_after_silence(alerts: list[int]) -> None:
+    threshold = AlertThreshold(0.01)
+    for n in alerts:
+        threshold.update(n, 32)
+        assert 0.001 * (1 - 1e-9) <= threshold.value <= 0.03 * (1 + 1e-9)
+    threshold.update(0, 2400)  # records of silence, as many as 24 alerts are worth
+    assert threshold.value >= 0.01
+
+
+@given(st.integers(0, 5), st.integers(0, 5))
+def test_an_alert_weighs_as_much_as_the_records_that_one_should_come_in(a: int, b: int) -> None:
+    threshold = AlertThreshold(0.02)
+    threshold.update(a, 50 * a)
+    threshold.update(0, 50 * b)
+    assert threshold.log_factor == pytest.approx(threshold.STEP * b)

@@ -2,20 +2,25 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fomo_stream.categories import category_code
 from fomo_stream.checkpoint import shared_model
 from fomo_stream.detector import Detector, DetectorConfig, Scored, Status
 from fomo_stream.errors import ConfigError, SchemaError, StateError
+from fomo_stream.generation import under
 from fomo_stream.model import encode_rows, logits_of
-from fomo_stream.quantiles import QuantileSketch, to_normal
+from fomo_stream.quantiles import QuantileSketch
+from fomo_stream.scored import Severity
 
-SMALL = DetectorConfig(context_size=60, min_context=20, patience=2.0, lag=8, calibration_size=100, alert_rate=0.05)
+SMALL = DetectorConfig(
+    context_size=60, min_context=20, lag=8, calibration_size=100, feedback_memory=80, adapt_after=100, alert_rate=0.05
+)
 
 
 def detector(config: DetectorConfig = SMALL, n_features: int = 3) -> Detector:
@@ -23,15 +28,16 @@ def detector(config: DetectorConfig = SMALL, n_features: int = 3) -> Detector:
 
 
 def stream(n: int, seed: int = 0, d: int = 3) -> np.ndarray:
-    """Normal rows, one in twenty far off, some values missing."""
+    """Normal rows, one in twenty far off, some values missing; a lasting shift after 200."""
     rng = np.random.default_rng(seed)
     rows = rng.normal(size=(n, d)) * np.where(rng.random((n, 1)) < 0.05, 8, 1)
+    rows[200:] += 9
     rows[rng.random((n, d)) < 0.02] = np.nan
     return rows
 
 
 def same(a: Scored, b: Scored) -> bool:
-    arrays = ("score", "logit", "p_value", "outlier", "generation")
+    arrays = ("score", "logit", "p_value", "outlier", "generation", "regime", "severity")
     equal = all(np.array_equal(getattr(a, n), getattr(b, n), equal_nan=n in arrays[:3]) for n in arrays)
     return equal and a.status == b.status
 
@@ -71,22 +77,21 @@ def test_a_copy_goes_on_alike_and_on_its_own() -> None:
     assert same(before.process(rows[150:]), after)
 
 
-def test_a_generation_is_made_of_the_rows_quantiles_and_scores_at_its_trigger() -> None:
+def test_a_generation_is_made_of_what_was_known_at_its_trigger() -> None:
     rng = np.random.default_rng(3)
-    one = Detector(shared_model(), 2, DetectorConfig(context_size=100, min_context=50, lag=10))
+    one = Detector(shared_model(), 2, DetectorConfig(context_size=100, min_context=50, lag=10, adapt_after=200))
     one.process(rng.normal(size=(400, 2)))
-    one.process(rng.normal(size=(3000, 2)) * 5 + 40)  # a new regime, learned in the end
+    one.process(rng.normal(size=(1000, 2)) * 5 + 40)  # a new regime, learned in the end
     state = one.snapshot()
     sketch = QuantileSketch(2, half_life=np.log(2) * 100)
-    sketch.restore({name: state[f"current.sketch.{name}"] for name in ("values", "weights", "buffer")})
-    cache = encode_rows(shared_model(), state["current.rows"], sketch.knots())
+    sketch.restore(under(state, "current.sketch"))
+    kept = np.isin(state["current.numbers"], one.context_numbers)
+    cache = encode_rows(shared_model(), state["current.rows"][kept], sketch.knots())
     probe = rng.normal(size=(20, 2)) * 5 + 40
     np.testing.assert_array_equal(one.score_rows(probe).logit, logits_of(shared_model(), cache, probe))
-    middle = float(np.median(to_normal(torch.from_numpy(probe), sketch.knots()).numpy()))
-    assert abs(middle) < 0.7  # the quantiles have forgotten the old regime
     assert not np.array_equal(
         logits_of(shared_model(), cache, probe),
-        logits_of(shared_model(), encode_rows(shared_model(), state["current.rows"]), probe),
+        logits_of(shared_model(), encode_rows(shared_model(), state["current.rows"][kept]), probe),
     )
 
 
@@ -152,7 +157,31 @@ def test_outliers_do_not_become_context(share: float) -> None:
     assert (scored.p_value[wrong] <= share + 0.02).all()
     if share < 0.01:  # more outliers than the alert rate cannot all be among the rarest
         assert scored.outlier[wrong].all()
-    assert (np.abs(one.snapshot()["reservoir.rows"]).max(1) < 8).all()
+    assert not wrong[one.context_numbers].any()
+
+
+def test_a_burst_does_not_become_context() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(3000, 3))
+    burst = np.zeros(3000, dtype=bool)
+    burst[1000:1600] = True
+    rows[burst] = rows[burst] * 0.1 + 6
+    one = Detector(shared_model(), 3)
+    scored = one.process(rows)
+    assert scored.outlier[1000:1010].all()
+    assert scored.logit[burst].min() > np.quantile(scored.logit[200:][~burst[200:]], 0.99)
+    assert not burst[one.context_numbers].any()
+    assert scored.regime[-1] == 1
+
+
+def test_what_most_of_the_stream_rejects_is_left_out_of_the_first_context_too() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(200, 3))
+    rows[::20] = rng.normal(size=(10, 3)) * 0.1 + 6  # a cluster, in which each has near neighbours
+    one = Detector(shared_model(), 3)
+    one.process(rows)
+    assert len(one.context_numbers) == 160
+    assert not (one.context_numbers % 20 == 0).any()
 
 
 @pytest.mark.parametrize("kind", ["binary", "dice", "rounded", "normal"])
@@ -169,13 +198,50 @@ def test_alert_rate_holds_block_by_block_whatever_the_values(kind: str) -> None:
     assert (blocks < 0.03).all(), blocks
 
 
-def test_a_lasting_shift_does_not_end_learning() -> None:
+def test_a_lasting_shift_becomes_the_new_normal_and_says_so() -> None:
     rng = np.random.default_rng(1)
-    one = Detector(shared_model(), 3, DetectorConfig(context_size=200))
-    one.process(rng.normal(size=(600, 3)))
-    scored = one.process(rng.normal(size=(4000, 3)) + 20)
-    assert scored.outlier[:100].mean() > 0.9
-    assert scored.outlier[-500:].mean() < 0.1
+    config = DetectorConfig(context_size=200, adapt_after=500)
+    one = Detector(shared_model(), 3, config)
+    before = one.process(rng.normal(size=(1200, 3)))
+    assert before.regime[-1] == 1
+    scored = one.process(rng.normal(size=(3000, 3)) + 20)
+    assert scored.outlier[:10].all()
+    assert scored.outlier[-1000:].mean() < 0.03
+    begun = int(np.argmax(scored.regime == 2))
+    assert 450 <= begun <= 500 + 256 + 64  # nine in ten of the last 500, and a trial
+    assert scored.regime[-1] == 2
+    assert (scored.logit[-500:] < np.median(scored.logit[:400])).all()
+    never = Detector(shared_model(), 3, replace(config, adapt_after=0))
+    never.process(rng.normal(size=(1200, 3)))
+    assert (never.process(rng.normal(size=(3000, 3)) + 20).regime == 1).all()
+
+
+def test_after_a_shift_the_old_normal_is_still_known() -> None:
+    rng = np.random.default_rng(1)
+    one = Detector(shared_model(), 3, DetectorConfig(context_size=200, adapt_after=500))
+    one.process(rng.normal(size=(1200, 3)))
+    one.process(rng.normal(size=(1500, 3)) + 20)
+    back = one.process(rng.normal(size=(1000, 3)))
+    assert back.regime[-1] == 2
+    assert (back.logit < one.score_rows(np.full((1, 3), 10.0)).logit[0]).mean() > 0.9
+
+
+@pytest.mark.parametrize("admit", ["auto", "feedback", "all"])
+def test_policies_admit_what_their_names_say(admit: str) -> None:
+    rng = np.random.default_rng(1)
+    rows = rng.normal(size=(900, 3))
+    rows[400:500] += 15
+    one = Detector(shared_model(), 3, DetectorConfig(context_size=1000, admit=admit))
+    one.process(rows)
+    learned = one.snapshot()["pool.numbers"]
+    expected = {"auto": 450, "feedback": 0, "all": 650}[admit]
+    assert abs((learned >= 200).sum() - expected) <= 130
+    assert np.isin(np.arange(410, 490), learned).any() == (admit == "all")
+    one.feedback(np.arange(300, 600), np.arange(300, 600) >= 450)
+    one.process(rng.normal(size=(64, 3)))
+    learned = one.snapshot()["pool.numbers"]
+    assert np.isin(np.arange(300, 450), learned).all()  # feedback is heeded by each of them
+    assert not np.isin(np.arange(450, 600), learned).any()
 
 
 def test_normal_records_alert_about_as_often_as_asked() -> None:
@@ -187,7 +253,7 @@ def test_normal_records_alert_about_as_often_as_asked() -> None:
 def test_cross_scores_stand_for_the_warm_up_rows() -> None:
     one = detector()
     assert len(one.cross_scored()) == 0
-    one.process(stream(25))
+    one.process(stream(20))
     crossed = one.cross_scored()
     assert len(crossed) == 20
     assert np.isfinite(crossed.logit).all()
@@ -211,19 +277,102 @@ def test_short_input_can_end_its_warm_up() -> None:
         detector().flush_warm_up()
 
 
-def test_feedback_removes_and_admits_and_is_idempotent() -> None:
-    one = detector()
-    rows = np.random.default_rng(0).normal(size=(60, 3))
+def test_feedback_removes_and_admits_and_recalibrates() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(1500, 3))
+    rows[700:800] += 15
+    one = Detector(shared_model(), 3, DetectorConfig(context_size=2500))
     one.process(rows)
-    strange = np.array([[9.0, 9.0, 9.0]])
-    assert one.feedback_rows(strange, np.array([False])) == 1
-    assert one.feedback_rows(strange, np.array([False])) == 0
-    inside = one.snapshot()["reservoir.rows"][:1]
-    assert one.feedback_rows(inside, np.array([True])) == 1
-    assert one.feedback_rows(inside, np.array([True])) == 0
-    left = one.snapshot()["reservoir.rows"]
-    assert (left == 9.0).all(1).any()
-    assert not (left == inside).all(1).any()
+    held = set(one.snapshot()["pool.numbers"].tolist())
+    assert not held & set(range(710, 790))
+    taken = sorted(held & set(range(1000, 1200)))[:50]
+    assert one.feedback(np.array([*range(700, 800), *taken]), np.array([False] * 100 + [True] * 50)) == 150
+    held = set(one.snapshot()["pool.numbers"].tolist())
+    assert set(range(700, 800)) <= held
+    assert not held & set(taken)
+    probe = rng.normal(size=(1, 3)) + 15
+    before = one.score_rows(probe).logit[0]
+    one.process(rng.normal(size=(600, 3)))  # a generation later
+    assert one.score_rows(probe).logit[0] < before - 1
+    assert np.isin(np.arange(700, 800), one.context_numbers).all()  # what somebody vouches for is not trimmed
+
+
+def test_outliers_by_feedback_are_no_standard_for_others() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(1200, 3))
+    wrong = rng.random(1200) < 0.05
+    wrong[:200] = False
+    rows[wrong] += 9
+    one = Detector(shared_model(), 3)
+    one.process(rows)
+    probe = np.full((1, 3), 9.0)
+    assert not one.score_rows(probe).outlier[0]  # one in twenty were like this
+    one.feedback(np.flatnonzero(wrong), np.ones(wrong.sum(), dtype=bool))
+    assert one.score_rows(probe).outlier[0]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_feedback_is_idempotent_and_its_order_does_not_matter(data: st.DataObject) -> None:
+    rows = stream(500, data.draw(st.integers(0, 9)))
+    numbers = data.draw(st.lists(st.integers(250, 520), unique=True, max_size=40))
+    outlier = {number: data.draw(st.booleans()) for number in numbers}
+    shuffled = data.draw(st.permutations(numbers))
+    one, other = detector(), detector()
+    for each, order in ((one, numbers), (other, shuffled)):
+        each.process(rows)
+        given, verdict = np.array(order, dtype=np.int64), np.array([outlier[n] for n in order], dtype=bool)
+        oldest = max(0, 500 - len(each.snapshot()["memory.rows"]))
+        known = (given >= oldest) & (given < 500)
+        assert each.feedback(given, verdict) == known.sum()
+        assert each.feedback(given, verdict) == 0
+    assert same(one.process(stream(200, 5)), other.process(stream(200, 5)))
+
+
+def test_a_verdict_can_be_revoked() -> None:
+    rows = stream(150)
+    one, other = detector(), detector()
+    for each in (one, other):
+        each.process(rows)
+    number = one.snapshot()["pool.numbers"][-1:]
+    one.feedback(number, np.array([True]))
+    assert number not in one.snapshot()["pool.numbers"]
+    one.feedback(number, np.array([False]))
+    assert number in one.snapshot()["pool.numbers"]
+
+
+def test_a_verdict_on_a_record_in_quarantine_is_heeded() -> None:
+    rng = np.random.default_rng(0)
+    one = Detector(shared_model(), 3, DetectorConfig(min_context=192))
+    one.process(rng.normal(size=(320, 3)))
+    newest = np.arange(310, 320)
+    one.feedback(newest, np.ones(10, dtype=bool))
+    one.process(rng.normal(size=(64, 3)))
+    held = one.snapshot()["pool.numbers"]
+    assert not np.isin(newest, held).any()
+    assert np.isin(np.arange(320, 340), held).all()
+
+
+def test_severity_follows_the_p_value() -> None:
+    rng = np.random.default_rng(0)
+    one = Detector(shared_model(), 3, DetectorConfig(alert_rate=0.05))
+    one.process(rng.normal(size=(3000, 3)))
+    scored = one.score_rows(np.outer(np.linspace(0, 12, 200), [1, -1, 1]))
+    order = np.argsort(-scored.p_value, kind="stable")
+    assert (np.diff(scored.severity[order]) >= 0).all()
+    assert set(scored.severity.tolist()) == set(Severity)
+    np.testing.assert_array_equal(scored.outlier, scored.severity >= Severity.WARNING)
+
+
+def test_categories_are_compared_by_how_often_the_context_has_them() -> None:
+    rng = np.random.default_rng(0)
+    codes = np.array([category_code(name) for name in ("red", "green", "blue")])
+    rows = np.column_stack([rng.normal(size=1200), codes[rng.choice(3, 1200, p=[0.7, 0.25, 0.05])]])
+    one = Detector(shared_model(), 2, categorical=(1,))
+    one.process(rows)
+    red, blue, new = one.score_rows(np.column_stack([np.zeros(3), [codes[0], codes[2], category_code("pink")]])).logit
+    assert red < blue < new
+    assert one.score_rows(np.array([[0.0, category_code("pink")]])).outlier[0]
 
 
 def test_a_new_feature_counts_once_the_context_knows_it() -> None:

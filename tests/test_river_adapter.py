@@ -120,23 +120,26 @@ def test_an_empty_record_is_scored_and_not_learned() -> None:
     assert pickle.dumps(knowing) == before
 
 
-def test_feedback_takes_a_record_out_of_the_context() -> None:
-    detector = trained()
+def test_feedback_takes_a_record_into_the_context_and_out_of_it() -> None:
+    detector = FoMoDetector(context_size=1000, min_context=50)  # enough room for all
+    detector.learn_many(records(150))
     strange = {"a": 9.0, "b": 30.0, "c": 5.0}
     alone = detector.score_one(strange)
-    for _ in range(3):
-        detector.feedback_many([strange], [False])
-    detector.learn_many(records(1200, 5))
+    detector.learn_many([strange] * 3 + records(50, 4))
     detector.feedback_many([strange], [False])
+    detector.learn_many(records(400, 5))
+    assert detector.score_one(strange) < alone - 0.2
     detector.feedback_many([strange], [True])
-    detector.learn_many(records(1200, 6))
-    assert detector.score_one(strange) == pytest.approx(alone, abs=0.2)
+    detector.learn_many(records(800, 6))
+    assert detector.score_one(strange) == pytest.approx(alone, abs=0.1)
 
 
 def test_feedback_reaches_a_detector_fresh_from_a_pickle() -> None:
     detector = trained()
     copy, ignorant = (pickle.loads(pickle.dumps(detector)) for _ in range(2))
     strange = [{"a": 9.0 + i, "b": 30.0, "c": 5.0} for i in range(40)]
+    for one in (detector, copy, ignorant):
+        one.learn_many(strange)
     for one in (detector, copy):
         one.feedback_many(strange, [False] * len(strange))
     for one in (detector, copy, ignorant):
@@ -150,6 +153,133 @@ def test_feedback_may_come_first_and_bring_a_new_feature() -> None:
     detector = trained()
     detector.feedback_many([{"a": 0.0, "b": 5.0, "c": 0.5, "new": 1.0}], [False])
     assert 0 <= detector.score_one({"a": 0.0, "b": 5.0, "c": 0.5, "new": 1.0}) <= 1
+
+
+# --- categories and lags
+
+
+def parcels(n: int, seed: int = 0) -> list[Record]:
+    rng = random.Random(seed)
+    return [{"weight": rng.gauss(0, 1), "zone": rng.choice([1, 2, 3]), "carrier": rng.choice("xy")} for _ in range(n)]
+
+
+def test_a_new_category_is_outlying_and_a_missing_one_is_not() -> None:
+    detector = FoMoDetector(context_size=100, min_context=50, categorical=("carrier", "zone"))
+    detector.learn_many(parcels(150))
+    usual = {"weight": 0.0, "zone": 2, "carrier": "x"}
+    for strange in ({"carrier": "z"}, {"zone": 4}):
+        assert detector.score_one(usual | strange) > 0.9 > 0.5 > detector.score_one(usual)
+    for missing in ({"carrier": None}, {"zone": float("nan")}, {"carrier": pd.NA}):
+        assert detector.score_one(usual | missing) < 0.5
+    assert detector.score_one(usual | {"zone": 2.0}) == detector.score_one(usual | {"zone": "2"})
+
+
+def test_frames_arrays_and_dicts_agree_on_categories() -> None:
+    batch = parcels(150)
+    batch[3]["carrier"] = None
+    frame = pd.DataFrame(batch).astype({"zone": "category", "carrier": "string"})
+    named = FoMoDetector(context_size=100, min_context=50, categorical=("zone", "carrier"))
+    framed, numbered = named.clone(), FoMoDetector(context_size=100, min_context=50, categorical=(1, 2))
+    named.learn_many(batch)
+    framed.learn_many(frame)
+    numbered.learn_many(frame.to_numpy())
+    probe = parcels(20, 1)
+    np.testing.assert_array_equal(framed.score_many(probe), named.score_many(probe))
+    np.testing.assert_array_equal(numbered.score_many(pd.DataFrame(probe).to_numpy()), named.score_many(probe))
+
+
+def lagged(**changes: Any) -> FoMoDetector:
+    return FoMoDetector(**{"context_size": 100, "min_context": 50, "lags": 2, **changes})
+
+
+def test_what_is_learned_is_the_past_of_what_comes_and_scoring_changes_nothing() -> None:
+    batch = records(120)
+    values = np.array([list(record.values()) for record in batch])
+    past = [np.vstack([np.full((lag, 3), np.nan), values[: len(values) - lag]]) for lag in (1, 2)]
+    wide = {
+        f"{name}{lag}": column
+        for lag, rows in enumerate([values, *past])
+        for name, column in zip("abc", rows.T, strict=True)
+    }
+    plain, detector = FoMoDetector(context_size=100, min_context=50), lagged()
+    order = [f"{name}{lag}" for name in "abc" for lag in range(3)]  # of columns, for bits that agree
+    plain.learn_many(pd.DataFrame(wide)[order][:100])
+    for record in batch[:100]:
+        detector.score_one(record)
+        detector.score_one({"a": 99.0})
+        detector.learn_one(record)
+    expected = plain.score_many(pd.DataFrame(wide)[order][100:])
+    np.testing.assert_array_equal(detector.score_many(batch[100:]), expected)
+    np.testing.assert_array_equal(detector.score_many(batch[100:]), expected)
+
+
+def test_many_records_with_lags_score_as_one_by_one() -> None:
+    at_once, one_by_one = lagged(), lagged()
+    for one in (at_once, one_by_one):
+        one.learn_many(records(150))
+    batch = [*records(20, 1), {}, {"a": None}, *records(20, 2)]  # records without features are no part of the past
+    many = at_once.score_many(batch)
+    at_once.learn_many(batch)
+    for record, score in zip(batch, many.tolist(), strict=True):
+        assert one_by_one.score_one(record) == score
+        one_by_one.learn_one(record)
+    probe = records(20, 3)
+    np.testing.assert_array_equal(at_once.score_many(probe), one_by_one.score_many(probe))
+
+
+def test_a_jump_is_outlying_where_only_the_past_tells() -> None:
+    rng = np.random.default_rng(0)
+    slow = 10 * np.sin(np.arange(1500) / 30) + rng.normal(0, 0.1, 1500)
+    stream = [{"x": x} for x in slow.tolist()]
+    jumps = [1300, 1350, 1400, 1450]
+    for jump in jumps:
+        stream[jump] = {"x": -slow[jump] if abs(slow[jump]) > 4 else slow[jump] + 8}
+    ranks = []
+    for lags in (0, 2):
+        detector = FoMoDetector(context_size=300, min_context=100, lags=lags)
+        detector.learn_many(stream[:1250])
+        scores = detector.score_many(stream[1250:])
+        ranks.append(np.mean([(scores <= scores[jump - 1250]).mean() for jump in jumps]))
+    assert ranks[0] < 0.9 < 0.95 < ranks[1]
+
+
+def test_features_and_categories_that_appear_are_learned_with_their_past() -> None:
+    detector = lagged(categorical=("kind",))
+    detector.learn_many(records(150))
+    known = records(1, 9)[0]
+    before = detector.score_one(known | {"new": 1e6, "kind": "odd"})
+    assert before == detector.score_one(known)
+    rng = random.Random(9)
+    detector.learn_many([record | {"new": rng.gauss(0, 1), "kind": "usual"} for record in records(1500, 4)])
+    assert detector.score_one(known | {"new": 0.0, "kind": "usual"}) < detector.score_one(
+        known | {"new": 0.0, "kind": "odd"}
+    )
+    assert detector.score_one(known | {"new": 0.0}) < detector.score_one(known | {"new": 1e6})
+
+
+def test_with_lags_fewer_features_are_taken() -> None:
+    wide = FoMoDetector(context_size=10, min_context=4, lags=100)
+    wide.learn_many([{f"f{i}": float(i % 5 + j) for i in range(30)} for j in range(3)])
+    assert len(wide._columns) == 9
+
+
+def test_feedback_finds_a_record_whatever_was_before_it() -> None:
+    detector, seen = lagged(), records(150)
+    detector.learn_many(seen)
+    inner = detector._detector
+    assert inner is not None
+    held = inner.snapshot()["pool.numbers"]
+    detector.feedback_many([seen[i] for i in held[:5]], [True] * 5)
+    assert not np.isin(held[:5], inner.snapshot()["pool.numbers"]).any()
+    assert np.isin(held[5:], inner.snapshot()["pool.numbers"]).all()
+
+
+def test_a_pickle_keeps_the_past_and_the_categories() -> None:
+    detector = lagged(categorical=("a",))
+    detector.learn_many(records(150))
+    copy = pickle.loads(pickle.dumps(detector))
+    probe = records(20, 8)
+    np.testing.assert_array_equal(detector.score_many(probe), copy.score_many(probe))
 
 
 def test_pickle_goes_on_where_it_stopped_and_carries_no_weights() -> None:

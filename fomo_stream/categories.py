@@ -1,0 +1,120 @@
+"""Categories as numbers: a code that tells values apart, and a rarity that a detector can compare.
+
+Rows carry codes: floats that are equal for equal categories and mean nothing else. Every context counts the codes of
+its own rows and replaces each by its rarity, so that what is common follows the context as it moves, and a category
+that the context does not have is rarer than all that it has.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float = NDArray[np.float64]
+
+MISSING_TEXTS = frozenset({"", "nan", "NaN", "inf", "-inf", "NaT", "<NA>"})  # as Python, NumPy and pandas write it
+LONGEST_KEPT = 200  # characters: longer texts are hashed each time, so that the cache is small whatever is sent
+LONGEST_NUMBER = 24  # characters of the longest float as it is written
+MOST_BITS = 8192  # of an integer as decimals: Python refuses to write thousands of digits
+
+
+def category_code(value: Any) -> float:
+    """A stable code of a category: an integer in [0, 2**53), exact as a float; NaN where there is no category.
+
+    Values are one category when they are written alike: 404, 404.0 and "404"; True, "true" and "True". Blanks around
+    a text do not count, everything else does: "DE" is not "de", "01" is not "1". None, NaN, infinities, blank text,
+    lists and objects are missing. Two categories share a code with a probability of 1e-16.
+
+    >>> category_code(404) == category_code(404.0) == category_code("404")
+    True
+    >>> category_code("DE") == category_code("de"), category_code(None)
+    (False, nan)
+    """
+    if value is None or isinstance(value, (list, dict)):
+        return math.nan
+    if not isinstance(value, str):
+        value = hex(value) if isinstance(value, int) and value.bit_length() > MOST_BITS else str(value)
+    return _kept_code(value) if len(value) <= LONGEST_KEPT else _code(value)
+
+
+def _code(text: str) -> float:
+    text = text.strip()
+    if text in MISSING_TEXTS:
+        return math.nan
+    if len(text) <= LONGEST_NUMBER:
+        text = _normal(text)
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return float(int.from_bytes(digest, "big") >> 11)
+
+
+_kept_code = lru_cache(maxsize=10_000)(_code)
+
+
+def _normal(text: str) -> str:
+    """The text; if it is how Python writes a boolean or a whole float, then as JSON would write it: true, 404."""
+    if text.lower() in ("true", "false"):
+        return text.lower()
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return str(int(number)) if number.is_integer() and repr(number) == text else text
+
+
+@dataclass(frozen=True)
+class Frequencies:
+    """How often each category occurs among the rows of a context, and what that makes of a row."""
+
+    columns: tuple[int, ...]  # that hold category codes
+    _known: tuple[tuple[Float, Float], ...]  # of each column: its codes, ascending, and their counts
+
+    @classmethod
+    def fit(cls, rows: Float, columns: Sequence[int]) -> Frequencies:
+        """Count the codes in `columns` of context rows (n, d); NaN is missing."""
+        known = []
+        for column in columns:
+            codes, counts = np.unique(rows[:, column], return_counts=True)
+            present = ~np.isnan(codes)
+            known.append((codes[present], counts[present].astype(np.float64)))
+        return cls(tuple(columns), tuple(known))
+
+    def encode(self, rows: Float) -> Float:
+        """A copy of new rows (q, d) in which the codes are rarities, in standard deviations; NaN stays NaN.
+
+        A category of share p gets sqrt(1 / p - 1): how far its indicator variables are from their mean, by the
+        covariance that they have (the chi-square distance of correspondence analysis, Greenacre 1984). So it is on
+        the scale of a z-score: 1 for one of two equal categories, 10 for one in a hundred rows. The share is taken as
+        (c + 1/2) / (n + 1) where c of n context rows with a value have the category (Krichevsky & Trofimov 1981). So
+        one that no row has is at sqrt(2 n + 1), beyond all others however alike these are.
+        """
+        return self._encode(rows, own=0)
+
+    def encode_own(self, rows: Float) -> Float:
+        """`encode` of rows that were among those counted, each as if it had not been: leave-one-out.
+
+        With the row itself left out, a category of one row alone is as rare as a new one. So where most rows have a
+        category of their own, as an identifier has, a new one is nothing unusual.
+        """
+        return self._encode(rows, own=1)
+
+    def _encode(self, rows: Float, own: int) -> Float:
+        encoded = np.array(rows, dtype=np.float64)
+        for column, (codes, counts) in zip(self.columns, self._known, strict=True):
+            wanted = encoded[:, column]
+            if len(codes):
+                at = np.minimum(np.searchsorted(codes, wanted), len(codes) - 1)
+                count = np.where(codes[at] == wanted, counts[at], 0.0)
+            else:
+                count = np.zeros(len(wanted))
+            if own and (count[~np.isnan(wanted)] < 1).any():
+                raise ValueError(f"column {column} has codes that were not counted; use encode for new rows")
+            share = (np.maximum(count - own, 0) + 0.5) / (max(counts.sum() - own, 0) + 1.0)
+            encoded[:, column] = np.where(np.isnan(wanted), np.nan, np.sqrt(1.0 / share - 1.0))
+        return encoded

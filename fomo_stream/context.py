@@ -1,0 +1,239 @@
+"""What a partition's records are compared with: which of them become context, and what feedback makes of that."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fomo_stream.admission import RADIUS, Policy, is_lasting_shift, neighbourhood_median
+from fomo_stream.detector_config import DetectorConfig
+from fomo_stream.generation import Blueprint, Snapshot, Trial, under
+from fomo_stream.memory import INLIER, OUTLIER, Memory
+from fomo_stream.model import ZeroShotModel
+from fomo_stream.quantiles import QuantileSketch
+from fomo_stream.reservoir import Reservoir
+
+Float = NDArray[np.float64]
+Int = NDArray[np.int64]
+
+YOUNG = 5  # times the records learned: how long a shift has to last before a young detector adapts
+OUTLIERS_KEPT = 500  # rows that feedback called outliers
+PARTS = ("pool", "sample", "outliers", "sketch", "memory")
+COUNTERS = ("regime", "changed", "_learned", "_decided", "_adapted", "_not_before")
+
+
+class Context:
+    """The reservoirs of one partition and the memory of its last records.
+
+    A record waits in quarantine until its successors are known. What is admitted is a candidate for the context: the
+    pool, of which a generation leaves out the most outlying part. Another sample, of all records, is what the gate
+    compares with: a time looks normal when it is no rarer than `gate` in the partition's whole past.
+    """
+
+    def __init__(
+        self,
+        model: ZeroShotModel,
+        n_features: int,
+        config: DetectorConfig,
+        executor: Executor | None,
+        categorical: tuple[int, ...],
+    ) -> None:
+        self.config = config
+        self._model, self._n_features, self._executor, self._categorical = model, n_features, executor, categorical
+        size, horizon, seed = config.context_size, config.horizon, config.seed
+        self.pool = Reservoir(size, n_features, horizon, seed)  # of learned records
+        self.sample = Reservoir(size, n_features, horizon, seed + 1)  # of all records but known outliers
+        self.outliers = Reservoir(OUTLIERS_KEPT, n_features, horizon, seed + 2)  # of those, by feedback
+        self.sketch = self._new_sketch()
+        self.memory = Memory(n_features, config.memory_rows, config.memory_scores)
+        self.regime = 0  # counts the regimes that the context was adapted to; 0 while warming up
+        self.changed = 0  # slots of the reservoirs that changed since the last trigger
+        self.trial: Trial | None = None
+        self._confirmed: Int = np.zeros(0, dtype=np.int64)  # records in the pool that feedback calls normal
+        self._learned = 0  # records that became context
+        self._decided = 0  # number of the first record that may yet become context
+        self._adapted = 0  # number of records when the regime began
+        self._not_before = 0  # number of records before which there is to be no other trial
+
+    @property
+    def is_due(self) -> bool:
+        """Whether enough has changed for a new generation."""
+        return self.changed >= self.config.refresh * (len(self.pool) + len(self.sample))
+
+    def take_first(self, rows: Float, confirmed: bool = False) -> None:
+        """Rows (n, d) of the warm-up: all become context. confirmed: somebody vouches for them."""
+        numbers = np.arange(self.memory.records, self.memory.records + len(rows))
+        unknown = np.full(len(rows), np.nan)
+        self.memory.append(rows, unknown, unknown)
+        self.memory.learn(numbers)
+        self.pool.admit(numbers, rows)
+        self.sample.admit(numbers, rows)
+        self.sketch.update(rows)
+        self._learned += len(rows)
+        if confirmed:
+            self._confirmed = np.union1d(self._confirmed, numbers)
+
+    def end_warm_up(self) -> None:
+        """From now on admission is by policy."""
+        self._decided = self._adapted = self.memory.records
+        self.regime = 1
+
+    def step(self, n: int) -> bool:
+        """Learn from the last n records, now remembered. Returns whether the context was adapted to a new regime."""
+        fresh = np.arange(self.memory.records - n, self.memory.records)
+        fresh = fresh[self.memory.verdict(fresh) != OUTLIER]
+        self.changed += len(self.sample.admit(fresh, self.memory.rows(fresh)))
+        self._decide()
+        return self.config.admit == Policy.AUTO and self.config.adapt_after > 0 and self._watch()
+
+    def feedback(self, verdicts: dict[int, bool]) -> int:
+        """Take verdicts by record number (True: outlier). Returns how many were news; see `Detector.feedback`."""
+        given = np.array(sorted(verdicts), dtype=np.int64)
+        given = given[self.memory.known(given)]
+        verdict = np.array([OUTLIER if verdicts[number] else INLIER for number in given.tolist()], dtype=np.int8)
+        news = self.memory.verdict(given) != verdict
+        given, verdict = given[news], verdict[news]
+        self.memory.judge(given, verdict)
+        bad, good = given[verdict == OUTLIER], given[verdict == INLIER]
+        self._confirmed = np.union1d(np.setdiff1d(self._confirmed, bad), good)
+        for reservoir, leaving in ((self.pool, bad), (self.sample, bad), (self.outliers, good)):
+            self.changed += len(reservoir.discard(leaving))
+        decided = good[good < self._decided]  # of the others, the verdict is heeded when their turn comes
+        self._admit(decided)
+        for reservoir, entering in ((self.sample, decided), (self.outliers, bad)):
+            self.changed += len(reservoir.admit(entering, self.memory.rows(entering)))
+        return len(given)
+
+    def blueprint(self, number: int, takes_effect: int) -> Blueprint:
+        """Of a generation of what is known now."""
+        self.changed = 0
+        numbers, rows = self.pool.numbers, self.pool.rows
+        waiting = self._confirmed[self._confirmed >= self._decided]
+        self._confirmed = np.union1d(np.intersect1d(self._confirmed, numbers), waiting)
+        recent_numbers, recent, sample = numbers, rows, rows
+        if number > 1:
+            first = max(self.memory.oldest, self.memory.records - self.config.calibration_size)
+            recent_numbers = np.arange(first, self.memory.records)
+            recent, sample = self.memory.rows(recent_numbers), self.sample.rows
+        sketch = self._new_sketch()
+        sketch.restore(self.sketch.snapshot())
+        return Blueprint(
+            number=number,
+            takes_effect=takes_effect,
+            seed=self.config.seed,
+            categorical=self._categorical,
+            trim=self.config.trim if self.config.admit == Policy.AUTO else 0.0,
+            numbers=numbers,
+            rows=rows,
+            confirmed=np.isin(numbers, self._confirmed),
+            outliers=self.outliers.rows,
+            sketch=sketch,
+            sample=sample,
+            recent_numbers=recent_numbers,
+            recent=recent,
+        )
+
+    # -- admission -----------------------------------------------------------------------------------------------
+
+    def _decide(self) -> None:
+        """Admit the records whose neighbours on both sides are known by now, if they look normal."""
+        stop = max(self.memory.records - RADIUS, self._decided)
+        near = np.arange(max(self.memory.oldest, self._decided - RADIUS), self.memory.records)
+        new = (near >= self._decided) & (near < stop)
+        if self.config.admit == Policy.AUTO:
+            looks_normal = neighbourhood_median(self.memory.gate_p(near))[new] > self.config.gate
+        else:
+            looks_normal = np.full(int(new.sum()), self.config.admit == Policy.ALL)
+        verdict = self.memory.verdict(near[new])
+        self._admit(near[new][((verdict == INLIER) | looks_normal) & (verdict != OUTLIER)])
+        self._decided = stop
+
+    def _admit(self, numbers: Int) -> None:
+        """Offer remembered records to the pool."""
+        rows, new = self.memory.rows(numbers), ~self.memory.learned(numbers)
+        self.sketch.update(rows[new])
+        self._learned += int(new.sum())
+        self.memory.learn(numbers)
+        self.changed += len(self.pool.admit(numbers, rows))
+
+    # -- regimes -------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> bool:
+        """Look for a shift that lasts; put it to trial; adapt if it agrees with itself."""
+        if self.trial is not None:
+            if self.memory.records < self.trial.due:
+                return False
+            trial, self.trial = self.trial, None
+            if trial.result():
+                self._adapt(trial.first)
+                return True
+            self._not_before = self.memory.records + (trial.stop - trial.first) // 4
+        # a young detector knows little: it need not wait for longer than several times what it has learned
+        first = self._decided - min(self.config.adapt_after, YOUNG * self._learned)
+        if first < self._adapted or self.memory.records < self._not_before:
+            return False
+        if is_lasting_shift(self.memory.learned(self._not_outliers(first))):
+            self._try((first, self._decided, self.memory.records + self.config.lag))
+        return False
+
+    def _try(self, span: tuple[int, int, int]) -> None:
+        rows = self.memory.rows(np.arange(*span[:2]))
+        self.trial = Trial(span, self._model, rows, self._categorical, self._executor)
+
+    def _not_outliers(self, first: int) -> Int:
+        """Numbers of the decided records from `first` on, less those that feedback calls outliers."""
+        numbers: Int = np.arange(first, self._decided)
+        kept: Int = numbers[self.memory.verdict(numbers) != OUTLIER]
+        return kept
+
+    def _adapt(self, first: int) -> None:
+        """Make room for a new regime that began with record `first`: half of the context stays, half is new."""
+        numbers = self._not_outliers(first)
+        rows = self.memory.rows(numbers)
+        for reservoir in (self.pool, self.sample):
+            reservoir.make_room(0.5, before=first)
+            reservoir.admit(numbers, rows)
+        self._learned += int((~self.memory.learned(numbers)).sum())
+        self.memory.learn(numbers)
+        self.sketch = self._new_sketch()
+        self.sketch.update(self.pool.rows)
+        self.regime += 1
+        self._adapted = self.memory.records
+
+    def _new_sketch(self) -> QuantileSketch:
+        return QuantileSketch(self._n_features, half_life=np.log(2) * self.config.context_size)
+
+    # -- snapshot ------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """The state, as arrays that `restore` takes back."""
+        state: dict[str, NDArray[Any]] = {
+            "context": np.array([getattr(self, name) for name in COUNTERS]),
+            "confirmed": self._confirmed.copy(),
+        }
+        for name in PARTS:
+            state |= {f"{name}.{key}": array for key, array in getattr(self, name).snapshot().items()}
+        if self.trial is not None:
+            state["trial"] = np.array([self.trial.first, self.trial.stop, self.trial.due])
+        return state
+
+    def restore(self, state: Snapshot) -> None:
+        """Become what `snapshot` saw."""
+        for name, value in zip(COUNTERS, state["context"].tolist(), strict=True):
+            setattr(self, name, value)
+        self._confirmed = np.array(state["confirmed"])
+        for name in PARTS:
+            getattr(self, name).restore(under(state, name))
+        self.trial = None
+        if "trial" in state:
+            first, stop, due = state["trial"].tolist()
+            self._try((first, stop, due))
+
+    def copy(self) -> Context:
+        """A context in the same state that goes its own way."""
+        twin = Context(self._model, self._n_features, self.config, self._executor, self._categorical)
+        twin.restore(self.snapshot())
+        return twin
