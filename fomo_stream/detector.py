@@ -20,6 +20,7 @@ from fomo_stream.context import Context
 from fomo_stream.detector_config import LEAST_CONTEXT, STEP, DetectorConfig
 from fomo_stream.errors import SchemaError, StateError
 from fomo_stream.generation import Blueprint, Build, Snapshot, Trial, widened
+from fomo_stream.memory import UNKNOWN
 from fomo_stream.missing import VALUE_LIMIT
 from fomo_stream.model import ZeroShotModel
 from fomo_stream.scored import Scored, Status
@@ -155,9 +156,14 @@ class Detector:
         return news
 
     def numbers_of(self, rows: Float, columns: Int | None = None) -> list[Int]:
-        """For each of rows (n, d), the numbers of the remembered records equal to it in these columns (None: in all)."""
+        """For each of rows (n, d), the numbers of the remembered records equal to it, in these columns or in all."""
         at = np.arange(self.n_features) if columns is None else columns
         return [self._context.memory.find(row[at], at) for row in self._checked(rows)]
+
+    def has_verdict(self, numbers: Int) -> NDArray[np.bool_]:
+        """Whether feedback has said anything about remembered records, by number (k,)."""
+        known: NDArray[np.bool_] = self._context.memory.verdict(numbers) != UNKNOWN
+        return known
 
     def copy(self) -> Detector:
         """A detector in the same state that goes its own way; what is immutable, the encoded context, is shared."""

@@ -129,7 +129,7 @@ class Generation:
 
 def _likeness(model: ZeroShotModel, outliers: ContextCache, encoded: Float) -> Float:
     """What to add to logits (q,) of rows (q, d) for being like known outliers: more, the better they fit among them."""
-    return -LIKENESS * np.minimum(logits_of(model, outliers, encoded), UNLIKE)
+    return LIKENESS * np.maximum(UNLIKE - logits_of(model, outliers, encoded), 0.0)
 
 
 def _knots(sketch: QuantileSketch, encoded: Float, columns: tuple[int, ...]) -> Knots:

@@ -132,14 +132,13 @@ def _with_rows(curve: _Curve, rows: Float, weights: Float) -> _Curve:
     if not len(curve.values):
         return _Curve(rows, weight[:-1], weight[1:])
     below, upto = _weights_at(curve, rows)
-    rows_below = np.searchsorted(rows, curve.values)
-    tied = np.append(rows, np.inf)[rows_below] == curve.values
+    place = np.searchsorted(rows, curve.values)
+    tied = np.append(rows, np.inf)[place] == curve.values  # points that are rows as well
+    if tied.any():
+        curve, place = _Curve(*(part[~tied] for part in curve)), place[~tied]
     values = np.concatenate([curve.values, rows])
-    below = np.concatenate([curve.below + weight[rows_below], below + weight[:-1]])
-    upto = np.concatenate([curve.upto + weight[rows_below + tied], upto + weight[1:]])
-    if tied.any():  # the same point twice
-        once = np.append(~tied, np.ones(len(rows), dtype=bool))
-        values, below, upto = values[once], below[once], upto[once]
+    below = np.concatenate([curve.below + weight[place], below + weight[:-1]])
+    upto = np.concatenate([curve.upto + weight[place], upto + weight[1:]])
     order = np.argsort(values, kind="stable")
     return _Curve(values[order], below[order], upto[order])
 
@@ -191,7 +190,7 @@ def _knots_of(curve: _Curve, faint: float) -> tuple[Float, Float]:
     values, below, upto = (part[start:stop] if start < stop else part for part in curve)
     half = np.minimum(upto - below, 1.0) / 2
     levels = np.stack([below + half, upto - half], axis=1).ravel() / total
-    return np.repeat(values, 2), np.maximum.accumulate(levels).clip(faint / 2, 1 - faint / 2)  # whatever the rounding
+    return np.repeat(values, 2), levels.clip(faint / 2, 1 - faint / 2)
 
 
 @dataclass
@@ -236,7 +235,6 @@ class QuantileSketch:
                     n = len(curve.values)
                     self._values[j, :n], self._below[j, :n], self._upto[j, :n] = curve
                     self._values[j, n:] = np.inf
-                self._buffer[:] = np.nan
                 self._waiting = 0
 
     def _merged(self, size: int) -> tuple[list[_Curve], Float]:
@@ -280,7 +278,7 @@ class QuantileSketch:
         """The state, as arrays that `restore` takes back; their shapes depend on the settings alone.
 
         values, below, upto: (n_features, size), values padded with inf; moments: (n_features, 3); buffer: (chunk,
-        n_features), padded with NaN; waiting: (), rows in the buffer.
+        n_features), of which the first rows count; waiting: (), how many.
         """
         state = {
             "values": self._values,

@@ -23,8 +23,9 @@ MAX_FEATURES = 500
 class FoMoDetector(AnomalyDetector):
     """Zero-shot outlier detection: a pretrained transformer scores each record against a rolling context of inliers.
 
-    Nothing is trained; until `min_context` records are learned every score is 0. A record becomes context only when
-    the records around it look normal too, so bursts of outliers do not; lone ones are left out of each context. Scores are in [0, 1], higher = more anomalous.
+    Nothing is trained; until `min_context` records are learned every score is 0. Scores are in [0, 1], higher = more
+    anomalous. A record becomes context only when the records around it look normal, so bursts of outliers do not; lone
+    ones are left out of each context.
 
     Features may come and go. A feature that a record lacks, or holds as None, NaN, an infinity or anything that is not
     a number, is missing and counts as the context's median. A feature that is new counts as soon as records that
@@ -131,8 +132,9 @@ class FoMoDetector(AnomalyDetector):
     def feedback_many(self, X: Any, is_outlier: Any) -> None:
         """Take a verdict on records seen before: outliers leave the context, normal ones enter it.
 
-        X: as in `learn_many`; is_outlier: (n,) bool. A verdict is about every record with these values among the last
-        10,000 or so that were learned; others are passed over. Idempotent; of several verdicts the last counts.
+        X: as in `learn_many`; is_outlier: (n,) bool. A verdict is about one of the last 10,000 or so records that were
+        learned, the one with these values; others are passed over. Of equal records it is the first without a verdict,
+        or else the last. Idempotent where records differ; of several verdicts on a record the last counts.
         """
         rows = self._to_rows(X, learn=True)
         detector = self._wake()
@@ -140,9 +142,10 @@ class FoMoDetector(AnomalyDetector):
             own = np.arange(rows.shape[1]) * (self.lags + 1)  # where a row has its own values, not those before it
             shingles = np.full((len(rows), detector.n_features), np.nan)
             shingles[:, own] = rows
-            found = detector.numbers_of(shingles, own)
-            verdicts = np.repeat(np.asarray(is_outlier, dtype=bool).reshape(len(rows)), [len(f) for f in found])
-            detector.feedback(np.concatenate([np.zeros(0, dtype=np.int64), *found]), verdicts)
+            verdicts = np.asarray(is_outlier, dtype=bool).reshape(len(rows))
+            for equal, verdict in zip(detector.numbers_of(shingles, own), verdicts, strict=True):
+                fresh = equal[~detector.has_verdict(equal)]
+                detector.feedback(fresh[:1] if len(fresh) else equal[-1:], np.full(min(len(equal), 1), verdict))
             self._scored = None
 
     def _score(self, rows: Float) -> Float:
