@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.logs import ClientLog
-from fomo_stream.settings import ServiceSettings
+from fomo_stream.settings import COOPERATIVE, ServiceSettings
 
 LARGEST_MESSAGE_BYTES = 64 << 20
 
@@ -37,6 +37,11 @@ class Record(NamedTuple):
     def where(self) -> str:
         """`topic[partition]@offset`, as every error and log line names a record."""
         return f"{self.topic}[{self.partition}]@{self.offset}"
+
+    @property
+    def timestamp_or_now(self) -> int:
+        """Its timestamp as a producer takes it: 0 stands for now."""
+        return self.timestamp if self.timestamp is not None and self.timestamp > 0 else 0
 
 
 def to_record(message: Message) -> Record:
@@ -65,7 +70,7 @@ def client_config(settings: ServiceSettings) -> dict[str, Any]:
 def make_consumer(settings: ServiceSettings, **callbacks: Any) -> Consumer:
     """The group's consumer: cooperative rebalancing, and no offset is stored or committed behind our back."""
     config = {
-        "partition.assignment.strategy": "cooperative-sticky",
+        "partition.assignment.strategy": COOPERATIVE,
         # A new partition is found within this time; until then nobody reads it.
         "topic.metadata.refresh.interval.ms": 10_000,
         # Records wait in the broker, not in this process: these bound its memory when it lags behind.

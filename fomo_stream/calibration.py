@@ -37,16 +37,18 @@ class AlertThreshold:
 
     Adaptive conformal inference (Gibbs & Candès 2021) on a logarithmic scale: each alert lowers the threshold by the
     factor exp(-STEP), as many quiet records as go with one alert at the rate asked raise it by as much. So under any
-    drift the share of alerts tends to `alert_rate`, unless the threshold meets its bounds. These are there because
-    alerts may be true: a burst of outliers must not silence its successors for long, nor a silence cry wolf.
+    drift the share of alerts tends to `alert_rate`, unless the threshold meets its bounds. Below, it stops where not
+    even the least p-value that `window_size` scores allow is an alert: a burst of outliers, which may be true, does not
+    silence its successors for long. Above, it stops at MOST times the rate, lest a silence cry wolf.
     """
 
     STEP = 0.1
-    LEAST, MOST = math.log(0.1), math.log(3.0)
+    MOST = 10.0
 
-    def __init__(self, alert_rate: float) -> None:
+    def __init__(self, alert_rate: float, window_size: int) -> None:
         self.alert_rate = alert_rate
         self.log_factor = 0.0  # natural log of threshold / alert_rate
+        self._least = min(0.0, math.log(1 / (window_size + 1) / alert_rate) - 2 * self.STEP)
 
     @property
     def value(self) -> float:
@@ -57,4 +59,4 @@ class AlertThreshold:
         """Take note that of the last n_records n_alerts were outliers."""
         surplus = n_alerts / self.alert_rate - n_records
         moved = self.log_factor - self.STEP * self.alert_rate * surplus
-        self.log_factor = min(max(moved, self.LEAST), self.MOST)
+        self.log_factor = min(max(moved, self._least), math.log(self.MOST))

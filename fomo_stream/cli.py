@@ -198,7 +198,7 @@ def _take_kafka(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 def _help_text(field: Any) -> str:
     default = field.default
-    shown = "" if field.is_required() or default in (None, "", {}, False) else f" (default: {default})"
+    shown = "" if field.is_required() or default in (None, "", {}, (), False) else f" (default: {default})"
     needed = " (needed)" if field.is_required() else ""
     return f"{field.description}{shown}{needed}".replace("%", "%%")
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 TOPIC, OUT = "sensors", "anomalies"
 START_S = 30.0  # for the service to join its group
 FAULTS_EVERY_S = 3.0  # on average
+DETECTOR = ("context_size", "min_context", "alert_rate", "admit", "adapt_after", "seed")  # settings for the service
 PACE_S = 0.01  # readings are sent in bursts this far apart
 
 
@@ -143,7 +144,7 @@ class Scorer:
             bootstrap=bootstrap,
             # The embedded broker answers a fetch late when there was nothing at first, even if there is by then.
             kafka={"fetch.wait.max.ms": "10"},
-            **{name: getattr(settings, name) for name in ("context_size", "min_context", "alert_rate", "seed")},
+            **{name: getattr(settings, name) for name in DETECTOR},
         )
         self._service = Service(service_settings, model, board.observe)
         self._thread = threading.Thread(target=self._run, name="fomo-demo-service", daemon=True)

@@ -61,7 +61,7 @@ class Detector:
         self.config = config = config or DetectorConfig()
         self._executor = executor
         self._context = Context(model, n_features, config, executor, categorical)
-        self._threshold = AlertThreshold(config.alert_rate)
+        self._threshold = AlertThreshold(config.alert_rate, config.window_size)
         self._stepped = 0  # number of records at the last step
         self._alerts = 0  # since then
         self._settled = 0  # generation whose scores of earlier records are in the memory

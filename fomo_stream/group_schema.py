@@ -69,10 +69,11 @@ class GroupSchema:
 
     def agree_on_flags(self, names: tuple[str, ...]) -> Schema:
         """The group's schema when --features names it; a ConfigError when the group uses another one."""
-        schema = self.agree(Schema(names))
-        if set(schema.features) != set(names):
+        proposal = Schema.of(names, self._settings.categorical)
+        schema = self.agree(proposal)
+        if set(schema.features) != set(proposal.features):
             raise ConfigError(
-                f"--features {','.join(names)} differs from the features of group {self._settings.group}, "
+                f"--features {','.join(proposal.features)} differs from the features of group {self._settings.group}, "
                 f"{','.join(schema.features)}; leave the flag out to use those, or choose another --group"
             )
         return schema
@@ -85,7 +86,8 @@ class GroupSchema:
                 failures.append(error.str())
 
         producer = make_producer(self._settings, **{"message.timeout.ms": int(TIMEOUT_S * 1000)})
-        value = json.dumps({"features": list(schema.features)}).encode()
+        content = {"features": list(schema.features), "categorical": sorted(schema.categorical)}
+        value = json.dumps(content).encode()
         try:
             producer.produce(
                 self._topic,
@@ -102,11 +104,13 @@ class GroupSchema:
 
     def _parse(self, value: bytes) -> Schema:
         try:
-            names = json.loads(value)["features"]
-            if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-                raise TypeError("features must be a list of names")
-            return Schema(tuple(names))
-        except (ValueError, KeyError, TypeError) as error:
+            content = json.loads(value)
+            features, categorical = content["features"], content.get("categorical", [])  # older ones have none
+            for names in (features, categorical):
+                if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+                    raise TypeError("features must be a list of names")
+            return Schema(tuple(features), frozenset(categorical))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BrokerError(
                 f"the schema in topic {self._topic} is not readable ({error}); "
                 "choose another --group, or delete that topic to have the features inferred anew"

@@ -17,6 +17,10 @@ from fomo_stream.logs import Throttle, kv
 
 log = logging.getLogger(__name__)
 
+PartitionOf = Callable[
+    [str, int, bytes | None], int
+]  # (topic, partition of the source, key): where to write; -1: by key
+
 RETRY_AFTER_S = 1.0
 
 # The broker will never take these bytes; anything else that fails may succeed later.

@@ -19,12 +19,15 @@ import numpy as np
 
 from fomo_stream.batching import FEW, MicroBatch, OffsetTracker
 from fomo_stream.broker import Record
+from fomo_stream.dead_letters import DeadLetters
 from fomo_stream.detector import LEAST_CONTEXT, Detector
-from fomo_stream.errors import BrokerError, RecordError, SchemaError
-from fomo_stream.logs import Throttle, kv
+from fomo_stream.errors import ConfigError, RecordError, SchemaError
+from fomo_stream.feedback import LabelQueue, RecordIndex
+from fomo_stream.labelling import Labelling
+from fomo_stream.logs import kv
 from fomo_stream.outbox import Outbox, Output
 from fomo_stream.records import decode, encode, infer_schema, read_rows, result_of
-from fomo_stream.schema import Schema, TooManyFeaturesError, shown
+from fomo_stream.schema import RowReader, Schema, TooManyFeaturesError, shown
 from fomo_stream.settings import ServiceSettings
 
 if TYPE_CHECKING:
@@ -33,9 +36,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LEFT_OUT_SHOWN = 50  # log lines about fields that are no features
-
-# A dead letter that is too large for its topic is cut to this, then to nothing but its headers.
-TRUNCATED_BYTES = (512 << 10, 0)
 
 
 class Pending(NamedTuple):
@@ -52,9 +52,13 @@ class PartitionTask:
 
     number: int
     batch: MicroBatch[Pending]
+    index: RecordIndex  # what labels can be about
+    labels: LabelQueue = field(default_factory=LabelQueue)
     tracker: OffsetTracker = field(default_factory=OffsetTracker)
     committed: int | None = None  # the offset that the group has committed last
     detector: Detector | None = None  # from the first batch on
+    reader: RowReader | None = None  # likewise
+    regime: int = 0  # that the last record was scored in
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,9 @@ class Progress:
     records: int = 0
     dead_letters: int = 0
     outliers: int = 0
+    missing: int = 0  # values that scored records lack
+    labels: int = 0  # labels about records that were still remembered
+    regimes: int = 0  # shifts that became the new normal
     seconds: deque[float] = field(default_factory=lambda: deque(maxlen=10_000))  # from poll to acknowledgement
 
 
@@ -103,14 +110,15 @@ class Pipeline:
         self._executor = executor
         self._partitions = partitions
         self._observer = observer
-        self._throttle = Throttle()
+        self._dead_letters = DeadLetters(settings.dead_letters, outbox, self._partition_of)
+        self._labelling = Labelling(settings, outbox, self._partition_of)
 
     # --- partitions ---------------------------------------------------------------------------------------
 
     def add(self, number: int) -> None:
         """Begin a partition with nothing learned."""
         batch = MicroBatch[Pending](self._settings.batch_size, self._settings.batch_age_ms / 1000)
-        self.tasks[number] = PartitionTask(number, batch)
+        self.tasks[number] = PartitionTask(number, batch, RecordIndex(self._settings.detector_config().feedback_memory))
 
     def drop(self, number: int) -> None:
         """Forget a partition; outputs under way are delivered, but count for nothing any more."""
@@ -119,24 +127,35 @@ class Pipeline:
     # --- the schema ---------------------------------------------------------------------------------------
 
     def begin(self, schema: Schema) -> None:
-        """From now on records are scored with `schema`; what has waited for it comes first."""
-        config = self._settings.detector_config()
+        """From now on records are scored with `schema`; what has waited for it comes first.
+
+        Raises ConfigError when the flags name other categorical fields.
+        """
+        named = self._settings.categorical
+        if named and set(named) != schema.categorical:
+            raise ConfigError(
+                f"--categorical {shown(named)} differs from the categorical fields of group {self._settings.group} "
+                f"({shown(sorted(schema.categorical)) or 'none'}); leave the flag out to use those, or choose another "
+                "--group"
+            )
+        reader = RowReader(schema, self._settings.lags)
         # A seed context is the same for every partition, so it is encoded once.
-        self._prototype = Detector(self._model, len(schema.features), config, executor=self._executor)
+        self._prototype = Detector(
+            self._model,
+            reader.width,
+            self._settings.detector_config(),
+            executor=self._executor,
+            categorical=reader.categorical,
+        )
         rows = self._read_seed(schema)
         if rows is not None:
-            self._prototype.seed_context(rows)
+            self._prototype.seed_context(reader.past.rows(rows))
         self.schema = schema
         log.info(kv("schema", features=shown(schema.features), count=len(schema.features)))
 
     def check(self, schema: Schema) -> None:
         """Raise SchemaError when the model cannot take as many features, or the seed context has none of them."""
-        limit, found = self._model.config.raw_features, len(schema.features)
-        if limit and found > limit:
-            raise SchemaError(
-                f"model {self._model.name} takes up to {limit} features, {self._settings.topic} has {found}; "
-                "name the ones to use with --features"
-            )
+        RowReader(schema, self._settings.lags).past.check(self._model.config.raw_features, self._model.name)
         self._read_seed(schema)
 
     def _read_seed(self, schema: Schema) -> np.ndarray | None:
@@ -155,13 +174,13 @@ class Pipeline:
         """
         sample = [item.fields for task in self.tasks.values() for item in task.batch.items]
         try:
-            schema, left_out = infer_schema(sample, self._settings.result_field)
+            schema, left_out = infer_schema(sample, self._settings.result_field, self._settings.categorical)
         except SchemaError as error:
             log.error(kv("schema_not_inferred", reason=error))
             reason = "too_many_features" if isinstance(error, TooManyFeaturesError) else "no_features"
             for task in self.tasks.values():
                 for item in task.batch.take():
-                    self._dead_letter(task, item.record, reason, str(error))
+                    self._dead_letter(task.tracker.close, item.record, reason, str(error))
             return None
         for name, reason in list(left_out.items())[:LEFT_OUT_SHOWN]:
             log.info(kv("feature_left_out", name=shown([name]), reason=reason))
@@ -181,17 +200,36 @@ class Pipeline:
         try:
             fields = decode(record.value, self._settings.max_record_bytes)
         except RecordError as error:
-            self._dead_letter(task, record, error.reason, str(error))
+            self._dead_letter(task.tracker.close, record, error.reason, str(error))
             return
         if task.batch.add(Pending(record, fields, now), now) and self.schema is not None:
             self._score(task, self.schema)
 
+    def receive_label(self, record: Record, exists: Callable[[int, int], bool]) -> None:
+        """Take one record of the feedback topic; it takes effect once the record that it is about is scored.
+
+        exists: whether the input has a record at (partition, offset).
+        """
+        task = self.tasks.get(record.partition)
+        if task is None:  # given up since it was fetched
+            return
+        task.labels.open(record.offset)
+        try:
+            self._labelling.receive(task.labels, task.index, record, exists)
+        except RecordError as error:
+            self._dead_letter(task.labels.close, record, error.reason, str(error))
+
     def score_due(self, now: float) -> None:
-        """Score every micro-batch whose time has come; one whose next generation is not built yet has to wait."""
+        """Score every micro-batch whose time has come, and heed the labels on what was scored.
+
+        A micro-batch whose next generation is not built yet has to wait.
+        """
         if self.schema is not None:
             for task in self.tasks.values():
                 if task.batch.is_due(now):
                     self._score(task, self.schema)
+                else:
+                    self._heed(task)
 
     def finish(self, numbers: Iterable[int]) -> None:
         """Score everything that was read of these partitions; before there is a schema, nothing can be."""
@@ -202,33 +240,56 @@ class Pipeline:
 
     def _score(self, task: PartitionTask, schema: Schema, patient: bool = False) -> None:
         """Score what waits, in micro-batches. Unless `patient`, stop where a generation would have to be waited for."""
-        if task.detector is None:
-            task.detector = self._prototype.copy()
+        if task.detector is None or task.reader is None:
+            task.detector, task.reader = self._prototype.copy(), RowReader(schema, self._settings.lags)
         detector = task.detector
         config = detector.config
+        self._heed(task)
         while waiting := len(task.batch):
             # No micro-batch both brings a generation about and needs it.
-            room = config.lag if detector.generation else config.min_context - detector.context_rows
+            room = config.lag if detector.generation else config.min_context - detector.records
             n = min(waiting, self._settings.batch_size, room)
             if not patient and not detector.is_ready(n):
                 return
-            self._score_batch(task, detector, schema, task.batch.take(n))
+            self._score_batch(task, detector, task.reader, task.batch.take(n))
+            self._heed(task)
 
-    def _score_batch(self, task: PartitionTask, detector: Detector, schema: Schema, pending: list[Pending]) -> None:
-        rows = schema.rows([item.fields for item in pending])
-        has_features = ~np.isnan(rows).all(axis=1)
+    def _heed(self, task: PartitionTask) -> None:
+        if task.detector is not None:
+            self.progress.labels += self._labelling.heed(task.number, task.labels, task.index, task.detector)
+
+    def _score_batch(self, task: PartitionTask, detector: Detector, reader: RowReader, pending: list[Pending]) -> None:
+        rows, has_features, missing = reader.read(
+            [item.fields for item in pending], [item.record.key for item in pending]
+        )
         for item, usable in zip(pending, has_features, strict=True):
             if not usable:
-                message = "no feature of the record is a finite number; check the names given by --features"
-                self._dead_letter(task, item.record, "no_features", message)
-        scored_items = [item for item, usable in zip(pending, has_features, strict=True) if usable]
-        if not scored_items:
+                message = "the record has no value of any feature; check the names given by --features"
+                self._dead_letter(task.tracker.close, item.record, "no_features", message)
+        items = [item for item, usable in zip(pending, has_features, strict=True) if usable]
+        for number, item in enumerate(items, detector.records):
+            task.index.add(number, item.record.offset, item.record.key)
+        task.index.position = pending[-1].record.offset + 1
+        if not items:
             return
-        scored = detector.process(rows[has_features])
-        results = [result_of(scored, i, self._model.name, _source(item.record)) for i, item in enumerate(scored_items)]
-        for item, result in zip(scored_items, results, strict=True):
+        scored = detector.process(rows)
+        lacking = missing[has_features].tolist()
+        self.progress.missing += sum(lacking)
+        results = [
+            result_of(scored, i, self._model.name, _source(item.record), lacking[i]) for i, item in enumerate(items)
+        ]
+        for item, result in zip(items, results, strict=True):
             self._send(task, item, result)
-        self._observe(task, detector, scored_items, results)
+        self._announce_regime(task, results)
+        self._observe(task, detector, items, results)
+
+    def _announce_regime(self, task: PartitionTask, results: list[dict[str, Any]]) -> None:
+        for result in results:
+            if result["regime"] > max(task.regime, 1):  # the first is no change
+                self.progress.regimes += 1
+                place = {"topic": self._settings.topic, "partition": task.number, "offset": result["offset"]}
+                log.warning(kv("regime", **place, regime=result["regime"], effect="a lasting shift is the new normal"))
+            task.regime = result["regime"]
 
     def _observe(
         self, task: PartitionTask, detector: Detector, items: list[Pending], results: list[dict[str, Any]]
@@ -255,7 +316,7 @@ class Pipeline:
         try:
             value = encode(item.fields, result, self._settings.result_field, self._settings.scores_only)
         except (ValueError, TypeError, RecursionError) as error:
-            self._dead_letter(task, record, "not_encodable", f"the scored record is no JSON: {error}")
+            self._dead_letter(task.tracker.close, record, "not_encodable", f"the scored record is no JSON: {error}")
             return
         self._outbox.send(
             Output(
@@ -264,72 +325,34 @@ class Pipeline:
                 value,
                 record.headers,
                 partial(self._sent, task, item),
-                self._partition_of(self._settings.out, record),
-                _positive(record.timestamp),
+                self._partition_of(self._settings.out, record.partition, record.key),
+                record.timestamp_or_now,
             )
         )
 
     def _sent(self, task: PartitionTask, item: Pending, refusal: str | None) -> None:
         if refusal is not None:
-            self._dead_letter(task, item.record, "output_refused", f"topic {self._settings.out} refuses it: {refusal}")
+            message = f"topic {self._settings.out} refuses it: {refusal}"
+            self._dead_letter(task.tracker.close, item.record, "output_refused", message)
             return
         task.tracker.close(item.record.offset)
         self.progress.seconds.append(monotonic() - item.polled_at)
 
-    def _dead_letter(self, task: PartitionTask, record: Record, reason: str, message: str) -> None:
-        """Send the original bytes to the dead-letter topic; the record is finished once they are there."""
+    def _dead_letter(self, close: Callable[[int], None], record: Record, reason: str, message: str) -> None:
+        """The record is finished, and its offset closed, once its dead letter is there."""
         self.progress.dead_letters += 1
-        left_out = self._throttle.allow(reason)
-        if left_out is not None:
-            log.warning(kv("dead_letter", record=record.where(), reason=reason, error=message, more_since=left_out))
-        self._send_dead_letter(task, record, _dead_letter_headers(record, reason, message), TRUNCATED_BYTES, None)
+        self._dead_letters.send(record, reason, message, partial(close, record.offset))
 
-    def _send_dead_letter(
-        self,
-        task: PartitionTask,
-        record: Record,
-        headers: list[tuple[str, bytes | None]],
-        cuts: tuple[int, ...],
-        cut: int | None,
-    ) -> None:
-        value, sent_headers = record.value, headers
-        if cut is not None and value is not None:
-            value = value[:cut]
-            sent_headers = [*headers, ("fomo-truncated-from", str(len(record.value or b"")).encode())]
-
-        def done(refusal: str | None) -> None:
-            if refusal is None:
-                task.tracker.close(record.offset)
-            elif cuts:
-                self._send_dead_letter(task, record, headers, cuts[1:], cuts[0])
-            else:
-                raise BrokerError(
-                    f"topic {self._settings.dead_letters} refuses the dead letter of {record.where()}, even "
-                    f"without its value ({refusal}); check that topic's configuration"
-                )
-
-        self._outbox.send(
-            Output(
-                self._settings.dead_letters,
-                record.key,
-                value,
-                sent_headers,
-                done,
-                self._partition_of(self._settings.dead_letters, record),
-                _positive(record.timestamp),
-            )
-        )
-
-    def _partition_of(self, topic: str, record: Record) -> int:
-        """The partition to write to: the input's own where the counts match, else -1: by key.
+    def _partition_of(self, topic: str, partition: int, key: bytes | None) -> int:
+        """The partition to write to: the source's own where the counts match, else -1: by key.
 
         What has no key keeps to the others of its partition, and so in order.
         """
         counts = self._partitions()
         count = counts.get(topic, 0)
         if count == counts.get(self._settings.topic, 0):
-            return record.partition
-        return record.partition % count if count and record.key is None else -1
+            return partition
+        return partition % count if count and key is None else -1
 
 
 def _source(record: Record) -> dict[str, Any]:
@@ -339,20 +362,3 @@ def _source(record: Record) -> dict[str, Any]:
         "offset": record.offset,
         "timestamp": record.timestamp,
     }
-
-
-def _positive(timestamp: int | None) -> int:
-    """A timestamp as the producer takes it: 0 stands for now."""
-    return timestamp if timestamp is not None and timestamp > 0 else 0
-
-
-def _dead_letter_headers(record: Record, reason: str, message: str) -> list[tuple[str, bytes | None]]:
-    added = {
-        "fomo-reason": reason,
-        "fomo-error": message,
-        "fomo-source-topic": record.topic,
-        "fomo-source-partition": str(record.partition),
-        "fomo-source-offset": str(record.offset),
-        "fomo-source-timestamp": "" if record.timestamp is None else str(record.timestamp),
-    }
-    return [*record.headers, *((name, value[:1000].encode(errors="replace")) for name, value in added.items())]

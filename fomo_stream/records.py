@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -21,6 +21,7 @@ import orjson
 
 from fomo_stream.errors import ConfigError, RecordError, SchemaError
 from fomo_stream.schema import Schema, infer_schema
+from fomo_stream.scored import Severity
 
 if TYPE_CHECKING:
     from fomo_stream.detector import Scored
@@ -35,10 +36,10 @@ __all__ = [
     "read_records",
     "read_rows",
     "result_of",
-    "rows_of",
 ]
 
 MAX_RECORD_BYTES = 2**20  # as Kafka's own default
+BLOCK = 1000  # records of a file that are turned into rows at once
 MAX_DEPTH = 200  # orjson writes at most 254 levels; beyond this nothing is an event
 
 # orjson reads integers beyond 64 bits as floats, silently; such records take the slower, exact way.
@@ -125,11 +126,14 @@ def _finite(node: Any) -> Any:
     return None if isinstance(node, float) and not math.isfinite(node) else node
 
 
-def result_of(scored: Scored, i: int, model: str, source: Mapping[str, Any] | None) -> dict[str, Any]:
+_SEVERITIES = [None, *(severity.name.lower() for severity in Severity if severity)]
+
+
+def result_of(scored: Scored, i: int, model: str, source: Mapping[str, Any] | None, missing: int) -> dict[str, Any]:
     """Row `i` of `scored` as the JSON-ready object of the output record; NaN becomes None.
 
     source: topic, partition, offset and timestamp (milliseconds since 1970, or None) of the record, or None
-    for a record that does not come from a topic.
+    for a record that does not come from a topic. missing: how many features it has no value of.
     """
     return {
         **(source or {}),
@@ -137,8 +141,11 @@ def result_of(scored: Scored, i: int, model: str, source: Mapping[str, Any] | No
         "logit": _or_none(float(scored.logit[i])),
         "p_value": _or_none(float(scored.p_value[i])),
         "outlier": bool(scored.outlier[i]),
+        "severity": _SEVERITIES[scored.severity[i]],
+        "missing": missing,
         "model": model,
         "generation": int(scored.generation[i]),
+        "regime": int(scored.regime[i]),
         "status": str(scored.status[i]),
     }
 
@@ -226,12 +233,15 @@ class RecordFile:
     """CSV or JSON lines, read as they arrive and in constant memory; iterating gives one `Line` per record.
 
     `format` is csv, jsonl or auto (told by the name's ending, else by the first character). CSV needs a line
-    of column names; comma, semicolon and tab are told apart by it. Blank lines are passed over.
-    Raises SchemaError when the input is empty or has no usable header.
+    of column names; comma, semicolon and tab are told apart by it. Blank lines are passed over. In the columns `text`
+    cells stay what they are, so that 007 is not 7. Raises SchemaError when the input is empty or has no usable header.
     """
 
-    def __init__(self, stream: BinaryIO, format: str = "auto", name: str = "the input") -> None:
+    def __init__(
+        self, stream: BinaryIO, format: str = "auto", name: str = "the input", text: Collection[str] = ()
+    ) -> None:
         self.name = name
+        self._text = text
         self._source = LineSource(stream)
         first = self._source.peek()
         if not first:
@@ -277,6 +287,7 @@ class RecordFile:
         commonest, count = Counter(self.header).most_common(1)[0]
         if count > 1:
             raise SchemaError(f"{self.name} has two columns named {commonest!r}; give each column its own name")
+        self._parsers = [_text_cell if name in self._text else _cell for name in self.header]
 
     def _csv_lines(self) -> Iterator[Line]:
         width = len(self.header)
@@ -291,7 +302,8 @@ class RecordFile:
                 yield Line(number, [], None, RecordError("not_csv", message))
                 continue
             if len(cells) == width:
-                yield Line(number, cells, dict(zip(self.header, map(_cell, cells), strict=True)))
+                values = [parse(cell) for parse, cell in zip(self._parsers, cells, strict=True)]
+                yield Line(number, cells, dict(zip(self.header, values, strict=True)))
             elif cells:
                 message = f"the row has {len(cells)} cells, the header has {width}" + self._span(number)
                 yield Line(number, cells, None, RecordError("ragged", message))
@@ -316,12 +328,18 @@ def _cell(text: str) -> float | bool | str | None:
     return {"": None, "true": True, "false": False}.get(text.lower(), text)
 
 
-def read_records(stream: BinaryIO, format: str = "auto", name: str = "the input") -> Iterator[dict[str, Any]]:
+def _text_cell(text: str) -> str | None:
+    return text.strip() or None
+
+
+def read_records(
+    stream: BinaryIO, format: str = "auto", name: str = "the input", text: Collection[str] = ()
+) -> Iterator[dict[str, Any]]:
     """The records of a file of CSV or JSON lines, one at a time; see `RecordFile`.
 
     Raises SchemaError, naming the line, at the first one that is not a record.
     """
-    for line in RecordFile(stream, format, name):
+    for line in RecordFile(stream, format, name, text):
         if line.record is None:
             raise SchemaError(f"{name} line {line.number}: {line.error}; correct or remove that line")
         yield line.record
@@ -341,18 +359,14 @@ def read_rows(path: str | Path, schema: Schema) -> np.ndarray:
     Rows without any feature are left out. Raises ConfigError when the file cannot be read, SchemaError when a
     line is not a record or no row has a feature of `schema`.
     """
-    with open_records(path) as stream:
-        return rows_of(read_records(stream, name=str(path)), schema, str(path))
-
-
-def rows_of(records: Iterator[dict[str, Any]], schema: Schema, name: str) -> np.ndarray:
-    """`read_rows` of records that are being read from the file `name`."""
     blocks = []
-    while block := list(islice(records, 1000)):
-        rows = schema.rows(block)
-        blocks.append(rows[~np.isnan(rows).all(axis=1)])
+    with open_records(path) as stream:
+        records = read_records(stream, name=str(path), text=schema.categorical)
+        while block := list(islice(records, BLOCK)):
+            rows = schema.rows(block)
+            blocks.append(rows[~np.isnan(rows).all(axis=1)])
     rows = np.concatenate(blocks) if blocks else np.empty((0, len(schema.features)))
     if not len(rows):
         wanted = ", ".join(schema.features[:10])
-        raise SchemaError(f"no row of {name} has a number in any of the features {wanted}; check their names")
+        raise SchemaError(f"no row of {path} has a value of any of the features {wanted}; check their names")
     return rows

@@ -67,6 +67,8 @@ class Reservoir:
         """
         new = ~np.isin(numbers, self._numbers[self._taken])
         numbers, rows = numbers[new], rows[new]
+        if not len(numbers):
+            return np.zeros(0, dtype=np.int64)
         held = np.flatnonzero(self._taken)
         everything = np.concatenate([self._numbers[held], numbers])
         excess = max(0, len(everything) - self.capacity)

@@ -1,7 +1,8 @@
-"""Which numbers of a record are scored, and in which order.
+"""Which fields of a record are scored, and in which order.
 
 A *feature* is a numeric or boolean leaf of a record, named by its dotted path (``motor.temperature``).
 What is no finite number - null, text, NaN, Infinity, an integer beyond the floats - is missing: NaN in a row.
+Of a *categorical* feature any scalar is a value; a row holds its code (see `categories`).
 """
 
 from __future__ import annotations
@@ -10,12 +11,16 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fomo_stream.categories import category_code
 from fomo_stream.errors import SchemaError
+from fomo_stream.lags import Key, Shingler
 
+Float = NDArray[np.float64]
 _PLAIN = frozenset({int, float, bool, type(None)})
 
 
@@ -25,9 +30,13 @@ class TooManyFeaturesError(SchemaError):
 
 @dataclass(frozen=True)
 class Schema:
-    """The features of a stream, as dotted paths, in the order of the columns of its rows."""
+    """The features of a stream, as dotted paths, in the order of the columns of its rows.
+
+    categorical: which of them are categories, in any order.
+    """
 
     features: tuple[str, ...]
+    categorical: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if not self.features:
@@ -35,14 +44,30 @@ class Schema:
         twice = sorted({name for name in self.features if self.features.count(name) > 1})
         if twice:
             raise SchemaError(f"feature {twice[0]!r} is named twice; name each one once in --features")
+        strange = sorted(self.categorical - set(self.features))
+        if strange:
+            raise SchemaError(f"categorical field {strange[0]!r} is no feature; name it in --categorical")
+
+    @classmethod
+    def of(cls, features: Sequence[str], categorical: Sequence[str] = ()) -> Schema:
+        """These features in this order, then the categorical fields that are not among them."""
+        return cls((*features, *(name for name in categorical if name not in features)), frozenset(categorical))
+
+    @property
+    def categorical_columns(self) -> tuple[int, ...]:
+        """The columns of rows that hold category codes."""
+        return tuple(i for i, name in enumerate(self.features) if name in self.categorical)
 
     def rows(self, records: Sequence[Mapping[str, Any]]) -> np.ndarray:
         """(n_records, n_features) float64 in the records' own units; booleans are 0 and 1, NaN is missing.
+
+        Columns of categorical features hold `category_code`s.
 
         >>> Schema(("a", "b.c")).rows([{"a": True, "b": {"c": 2}}, {"a": "high"}])
         array([[ 1.,  2.],
                [nan, nan]])
         """
+        categorical = self.categorical_columns
         # Only a name with a dot needs more than one dictionary look-up.
         dotted = [i for i, name in enumerate(self.features) if "." in name]
         values = []
@@ -50,12 +75,51 @@ class Schema:
             row = list(map(record.get, self.features))
             for i in dotted:
                 if row[i] is None or isinstance(row[i], dict):
-                    row[i] = _look_up(record, self.features[i])
+                    row[i] = look_up(record, self.features[i])
+            for i in categorical:
+                row[i] = category_code(row[i])
             values.append(row)
         return _numbers(values, len(self.features))
 
 
-def _look_up(node: Mapping[str, Any], path: str) -> Any:
+class Rows(NamedTuple):
+    """What a detector gets of n records, and what it does not."""
+
+    rows: Float  # (n_usable, width) of the records that have a value of any feature
+    usable: NDArray[np.bool_]  # (n,) which these are
+    missing: NDArray[np.int64]  # (n,) how many features each record has no value of
+
+
+class RowReader:
+    """Makes rows of a stream's records, each with the `lags` rows before it of its key: what a detector takes.
+
+    Raises SchemaError when such rows have more columns than can be taken.
+    """
+
+    def __init__(self, schema: Schema, lags: int) -> None:
+        self.schema = schema
+        self.past = Shingler(lags, len(schema.features))
+
+    @property
+    def width(self) -> int:
+        """Columns of a row."""
+        return self.past.width
+
+    @property
+    def categorical(self) -> tuple[int, ...]:
+        """The columns that hold category codes."""
+        return self.past.columns(self.schema.categorical_columns)
+
+    def read(self, records: Sequence[Mapping[str, Any]], keys: Sequence[Key]) -> Rows:
+        """Rows of the next records; keys: the series of each. A record without any value is no part of its series."""
+        values = self.schema.rows(records)
+        missing = np.isnan(values).sum(axis=1)
+        usable = missing < len(self.schema.features)
+        known = [key for key, is_usable in zip(keys, usable, strict=True) if is_usable]
+        return Rows(self.past.rows(values[usable], known), usable, missing)
+
+
+def look_up(node: Mapping[str, Any], path: str) -> Any:
     """The leaf at `path`, or None. A key that itself contains dots is preferred to nested ones."""
     value = node.get(path)
     if value is not None and not isinstance(value, dict):
@@ -64,7 +128,7 @@ def _look_up(node: Mapping[str, Any], path: str) -> Any:
     while dot >= 0:
         child = node.get(path[:dot])
         if isinstance(child, dict):
-            value = _look_up(child, path[dot + 1 :])
+            value = look_up(child, path[dot + 1 :])
             if value is not None:
                 return value
         dot = path.find(".", dot + 1)
@@ -116,13 +180,19 @@ MOST_FEATURES = 1000  # that are inferred; more are no measurements but keys tha
 _RARE = 0.05  # share of records below which a leaf has no context to be compared with
 
 
-def infer_schema(records: Iterable[Mapping[str, Any]], result_field: str = "fomo") -> tuple[Schema, dict[str, str]]:
+def infer_schema(
+    records: Iterable[Mapping[str, Any]],
+    result_field: str = "fomo",
+    categorical: Sequence[str] = (),
+    key: str | None = None,
+) -> tuple[Schema, dict[str, str]]:
     """Choose the features of a stream from its first records, taken in order.
 
     Returns the schema - numeric and boolean leaves, sorted by path - and the leaves left out, with the reason
     for each: text, lists, timestamps, counters, near-unique identifiers, and what an earlier run left under
-    `result_field`. When in doubt a leaf stays. Constant features stay: it matters when they change.
-    Raises SchemaError when nothing numeric is left, TooManyFeaturesError when more than 1,000 are.
+    `result_field`. When in doubt a leaf stays. Constant features stay: it matters when they change. `categorical`
+    fields are features whatever they hold; the field `key`, which tells series apart, is none.
+    Raises SchemaError when no feature is left, TooManyFeaturesError when more than 1,000 are.
 
     >>> orders = [{"order_id": 7919 * i % 1000, "price": i % 7, "shop": "x"} for i in range(50)]
     >>> schema, left_out = infer_schema(orders)
@@ -135,26 +205,28 @@ def infer_schema(records: Iterable[Mapping[str, Any]], result_field: str = "fomo
         for path, value in _leaves(record):
             leaves.setdefault(path, []).append(value)
     left_out: dict[str, str] = {}
-    features: list[str] = []
-    for path in sorted(leaves):
+    features = list(categorical)
+    for path in sorted(leaves.keys() - set(categorical)):
         if path == result_field or path.startswith(result_field + "."):
             left_out[path] = "result of an earlier run"
+        elif path == key:
+            left_out[path] = "key of the series"
         elif reason := _why_not(path, leaves[path], len(sample)):
             left_out[path] = reason
         elif len(features) < MOST_FEATURES:
             features.append(path)
         else:
             raise TooManyFeaturesError(
-                f"the first {len(sample)} records have more than {MOST_FEATURES} numeric fields "
+                f"the first {len(sample)} records have more than {MOST_FEATURES} features "
                 f"({shown(features, 5)}); name the ones to use with --features"
             )
     if not features:
         named = ", ".join(f"{path[:60]} ({reason})" for path, reason in list(left_out.items())[:10])
         raise SchemaError(
             f"no numeric field to score in the first {len(sample)} records; left out: {named or 'nothing'}; "
-            "name the ones to use with --features"
+            "name the ones to use with --features, or categories with --categorical"
         )
-    return Schema(tuple(features)), left_out
+    return Schema(tuple(sorted(features)), frozenset(categorical)), left_out
 
 
 def shown(names: Sequence[str], most: int = 50) -> str:

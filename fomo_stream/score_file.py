@@ -1,7 +1,7 @@
 """`fomo-stream score`: CSV or JSON lines in, the same with scores out; no Kafka.
 
 Every record that comes in goes out, in its place. One that cannot be scored goes out with a null score and a
-status that says so: `malformed` (its line is no record) or `no_features` (it has no number in any feature).
+status that says so: `malformed` (its line is no record) or `no_features` (it has no value of any feature).
 Memory stays constant however long the input is, and scores are written as soon as the input pauses.
 """
 
@@ -11,30 +11,32 @@ import csv
 import io
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TextIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fomo_stream.checkpoint import load_model
-from fomo_stream.detector import LEAST_CONTEXT, Detector, Scored
+from fomo_stream.detector import LEAST_CONTEXT, Detector, DetectorConfig, Scored
 from fomo_stream.errors import ConfigError, FomoError, SchemaError
-from fomo_stream.model import MAX_CONTEXT
-from fomo_stream.records import Line, RecordFile, encode, open_records, read_records, result_of, rows_of
-from fomo_stream.schema import Schema, infer_schema
+from fomo_stream.model import MAX_CONTEXT, ZeroShotModel
+from fomo_stream.records import Line, RecordFile, encode, open_records, read_records, result_of
+from fomo_stream.schema import RowReader, Rows, Schema, infer_schema, look_up, shown
 from fomo_stream.scored import Status
 
 if TYPE_CHECKING:
     from fomo_stream.settings import ScoreSettings
 
+Float = NDArray[np.float64]
 Result = dict[str, Any]
-Batch = tuple[list[Line], np.ndarray, Scored]  # lines, which of them (n_lines,) are scored, and those scores
-CSV_COLUMNS = ("score", "logit", "p_value", "outlier", "generation", "status")
+CSV_COLUMNS = ("score", "logit", "p_value", "outlier", "severity", "missing", "generation", "regime", "status")
 LINES_SHOWN = 5  # of those that cannot be read
-CONTEXT_SAMPLE = 1000  # rows of a context file that features are inferred from
+BLOCK = 1000  # rows of a context file that are read at once; features are inferred from the first ones
 
 
 def run_score(settings: ScoreSettings) -> int:
@@ -44,7 +46,7 @@ def run_score(settings: ScoreSettings) -> int:
         raise ConfigError("standard input or output is closed; open it, or name a file")
     name = "standard input" if stdin else settings.file
     with nullcontext(sys.stdin.buffer) if stdin else open_records(settings.file) as stream:
-        table = RecordFile(stream, settings.format, name)
+        table = RecordFile(stream, settings.format, name, text_columns(settings))
         try:
             Scoring(settings, table, sys.stdout.buffer, sys.stderr).run()
         except OSError as error:  # keep the interpreter from flushing what is left once more
@@ -64,7 +66,7 @@ class Scoring:
         writer = CsvWriter if table.format == "csv" else JsonWriter
         self.writer = writer(out, table, settings.result_field, settings.scores_only)
         self.model = load_model(settings.model, settings.device)
-        self.counts = {"scored": 0, "outliers": 0, "skipped": 0, "unscored": 0}
+        self.counts = {"scored": 0, "outliers": 0, "skipped": 0, "unscored": 0, "missing": 0}
         self.malformed = 0
 
     def run(self) -> None:
@@ -72,25 +74,27 @@ class Scoring:
         strategy: FixedContext | Prequential = (FixedContext if self.settings.context else Prequential)(self)
         for lines in batches(self.table, self.settings.batch_size):
             self._complain(lines)
-            self.write(*strategy.add(lines))
-        self.write(*strategy.finish())
+            self.write(strategy.add(lines))
+        self.write(strategy.finish())
         if self.malformed > LINES_SHOWN:
             self.note(f"{self.malformed - LINES_SHOWN} more lines could not be read")
         if self.counts["skipped"] and not self.counts["scored"] + self.counts["unscored"]:
-            self.note(f"nothing was scored: no row of {self.table.name} has a number in any feature; check --features")
+            self.note(f"nothing was scored: no row of {self.table.name} has a value of any feature; check --features")
         self.note(" ".join(f"{name}={count}" for name, count in self.counts.items() if count or name != "unscored"))
 
     def note(self, text: str) -> None:
         print(f"fomo-stream: {text}", file=self.notes, flush=True)
 
-    def write(self, lines: Sequence[Line], usable: np.ndarray, scored: Scored) -> None:
-        """Write `lines`; `scored` has one entry for each of those that are `usable` (n_lines,)."""
-        if not lines:
+    def write(self, batch: Batch) -> None:
+        """Write the lines of a batch, those that are not scored too."""
+        if not batch.lines:
             return
-        rank = np.cumsum(usable) - 1
+        rank = np.cumsum(batch.usable) - 1
         results = [
-            result_of(scored, rank[i], self.model.name, None) if usable[i] else unscored(line)
-            for i, line in enumerate(lines)
+            result_of(batch.scored, rank[i], self.model.name, None, int(batch.missing[i]))
+            if batch.usable[i]
+            else unscored(line, int(batch.missing[i]))
+            for i, line in enumerate(batch.lines)
         ]
         for result in results:
             if result["score"] is None:
@@ -98,7 +102,8 @@ class Scoring:
             else:
                 self.counts["scored"] += 1
                 self.counts["outliers"] += result["outlier"]
-        self.writer.write(lines, results)
+                self.counts["missing"] += result["missing"]
+        self.writer.write(batch.lines, results)
 
     def announce(self, schema: Schema, left_out: dict[str, str]) -> None:
         """Say which fields are scored and which are not, and why."""
@@ -114,16 +119,23 @@ class Scoring:
             earlier = set(result_columns(self.settings.result_field))
             if self.table.format == "csv":
                 records = [{k: v for k, v in record.items() if k not in earlier} for record in records]
-            schema, left_out = infer_schema(records, self.settings.result_field)
-            self.announce(schema, left_out)
-            return schema
-        schema = Schema(tuple(self.settings.features))
-        absent = np.isnan(schema.rows(records)).all(axis=0)
-        if absent.any():
-            names = ", ".join(np.array(schema.features)[absent])
-            raise SchemaError(
-                f"the first {len(records)} records of {source} have no number in {names}; check --features"
+            schema, left_out = infer_schema(
+                records, self.settings.result_field, self.settings.categorical, self.settings.key
             )
+            self.announce(schema, left_out)
+        else:
+            schema = Schema.of(self.settings.features, self.settings.categorical)
+        absent = np.array(schema.features)[np.isnan(schema.rows(records)).all(axis=0)].tolist()
+        key = self.settings.key
+        for what, names, flag in (
+            ("number", [name for name in absent if name not in schema.categorical], "--features"),
+            ("value", [name for name in absent if name in schema.categorical], "--categorical"),
+            ("value", [key] if key and not any(key_of(record, key) for record in records) else [], "--key"),
+        ):
+            if names:
+                raise SchemaError(
+                    f"the first {len(records)} records of {source} have no {what} in {shown(names)}; check {flag}"
+                )
         return schema
 
     def _complain(self, lines: Sequence[Line]) -> None:
@@ -134,6 +146,45 @@ class Scoring:
                     self.note(f"{self.table.name} line {line.number}: {line.error}")
 
 
+class Batch(NamedTuple):
+    """Lines on their way out."""
+
+    lines: list[Line]
+    usable: NDArray[np.bool_]  # (n_lines,) whether any feature has a value
+    missing: NDArray[np.int64]  # (n_lines,) how many have none
+    scored: Scored  # of the usable ones
+
+
+NOTHING = Batch([], np.empty(0, dtype=bool), np.empty(0, dtype=np.int64), Scored.nothing(0))
+
+
+class FileReader(RowReader):
+    """Makes rows of the records of a file."""
+
+    def __init__(self, schema: Schema, settings: ScoreSettings) -> None:
+        super().__init__(schema, settings.lags)
+        self.key = settings.key
+
+    def detector(self, model: ZeroShotModel, config: DetectorConfig) -> Detector:
+        """A detector of such rows."""
+        self.past.check(model.config.raw_features, model.name)
+        return Detector(model, self.width, config, categorical=self.categorical)
+
+    def read_records(self, records: Sequence[Mapping[str, Any]]) -> Rows:
+        """Rows of the next records, whose keys are in a field of theirs."""
+        return self.read(records, [key_of(record, self.key) for record in records])
+
+    def batch(self, lines: list[Line], score: Callable[[Float], Scored]) -> Batch:
+        """The next lines with their scores."""
+        rows, usable, missing = self.read_records([line.record or {} for line in lines])
+        return Batch(lines, usable, missing, score(rows))
+
+    def count_usable(self, lines: Sequence[Line]) -> int:
+        """How many of these lines have a value of any feature; they are not read yet."""
+        values = self.schema.rows([line.record or {} for line in lines])
+        return len(lines) - int(np.isnan(values).all(axis=1).sum())
+
+
 class FixedContext:
     """Scores against the rows of one file; learns nothing."""
 
@@ -141,13 +192,18 @@ class FixedContext:
         path, config = run.settings.context, run.settings.detector_config()
         assert path is not None
         with open_records(path) as stream:  # once: it may be a pipe
-            records = read_records(stream, name=str(path))
-            sample = list(islice(records, CONTEXT_SAMPLE))
-            self.schema = run.choose_features(sample, str(path))
-            rows = rows_of(chain(sample, records), self.schema, str(path))
+            records = read_records(stream, name=str(path), text=text_columns(run.settings))
+            sample = list(islice(records, BLOCK))
+            schema = run.choose_features(sample, str(path))
+            reader, blocks = FileReader(schema, run.settings), []
+            while sample:
+                blocks.append(reader.read_records(sample).rows)
+                sample = list(islice(records, BLOCK))
+        rows = np.concatenate(blocks)
         if "context_size" not in run.settings.model_fields_set:
             config = replace(config, context_size=min(MAX_CONTEXT, max(config.context_size, len(rows))))
-        self.detector = Detector(run.model, len(self.schema.features), config)
+        self.reader = FileReader(schema, run.settings)  # the input does not go on where the context ends
+        self.detector = self.reader.detector(run.model, config)
         self.detector.seed_context(rows)
         if self.detector.score_rows(rows[:1]).status[0] is Status.CALIBRATING:
             run.note(
@@ -156,11 +212,10 @@ class FixedContext:
             )
 
     def add(self, lines: list[Line]) -> Batch:
-        rows, usable = to_rows(self.schema, lines)
-        return lines, usable, self.detector.score_rows(rows[usable])
+        return self.reader.batch(lines, self.detector.score_rows)
 
     def finish(self) -> Batch:
-        return self.add([])
+        return NOTHING
 
 
 class Prequential:
@@ -175,13 +230,12 @@ class Prequential:
         self.held: list[Line] = []
         self.wanted = self.min_context  # records to hold before looking again whether there are enough
         self.n_records = 0
-        self.schema: Schema | None = None
+        self.reader: FileReader | None = None
         self.detector: Detector | None = None
 
     def add(self, lines: list[Line]) -> Batch:
-        if self.schema is not None and self.detector is not None:
-            rows, usable = to_rows(self.schema, lines)
-            return lines, usable, self.detector.process(rows[usable])
+        if self.reader is not None and self.detector is not None:
+            return self.reader.batch(lines, self.detector.process)
         self.held += lines
         self.n_records += sum(line.record is not None for line in lines)
         if len(self.held) - self.n_records > 20 * self.min_context:  # memory must stay bounded
@@ -196,22 +250,21 @@ class Prequential:
 
     def _try_to_begin(self, at_end: bool) -> Batch:
         name = self.run.table.name
-        if self.schema is None:
+        if self.reader is None:
             records = [line.record for line in self.held if line.record is not None]
-            self.schema = self.run.choose_features(records, name)
-        rows, usable = to_rows(self.schema, self.held)
-        n_usable = int(usable.sum())
+            self.reader = FileReader(self.run.choose_features(records, name), self.run.settings)
+        n_usable = self.reader.count_usable(self.held)
         if n_usable < self.min_context and not at_end:
             if self.n_records > 20 * self.min_context:  # memory must stay bounded
                 raise SchemaError(
-                    f"only {n_usable} of the first {self.n_records} records of {name} have a number in any "
+                    f"only {n_usable} of the first {self.n_records} records of {name} have a value of any "
                     "feature; name other ones with --features"
                 )
             self.wanted = self.n_records + self.min_context - n_usable
             return NOTHING
-        self.detector = Detector(self.run.model, rows.shape[1], self.run.settings.detector_config())
+        self.detector = self.reader.detector(self.run.model, self.run.settings.detector_config())
         held, self.held = self.held, []
-        return held, usable, self._first_scores(self.detector, rows[usable])
+        return self.reader.batch(held, partial(self._first_scores, self.detector))
 
     def _first_scores(self, detector: Detector, rows: np.ndarray) -> Scored:
         warm_up = detector.process(rows[: self.min_context])
@@ -226,13 +279,15 @@ class Prequential:
         return Scored.concatenate([detector.cross_scored(), detector.process(rows[self.min_context :])])
 
 
-NOTHING: Batch = ([], np.empty(0, dtype=bool), Scored.nothing(0))
+def text_columns(settings: ScoreSettings) -> set[str]:
+    """Columns of a CSV file whose cells are names, not numbers."""
+    return {*settings.categorical, *({settings.key or ""} - set(settings.features or ()))}
 
 
-def to_rows(schema: Schema, lines: Sequence[Line]) -> tuple[np.ndarray, np.ndarray]:
-    """(n_lines, n_features) values, and (n_lines,) whether a line has any; a malformed line has none."""
-    rows = schema.rows([line.record or {} for line in lines])
-    return rows, ~np.isnan(rows).all(axis=1)
+def key_of(record: Mapping[str, Any], field: str | None) -> str | None:
+    """The series that a record belongs to; None where it does not say."""
+    value = None if field is None else look_up(record, field)
+    return None if value is None else str(value)
 
 
 def batches(table: RecordFile, size: int) -> Iterator[list[Line]]:
@@ -247,10 +302,10 @@ def batches(table: RecordFile, size: int) -> Iterator[list[Line]]:
         yield batch
 
 
-def unscored(line: Line) -> Result:
+def unscored(line: Line, missing: int) -> Result:
     """The result of a line that never reached the detector."""
-    result: Result = dict.fromkeys(("score", "logit", "p_value"))
-    result |= {"outlier": False, "generation": 0}
+    result: Result = dict.fromkeys(("score", "logit", "p_value", "severity"))
+    result |= {"outlier": False, "missing": missing if line.error is None else None, "generation": 0, "regime": 0}
     if line.error is None:
         return result | {"status": "no_features"}
     return result | {"status": "malformed", "reason": line.error.reason, "line": line.number}

@@ -8,6 +8,9 @@ dead letter) of every record below it. An output that cannot be delivered is pro
 it can; its partition's offset does not pass it meanwhile, and reading pauses when too much waits. After a
 crash the records since the last commit are read, and their outputs written, once more.
 
+Labels from the feedback topic are applied between micro-batches. A label's offset is committed with the input's, when
+it has taken effect, the broker has the record of where, and the outputs of the records before that.
+
 Detector state is in memory. A partition that moves to another instance, or a restart, warms up again.
 """
 
@@ -22,15 +25,17 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from fomo_stream.assignment import Assignment
 from fomo_stream.broker import make_consumer, make_producer, to_record
 from fomo_stream.errors import BrokerError
+from fomo_stream.feedback import LabelQueue
 from fomo_stream.group_schema import GroupSchema
 from fomo_stream.health import HealthServer
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.outbox import Outbox
-from fomo_stream.pipeline import Observation, Pipeline, Progress
+from fomo_stream.pipeline import Observation, PartitionTask, Pipeline, Progress
 from fomo_stream.schema import Schema
 from fomo_stream.schema_search import SchemaSearch
 from fomo_stream.settings import ServiceSettings
@@ -72,7 +77,6 @@ class Service:
         self._state = "starting"
         self._fatal: KafkaError | None = None
         self._joined = False
-        self._paused: set[int] = set()
         self._is_full = False
         self._commit_at = 0.0
         self._progress_at = 0.0
@@ -98,13 +102,11 @@ class Service:
         if self._seen.trouble:
             reasons.append(f"the broker does not answer: {self._seen.trouble}")
         else:
-            reasons += [f"topic {topic} does not exist any more" for topic in self._missing(self._seen)]
+            needed = (self._settings.topic, self._settings.out, self._settings.dead_letters)
+            gone = [topic for topic in needed if topic not in self._seen.partitions]
+            reasons += [f"topic {topic} does not exist any more" for topic in gone]
         reasons += [reason for reason in (self._search.trouble, self._outbox.trouble) if reason]
         return reasons
-
-    def _missing(self, seen: TopicsSeen) -> list[str]:
-        topics = (self._settings.topic, self._settings.out, self._settings.dead_letters)
-        return [topic for topic in topics if topic not in seen.partitions]
 
     def not_live(self) -> list[str]:
         """Why the process should be restarted; empty while the loop turns."""
@@ -134,16 +136,19 @@ class Service:
             message = self._consumer.poll(self._patience())
             now = time.monotonic()
             if message is not None:
-                if message.error() is None:
-                    self._pipeline.receive(to_record(message), now)
-                else:
+                if message.error() is not None:
                     self._on_error(message.error())
+                elif message.topic() == self._settings.feedback:
+                    self._pipeline.receive_label(to_record(message), self._assignment.exists)
+                else:
+                    self._pipeline.receive(to_record(message), now)
             if now >= self._turned_at + TURN_S:
                 self._turn(now)
 
     def _start(self, stack: ExitStack) -> None:
         """Check everything that can be wrong, agree on the schema where it is known, and join the group."""
         settings = self._settings
+        self._warn_of_settings()
         if self._model is None:
             from fomo_stream.checkpoint import load_model
 
@@ -161,20 +166,32 @@ class Service:
         group_schema = GroupSchema(settings)
         self._search = SchemaSearch(settings, group_schema, self._pipeline)
         if settings.features is not None:
-            self._pipeline.check(Schema(settings.features))  # before the group is bound to them
+            # Before the group is bound to them.
+            self._pipeline.check(Schema.of(settings.features, settings.categorical))
             self._pipeline.begin(group_schema.agree_on_flags(settings.features))
         elif (schema := group_schema.stored()) is not None:
             self._pipeline.check(schema)
             self._pipeline.begin(schema)
         self._consumer = make_consumer(settings, error_cb=self._on_error, on_commit=self._on_commit)
         stack.callback(self._consumer.close)
+        self._assignment = Assignment(self._consumer, settings.topic, settings.feedback)
         if settings.start == "latest":
-            pin_latest(self._consumer, settings.topic, self._seen.partitions[settings.topic])
+            for topic in filter(None, (settings.topic, settings.feedback)):
+                pin_latest(self._consumer, topic, self._seen.partitions[topic])
         self._consumer.subscribe(
             [settings.topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )
         self._state = "running"
         log.info(kv("started", topic=settings.topic, out=settings.out, group=settings.group))
+
+    def _warn_of_settings(self) -> None:
+        """Say which settings are of no use as they are."""
+        settings = self._settings
+        if settings.admit == "feedback" and settings.feedback is None and settings.seed_context is None:
+            hint = "--admit feedback without --feedback or --seed-context: nothing is learned after the warm-up"
+            log.warning(kv("check_settings", hint=hint))
+        if settings.feedback is not None and settings.feedback_memory == 0:
+            log.warning(kv("check_settings", hint="--feedback-memory 0: every label comes too late"))
 
     def _patience(self) -> float:
         """Seconds that a poll may wait for a record before there is something else to do."""
@@ -203,14 +220,9 @@ class Service:
 
     def _commit(self, numbers: Iterable[int], wait: bool) -> None:
         """Commit what is acknowledged; a failure leaves it to the next time."""
-        topic = self._settings.topic
         tasks = [self._pipeline.tasks[number] for number in numbers if number in self._pipeline.tasks]
-        offsets = [
-            TopicPartition(topic, task.number, task.tracker.committable)
-            for task in tasks
-            if task.tracker.committable is not None and task.tracker.committable != task.committed
-        ]
-        if not offsets or topic not in self._seen.partitions:
+        offsets = [offset for task in tasks for offset in self._uncommitted(task)]
+        if not offsets:
             return
         try:
             wait = wait and not self._seen.trouble  # a broker that is gone would keep us here
@@ -219,29 +231,45 @@ class Service:
         except KafkaException as error:
             self._on_commit(error.args[0], [])
 
+    def _uncommitted(self, task: PartitionTask) -> list[TopicPartition]:
+        """What is finished and not committed yet, of a partition and of its labels."""
+        done = task.tracker.committable
+        offsets = [(self._settings.topic, done, task.committed)]
+        if self._settings.feedback is not None:
+            offsets.append((self._settings.feedback, task.labels.settle(done), task.labels.committed))
+        return [
+            TopicPartition(topic, task.number, offset)
+            for topic, offset, committed in offsets
+            if offset is not None and offset != committed and topic in self._seen.partitions
+        ]
+
     def _on_commit(self, error: KafkaError | None, offsets: Iterable[Any]) -> None:
         for offset in offsets:
             error = error or offset.error
             task = self._pipeline.tasks.get(offset.partition)
             if offset.error is None and task is not None:
-                task.committed = offset.offset
+                committed = task.labels if offset.topic == self._settings.feedback else task
+                committed.committed = offset.offset
         if error is not None and self._throttle.allow("commit") is not None:
             log.warning(kv("commit_failed", topic=self._settings.topic, reason=error.str()))
 
     def _on_assign(self, _consumer: Any, partitions: list[Any]) -> None:
         self._joined = True
+        self._assignment.take(partition.partition for partition in partitions)
         for partition in partitions:
             self._pipeline.add(partition.partition)
             log.info(kv("assigned", topic=partition.topic, partition=partition.partition))
 
     def _on_revoke(self, _consumer: Any, partitions: list[Any]) -> None:
         self._release([partition.partition for partition in partitions])
+        self._assignment.give_up(partition.partition for partition in partitions)
 
     def _on_lost(self, _consumer: Any, partitions: list[Any]) -> None:
         """Another instance may have them already: nothing may be committed."""
         for partition in partitions:
             self._drop(partition.partition)
             log.warning(kv("lost", topic=partition.topic, partition=partition.partition))
+        self._assignment.give_up(partition.partition for partition in partitions)
 
     def _release(self, numbers: list[int]) -> None:
         """Finish what was read of these partitions, commit it, and give them up."""
@@ -260,9 +288,7 @@ class Service:
 
     def _drop(self, number: int) -> None:
         self._pipeline.drop(number)
-        if number in self._paused:  # the client would remember, and never read it again if it came back
-            self._paused.remove(number)
-            self._consumer.resume([TopicPartition(self._settings.topic, number)])
+        self._assignment.resume(number)
 
     # --- what the broker reports --------------------------------------------------------------------------
 
@@ -283,13 +309,11 @@ class Service:
         else:
             most = max(LATE_RECORDS, self._settings.batch_size)
             wanted = {number for number, task in tasks.items() if self._is_full or len(task.batch) > most}
-        for change, numbers in (
-            (self._consumer.pause, wanted - self._paused),
-            (self._consumer.resume, self._paused - wanted),
-        ):
-            if numbers:
-                change([TopicPartition(self._settings.topic, number) for number in numbers])
-        self._paused = wanted
+        places = {(self._settings.topic, number) for number in wanted}
+        if self._settings.feedback is not None:
+            full = {number for number, task in tasks.items() if self._is_full or task.labels.is_full}
+            places |= {(self._settings.feedback, number) for number in full}
+        self._assignment.pause(places)
 
     def _look_at_topics(self) -> None:
         """Compare what the broker says about the topics with what it said before."""
@@ -302,11 +326,12 @@ class Service:
                 log.warning(kv("broker_unreachable", reason=self._seen.trouble, effect="retrying"))
             else:
                 log.info(kv("broker_reachable"))
-        for gone in self._missing(self._seen):
-            if gone in before.partitions:
-                log.warning(kv("topic_missing", topic=gone, effect="waiting until it is created again"))
+        for gone in before.partitions.keys() - self._seen.partitions.keys():
+            log.warning(kv("topic_missing", topic=gone, effect="waiting until it is created again"))
         if self._seen.has_new(topic, before):
             self._restart_topic()
+        if self._settings.feedback is not None and self._seen.has_new(self._settings.feedback, before):
+            self._restart_feedback()
 
     def _restart_topic(self) -> None:
         """The topic was created anew: its old offsets mean nothing, so go on from its beginning."""
@@ -314,16 +339,21 @@ class Service:
         self._pipeline.finish(list(self._pipeline.tasks))  # what was read of the old one gets its output
         for number in list(self._pipeline.tasks):
             self._pipeline.add(number)
-            try:
-                self._consumer.seek(TopicPartition(self._settings.topic, number, OFFSET_BEGINNING))
-            except KafkaException as error:  # not ours any more; whoever gets it starts at the beginning
-                log.debug(kv("seek_failed", partition=number, reason=error.args[0].str()))
+        self._assignment.rewind(self._settings.topic, self._pipeline.tasks)
+
+    def _restart_feedback(self) -> None:
+        """The same with the feedback topic; labels of the old one that wait for their record are forgotten."""
+        assert self._settings.feedback is not None
+        log.warning(kv("topic_created_anew", topic=self._settings.feedback, effect="reading from its beginning"))
+        for task in self._pipeline.tasks.values():
+            task.labels = LabelQueue()
+        self._assignment.rewind(self._settings.feedback, self._pipeline.tasks)
 
     def _log_progress(self, now: float) -> None:
         done, self._pipeline.progress = self._pipeline.progress, Progress()
         elapsed = now - self._progress_at + PROGRESS_S
         self._progress_at = now + PROGRESS_S
-        if done.records or done.dead_letters:
+        if done.records or done.dead_letters or done.labels:
             latencies = sorted(done.seconds)
             p99 = latencies[int(0.99 * len(latencies))] * 1000 if latencies else None
             log.info(
@@ -332,7 +362,10 @@ class Service:
                     records=done.records,
                     per_second=round(done.records / elapsed, 1),
                     outliers=done.outliers,
+                    missing=done.missing,
                     dead_letters=done.dead_letters,
+                    labels=done.labels,
+                    regimes=done.regimes,
                     in_flight=self._outbox.outstanding,
                     poll_to_acknowledged_p99_ms=p99,
                 )

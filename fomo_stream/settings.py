@@ -10,6 +10,7 @@ secrets and are never shown.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -31,6 +32,8 @@ RESERVED_KAFKA_KEYS = {
     "enable.idempotence": "the producer is always idempotent",
     "transactional.id": "delivery is at least once, without transactions",
 }
+
+COOPERATIVE = "cooperative-sticky"  # the assignment strategy that partitions can be added to
 
 
 def _split(value: Any) -> Any:
@@ -66,6 +69,17 @@ class DetectorFlags(BaseFlags):
     )
     min_context: int = _min_context(200)
     alert_rate: float = _alert_rate(0.01)
+    admit: Literal["auto", "feedback", "all"] = flag(
+        "Detector", "auto", "what becomes context: what looks normal, only what feedback calls normal, or everything"
+    )
+    adapt_after: int = flag(
+        "Detector",
+        10_000,
+        "records after which a shift that lasts becomes the new normal; 0: never",
+        metavar="N",
+        ge=0,
+        le=1_000_000,
+    )
     seed: int = flag("Detector", 0, "seed of everything random", ge=0)
 
     @model_validator(mode="after")
@@ -87,6 +101,8 @@ class DetectorFlags(BaseFlags):
             context_size=self.context_size,
             min_context=self.min_context,
             alert_rate=self.alert_rate,
+            admit=self.admit,
+            adapt_after=self.adapt_after,
             seed=self.seed,
         )
 
@@ -100,6 +116,20 @@ class OutputFlags(DetectorFlags):
         "features to score, as dotted paths (a,b.c); default: inferred from the first records",
         metavar="A,B.C",
     )
+    categorical: Names = flag(
+        "Records",
+        (),
+        "fields that are categories, added to the features: how often each value occurs is what counts",
+        metavar="A,B.C",
+    )
+    lags: int = flag(
+        "Records",
+        0,
+        "score each record together with this many before it of the same key",
+        metavar="K",
+        ge=0,
+        le=100,
+    )
     result_field: str = flag(
         "Records", "fomo", "field of the output record that holds the result", metavar="NAME", min_length=1
     )
@@ -107,9 +137,14 @@ class OutputFlags(DetectorFlags):
 
     @field_validator("features")
     @classmethod
-    def _features_are_distinct(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    def _features_are_named(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if names is not None and not names:
             raise ValueError("names at least one feature, or leave it out to have them inferred")
+        return names
+
+    @field_validator("features", "categorical")
+    @classmethod
+    def _names_are_distinct(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if names is not None and len(set(names)) < len(names):
             raise ValueError("a feature is named twice")
         return names
@@ -125,6 +160,13 @@ class ServiceSettings(OutputFlags):
         "",
         "topic for records that cannot be scored (default: <topic>-dead-letters)",
         metavar="TOPIC",
+    )
+    feedback: str | None = flag(
+        "Topics",
+        None,
+        "topic with labels for scored records, in as many partitions as --topic has (default: none)",
+        metavar="TOPIC",
+        min_length=1,
     )
     group: str = flag(
         "Topics",
@@ -161,6 +203,14 @@ class ServiceSettings(OutputFlags):
     max_record_bytes: int = flag("Records", 1 << 20, "larger records become dead letters", metavar="BYTES", ge=1)
     seed_context: Path | None = flag(
         "Detector", None, "CSV or JSON lines with trusted rows, to start warm", metavar="FILE"
+    )
+    feedback_memory: int = flag(
+        "Detector",
+        5000,
+        "last scored records of a partition that a label can still be about",
+        metavar="N",
+        ge=0,
+        le=1_000_000,
     )
 
     batch_size: int = flag("Throughput", 64, "most records scored at once", metavar="N", ge=1, le=4096)
@@ -221,10 +271,27 @@ class ServiceSettings(OutputFlags):
         self.out = self.out or f"{self.topic}-scores"
         self.dead_letters = self.dead_letters or f"{self.topic}-dead-letters"
         roles = {"--topic": self.topic, "--out": self.out, "--dead-letters": self.dead_letters}
+        if self.feedback is not None:
+            roles["--feedback"] = self.feedback
         if len({*roles.values(), self.state_topic}) < len(roles) + 1:
             shown = ", ".join(f"{name} {topic}" for name, topic in roles.items())
-            raise ValueError(f"{shown} and the state topic {self.state_topic} must be four different topics")
+            count = "four" if self.feedback is None else "five"
+            raise ValueError(f"{shown} and the state topic {self.state_topic} must be {count} different topics")
         return self
+
+    @model_validator(mode="after")
+    def _feedback_can_ride_along(self) -> Self:
+        strategy = self.kafka.get("partition.assignment.strategy", COOPERATIVE)
+        if self.feedback is not None and strategy != COOPERATIVE:
+            raise ValueError(
+                "--feedback needs cooperative rebalancing: leave --kafka.partition.assignment.strategy out, or set it "
+                f"to {COOPERATIVE}"
+            )
+        return self
+
+    def detector_config(self) -> DetectorConfig:
+        """The detector's part of these settings; without a feedback topic, nothing is remembered for it."""
+        return replace(super().detector_config(), feedback_memory=self.feedback_memory if self.feedback else 0)
 
     @property
     def state_topic(self) -> str:
@@ -260,6 +327,15 @@ class ScoreSettings(OutputFlags):
         "(default: against the rows before)",
         metavar="FILE",
     )
+    key: str | None = flag(
+        "Records", None, "field that tells series apart, for --lags (default: all records are one)", metavar="FIELD"
+    )
     format: Literal["auto", "csv", "jsonl"] = flag("Input", "auto", "format of the input")
     log_level: Literal["debug", "info", "warning", "error"] = flag("General", "warning", "least severe line to log")
     batch_size: int = flag("Detector", 64, "most records scored at once", metavar="N", ge=1, le=4096)
+
+    @model_validator(mode="after")
+    def _key_is_of_use(self) -> Self:
+        if self.key is not None and not self.lags:
+            raise ValueError("--key tells series apart for --lags; add --lags K, or leave --key out")
+        return self

@@ -68,13 +68,15 @@ class TopicWatch:
         self._has_controller = False  # the embedded broker has none, and cannot do what is asked of it
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="fomo-topic-watch", daemon=True)
-        self.topics: tuple[str, ...] = (settings.topic, settings.out, settings.dead_letters)
+        named = (settings.topic, settings.out, settings.dead_letters, settings.feedback)
+        self.topics: tuple[str, ...] = tuple(topic for topic in named if topic is not None)
         self.seen = TopicsSeen({}, {})
 
     def start(self) -> None:
         """Check the input topic, create the others where they are missing, and watch from then on.
 
-        Raises BrokerError, within about 10 s, when the broker does not answer or a topic is missing.
+        Raises BrokerError, within about 10 s, when the broker does not answer, a topic is missing, or the feedback
+        topic has another number of partitions than the input.
         """
         self._connect()
         self.seen = self._ask()
@@ -91,6 +93,7 @@ class TopicWatch:
                 f"--topic {self._settings.topic} --partitions 4"
             )
         self._create_missing()
+        self._check_feedback()
         self._thread.start()
 
     def stop(self) -> None:
@@ -156,6 +159,8 @@ class TopicWatch:
             self._settings.dead_letters: inherited,
             self._settings.state_topic: STATE_TOPIC_CONFIG,
         }
+        if self._settings.feedback is not None:
+            wanted[self._settings.feedback] = inherited
         self.topics = (*self.topics, self._settings.state_topic)
         self.seen = self._ask()
         missing = [topic for topic in wanted if topic not in self.seen.partitions]
@@ -193,6 +198,20 @@ class TopicWatch:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     reasons[topic] = error.args[0].str()
         return reasons
+
+    def _check_feedback(self) -> None:
+        """A label has to be in the partition of the number that its record's has."""
+        topic, feedback = self._settings.topic, self._settings.feedback
+        if feedback is None:
+            return
+        count, found = self.seen.partitions[topic], self.seen.partitions[feedback]
+        if found != count:
+            grow = f"kafka-topics.sh --bootstrap-server {self._settings.bootstrap} --alter --topic {feedback}"
+            remedy = f"add some: {grow} --partitions {count}" if found < count else "name another one with --feedback"
+            raise BrokerError(
+                f"feedback topic {feedback} has {found} partitions, topic {topic} has {count}; they need equally many, "
+                f"as a label stands in the partition of its record: {remedy}"
+            )
 
     def _inherited_config(self) -> dict[str, str]:
         """The input's retention and limit on record size, with room for what we add; else nothing.

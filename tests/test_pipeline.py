@@ -10,14 +10,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fomo_stream.broker import Record
 from fomo_stream.checkpoint import load_model
+from fomo_stream.detector import Detector, DetectorConfig
+from fomo_stream.errors import ConfigError, SchemaError
+from fomo_stream.lags import Shingler
 from fomo_stream.outbox import Output
 from fomo_stream.pipeline import Pipeline
+from fomo_stream.records import decode, read_rows
 from fomo_stream.schema import Schema
 from fomo_stream.settings import ServiceSettings
 
@@ -292,3 +297,97 @@ def test_the_log_shows_some_of_many_features(caplog: pytest.LogCaptureFixture) -
         pipeline.begin(Schema(tuple(f"f{i:03}" for i in range(900))))
     assert "f049,... count=900" in caplog.text
     assert "f050" not in caplog.text
+
+
+# --- categories, missing values, and the past
+
+
+def results(outbox: Recording) -> list[dict[str, Any]]:
+    return [json.loads(output.value or b"")["fomo"] for output in outbox.to("t-scores")]
+
+
+def config_of(pipeline: Pipeline) -> DetectorConfig:
+    detector = pipeline.tasks[0].detector
+    assert detector is not None
+    return detector.config
+
+
+def as_record(offset: int, fields: dict[str, Any], partition: int = 0, key: bytes | None = None) -> Record:
+    return record(offset, partition, key, json.dumps(fields).encode())
+
+
+@pytest.mark.parametrize("batch_size", [1, 7])
+def test_each_key_of_a_partition_has_its_own_past(batch_size: int) -> None:
+    rng = np.random.default_rng(0)
+    outbox = Recording()
+    pipeline = make_pipeline(outbox, batch_size=batch_size, lags=2)
+    values, keys = rng.normal(size=(50, 2)), random.Random(0).choices([b"p", b"q", None], k=50)
+    for offset, ((x, y), key) in enumerate(zip(values.tolist(), keys, strict=True)):
+        pipeline.receive(as_record(offset, {"x": x, "y": y}, key=key), 0.0)
+        pipeline.receive(as_record(offset, {"x": y, "y": x}, partition=1, key=key), 0.0)
+    pipeline.finish([0, 1])
+    for partition, rows in ((0, values), (1, values[:, ::-1])):
+        shingles = Shingler(2, 2).rows(rows, keys)
+        expected = Detector(model(), 6, config_of(pipeline)).process(shingles)
+        found = [result["logit"] for result in results(outbox) if result["partition"] == partition]
+        np.testing.assert_array_equal(np.array(found, dtype=float), expected.logit)
+
+
+def test_a_seed_context_has_its_past_too(tmp_path: Path) -> None:
+    seed = tmp_path / "normal.jsonl"
+    seed.write_bytes(b"\n".join(record(1000 + i).value or b"" for i in range(40)))
+    outbox = Recording()
+    pipeline = make_pipeline(outbox, seed_context=seed, lags=1)
+    pipeline.receive(record(0), 0.0)
+    pipeline.finish([0])
+    detector = Detector(model(), 4, config_of(pipeline))
+    detector.seed_context(Shingler(1, 2).rows(read_rows(seed, Schema(("x", "y")))))
+    first = decode(record(0).value)
+    expected = detector.process(np.array([[first["x"], first["y"], np.nan, np.nan]])).logit
+    assert results(outbox)[0]["logit"] == expected[0]
+
+
+def test_missing_values_are_counted_in_the_output_and_in_the_progress() -> None:
+    outbox = Recording()
+    pipeline = make_pipeline(outbox, batch_size=4, lags=3)
+    lacking: list[dict[str, Any]] = [{"x": 1, "y": 2}, {"x": 1}, {"x": None, "y": 2}, {"z": 1}]
+    for offset, fields in enumerate(lacking):
+        pipeline.receive(as_record(offset, fields), 0.0)
+    assert [result["missing"] for result in results(outbox)] == [0, 1, 1]
+    assert pipeline.progress.missing == 2
+    assert dict(outbox.to("t-dead-letters")[0].headers)["fomo-reason"] == b"no_features"
+
+
+def test_a_category_that_was_never_seen_is_an_outlier() -> None:
+    rng = random.Random(0)
+    outbox = Recording()
+    pipeline = make_pipeline(
+        outbox, known=False, categorical=("site",), min_context=200, context_size=200, batch_size=50
+    )
+    for offset in range(600):
+        site = "mars" if offset in (550, 570) else rng.choice(["north", "south", "east"])
+        pipeline.receive(as_record(offset, {"x": rng.gauss(0, 1), "site": site}), 0.0)
+        if pipeline.schema is None and offset == 99:
+            schema = pipeline.infer()
+            assert schema == Schema(("site", "x"), frozenset({"site"}))
+            pipeline.begin(schema)
+    pipeline.finish([0])
+    flagged = {result["offset"] for result in results(outbox) if result["outlier"]}
+    assert {550, 570} <= flagged
+    assert len(flagged) < 20
+
+
+def test_categories_that_differ_from_the_groups_are_refused() -> None:
+    pipeline = make_pipeline(Recording(), known=False, categorical=("site",))
+    with pytest.raises(ConfigError, match=r"--categorical site differs .* \(none\).* choose another --group"):
+        pipeline.begin(Schema(("site", "x")))
+    other = make_pipeline(Recording(), known=False)
+    other.begin(Schema(("site", "x"), frozenset({"site"})))  # the flag is left out: the group's are used
+    assert other.schema is not None
+
+
+def test_rows_that_become_too_wide_by_their_past_are_refused() -> None:
+    pipeline = make_pipeline(Recording(), known=False, lags=10)
+    pipeline.check(Schema(tuple(f"f{i}" for i in range(90))))
+    with pytest.raises(SchemaError, match="make 1001 columns, at most 1000"):
+        pipeline.check(Schema(tuple(f"f{i}" for i in range(91))))

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fomo_stream.calibration import AlertThreshold
 from fomo_stream.errors import ConfigError, RecordError, SchemaError
 from fomo_stream.records import (
     MAX_DEPTH,
@@ -24,6 +25,7 @@ from fomo_stream.records import (
     read_rows,
     result_of,
 )
+from fomo_stream.scored import Scored
 
 numbers = st.one_of(
     st.integers(), st.floats(), st.booleans(), st.integers(-(2**80), 2**80), st.just(10**400), st.just(1e308)
@@ -156,6 +158,16 @@ def test_scores_only_leaves_the_record_out() -> None:
     assert encode({"a": 1}, {"score": 0.9}, field="f", scores_only=True) == b'{"f":{"score":0.9}}'
 
 
+def test_a_result_names_its_severity() -> None:
+    threshold = AlertThreshold(0.01)
+    p = np.array([0.5, 0.02, 0.01, 0.0001])
+    scored = Scored.of(np.zeros(4), p, np.ones(4, np.int64), 2, 100_000, threshold)
+    results = [result_of(scored, i, "m", None, 0) for i in range(4)]
+    assert [result["severity"] for result in results] == [None, "info", "warning", "critical"]
+    assert [result["outlier"] for result in results] == [False, False, True, True]
+    assert {result["regime"] for result in results} == {2}
+
+
 def test_a_result_has_null_where_there_is_no_score() -> None:
     nan = np.array([np.nan])
     scored: Any = SimpleNamespace(
@@ -164,17 +176,22 @@ def test_a_result_has_null_where_there_is_no_score() -> None:
         p_value=nan,
         outlier=np.array([False]),
         generation=np.array([0]),
+        regime=np.array([0]),
+        severity=np.array([0], dtype=np.int8),
         status=["warming_up"],
     )
     source = {"topic": "sensors", "partition": 3, "offset": 812, "timestamp": None}
-    assert json.loads(encode({}, result_of(scored, 0, "m", source)))["fomo"] == {
+    assert json.loads(encode({}, result_of(scored, 0, "m", source, 2)))["fomo"] == {
         **source,
         "score": None,
         "logit": None,
         "p_value": None,
         "outlier": False,
+        "severity": None,
+        "missing": 2,
         "model": "m",
         "generation": 0,
+        "regime": 0,
         "status": "warming_up",
     }
 

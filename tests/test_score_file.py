@@ -14,18 +14,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fomo_stream.checkpoint import save_model
+from fomo_stream.checkpoint import load_model, save_model
 from fomo_stream.detector import Detector, DetectorConfig
 from fomo_stream.errors import ConfigError, SchemaError
+from fomo_stream.lags import Shingler
 from fomo_stream.model import PRESETS, ZeroShotModel
 from fomo_stream.records import RecordFile, infer_schema
-from fomo_stream.score_file import Scoring, run_score
+from fomo_stream.score_file import Scoring, run_score, text_columns
 from fomo_stream.sensors import sensor_stream
 from fomo_stream.settings import ScoreSettings
 
 N = 600
 RECORDS = [record for record, _ in islice(sensor_stream(0, n_sensors=5, fault_every=100, first_fault=300), N)]
-RESULT = ["fomo_score", "fomo_logit", "fomo_p_value", "fomo_outlier", "fomo_generation", "fomo_status"]
+FIELDS = ("score", "logit", "p_value", "outlier", "severity", "missing", "generation", "regime", "status")
+RESULT = [f"fomo_{name}" for name in FIELDS]
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +52,9 @@ def as_csv(records: list[dict[str, Any]]) -> bytes:
 def score(model_path: Path, data: bytes, **flags: Any) -> tuple[bytes, str]:
     """What goes to standard output and to standard error."""
     out, notes = io.BytesIO(), io.StringIO()
-    settings = ScoreSettings(model=str(model_path), device="cpu", **{"min_context": 50, **flags})
-    Scoring(settings, RecordFile(io.BytesIO(data), settings.format), out, notes).run()
+    settings = ScoreSettings(**{"model": str(model_path), "device": "cpu", "min_context": 50, **flags})
+    table = RecordFile(io.BytesIO(data), settings.format, text=text_columns(settings))
+    Scoring(settings, table, out, notes).run()
     return out.getvalue(), notes.getvalue()
 
 
@@ -87,12 +90,11 @@ def test_csv_and_json_lines_of_the_same_records_get_the_same_scores(model_path: 
 
 
 def test_scores_are_those_of_the_detector_and_the_first_ones_are_cross_scored(model_path: Path) -> None:
-    from fomo_stream.checkpoint import load_model
-
     schema, _ = infer_schema(RECORDS[:50])
     detector = Detector(load_model(str(model_path), "cpu"), len(schema.features), DetectorConfig(min_context=50))
-    expected = detector.process(schema.rows(RECORDS)).logit
-    expected[:50] = detector.cross_scored().logit
+    rows = schema.rows(RECORDS)
+    detector.process(rows[:50])
+    expected = np.concatenate([detector.cross_scored().logit, detector.process(rows[50:]).logit])
     found = [result["logit"] for result in results(score(model_path, as_jsonl(RECORDS))[0])]
     np.testing.assert_array_equal(found, expected)
 
@@ -198,13 +200,101 @@ def test_scores_only_leaves_the_record_out(model_path: Path) -> None:
         (b"a,b\nx,y\n", {}, "no numeric field"),
         (b"{bad\n", {"format": "jsonl"}, "no line of the input is a record"),
         (b"{bad\n" * 5000, {"format": "jsonl"}, "only 0 of the first"),  # before memory fills up
-        (as_jsonl(RECORDS[:60]), {"features": ("flow",)}, "no number in flow"),
+        (as_jsonl(RECORDS[:60]), {"features": ("flow",)}, "no number in flow; check --features"),
+        (as_jsonl(RECORDS[:60]), {"categorical": ("colour",)}, "no value in colour; check --categorical"),
+        (as_jsonl(RECORDS[:60]), {"lags": 2, "key": "device"}, "no value in device; check --key"),
+        (
+            as_jsonl(RECORDS[:60]),
+            {"model": "paper-100", "lags": 50},
+            "takes up to 100 features, the rows have .* --lags",
+        ),
         (b'{"a": 1}\n' * 60 + b'{"b": 1}\n' * 5000, {"features": ("a",), "min_context": 200}, "only 60 of the first"),
     ],
 )
 def test_an_input_that_cannot_be_scored_is_refused(model_path: Path, data: bytes, flags: Any, complaint: str) -> None:
     with pytest.raises(SchemaError, match=complaint):
         score(model_path, data, **flags)
+
+
+# --- missing values, categories, and the past
+
+
+def test_missing_values_are_counted_by_row_and_in_the_summary(model_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    batch = [{"x": x, "y": y} for x, y in rng.normal(size=(60, 2)).tolist()]
+    batch[5] |= {"x": None}
+    batch[7] = {"y": "broken", "x": 1.0}
+    batch[9] = {"other": 1}
+    output, notes = score(model_path, as_jsonl(batch) + b"{bad", lags=2)
+    missing = [result["missing"] for result in results(output)]
+    assert missing == [0] * 5 + [1, 0, 1, 0, 2] + [0] * 50 + [None]
+    assert "scored=59 outliers=0 skipped=2 missing=2" in notes
+
+
+def postal(n: int) -> list[dict[str, Any]]:
+    """Parcels with a postal code, which looks like a number, and a carrier."""
+    rng = np.random.default_rng(0)
+    codes, carriers = rng.choice(["01067", "10115", "80331"], n), rng.choice(["sea", "air"], n)
+    return [
+        {"weight": weight, "code": code, "carrier": carrier}
+        for weight, code, carrier in zip(rng.normal(size=n).tolist(), codes.tolist(), carriers.tolist(), strict=True)
+    ]
+
+
+def test_categories_count_alike_in_csv_and_json_lines_and_are_not_taken_for_numbers(model_path: Path) -> None:
+    batch = postal(400)
+    batch[380]["code"] = "1067"  # as a number it would be the same as 01067
+    batch[390]["carrier"] = "rail"
+    lines = results(score(model_path, as_jsonl(batch), categorical=("code", "carrier"))[0])
+    rows = list(
+        csv.DictReader(io.StringIO(score(model_path, as_csv(batch), categorical=("code", "carrier"))[0].decode()))
+    )
+    assert [float(row["fomo_logit"]) for row in rows] == pytest.approx([line["logit"] for line in lines], rel=1e-8)
+    assert lines[380]["outlier"]
+    assert lines[390]["outlier"]
+    assert sum(line["outlier"] for line in lines) < 12
+
+
+def test_a_context_file_says_which_categories_are_known(model_path: Path, tmp_path: Path) -> None:
+    context = tmp_path / "normal.csv"
+    context.write_bytes(as_csv(postal(200)))
+    known = [{"weight": 0.1, "code": code, "carrier": "sea"} for code in ("01067", "80331")]
+    new = {"weight": 0.1, "code": "1067", "carrier": "sea"}
+    found = results(score(model_path, as_jsonl([*known, new]), context=context, categorical=("code", "carrier"))[0])
+    assert [result["outlier"] for result in found] == [False, False, True]
+
+
+@pytest.mark.parametrize("batch_size", [1, 64])
+@pytest.mark.parametrize("as_bytes", [as_jsonl, as_csv])
+def test_each_row_is_scored_with_its_past_of_the_same_key(model_path: Path, batch_size: int, as_bytes: Any) -> None:
+    rng = np.random.default_rng(0)
+    values, devices = rng.normal(size=(150, 2)), rng.integers(1, 4, 150)
+    batch = [
+        {"x": x, "y": y, "device": device} for (x, y), device in zip(values.tolist(), devices.tolist(), strict=True)
+    ]
+    output, notes = score(model_path, as_bytes(batch), batch_size=batch_size, lags=3, key="device")
+    assert "left out: device (key of the series)" in notes
+    rows = Shingler(3, 2).rows(values, [str(device) for device in devices])
+    detector = Detector(load_model(str(model_path), "cpu"), 8, DetectorConfig(min_context=50))
+    detector.process(rows[:50])
+    expected = np.concatenate([detector.cross_scored().logit, detector.process(rows[50:]).logit])
+    if as_bytes is as_csv:
+        found = [float(row["fomo_logit"]) for row in csv.DictReader(io.StringIO(output.decode()))]
+    else:
+        found = [result["logit"] for result in results(output)]
+    np.testing.assert_allclose(found, expected, rtol=1e-8)
+
+
+def test_the_past_of_a_context_file_is_its_own(model_path: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    normal, values = rng.normal(size=(100, 2)), rng.normal(size=(5, 2))
+    context = tmp_path / "normal.jsonl"
+    context.write_bytes(as_jsonl([{"x": x, "y": y} for x, y in normal.tolist()]))
+    data = as_jsonl([{"x": x, "y": y} for x, y in values.tolist()])
+    found = [result["logit"] for result in results(score(model_path, data, context=context, lags=1)[0])]
+    detector = Detector(load_model(str(model_path), "cpu"), 4, DetectorConfig(min_context=50))
+    detector.seed_context(Shingler(1, 2).rows(normal))
+    np.testing.assert_array_equal(found, detector.score_rows(Shingler(1, 2).rows(values)).logit)
 
 
 def test_a_context_may_come_through_a_pipe(model_path: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fomo_stream.detector import DetectorConfig
 from fomo_stream.errors import ConfigError
 from fomo_stream.settings import DemoSettings, ScoreSettings, ServiceSettings
 from fomo_stream.settings_sources import load
@@ -59,9 +60,35 @@ def test_min_context_follows_a_small_context_unless_it_is_given() -> None:
         load(ScoreSettings, {"context_size": 50, "min_context": 60})
 
 
+def test_categorical_fields_come_as_names_from_wherever_settings_come_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load(ServiceSettings, {"topic": "t"}).categorical == ()
+    assert load(ServiceSettings, {"topic": "t", "features": "a,b", "categorical": "b, c.d"}).categorical == ("b", "c.d")
+    monkeypatch.setenv("FOMO_CATEGORICAL", "site,kind")
+    assert load(ScoreSettings, {}).categorical == ("site", "kind")
+
+
+def test_a_key_without_lags_is_of_no_use() -> None:
+    assert load(ScoreSettings, {"key": "device", "lags": 2}).key == "device"
+    with pytest.raises(ConfigError, match="add --lags K"):
+        load(ScoreSettings, {"key": "device"})
+
+
 def test_the_detector_gets_its_part() -> None:
     config = load(DemoSettings, {"context_size": 300, "alert_rate": 0.02, "seed": 7}).detector_config()
     assert (config.context_size, config.min_context, config.alert_rate, config.seed) == (300, 300, 0.02, 7)
+
+
+def test_defaults_are_the_detectors_own() -> None:
+    assert load(ScoreSettings, {}).detector_config() == DetectorConfig()
+    flags = {"topic": "t", "feedback": "f"}
+    assert load(ServiceSettings, flags).detector_config() == DetectorConfig()
+    changed = {"admit": "feedback", "adapt_after": 0, "feedback_memory": 7}
+    config = load(ServiceSettings, {**flags, **changed}).detector_config()
+    assert {name: getattr(config, name) for name in changed} == changed
+
+
+def test_without_a_feedback_topic_nothing_is_remembered_for_it() -> None:
+    assert load(ServiceSettings, {"topic": "t", "feedback_memory": 9000}).detector_config().feedback_memory == 0
 
 
 @pytest.mark.parametrize(
@@ -72,8 +99,19 @@ def test_the_detector_gets_its_part() -> None:
         ({"topic": "t", "alert_rate": "high"}, "--alert-rate high: input should be a valid number"),
         ({"topic": "t", "start": "middle"}, "--start middle"),
         ({"topic": "t", "out": "t"}, "must be four different topics"),
+        ({"topic": "t", "feedback": "t-scores"}, "--feedback t-scores and the state topic"),
+        ({"topic": "t", "feedback": "fomo-stream-t-state"}, "must be five different topics"),
+        ({"topic": "t", "feedback": ""}, "--feedback : string should have at least 1 character"),
+        (
+            {"topic": "t", "feedback": "f", "kafka": {"partition.assignment.strategy": "range"}},
+            "--feedback needs cooperative rebalancing",
+        ),
+        ({"topic": "t", "admit": "none"}, "--admit none: input should be 'auto', 'feedback' or 'all'"),
+        ({"topic": "t", "adapt_after": "-1"}, "--adapt-after -1"),
         ({"topic": "t", "features": ","}, "--features ,: names at least one feature"),
-        ({"topic": "t", "features": "a,b,a"}, "a feature is named twice"),
+        ({"topic": "t", "features": "a,b,a"}, "--features a,b,a: a feature is named twice"),
+        ({"topic": "t", "categorical": "a,b,a"}, "--categorical a,b,a: a feature is named twice"),
+        ({"topic": "t", "lags": "101"}, "--lags 101: input should be less than or equal to 100"),
         ({"topic": "t", "seed_context": "missing.csv"}, "no such file: missing.csv"),
         ({"topic": "t", "kafka": {"enable.auto.commit": "true"}}, "enable.auto.commit cannot be set"),
         ({"topic": "t", "kafka": {"transactional.id": "x"}}, "transactional.id cannot be set"),

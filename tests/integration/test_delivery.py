@@ -176,7 +176,7 @@ def test_a_partition_that_was_given_up_while_paused_is_read_again_when_it_comes_
         tasks = wait_for(lambda: running.service.ready and running.service._pipeline.tasks, "the service to be ready")
         with monkeypatch.context() as patch:
             patch.setattr(Outbox, "is_full", property(lambda _: True))
-            wait_for(lambda: len(running.service._paused) == 4, "reading to pause")
+            wait_for(lambda: len(running.service._assignment.paused) == 4, "reading to pause")
             config = {**broker.config, **CLIENT, "partition.assignment.strategy": "cooperative-sticky"}
             other = Consumer({**config, "group.id": settings.group})
             other.subscribe([topic])
@@ -217,7 +217,8 @@ def test_a_late_generation_stops_reading_its_own_partition_alone(
     settings = make_settings(broker, topic, batch_size=16)
     broker.produce(topic, readings(1000), partition=0)
     with Running(settings) as running:
-        wait_for(lambda: running.service._paused == {0}, "the late partition to pause")
+        wait_for(lambda: running.service.ready, "the service to be ready")
+        wait_for(lambda: running.service._assignment.paused == {(topic, 0)}, "the late partition to pause")
         broker.produce(topic, readings(300, start=1000), partition=1)
         assert len(broker.read(f"{topic}-scores", at_least=350)) == 350
         built.set()

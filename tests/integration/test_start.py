@@ -15,7 +15,7 @@ from brokers import Broker, free_ports, wait_for
 from services import Command, Running, make_settings, readings, unique
 
 from fomo_stream.broker import make_producer
-from fomo_stream.errors import ConfigError, SchemaError
+from fomo_stream.errors import BrokerError, ConfigError, SchemaError
 from fomo_stream.group_schema import KEY_PREFIX, GroupSchema
 from fomo_stream.model import ModelConfig, ZeroShotModel
 from fomo_stream.schema import Schema
@@ -81,6 +81,35 @@ def test_features_that_differ_from_the_groups_are_refused(broker: Broker) -> Non
     other = Running(make_settings(broker, topic, features="temperature"))
     with pytest.raises(ConfigError, match="choose another --group"), other:
         wait_for(lambda: not other._thread.is_alive(), "the service to refuse")
+
+
+def test_categories_are_the_groups(broker: Broker) -> None:
+    topic = unique("sensors")
+    broker.create_topic(topic)
+    first = make_settings(broker, topic, features="temperature", categorical="site")
+    with Running(first) as running:
+        wait_for(lambda: running.service.ready, "the service to be ready")
+    agreed = Schema(("temperature", "site"), frozenset({"site"}))
+    assert GroupSchema(first).stored() == agreed
+    follower = make_settings(broker, topic, features=None)
+    assert GroupSchema(follower).stored() == agreed
+    other = Running(make_settings(broker, topic, features=None, categorical="temperature"))
+    with pytest.raises(ConfigError, match=r"--categorical temperature differs .* \(site\)"), other:
+        wait_for(lambda: not other._thread.is_alive(), "the service to refuse")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [{"features": ["a"], "categorical": ["b"]}, {"features": ["a"], "categorical": "a"}, {"categorical": []}, 3],
+)
+def test_a_stored_schema_that_makes_no_sense_is_explained(broker: Broker, content: object) -> None:
+    settings = make_settings(broker, unique("sensors"))
+    broker.create_topic(settings.state_topic, config={"cleanup.policy": "compact"})
+    producer = make_producer(settings)
+    producer.produce(settings.state_topic, key=KEY_PREFIX + b"1", value=json.dumps(content), partition=0)
+    assert producer.flush(20) == 0
+    with pytest.raises(BrokerError, match="not readable"):
+        GroupSchema(settings).stored()
 
 
 def test_too_many_features_are_refused_before_the_group_is_bound_to_them(broker: Broker) -> None:

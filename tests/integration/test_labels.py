@@ -1,0 +1,249 @@
+"""Labels through the broker: they take effect, are read once, and go where their partition goes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from brokers import Broker, wait_for
+from confluent_kafka import Consumer
+from services import CLIENT, Running, command, make_settings, readings, results, unique
+
+from fomo_stream.errors import BrokerError
+from fomo_stream.service import Service
+from fomo_stream.settings import ServiceSettings
+
+
+def feedback_settings(broker: Broker, **changes: Any) -> ServiceSettings:
+    """Settings of a service whose input topic is there, and its feedback topic is not."""
+    topic = unique("sensors")
+    broker.create_topic(topic, partitions=4)
+    return make_settings(broker, topic, feedback=f"{topic}-feedback", **changes)
+
+
+def label(broker: Broker, settings: ServiceSettings, partition: int, offsets: Any, outlier: bool = True) -> None:
+    """Produce labels on these records, in the partition where they are."""
+    assert settings.feedback is not None
+    labels = [{"partition": partition, "offset": offset, "outlier": outlier} for offset in offsets]
+    broker.produce(settings.feedback, labels, partition=partition)
+
+
+def effects(broker: Broker, settings: ServiceSettings) -> dict[tuple[int, int], list[int]]:
+    """Of every label that took effect, by partition and offset: at which input offsets it did."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for message in broker.read(settings.state_topic):
+        kind, *place = (message.key() or b"").decode().split("/")
+        if kind == "feedback":
+            assert place[:2] == [settings.feedback, str(message.partition())]
+            effect = json.loads(message.value())
+            for at, _, _ in effect["labels"]:
+                found.setdefault((message.partition(), at), []).append(effect["input_offset"])
+    return found
+
+
+def committed(broker: Broker, settings: ServiceSettings) -> int:
+    assert settings.feedback is not None
+    return broker.committed(settings.group, settings.feedback)
+
+
+def test_labels_on_scored_records_take_them_out_of_the_context(broker: Broker) -> None:
+    settings = feedback_settings(broker, min_context=100, context_size=300, batch_size=16)
+    odd = {"temperature": 60.0, "motor": {"rpm": 300.0}}
+    first = [{**record, **odd} if i % 5 == 0 else record for i, record in enumerate(readings(100))]
+    for partition in (0, 1):  # in both, a fifth of the first context is odd; in one, somebody says so
+        broker.produce(settings.topic, first, partition=partition)
+    with Running(settings) as running:
+        broker.read(settings.out, at_least=200)
+        label(broker, settings, 0, range(0, 100, 5))
+        wait_for(lambda: committed(broker, settings) == 20, "the labels to be committed")
+        # Until the next generation takes effect, a fixed number of records later.
+        more = [*readings(700, seed=1), {"n": -1, **odd}]
+        for partition in (0, 1):
+            broker.produce(settings.topic, more, partition=partition)
+        outputs = results(broker.read(settings.out, at_least=200 + 2 * len(more)))
+        assert running.service.ready
+    verdict = {output["fomo"]["partition"]: output["fomo"] for output in outputs if output["n"] == -1}
+    assert verdict[0]["outlier"]
+    assert verdict[0]["severity"] in ("warning", "critical")
+    assert verdict[0]["logit"] > verdict[1]["logit"]
+    assert set(effects(broker, settings)) == {(0, at) for at in range(20)}
+
+
+def test_an_output_that_is_sent_back_with_a_verdict_is_a_label(broker: Broker) -> None:
+    settings = feedback_settings(broker)
+    assert settings.feedback is not None
+    broker.produce(settings.topic, readings(100), key="one")
+    with Running(settings):
+        outputs = broker.read(settings.out, at_least=100)
+        verdicts = [{**json.loads(output.value()), "outlier": True} for output in outputs[60:63]]
+        (partition,) = {output.partition() for output in outputs}
+        broker.produce(settings.feedback, verdicts, key="one", partition=partition)
+        broker.produce(settings.feedback, [{"outlier": False}], key="one", partition=partition)
+        wait_for(lambda: committed(broker, settings) == 4, "the labels to be committed")
+    labels: list[tuple[int, bool]] = []
+    for message in broker.read(settings.state_topic, at_least=2):
+        if (message.key() or b"").startswith(b"feedback/"):
+            labels += [(offset, outlier) for _, offset, outlier in json.loads(message.value())["labels"]]
+    assert labels == [(60, True), (61, True), (62, True), (99, False)]
+
+
+def test_after_a_restart_labels_go_on_where_they_stopped(broker: Broker) -> None:
+    settings = feedback_settings(broker)
+    broker.produce(settings.topic, readings(200), partition=2)
+    with Running(settings):
+        broker.read(settings.out, at_least=200)
+        label(broker, settings, 2, range(10))
+        wait_for(lambda: len(effects(broker, settings)) == 10, "the labels to take effect")
+    assert committed(broker, settings) == 10
+    label(broker, settings, 2, [195, 230])  # of the instance before, and of a record that is not there yet: refused
+    with Running(settings):
+        assert len(broker.read(settings.dead_letters, at_least=1)) == 1
+        broker.produce(settings.topic, readings(100, start=200), partition=2)
+        broker.read(settings.out, at_least=300)
+        label(broker, settings, 2, [250])
+        wait_for(lambda: committed(broker, settings) == 13, "all labels to be committed")
+    assert {(place, len(at)) for place, at in effects(broker, settings).items()} == {
+        *(((2, at), 1) for at in range(10)),
+        ((2, 12), 1),
+    }
+
+
+def test_labels_that_are_read_before_their_records_wait_for_them(broker: Broker) -> None:
+    settings = feedback_settings(broker)
+    broker.produce(settings.topic, readings(400), partition=1)
+    broker.create_topic(settings.feedback or "", partitions=4)
+    label(broker, settings, 1, range(0, 400, 4))
+    with Running(settings):
+        wait_for(lambda: committed(broker, settings) == 100, "the labels to be committed")
+    found = effects(broker, settings)
+    assert len(found) == 100
+    assert all(effect > 4 * at for (_, at), effects in found.items() for effect in effects)
+
+
+def test_bad_feedback_becomes_a_dead_letter_and_the_service_goes_on(broker: Broker) -> None:
+    settings = feedback_settings(broker)
+    assert settings.feedback is not None
+    broker.produce(settings.topic, readings(100), partition=0)
+    with Running(settings) as running:
+        broker.read(settings.out, at_least=100)
+        bad = [b"\xff", {"offset": 3}, {"partition": 1, "offset": 3, "outlier": True}, None]
+        broker.produce(settings.feedback, bad, partition=0)
+        label(broker, settings, 0, [3])
+        letters = broker.read(settings.dead_letters, at_least=4)
+        wait_for(lambda: committed(broker, settings) == 5, "everything to be committed")
+        assert running.service.ready
+    assert [letter.value() for letter in letters] == [
+        b if isinstance(b, bytes | None) else json.dumps(b).encode() for b in bad
+    ]
+    for letter in letters:
+        headers = dict(letter.headers())
+        assert headers["fomo-reason"] == b"bad_feedback"
+        assert headers["fomo-source-topic"] == settings.feedback.encode()
+    assert broker.committed(settings.group, settings.topic) == 100
+    assert set(effects(broker, settings)) == {(0, 4)}
+
+
+def test_feedback_goes_with_its_partition_from_instance_to_instance(broker: Broker, tmp_path: Path) -> None:
+    settings = feedback_settings(broker)
+    partitions = range(4)
+
+    def step(start: int, at: int) -> None:
+        """Records and labels on the last of them, in every partition; all labels have to take effect."""
+        for partition in partitions:
+            broker.produce(settings.topic, readings(60, start=start), partition=partition)
+        broker.read(settings.out, at_least=4 * (start + 60))
+        for partition in partitions:
+            label(broker, settings, partition, range(start + 50, start + 60))
+        wait_for(lambda: committed(broker, settings) == 4 * (at + 10), "the labels to be committed", 60)
+        assert set(effects(broker, settings)) == {(partition, i) for partition in partitions for i in range(at + 10)}
+
+    with command(tmp_path / "a.log", settings) as a:
+        a.wait_for_log("assigned")
+        step(0, 0)
+        with command(tmp_path / "b.log", settings) as b:
+            b.wait_for_log("assigned")
+            step(60, 10)
+            assert " partition=" in b.text()
+            shares = [set(numbers_in_log(running.text(), "feedback topic=")) for running in (a, b)]
+            assert shares[1] == set(numbers_in_log(b.text(), " assigned "))
+            assert 0 < len(shares[1]) < 4
+            b.kill()
+        step(120, 20)  # once the group has noticed, the first instance has all again
+        assert a.terminate() == 0
+    assert "commit_failed" not in a.text()
+
+
+def numbers_in_log(text: str, event: str) -> list[int]:
+    """Partitions in the lines about an event."""
+    return [
+        int(word.removeprefix("partition="))
+        for line in text.splitlines()
+        if event in line
+        for word in line.split()
+        if word.startswith("partition=")
+    ]
+
+
+def test_instances_without_feedback_can_be_in_the_same_group(broker: Broker) -> None:
+    settings = feedback_settings(broker)
+    config = {**broker.config, **CLIENT, "partition.assignment.strategy": "cooperative-sticky"}
+    with Running(settings) as running:
+        wait_for(lambda: running.service.ready, "the service to be ready")
+        other = Consumer({**config, "group.id": settings.group})
+        other.subscribe([settings.topic])
+        tasks = running.service._pipeline.tasks
+        wait_for(
+            lambda: (other.poll(0.1), len(other.assignment()) == len(tasks) == 2)[1],
+            "the other member to get its share",
+        )
+        ours = {(place.topic, place.partition) for place in running.service._consumer.assignment()}
+        assert ours == {(topic, number) for number in tasks for topic in (settings.topic, settings.feedback)}
+        assert {place.topic for place in other.assignment()} == {settings.topic}
+        other.close()
+        wait_for(lambda: len(tasks) == 4, "the partitions to come back")
+        assert len(running.service._consumer.assignment()) == 8
+
+
+def test_a_feedback_topic_of_another_size_is_refused(broker: Broker) -> None:
+    if not broker.is_kafka:
+        pytest.skip("on the embedded broker all topics have 4 partitions")
+    settings = feedback_settings(broker)
+    broker.create_topic(settings.feedback or "", partitions=3)
+    with pytest.raises(BrokerError, match=r"has 3 partitions, topic sensors-\w+ has 4.*--alter --topic"):
+        Service(settings).run()
+
+
+def test_a_feedback_topic_that_is_created_anew_is_read_from_its_beginning(broker: Broker) -> None:
+    if not broker.is_kafka:
+        pytest.skip("the embedded broker cannot delete topics")
+    settings = feedback_settings(broker)
+    assert settings.feedback is not None
+    broker.produce(settings.topic, readings(100), partition=0)
+    with Running(settings) as running:
+        broker.read(settings.out, at_least=100)
+        label(broker, settings, 0, range(60, 65))
+        wait_for(lambda: committed(broker, settings) == 5, "the labels to be committed")
+        broker.delete_topic(settings.feedback)
+        wait_for(lambda: settings.feedback not in running.service._seen.partitions, "the service to notice")
+        assert running.service.ready
+        broker.create_topic(settings.feedback, partitions=4)
+        label(broker, settings, 0, range(70, 77))
+        wait_for(lambda: committed(broker, settings) == 7, "the new labels to be committed")
+
+
+def test_more_partitions_of_both_topics_are_read_in_pairs(broker: Broker) -> None:
+    if not broker.is_kafka:
+        pytest.skip("the embedded broker cannot grow topics")
+    settings = feedback_settings(broker)
+    assert settings.feedback is not None
+    with Running(settings) as running:
+        wait_for(lambda: running.service.ready, "the service to be ready")
+        broker.grow_topic(settings.topic, 6)
+        wait_for(lambda: len(running.service._pipeline.tasks) == 6, "the new partitions to be assigned")
+        broker.grow_topic(settings.feedback, 6)
+        broker.produce(settings.topic, readings(60), partition=5)
+        broker.read(settings.out, at_least=60)
+        label(broker, settings, 5, [55])
+        wait_for(lambda: committed(broker, settings) == 1, "the label to be committed")
