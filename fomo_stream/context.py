@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.admission import RADIUS, Policy, is_lasting_shift, neighbourhood_median
-from fomo_stream.detector_config import DetectorConfig
+from fomo_stream.detector_config import LEAST_CONTEXT, DetectorConfig
 from fomo_stream.generation import Blueprint, Snapshot, Trial, under
 from fomo_stream.memory import INLIER, OUTLIER, Memory
 from fomo_stream.model import ZeroShotModel
@@ -60,8 +60,9 @@ class Context:
 
     @property
     def is_due(self) -> bool:
-        """Whether enough has changed for a new generation."""
-        return self.changed >= self.config.refresh * (len(self.pool) + len(self.sample))
+        """Whether enough has changed for a new generation, and feedback has left enough to make one of."""
+        enough = min(len(self.pool), len(self.sample)) >= LEAST_CONTEXT
+        return enough and self.changed >= self.config.refresh * (len(self.pool) + len(self.sample))
 
     def take_first(self, rows: Float, confirmed: bool = False) -> None:
         """Rows (n, d) of the warm-up: all become context. confirmed: somebody vouches for them."""
@@ -81,13 +82,14 @@ class Context:
         self._decided = self._adapted = self.memory.records
         self.regime = 1
 
-    def step(self, n: int) -> bool:
-        """Learn from the last n records, now remembered. Returns whether the context was adapted to a new regime."""
+    def step(self, n: int) -> None:
+        """Learn from the last n records, now remembered."""
         fresh = np.arange(self.memory.records - n, self.memory.records)
         fresh = fresh[self.memory.verdict(fresh) != OUTLIER]
         self.changed += len(self.sample.admit(fresh, self.memory.rows(fresh)))
         self._decide()
-        return self.config.admit == Policy.AUTO and self.config.adapt_after > 0 and self._watch()
+        if self.config.admit == Policy.AUTO and self.config.adapt_after:
+            self._watch()
 
     def feedback(self, verdicts: dict[int, bool]) -> int:
         """Take verdicts by record number (True: outlier). Returns how many were news; see `Detector.feedback`."""
@@ -161,23 +163,22 @@ class Context:
 
     # -- regimes -------------------------------------------------------------------------------------------------
 
-    def _watch(self) -> bool:
+    def _watch(self) -> None:
         """Look for a shift that lasts; put it to trial; adapt if it agrees with itself."""
         if self.trial is not None:
             if self.memory.records < self.trial.due:
-                return False
+                return
             trial, self.trial = self.trial, None
             if trial.result():
                 self._adapt(trial.first)
-                return True
+                return
             self._not_before = self.memory.records + (trial.stop - trial.first) // 4
         # a young detector knows little: it need not wait for longer than several times what it has learned
         first = self._decided - min(self.config.adapt_after, YOUNG * self._learned)
         if first < self._adapted or self.memory.records < self._not_before:
-            return False
+            return
         if is_lasting_shift(self.memory.learned(self._not_outliers(first))):
             self._try((first, self._decided, self.memory.records + self.config.lag))
-        return False
 
     def _try(self, span: tuple[int, int, int]) -> None:
         rows = self.memory.rows(np.arange(*span[:2]))
@@ -200,6 +201,7 @@ class Context:
         self.memory.learn(numbers)
         self.sketch = self._new_sketch()
         self.sketch.update(self.pool.rows)
+        self.changed = len(self.pool) + len(self.sample)
         self.regime += 1
         self._adapted = self.memory.records
 

@@ -264,8 +264,8 @@ class Detector:
         """Every `STEP` records: learn, and trigger a new generation if enough has changed."""
         self._threshold.update(self._alerts, STEP)
         self._alerts, self._stepped, self._window = 0, self.records, None
-        adapted = self._context.step(STEP)
-        if self._next is None and (adapted or self._context.is_due):
+        self._context.step(STEP)
+        if self._next is None and self._context.is_due:
             self._next = self._build(self._context.blueprint(self.generation + 1, self.records + self.config.lag))
 
     def _settle(self) -> None:

@@ -329,6 +329,17 @@ def test_feedback_is_idempotent_and_its_order_does_not_matter(data: st.DataObjec
     assert same(one.process(stream(200, 5)), other.process(stream(200, 5)))
 
 
+def test_a_context_survives_that_all_of_it_is_called_outliers() -> None:
+    one = detector()
+    one.process(stream(100))
+    one.feedback(np.arange(100), np.ones(100, dtype=bool))
+    assert one.context_rows == 0
+    assert np.isfinite(one.process(stream(190, 1)[:100]).logit).all()  # by the context of before
+    one.feedback(np.arange(100, 200), np.zeros(100, dtype=bool))
+    one.process(stream(190, 2))
+    assert (one.context_numbers >= 100).all()
+
+
 def test_a_verdict_can_be_revoked() -> None:
     rows = stream(150)
     one, other = detector(), detector()

@@ -159,7 +159,7 @@ def test_scores_only_leaves_the_record_out() -> None:
 
 
 def test_a_result_names_its_severity() -> None:
-    threshold = AlertThreshold(0.01)
+    threshold = AlertThreshold(0.01, 2000)
     p = np.array([0.5, 0.02, 0.01, 0.0001])
     scored = Scored.of(np.zeros(4), p, np.ones(4, np.int64), 2, 100_000, threshold)
     results = [result_of(scored, i, "m", None, 0) for i in range(4)]
