@@ -45,6 +45,7 @@ class DetectorConfig:
         check("feedback_memory", 0, 1_000_000)
         check("gate", 0.0, 0.9)
         check("trim", 0.0, 0.5)
+        check("horizon", 1.0, 1e12)
         check("refresh", 0.01, 10.0)
         check("lag", 1, 1_000_000)
         check("adapt_after", 0, 1_000_000)

@@ -136,7 +136,7 @@ def _knots(sketch: QuantileSketch, encoded: Float, columns: tuple[int, ...]) -> 
     """The quantile transform: the sketch's, and for rarities, which no sketch has seen, one of the context itself."""
     knots = sketch.knots()
     if columns:
-        rarities = QuantileSketch(len(columns), size=max(len(encoded), 1))
+        rarities = QuantileSketch(len(columns), half_life=np.inf)
         rarities.update(encoded[:, columns])
         for whole, part in zip(knots, rarities.knots(), strict=True):
             whole[list(columns)] = part
