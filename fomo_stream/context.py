@@ -93,8 +93,8 @@ class Context:
 
     def feedback(self, verdicts: dict[int, bool]) -> int:
         """Take verdicts by record number (True: outlier). Returns how many were news; see `Detector.feedback`."""
-        given = np.array(sorted(verdicts), dtype=np.int64)
-        given = given[self.memory.known(given)]
+        known = (number for number in verdicts if self.memory.oldest <= number < self.memory.records)
+        given = np.array(sorted(known), dtype=np.int64)
         verdict = np.array([OUTLIER if verdicts[number] else INLIER for number in given.tolist()], dtype=np.int8)
         news = self.memory.verdict(given) != verdict
         given, verdict = given[news], verdict[news]
@@ -103,9 +103,9 @@ class Context:
         self._confirmed = np.union1d(np.setdiff1d(self._confirmed, bad), good)
         for reservoir, leaving in ((self.pool, bad), (self.sample, bad), (self.outliers, good)):
             self.changed += len(reservoir.discard(leaving))
-        decided = good[good < self._decided]  # of the others, the verdict is heeded when their turn comes
-        self._admit(decided)
-        for reservoir, entering in ((self.sample, decided), (self.outliers, bad)):
+        # records in quarantine are heeded when their turn comes; while warming up there is none
+        self._admit(good[good < self._decided] if self.regime else good)
+        for reservoir, entering in ((self.sample, good), (self.outliers, bad)):
             self.changed += len(reservoir.admit(entering, self.memory.rows(entering)))
         return len(given)
 
@@ -169,7 +169,8 @@ class Context:
             if self.memory.records < self.trial.due:
                 return
             trial, self.trial = self.trial, None
-            if trial.result():
+            # feedback may have called it a lasting incident meanwhile
+            if trial.result() and is_lasting_shift(self.memory.learned(self._not_outliers(trial.first))):
                 self._adapt(trial.first)
                 return
             self._not_before = self.memory.records + (trial.stop - trial.first) // 4
@@ -194,6 +195,8 @@ class Context:
         """Make room for a new regime that began with record `first`: half of the context stays, half is new."""
         numbers = self._not_outliers(first)
         rows = self.memory.rows(numbers)
+        vouched_for = numbers[self.memory.verdict(numbers) == INLIER]
+        self._confirmed = np.union1d(self._confirmed, vouched_for)
         for reservoir in (self.pool, self.sample):
             reservoir.make_room(0.5, before=first)
             reservoir.admit(numbers, rows)

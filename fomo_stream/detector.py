@@ -103,7 +103,7 @@ class Detector:
         rows = self._checked(rows)
         parts = []
         while len(rows):
-            room = self._room()
+            room = self.room
             part, rows = rows[:room], rows[room:]
             parts.append(self._learn(part, *self._logits(part)))
         return Scored.concatenate(parts)
@@ -202,10 +202,11 @@ class Detector:
 
     # -- one step after the other --------------------------------------------------------------------------------
 
-    def _room(self) -> int:
-        """How many of the next records can be scored before any of them is learned."""
+    @property
+    def room(self) -> int:
+        """How many of the next records can be scored before any of them is learned; 1 at least."""
         if self._current is None:
-            return self.config.min_context - self.records
+            return self.config.min_context - self.context_rows
         if self._next is None:
             return self.config.lag
         return self._next.blueprint.takes_effect - self.records
@@ -227,7 +228,7 @@ class Detector:
         """Judge the next records and learn them, from one event to the next."""
         if self._current is None:
             self._context.take_first(rows)
-            if self.records >= self.config.min_context:
+            if self.context_rows >= self.config.min_context:
                 self._begin()
             return Scored.nothing(len(rows))
         parts = []

@@ -23,7 +23,7 @@ class DetectorConfig:
     alert_rate: float = 0.01  # share of normal records that may be called outliers
     admit: str = "auto"  # admission policy: auto, feedback or all
     calibration_size: int = 2000  # recent records whose scores p-values refer to; more where the alert rate needs more
-    feedback_memory: int = 5000  # last records that feedback can still be about
+    feedback_memory: int = 5000  # last records, at least, that feedback can still be about
     gate: float = 0.2  # a time looks normal when the median p-value of its records is above this
     trim: float = 0.2  # share of the reservoir, the most outlying part, that is left out of the context
     horizon: float = 1e9  # records over which the reservoirs' samples are uniform
@@ -46,8 +46,9 @@ class DetectorConfig:
         check("gate", 0.0, 0.9)
         check("trim", 0.0, 0.5)
         check("horizon", 1.0, 1e12)
-        check("refresh", 0.01, 10.0)
+        check("refresh", 0.01, 1.0)
         check("lag", 1, 1_000_000)
+        check("seed", 0, 2**63 - 1)
         check("adapt_after", 0, 1_000_000)
         if self.admit not in list(Policy):
             raise ConfigError(f"admit must be one of {', '.join(Policy)}, not {self.admit!r}")

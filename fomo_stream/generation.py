@@ -199,7 +199,7 @@ def widened(state: Snapshot, more: int) -> Snapshot:
     columns = ((0, 0), (0, more))  # features are columns of rows, but rows of a sketch's points
     points = ((0, more), (0, 0))
     padding: dict[str, tuple[tuple[tuple[int, int], ...], float]] = {
-        **dict.fromkeys(("rows", "sample", "recent", "buffer"), (columns, np.nan)),
+        **dict.fromkeys(("rows", "outliers", "sample", "recent", "buffer"), (columns, np.nan)),
         **dict.fromkeys(("below", "upto", "moments"), (points, 0.0)),
         "values": (points, np.inf),
     }

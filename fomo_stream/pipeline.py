@@ -247,7 +247,7 @@ class Pipeline:
         self._heed(task)
         while waiting := len(task.batch):
             # No micro-batch both brings a generation about and needs it.
-            room = config.lag if detector.generation else config.min_context - detector.records
+            room = config.lag if detector.generation else detector.room
             n = min(waiting, self._settings.batch_size, room)
             if not patient and not detector.is_ready(n):
                 return

@@ -27,7 +27,8 @@ class Reservoir:
     `horizon` records. The rows of the highest priorities stay (Efraimidis & Spirakis 2006, with the forward decay of
     Cormode et al. 2009). So the sample is uniform over the last `horizon` records or so, older ones fade
     exponentially, and what it holds is a function of (seed, horizon, the set of admitted numbers) alone: neither the
-    order of admissions nor how they come in batches matters, and admitting a row again changes nothing.
+    order of admissions nor how they come in batches matters, and admitting a row again changes nothing, as long as none
+    was taken out: what had to leave before does not come back to fill a gap.
     """
 
     def __init__(self, capacity: int, n_features: int, horizon: float = np.inf, seed: int = 0) -> None:

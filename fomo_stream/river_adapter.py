@@ -132,9 +132,9 @@ class FoMoDetector(AnomalyDetector):
     def feedback_many(self, X: Any, is_outlier: Any) -> None:
         """Take a verdict on records seen before: outliers leave the context, normal ones enter it.
 
-        X: as in `learn_many`; is_outlier: (n,) bool. A verdict is about one of the last 10,000 or so records that were
-        learned, the one with these values; others are passed over. Of equal records it is the first without a verdict,
-        or else the last. Idempotent where records differ; of several verdicts on a record the last counts.
+        X: as in `learn_many`; is_outlier: (n,) bool. A verdict is about one of the last records learned (`adapt_after`,
+        at least 5,000), the one with these values; others are passed over. Of equal records it is the first without a
+        verdict, or else the last. Idempotent where records differ; of several verdicts on a record the last counts.
         """
         rows = self._to_rows(X, learn=True)
         detector = self._wake()

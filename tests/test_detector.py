@@ -340,6 +340,41 @@ def test_a_context_survives_that_all_of_it_is_called_outliers() -> None:
     assert (one.context_numbers >= 100).all()
 
 
+def test_verdicts_during_the_warm_up_prolong_it_and_can_be_revoked() -> None:
+    rows = stream(60)
+    one = detector()
+    one.process(rows[:19])
+    one.feedback(np.arange(19), np.ones(19, dtype=bool))
+    one.feedback(np.arange(3), np.zeros(3, dtype=bool))
+    assert one.context_rows == 3
+    status = one.process(rows[19:]).status
+    assert [s is Status.WARMING_UP for s in status] == [True] * 17 + [False] * 24
+    assert {0, 1, 2} <= set(one.snapshot()["pool.numbers"].tolist())
+
+
+def test_feedback_can_keep_an_incident_from_becoming_a_regime() -> None:
+    rng = np.random.default_rng(0)
+    one = Detector(shared_model(), 3, DetectorConfig(context_size=100, min_context=50, adapt_after=100))
+    one.process(rng.normal(size=(300, 3)))
+    held = one.context_rows
+    for first in range(300, 900, 60):
+        one.process(rng.normal(size=(60, 3)) + 20)
+        one.feedback(np.arange(first, first + 60), np.ones(60, dtype=bool))
+    assert one.regime == 1
+    assert one.context_rows == held
+
+
+def test_a_new_feature_may_come_when_outliers_are_known() -> None:
+    rng = np.random.default_rng(0)
+    one = Detector(shared_model(), 2, DetectorConfig(context_size=50, min_context=20))
+    one.process(rng.normal(size=(400, 2)))
+    one.feedback(np.arange(300, 340), np.ones(40, dtype=bool))
+    one.process(rng.normal(size=(700, 2)))
+    assert one._current is not None
+    assert one._current.result().outliers is not None
+    assert np.isfinite(one.widened(3).process(rng.normal(size=(10, 3))).logit).all()
+
+
 def test_a_verdict_can_be_revoked() -> None:
     rows = stream(150)
     one, other = detector(), detector()
@@ -423,7 +458,7 @@ def test_rows_of_another_width_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("min_context", 2000), ("alert_rate", 0.0), ("context_size", 9999), ("gate", 2)]
+    ("name", "value"), [("min_context", 2000), ("alert_rate", 0.0), ("context_size", 9999), ("gate", 2), ("seed", -1)]
 )
 def test_impossible_settings_are_refused_by_name(name: str, value: float) -> None:
     with pytest.raises(ConfigError, match=name):
