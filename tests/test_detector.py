@@ -311,7 +311,7 @@ def test_outliers_by_feedback_are_no_standard_for_others() -> None:
     assert one.score_rows(probe).outlier[0]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.data())
 def test_feedback_is_idempotent_and_its_order_does_not_matter(data: st.DataObject) -> None:
     rows = stream(500, data.draw(st.integers(0, 9)))
