@@ -42,7 +42,7 @@ def same(a: Scored, b: Scored) -> bool:
     return equal and a.status == b.status
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.lists(st.integers(1, 90), min_size=1, max_size=8), st.integers(0, 99))
 def test_results_do_not_depend_on_how_records_are_batched(sizes: list[int], seed: int) -> None:
     rows = stream(sum(sizes), seed)
@@ -53,7 +53,7 @@ def test_results_do_not_depend_on_how_records_are_batched(sizes: list[int], seed
     assert same(whole, Scored.concatenate(parts))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.integers(0, 300), st.integers(0, 150), st.integers(0, 99))
 def test_restored_detector_scores_as_if_never_stopped(before: int, after: int, seed: int) -> None:
     rows = stream(before + after, seed)
