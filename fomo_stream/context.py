@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Executor
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.admission import RADIUS, Policy, is_lasting_shift, neighbourhood_median
+from fomo_stream.changelog import Document, Entries, Survivors
 from fomo_stream.detector_config import LEAST_CONTEXT, DetectorConfig
 from fomo_stream.generation import Blueprint, Snapshot, Trial, under
 from fomo_stream.memory import INLIER, OUTLIER, Memory
@@ -57,6 +59,7 @@ class Context:
         self._decided = 0  # number of the first record that may yet become context
         self._adapted = 0  # number of records when the regime began
         self._not_before = 0  # number of records before which there is to be no other trial
+        self._confirmed_log = Document()
 
     @property
     def is_due(self) -> bool:
@@ -88,7 +91,7 @@ class Context:
         fresh = fresh[self.memory.verdict(fresh) != OUTLIER]
         self.changed += len(self.sample.admit(fresh, self.memory.rows(fresh)))
         self._decide()
-        if self.config.admit == Policy.AUTO and self.config.adapt_after:
+        if self._adapts:
             self._watch()
 
     def feedback(self, verdicts: dict[int, bool]) -> int:
@@ -163,6 +166,11 @@ class Context:
 
     # -- regimes -------------------------------------------------------------------------------------------------
 
+    @property
+    def _adapts(self) -> bool:
+        """Whether a shift that lasts becomes the new normal."""
+        return self.config.admit == Policy.AUTO and self.config.adapt_after > 0
+
     def _watch(self) -> None:
         """Look for a shift that lasts; put it to trial; adapt if it agrees with itself."""
         if self.trial is not None:
@@ -211,34 +219,56 @@ class Context:
     def _new_sketch(self) -> QuantileSketch:
         return QuantileSketch(self._n_features, half_life=np.log(2) * self.config.context_size)
 
-    # -- snapshot ------------------------------------------------------------------------------------------------
+    # -- state ---------------------------------------------------------------------------------------------------
+
+    def counters(self) -> dict[str, Any]:
+        """The part of the state that is plain numbers."""
+        trial = None if self.trial is None else [self.trial.first, self.trial.stop, self.trial.due]
+        sizes = {"records": self.memory.records, "waiting": self.sketch.waiting}
+        return {name: getattr(self, name) for name in COUNTERS} | sizes | {"trial": trial}
 
     def snapshot(self) -> Snapshot:
-        """The state, as arrays that `restore` takes back."""
-        state: dict[str, NDArray[Any]] = {
-            "context": np.array([getattr(self, name) for name in COUNTERS]),
-            "confirmed": self._confirmed.copy(),
-        }
+        """The rest of the state, as arrays that `restore` takes back."""
+        state: Snapshot = {"confirmed": self._confirmed.copy()}
         for name in PARTS:
             state |= {f"{name}.{key}": array for key, array in getattr(self, name).snapshot().items()}
-        if self.trial is not None:
-            state["trial"] = np.array([self.trial.first, self.trial.stop, self.trial.due])
         return state
 
-    def restore(self, state: Snapshot) -> None:
-        """Become what `snapshot` saw."""
-        for name, value in zip(COUNTERS, state["context"].tolist(), strict=True):
-            setattr(self, name, value)
+    def restore(self, state: Snapshot, counters: Mapping[str, Any]) -> None:
+        """Become what `snapshot` and `counters` saw."""
+        self._confirmed_log = Document()
         self._confirmed = np.array(state["confirmed"])
         for name in PARTS:
             getattr(self, name).restore(under(state, name))
+        self._count(counters)
+
+    def changes(self) -> Entries:
+        """Entries of what was written since the last call, at first of everything; not the counters."""
+        entries = self._confirmed_log.changes("confirmed", self._confirmed.tobytes())
+        for name in PARTS:
+            entries |= getattr(self, name).changes(name)
+        return entries
+
+    def recover(self, entries: Survivors, counters: Mapping[str, Any]) -> None:
+        """Become what the entries and the counters say. Raises StateError when they do not fit."""
+        self._confirmed = np.frombuffer(self._confirmed_log.recover(entries, "confirmed"), np.int64)
+        for name in ("pool", "sample", "outliers"):
+            getattr(self, name).recover(entries, name)
+        self.sketch.recover(entries, "sketch", counters["waiting"])
+        self.memory.recover(entries, "memory", counters["records"])
+        self._count(counters)
+
+    def _count(self, counters: Mapping[str, Any]) -> None:
+        """Take what `counters` gave, the memory being there."""
+        for name in COUNTERS:
+            setattr(self, name, counters[name])
         self.trial = None
-        if "trial" in state:
-            first, stop, due = state["trial"].tolist()
+        if counters["trial"] is not None and self._adapts:
+            first, stop, due = counters["trial"]
             self._try((first, stop, due))
 
     def copy(self) -> Context:
         """A context in the same state that goes its own way."""
         twin = Context(self._model, self._n_features, self.config, self._executor, self._categorical)
-        twin.restore(self.snapshot())
+        twin.restore(self.snapshot(), self.counters())
         return twin

@@ -8,18 +8,22 @@ the feedback before it and on nothing else: not on time, on batches, or on how l
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from copy import copy
-from dataclasses import fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.calibration import AlertThreshold, p_values
+from fomo_stream.changelog import Document, Entries, Survivors
 from fomo_stream.context import Context
 from fomo_stream.detector_config import LEAST_CONTEXT, STEP, DetectorConfig
 from fomo_stream.errors import SchemaError, StateError
-from fomo_stream.generation import Blueprint, Build, Snapshot, Trial, widened
+from fomo_stream.generation import Blueprint, Build, Generation, GenerationLog, Snapshot, Trial, under, widened
+from fomo_stream.identity import check_identity, identity_of
 from fomo_stream.memory import UNKNOWN
 from fomo_stream.missing import VALUE_LIMIT
 from fomo_stream.model import ZeroShotModel
@@ -29,6 +33,8 @@ __all__ = ["LEAST_CONTEXT", "Detector", "DetectorConfig", "Scored", "Snapshot", 
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
+
+COUNTERS = ("_stepped", "_alerts", "_settled")
 
 
 class Detector:
@@ -59,6 +65,7 @@ class Detector:
         self.n_features = n_features
         self.categorical = categorical
         self.config = config = config or DetectorConfig()
+        self.identity = identity_of(model.name, n_features, categorical, config)  # what a state has to be of
         self._executor = executor
         self._context = Context(model, n_features, config, executor, categorical)
         self._threshold = AlertThreshold(config.alert_rate, config.window_size)
@@ -68,6 +75,7 @@ class Detector:
         self._current: Build | None = None
         self._next: Build | None = None
         self._window: Float | None = None  # what p-values refer to until the next step; None: to be made
+        self._begin_log()
 
     @property
     def context_rows(self) -> int:
@@ -169,14 +177,13 @@ class Detector:
         """A detector in the same state that goes its own way; what is immutable, the encoded context, is shared."""
         twin = copy(self)
         twin._context, twin._threshold = self._context.copy(), copy(self._threshold)
+        twin._begin_log()
         return twin
 
     def widened(self, n_features: int) -> Detector:
         """The same detector with further features, which no row so far has: they count once the context knows them."""
         wider = Detector(self.model, n_features, self.config, self._executor, self.categorical)
-        wider.restore(
-            widened(self.snapshot(), n_features - self.n_features) | {"identity": np.array(wider._identity())}
-        )
+        wider._become(widened(self.snapshot(), n_features - self.n_features))
         return wider
 
     def flush_warm_up(self) -> None:
@@ -206,7 +213,7 @@ class Detector:
     def room(self) -> int:
         """How many of the next records can be scored before any of them is learned; 1 at least."""
         if self._current is None:
-            return self.config.min_context - self.context_rows
+            return max(1, self.config.min_context - self.context_rows)
         if self._next is None:
             return self.config.lag
         return self._next.blueprint.takes_effect - self.records
@@ -275,44 +282,93 @@ class Detector:
             self._context.memory.rescore(self._current.blueprint.recent_numbers, self._current.result().recent)
             self._settled, self._window = self.generation, None
 
-    def _build(self, blueprint: Blueprint) -> Build:
-        return Build(self.model, blueprint, self._executor)
+    def _build(self, blueprint: Blueprint, known: Sequence[Build | None] = (), made: Generation | None = None) -> Build:
+        same = (build for build in known if build is not None and build.blueprint.equals(blueprint))
+        return next(same, None) or Build(self.model, blueprint, self._executor, made)
 
-    # -- snapshot ------------------------------------------------------------------------------------------------
+    def _recovered(self, entries: Survivors, number: int, known: Sequence[Build | None]) -> Build:
+        sketch, device = self._context.sketch, self.model.device
+        blueprint, made = self._generations_log.recover(entries, "generation", number, sketch, device)
+        return self._build(blueprint, known, made)
+
+    # -- state ---------------------------------------------------------------------------------------------------
+
+    def changes(self) -> Entries:
+        """Entries of what has changed since the last call; of a detector that was not recovered, at first everything.
+
+        Between two calls the entries of the first have to be in the log; if they never get there, go back: `recover`.
+        """
+        return {
+            **self._identity_log.changes("identity", json.dumps(self.identity).encode()),
+            **self._counters_log.changes("counters", json.dumps(self._counters()).encode()),
+            **self._generations_log.changes("generation", (self._current, self._next)),
+            **self._context.changes(),
+        }
+
+    def recover(self, entries: Survivors, known: Detector | None = None) -> None:
+        """Become what the entries say: the same records then get the same results, bit for bit on one device.
+
+        known: a detector of the same partition, perhaps this one; generations that it has encoded need not be again.
+        Raises StateError when the entries are of another detector (what differs, joined by "; "), incomplete or
+        damaged. This one is of no use then.
+        """
+        builds = [] if known is None or known.model is not self.model else [known._current, known._next]
+        self._begin_log()
+        check_identity(json.loads(self._identity_log.recover(entries, "identity")), self.identity)
+        counters = json.loads(self._counters_log.recover(entries, "counters"))
+        self._context.recover(entries, counters)
+        self._current, self._next = (
+            self._recovered(entries, number, builds) if number else None
+            for number in (counters["current"], counters["next"])
+        )
+        self._count(counters)
 
     def snapshot(self) -> Snapshot:
         """Everything that the results of coming records depend on, as named arrays (plain numbers and text)."""
-        state: Snapshot = {
-            "identity": np.array(self._identity()),
-            "counters": np.array([self._stepped, self._alerts, self._settled]),
-            "log_factor": np.array(self._threshold.log_factor),
-            **self._context.snapshot(),
-        }
+        documents = {"identity": self.identity, "counters": self._counters()}
+        state = {name: np.array(json.dumps(document)) for name, document in documents.items()}
         for name, build in (("current", self._current), ("next", self._next)):
             if build is not None:
-                state |= build.blueprint.to_arrays(name)
-        return state
+                state |= {f"{name}.{key}": array for key, array in build.blueprint.to_arrays().items()}
+        return state | self._context.snapshot()
 
     def restore(self, state: Snapshot) -> None:
         """Become what `snapshot` saw: the same records then get the same results, bit for bit on one device.
 
-        Raises StateError when the snapshot is of another model, configuration or number of features.
+        Raises StateError when the snapshot is of another detector: what differs, joined by "; ".
         """
-        found = str(state["identity"])
-        if found != self._identity():
-            raise StateError(f"the snapshot is of another detector ({found}), this one is {self._identity()}")
-        self._stepped, self._alerts, self._settled = state["counters"].tolist()
-        self._threshold.log_factor = float(state["log_factor"])
-        self._context.restore(state)
+        check_identity(json.loads(str(state["identity"])), self.identity)
+        self._become(state)
+
+    def _become(self, state: Snapshot) -> None:
+        self._begin_log()
+        counters = json.loads(str(state["counters"]))
+        self._context.restore(state, counters)
         self._current, self._next = (
-            self._build(Blueprint.from_arrays(state, name, self._context.sketch)) if f"{name}.rows" in state else None
+            self._build(Blueprint.from_arrays(under(state, name), self._context.sketch)) if counters[name] else None
             for name in ("current", "next")
         )
+        self._count(counters)
+
+    def _counters(self) -> dict[str, Any]:
+        numbers = {name: getattr(self, name) for name in COUNTERS}
+        factor = {"log_factor": self._threshold.log_factor}
+        generations = {
+            name: 0 if build is None else build.blueprint.number
+            for name, build in (("current", self._current), ("next", self._next))
+        }
+        return {**numbers, **factor, **generations, **self._context.counters()}
+
+    def _count(self, counters: Mapping[str, Any]) -> None:
+        """Take what `_counters` gave, less the generations."""
+        for name in COUNTERS:
+            setattr(self, name, counters[name])
+        self._threshold.log_factor = counters["log_factor"]
         self._window = None
 
-    def _identity(self) -> str:
-        settings = " ".join(f"{f.name}={getattr(self.config, f.name)}" for f in fields(self.config))
-        return f"model={self.model.name} features={self.n_features} categorical={self.categorical} {settings}"
+    def _begin_log(self) -> None:
+        """From now on the log is one that has nothing yet."""
+        self._identity_log, self._counters_log, self._generations_log = Document(), Document(), GenerationLog()
 
     def _checked(self, rows: Float) -> Float:
         rows = np.asarray(rows, dtype=np.float64)

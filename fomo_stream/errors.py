@@ -46,6 +46,10 @@ class RecordError(FomoError, ValueError):
 
 
 class StateError(FomoError):
-    """A snapshot does not fit the detector that is asked to restore it."""
+    """What was written of a detector's state does not fit the one that is asked to restore it, or is damaged."""
 
     exit_code = 6
+
+
+class DamagedStateError(StateError):
+    """Part of what was written is missing or unreadable."""

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from safetensors.numpy import load, save
 
 from fomo_stream.categories import Frequencies
+from fomo_stream.changelog import Document, Entries, Survivors
+from fomo_stream.encoded import flatten, unflatten
+from fomo_stream.errors import DamagedStateError
 from fomo_stream.model import ContextCache, ZeroShotModel, cross_scores, encode_rows, logits_of, row_keys
 from fomo_stream.quantiles import Knots, QuantileSketch
 from fomo_stream.trimming import is_consistent, trimmed
@@ -46,26 +51,32 @@ class Blueprint:
 
     ARRAYS = ("numbers", "rows", "confirmed", "outliers", "sample", "recent_numbers", "recent")
 
-    def to_arrays(self, prefix: str) -> Snapshot:
+    def to_arrays(self) -> Snapshot:
         """Named arrays, for a snapshot."""
         return {
-            f"{prefix}.counters": np.array([self.number, self.takes_effect, self.seed]),
-            f"{prefix}.categorical": np.array(self.categorical, dtype=np.int64),
-            f"{prefix}.trim": np.array(self.trim),
-            **{f"{prefix}.{name}": getattr(self, name) for name in self.ARRAYS},
-            **{f"{prefix}.sketch.{name}": array for name, array in self.sketch.snapshot().items()},
+            "counters": np.array([self.number, self.takes_effect, self.seed]),
+            "categorical": np.array(self.categorical, dtype=np.int64),
+            "trim": np.array(self.trim),
+            **{name: getattr(self, name) for name in self.ARRAYS},
+            **{f"sketch.{name}": array for name, array in self.sketch.snapshot().items()},
         }
 
     @classmethod
-    def from_arrays(cls, arrays: Snapshot, prefix: str, like: QuantileSketch) -> Blueprint:
+    def from_arrays(cls, found: Snapshot, like: QuantileSketch) -> Blueprint:
         """What `to_arrays` wrote; `like` has the settings of the sketch."""
-        found = under(arrays, prefix)
         number, takes_effect, seed = (int(v) for v in found["counters"])
         sketch = QuantileSketch(like.n_features, like.half_life, like.size, like.chunk)
         sketch.restore(under(found, "sketch"))
         rest = {name: np.array(found[name]) for name in cls.ARRAYS}
         categorical, trim = tuple(found["categorical"].tolist()), float(found["trim"])
         return cls(number, takes_effect, seed, categorical, trim, sketch=sketch, **rest)
+
+    def equals(self, other: Blueprint) -> bool:
+        """Whether both make the same generation, bit for bit."""
+        if (self.number, self.takes_effect) != (other.number, other.takes_effect):
+            return False
+        pairs = zip(self.to_arrays().values(), other.to_arrays().values(), strict=True)
+        return all(a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in pairs)
 
 
 @dataclass(frozen=True)
@@ -103,6 +114,28 @@ class Generation:
         if cross is not None:  # sample and recent records are the context: leave-one-out flatters, cross-scores do not
             sample = recent = np.maximum(recent, cross)
         return replace(generation, sample=np.sort(sample), recent=recent)
+
+    def to_arrays(self) -> Snapshot:
+        """Named arrays of all that is not in the blueprint."""
+        arrays = {
+            "number": np.array(self.number),
+            "numbers": self.numbers,
+            "sample": self.sample,
+            "recent": self.recent,
+        }
+        return arrays | flatten(self.cache, "cache") | flatten(self.outliers, "outliers")
+
+    @classmethod
+    def from_arrays(cls, arrays: Snapshot, blueprint: Blueprint, device: torch.device) -> Generation | None:
+        """What `to_arrays` wrote; None if that was another generation than the blueprint's."""
+        if int(arrays["number"]) != blueprint.number:
+            return None
+        frequencies = Frequencies.fit(blueprint.rows, blueprint.categorical)
+        cache = unflatten(ContextCache, arrays, "cache", device)
+        has_outliers = "outliers.n_rows" in arrays
+        outliers = unflatten(ContextCache, arrays, "outliers", device) if has_outliers else None
+        numbers, sample, recent = (np.array(arrays[name]) for name in ("numbers", "sample", "recent"))
+        return cls(blueprint.number, numbers, frequencies, cache, outliers, sample, recent)
 
     def logits(self, model: ZeroShotModel, rows: Float) -> Float:
         """Logits (q,) of new rows (q, d)."""
@@ -147,17 +180,26 @@ Result = TypeVar("Result")
 
 
 class Deferred(Generic[Result]):
-    """Something costly to be made: in an executor at once, or in the thread that first asks for it."""
+    """Something costly to be made: in an executor at once, or in the thread that first asks for it.
 
-    def __init__(self, make: Callable[[], Result], executor: Executor | None) -> None:
+    made: what it is, if that is known already.
+    """
+
+    def __init__(self, make: Callable[[], Result], executor: Executor | None, made: Result | None = None) -> None:
         self._make = make
-        self._made: list[Result] = []
-        self._future: Future[Result] | None = executor.submit(make) if executor is not None else None
+        self._made: list[Result] = [] if made is None else [made]
+        is_needed = executor is not None and made is None
+        self._future: Future[Result] | None = executor.submit(make) if executor is not None and is_needed else None
 
     @property
     def done(self) -> bool:
         """Whether `result` returns without waiting for another thread."""
         return self._future is None or self._future.done()
+
+    @property
+    def is_made(self) -> bool:
+        """Whether `result` costs nothing."""
+        return bool(self._made) or (self._future is not None and self._future.done())
 
     def result(self) -> Result:
         """What was made; waits if need be."""
@@ -167,11 +209,61 @@ class Deferred(Generic[Result]):
 
 
 class Build(Deferred[Generation]):
-    """A generation in the making."""
+    """A generation in the making; made: what has come of it, if that is known already."""
 
-    def __init__(self, model: ZeroShotModel, blueprint: Blueprint, executor: Executor | None) -> None:
+    def __init__(
+        self, model: ZeroShotModel, blueprint: Blueprint, executor: Executor | None, made: Generation | None = None
+    ) -> None:
         self.blueprint = blueprint
-        super().__init__(partial(Generation.build, model, blueprint), executor)
+        super().__init__(partial(Generation.build, model, blueprint), executor, made)
+
+
+class GenerationLog:
+    """The current and the next generation as documents of a log, by the parity of their numbers.
+
+    A blueprint is written once, when it is made, and what has come of it once it is there. So the next generation
+    becoming the current one rewrites nothing, and whoever reads the log need not encode what was encoded before.
+    """
+
+    def __init__(self) -> None:
+        self._blueprints, self._made = (Document(), Document()), (Document(), Document())
+        self._numbers, self._made_numbers = [0, 0], [0, 0]  # of the generations in the log
+
+    def changes(self, name: str, builds: Iterable[Build | None]) -> Entries:
+        """Entries of what the log has not."""
+        entries: Entries = {}
+        for build in (build for build in builds if build is not None):
+            number, parity = build.blueprint.number, build.blueprint.number % 2
+            if self._numbers[parity] != number:
+                entries |= self._blueprints[parity].changes(f"{name}/{parity}", save(build.blueprint.to_arrays()))
+                self._numbers[parity] = number
+            if self._made_numbers[parity] != number and build.is_made:
+                made = save(build.result().to_arrays())
+                entries |= self._made[parity].changes(f"{name}/{parity}/encoded", made)
+                self._made_numbers[parity] = number
+        return entries
+
+    def recover(
+        self, entries: Survivors, name: str, number: int, like: QuantileSketch, device: torch.device
+    ) -> tuple[Blueprint, Generation | None]:
+        """The blueprint of this generation, and what has come of it if the log has that.
+
+        `like` has the settings of the sketch. Raises StateError without a blueprint.
+        """
+        parity = number % 2
+        blueprint = Blueprint.from_arrays(load(self._blueprints[parity].recover(entries, f"{name}/{parity}")), like)
+        if blueprint.number != number:
+            raise DamagedStateError(f"the state is damaged: it has generation {blueprint.number} in place of {number}")
+        self._numbers[parity] = number
+        made = None
+        if f"{name}/{parity}/encoded/0" in entries:
+            arrays = load(self._made[parity].recover(entries, f"{name}/{parity}/encoded"))
+            try:
+                made = Generation.from_arrays(arrays, blueprint, device)
+            except KeyError as error:
+                raise DamagedStateError(f"the state is damaged: generation {number} lacks {error}") from None
+            self._made_numbers[parity] = int(arrays["number"])
+        return blueprint, made
 
 
 class Trial(Deferred[bool]):

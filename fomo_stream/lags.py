@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import struct
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from copy import copy
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.errors import SchemaError, StateError
+from fomo_stream.changelog import Document, Entries, Survivors
+from fomo_stream.errors import DamagedStateError, SchemaError, StateError
+from fomo_stream.identity import check_same
 
 Float = NDArray[np.float64]
 Key = bytes | str | None  # None: the series of all that has no key
@@ -20,6 +24,8 @@ Key = bytes | str | None  # None: the series of all that has no key
 MOST_LAGS = 100
 MOST_COLUMNS = 1000  # of a row with its past
 DIGEST_BYTES = 16
+SERIES = "series/"  # before a digest: the key of an entry of the log
+ORDER = struct.Struct("<q")  # at the start of its value: places the series' last use among the others'
 
 
 class Shingler:
@@ -45,7 +51,9 @@ class Shingler:
         self.lags = lags
         self.n_features = n_features
         self.max_keys = max_keys
-        self._series: OrderedDict[bytes, Float] = OrderedDict()  # last rows (lags, d), oldest first; NaN: none yet
+        self._series: OrderedDict[bytes, _Past] = OrderedDict()  # the one that was used last comes last
+        self._uses = 0
+        self._begin_log()
         if lags and self.width > MOST_COLUMNS:
             raise SchemaError(
                 f"{n_features} features with {lags} earlier values of each make {self.width} columns, at most "
@@ -94,31 +102,43 @@ class Shingler:
         """What `rows` would return, without remembering the rows."""
         twin = copy(self)
         twin._series = self._series.copy()
+        twin._begin_log()
         return twin.rows(values, keys)
 
     def widen(self, n_features: int) -> None:
         """From now on rows have further features at their end, which no row so far had."""
         more = n_features - self.n_features
         self._series = OrderedDict(
-            (key, np.pad(rows, ((0, 0), (0, more)), constant_values=np.nan)) for key, rows in self._series.items()
+            (digest, _Past(past.used, np.pad(past.rows, ((0, 0), (0, more)), constant_values=np.nan)))
+            for digest, past in self._series.items()
         )
+        self._changed.update(self._series)
         self.n_features = n_features
 
     def _take(self, key: Key) -> Float:
-        history = self._series.pop(_digest(key), None)
-        return np.full((self.lags, self.n_features), np.nan) if history is None else history
+        past = self._series.pop(_digest(key), None)
+        return np.full((self.lags, self.n_features), np.nan) if past is None else past.rows
 
-    def _put(self, key: Key, history: Float) -> None:
-        self._series[_digest(key)] = history
-        if len(self._series) > self.max_keys:
-            self._series.popitem(last=False)
+    def _put(self, key: Key, rows: Float) -> None:
+        digest = _digest(key)
+        self._uses += 1
+        self._series[digest] = _Past(self._uses, rows)
+        self._changed.add(digest)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Keep the `max_keys` series that were used last."""
+        while len(self._series) > self.max_keys:
+            digest, _ = self._series.popitem(last=False)
+            # what the log never had need not be deleted there: so no more is kept in mind, however many come and go
+            (self._changed.add if digest in self._logged else self._changed.discard)(digest)
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
         """The state, as arrays that `restore` takes back: series in the order in which they were last seen."""
         shape = (len(self._series), self.lags, self.n_features)
         return {
             "keys": np.frombuffer(b"".join(self._series), dtype=np.uint8).reshape(-1, DIGEST_BYTES),
-            "histories": np.array(list(self._series.values())).reshape(shape),
+            "histories": np.array([past.rows for past in self._series.values()]).reshape(shape),
         }
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
@@ -129,7 +149,75 @@ class Shingler:
                 f"the snapshot is of rows with {histories.shape[1]} lags and {histories.shape[2]} features, "
                 f"not of {self.lags} and {self.n_features}"
             )
-        self._series = OrderedDict((key.tobytes(), np.array(rows)) for key, rows in zip(keys, histories, strict=True))
+        self._uses = len(keys)
+        self._series = OrderedDict(
+            (key.tobytes(), _Past(used, np.array(rows)))
+            for used, (key, rows) in enumerate(zip(keys, histories, strict=True))
+        )
+        self._begin_log()
+
+    # -- log -----------------------------------------------------------------------------------------------------
+
+    def changes(self) -> Entries:
+        """Entries of the series that came, went on or were forgotten since the last call; at first of all."""
+        entries = self._identity_log.changes("identity", json.dumps(self._shape).encode())
+        for digest in self._changed:
+            past = self._series.get(digest)
+            entries[SERIES + digest.hex()] = None if past is None else ORDER.pack(past.used) + past.rows.tobytes()
+            (self._logged.discard if past is None else self._logged.add)(digest)
+        self._changed.clear()
+        return entries
+
+    def recover(self, entries: Survivors) -> None:
+        """Become what the entries say: what came before is forgotten.
+
+        Raises StateError when they are of other lags or features, or damaged; the shingler is then of no use.
+        """
+        self._begin_log()
+        check_same(json.loads(self._identity_log.recover(entries, "identity")), self._shape, self._shape)
+        series = {}
+        for key, value in entries.items():
+            if key.startswith(SERIES):
+                series[_digest_in(key)] = self._read(key, value)
+        self._series = OrderedDict(sorted(series.items(), key=lambda item: item[1].used))
+        self._uses = max((past.used for past in series.values()), default=0)
+        self._changed.clear()
+        self._logged.update(series)
+        self._forget()
+
+    @property
+    def _shape(self) -> dict[str, int]:
+        return {"lags": self.lags, "features": self.n_features}
+
+    def _begin_log(self) -> None:
+        """From now on the log is one that has nothing yet."""
+        self._identity_log = Document()
+        self._changed: set[bytes] = set(self._series)  # digests whose entries are not what they should be
+        self._logged: set[bytes] = set()  # digests that have entries
+
+    def _read(self, key: str, value: bytes) -> _Past:
+        n = self.lags * self.n_features
+        if len(value) != ORDER.size + 8 * n:
+            raise StateError(f"the state does not fit: {key} has {len(value)} bytes, not {ORDER.size + 8 * n}")
+        rows = np.frombuffer(value, np.float64, offset=ORDER.size).reshape(self.lags, self.n_features)
+        return _Past(ORDER.unpack_from(value)[0], rows)
+
+
+class _Past(NamedTuple):
+    """What is remembered of a series."""
+
+    used: int  # the higher, the later
+    rows: Float  # (lags, d), the last ones, oldest first; NaN: none yet
+
+
+def _digest_in(key: str) -> bytes:
+    try:
+        digest = bytes.fromhex(key.removeprefix(SERIES))
+    except ValueError:
+        digest = b""
+    if len(digest) != DIGEST_BYTES:
+        raise DamagedStateError(f"the state is damaged: {key} is the key of no series")
+    return digest
 
 
 def _digest(key: Key) -> bytes:

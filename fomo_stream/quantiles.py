@@ -14,8 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fomo_stream.changelog import Entries, Survivors, Table
+
 N_KNOTS = 1000
 SKETCH_SIZE = 1024  # points a feature
+ROW_BLOCK = 16  # waiting rows to an entry of the log
 BENDING = 20.0  # what a point that lies off a straight line by some weight counts for, as against a gap of that weight
 MOST_HALVINGS = 300  # of a weight in one merge
 UNDERFLOW = 1e-200  # rows
@@ -215,42 +218,51 @@ class QuantileSketch:
         if self.size < 2 or self.chunk < 1 or not self.half_life > 0:
             raise ValueError(f"a sketch needs size >= 2, chunk >= 1 and half_life > 0, got {self}")
         shape = (self.n_features, self.size)
-        self._values: Float = np.full(shape, np.inf)
-        self._below: Float = np.zeros(shape)
-        self._upto: Float = np.zeros(shape)
-        self._moments: Float = np.zeros((self.n_features, 3))
-        self._buffer: Float = np.full((self.chunk, self.n_features), np.nan)
-        self._waiting = 0  # rows in the buffer
+        self._points = Table(
+            1,
+            values=np.full(shape, np.inf),
+            below=np.zeros(shape),
+            upto=np.zeros(shape),
+            moments=np.zeros((self.n_features, 3)),
+        )
+        self._buffer = Table(ROW_BLOCK, buffer=np.full((self.chunk, self.n_features), np.nan))
+        self.waiting = 0  # rows in the buffer
 
     def update(self, rows: Float) -> None:
         """Learn rows (n_rows, n_features), raw units, NaN allowed. Splitting the rows over calls changes nothing."""
         while len(rows):
-            part = rows[: self.chunk - self._waiting]
-            self._buffer[self._waiting : self._waiting + len(part)] = part
-            self._waiting += len(part)
+            part = rows[: self.chunk - self.waiting]
+            self._buffer.put(np.arange(self.waiting, self.waiting + len(part)), buffer=part)
+            self.waiting += len(part)
             rows = rows[len(part) :]
-            if self._waiting == self.chunk:
-                curves, self._moments = self._merged(self.size)
-                for j, curve in enumerate(curves):
-                    n = len(curve.values)
-                    self._values[j, :n], self._below[j, :n], self._upto[j, :n] = curve
-                    self._values[j, n:] = np.inf
-                self._waiting = 0
+            if self.waiting == self.chunk:
+                self._merge()
+                self.waiting = 0
+
+    def _merge(self) -> None:
+        curves, moments = self._merged(self.size)
+        points = self._points.snapshot()
+        for j, curve in enumerate(curves):
+            n = len(curve.values)
+            points["values"][j, :n], points["below"][j, :n], points["upto"][j, :n] = curve
+            points["values"][j, n:] = np.inf
+        self._points.restore({**points, "moments": moments})
 
     def _merged(self, size: int) -> tuple[list[_Curve], Float]:
         """At most `size` points of each feature, and its moments, with all rows, as of the last of them."""
-        rows = np.ascontiguousarray(self._buffer[: self._waiting].T)
+        rows = np.ascontiguousarray(self._buffer["buffer"][: self.waiting].T)
         known = np.isfinite(rows)
-        ages = np.arange(self._waiting + 1)[::-1]
+        ages = np.arange(self.waiting + 1)[::-1]
+        before = self._points
         faded = np.exp2(-np.minimum(ages / self.half_life, MOST_HALVINGS))
         fresh = faded[1:]
         # so little weight no longer decays, or it would be lost to underflow
-        fades = np.where(self._moments[:, 0] * faded[0] > UNDERFLOW, faded[0], 1.0)
-        moments = self._moments * np.stack([fades, np.ones_like(fades), fades], axis=1)
+        fades = np.where(before["moments"][:, 0] * faded[0] > UNDERFLOW, faded[0], 1.0)
+        moments = before["moments"] * np.stack([fades, np.ones_like(fades), fades], axis=1)
         curves = []
         for j, (row, mask, fade) in enumerate(zip(rows, known, fades.tolist(), strict=True)):
-            n = int(np.searchsorted(self._values[j], np.inf))
-            curve = _Curve(self._values[j, :n], self._below[j, :n] * fade, self._upto[j, :n] * fade)
+            n = int(np.searchsorted(before["values"][j], np.inf))
+            curve = _Curve(before["values"][j, :n], before["below"][j, :n] * fade, before["upto"][j, :n] * fade)
             if mask.any():
                 moments[j] = _moments_with(moments[j], row[mask], fresh[mask])
                 curve = _with_rows(curve, row[mask], fresh[mask])
@@ -280,17 +292,20 @@ class QuantileSketch:
         values, below, upto: (n_features, size), values padded with inf; moments: (n_features, 3); buffer: (chunk,
         n_features), of which the first rows count; waiting: (), how many.
         """
-        state = {
-            "values": self._values,
-            "below": self._below,
-            "upto": self._upto,
-            "moments": self._moments,
-            "buffer": self._buffer,
-        }
-        return {name: array.copy() for name, array in state.items()} | {"waiting": np.array(self._waiting)}
+        return {**self._points.snapshot(), **self._buffer.snapshot(), "waiting": np.array(self.waiting)}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
         """Become what `snapshot` saw."""
-        self._values, self._below, self._upto = (state[name].copy() for name in ("values", "below", "upto"))
-        self._moments, self._buffer = state["moments"].copy(), state["buffer"].copy()
-        self._waiting = int(state["waiting"])
+        self._points.restore(state)
+        self._buffer.restore(state)
+        self.waiting = int(state["waiting"])
+
+    def changes(self, name: str) -> Entries:
+        """Entries of what was written since the last call, at first of everything; not the number of rows waiting."""
+        return {**self._points.changes(f"{name}/points"), **self._buffer.changes(f"{name}/waiting")}
+
+    def recover(self, entries: Survivors, name: str, waiting: int) -> None:
+        """Become what the entries say, with so many rows waiting. Raises StateError when they do not fit."""
+        self._points.recover(entries, f"{name}/points")
+        self._buffer.recover(entries, f"{name}/waiting")
+        self.waiting = waiting

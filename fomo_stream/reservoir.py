@@ -7,8 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fomo_stream.changelog import Entries, Survivors, Table
+
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
+
+EMPTY = -1  # number of no record
+BLOCK_BYTES = 1024  # of rows, about: slots are written in no order, and a block with every one of its rows
 
 
 def _mix(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -37,23 +42,30 @@ class Reservoir:
         self.capacity = capacity
         self.horizon = horizon
         self.seed = seed
-        self._rows: Float = np.zeros((capacity, n_features))
-        self._numbers: Int = np.zeros(capacity, dtype=np.int64)
-        self._taken = np.zeros(capacity, dtype=bool)
+        self._slots = Table(
+            max(1, BLOCK_BYTES // (8 * n_features)),
+            rows=np.zeros((capacity, n_features)),
+            numbers=np.full(capacity, EMPTY, dtype=np.int64),
+        )
 
     def __len__(self) -> int:
-        return int(self._taken.sum())
+        return int(np.count_nonzero(self._taken))
 
     @property
     def numbers(self) -> Int:
         """Record numbers (len(self),) of the rows, ascending."""
-        return np.sort(self._numbers[self._taken])
+        return np.sort(self._slots["numbers"][self._taken])
 
     @property
     def rows(self) -> Float:
         """A copy of the rows (len(self), n_features), by record number."""
         slots = np.flatnonzero(self._taken)
-        return self._rows[slots[np.argsort(self._numbers[slots])]]
+        return self._slots["rows"][slots[np.argsort(self._slots["numbers"][slots])]]
+
+    @property
+    def _taken(self) -> NDArray[np.bool_]:
+        taken: NDArray[np.bool_] = self._slots["numbers"] != EMPTY
+        return taken
 
     def _priority(self, numbers: Int) -> Float:
         offset = np.uint64((self.seed * 0x632BE59BD9B4E019) % 2**64)
@@ -66,25 +78,26 @@ class Reservoir:
 
         Returns the slots (m,), m <= n, that now hold another row than before.
         """
-        new = ~np.isin(numbers, self._numbers[self._taken])
+        held = np.flatnonzero(self._taken)
+        present = self._slots["numbers"][held]
+        new = ~np.isin(numbers, present)
         numbers, rows = numbers[new], rows[new]
         if not len(numbers):
             return np.zeros(0, dtype=np.int64)
-        held = np.flatnonzero(self._taken)
-        everything = np.concatenate([self._numbers[held], numbers])
+        everything = np.concatenate([present, numbers])
         excess = max(0, len(everything) - self.capacity)
         leaving = np.zeros(len(everything), dtype=bool)
         leaving[np.argsort(self._priority(everything), kind="stable")[:excess]] = True
-        self._taken[held[leaving[: len(held)]]] = False
+        self._slots.put(held[leaving[: len(held)]], numbers=EMPTY)
         entering = ~leaving[len(held) :]
         slots = np.flatnonzero(~self._taken)[: int(entering.sum())]
-        self._rows[slots], self._numbers[slots], self._taken[slots] = rows[entering], numbers[entering], True
+        self._slots.put(slots, rows=rows[entering], numbers=numbers[entering])
         return slots
 
     def discard(self, numbers: Int) -> Int:
         """Take the rows of these records out; returns the slots (m,) that were emptied."""
-        slots = np.flatnonzero(self._taken & np.isin(self._numbers, numbers))
-        self._taken[slots] = False
+        slots = np.flatnonzero(self._taken & np.isin(self._slots["numbers"], numbers))
+        self._slots.put(slots, numbers=EMPTY)
         return slots
 
     def make_room(self, share: float, before: int) -> None:
@@ -96,11 +109,17 @@ class Reservoir:
     def snapshot(self) -> dict[str, NDArray[Any]]:
         """The state, as arrays that `restore` takes back."""
         slots = np.flatnonzero(self._taken)
-        return {"rows": self._rows[slots], "slots": slots, "numbers": self._numbers[slots]}
+        return {"rows": self._slots["rows"][slots], "slots": slots, "numbers": self._slots["numbers"][slots]}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
         """Become what `snapshot` saw."""
-        self._taken[:] = False
-        self._taken[state["slots"]] = True
-        self._rows[state["slots"]] = state["rows"]
-        self._numbers[state["slots"]] = state["numbers"]
+        self._slots.put(np.arange(self.capacity), numbers=EMPTY)
+        self._slots.put(state["slots"], rows=state["rows"], numbers=state["numbers"])
+
+    def changes(self, name: str) -> Entries:
+        """Entries of the slots that were written since the last call; at first of all."""
+        return self._slots.changes(name)
+
+    def recover(self, entries: Survivors, name: str) -> None:
+        """Become what the entries say. Raises StateError when they do not fit."""
+        self._slots.recover(entries, name)

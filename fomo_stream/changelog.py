@@ -1,0 +1,139 @@
+"""State as entries of a compacted log: of each key the last value counts, and None deletes.
+
+Whoever has state hands out what has changed since it was last asked (`changes`) and becomes again what the entries
+that survive compaction say (`recover`). So a commit costs what has changed, and not what there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fomo_stream.errors import DamagedStateError, StateError
+
+Entries = dict[str, bytes | None]  # what to append
+Survivors = Mapping[str, bytes]  # what is left of all that was appended
+Arrays = dict[str, NDArray[Any]]
+
+PART_BYTES = 256 * 1024
+DIGEST_BYTES, COUNT_BYTES = 16, 4  # at the start of a document
+HEAD_BYTES = DIGEST_BYTES + COUNT_BYTES
+
+
+def value_of(entries: Survivors, key: str) -> bytes:
+    """The value of `key`. Raises StateError when it is not there."""
+    try:
+        return entries[key]
+    except KeyError:
+        raise DamagedStateError(f"the state is incomplete: it lacks {key}") from None
+
+
+class Table:
+    """Arrays that share their first axis, the slots, and know which of their blocks of `block` slots were written.
+
+    An entry is a block: the bytes of its slots of every column, in the order of the columns. Read columns by name;
+    write with `put`.
+
+    >>> table = Table(2, number=np.arange(5), weight=np.zeros(5))
+    >>> sorted(table.changes("t")), table.changes("t")
+    (['t/0', 't/1', 't/2'], {})
+    >>> table.put(np.array([3]), weight=7.0)
+    >>> list(table.changes("t")), table["weight"].tolist()
+    (['t/1'], [0.0, 0.0, 0.0, 7.0, 0.0])
+    """
+
+    def __init__(self, block: int, **columns: NDArray[Any]) -> None:
+        self.size = len(next(iter(columns.values())))
+        self._block = block
+        n_blocks = -(-self.size // block)
+        self._whole: Arrays = {}  # columns (n_blocks * block, ...), so that all blocks are as long
+        self._columns: Arrays = {}  # (size, ...), views of them that cannot be written
+        for name, column in columns.items():
+            self._whole[name] = np.zeros((n_blocks * block, *column.shape[1:]), column.dtype)
+            self._whole[name][: self.size] = column
+            self._columns[name] = self._whole[name][: self.size]
+            self._columns[name].flags.writeable = False
+        self._written = np.ones(n_blocks, dtype=bool)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self._columns[name]
+
+    def put(self, slots: NDArray[np.int64], **values: Any) -> None:
+        """Write values (len(slots), ...) into these slots, column by column."""
+        for name, value in values.items():
+            self._whole[name][slots] = value
+        self._written[slots // self._block] = True
+
+    def snapshot(self) -> Arrays:
+        """A copy of every column."""
+        return {name: column.copy() for name, column in self._columns.items()}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Become what `snapshot` saw."""
+        self.put(np.arange(self.size), **{name: state[name] for name in self._columns})
+
+    def changes(self, name: str) -> Entries:
+        """The blocks that were written since the last call; at first all."""
+        numbers = np.flatnonzero(self._written).tolist()
+        self._written[:] = False
+        spans = ((i, slice(i * self._block, (i + 1) * self._block)) for i in numbers)
+        return {f"{name}/{i}": b"".join([column[at].tobytes() for column in self._whole.values()]) for i, at in spans}
+
+    def recover(self, entries: Survivors, name: str) -> None:
+        """Become what the entries say. Raises StateError unless each block is there, as long as it has to be."""
+        values = [value_of(entries, f"{name}/{i}") for i in range(len(self._written))]
+        columns = [whole.reshape(len(values), -1).view(np.uint8) for whole in self._whole.values()]  # a block a row
+        widths = [column.shape[1] for column in columns]
+        for i, value in enumerate(values):
+            if len(value) != sum(widths):
+                raise StateError(f"the state does not fit: {name}/{i} has {len(value)} bytes, not {sum(widths)}")
+        rows = np.frombuffer(b"".join(values), dtype=np.uint8).reshape(len(values), -1)
+        for column, part in zip(columns, np.split(rows, np.cumsum(widths)[:-1], axis=1), strict=True):
+            column[...] = part
+        self._written[:] = False
+
+
+class Document:
+    """Bytes that are written whole, in parts of at most PART_BYTES, unless they are what the log has.
+
+    They begin with a digest of all that follows and the number of parts, so that parts which do not belong together
+    are noticed.
+    """
+
+    def __init__(self) -> None:
+        self._parts = 0  # in the log
+        self._digest = b""  # likewise
+
+    def changes(self, name: str, data: bytes) -> Entries:
+        """The parts to write, and old ones to delete; nothing if the log has this very document."""
+        n = -(-(HEAD_BYTES + len(data)) // PART_BYTES)
+        count = n.to_bytes(COUNT_BYTES, "little")
+        digest = _digest(count, data)
+        if digest == self._digest:
+            return {}
+        data = digest + count + data
+        entries: Entries = {f"{name}/{i}": data[i * PART_BYTES : (i + 1) * PART_BYTES] for i in range(n)}
+        entries |= {f"{name}/{i}": None for i in range(n, self._parts)}
+        self._parts, self._digest = n, digest
+        return entries
+
+    def recover(self, entries: Survivors, name: str) -> bytes:
+        """The document. Raises StateError when a part is missing or altered."""
+        first = value_of(entries, f"{name}/0")
+        digest, count, start = first[:DIGEST_BYTES], first[DIGEST_BYTES:HEAD_BYTES], first[HEAD_BYTES:]
+        n = int.from_bytes(count, "little")
+        data = b"".join([start, *(value_of(entries, f"{name}/{i}") for i in range(1, n))])
+        if digest != _digest(count, data):
+            raise DamagedStateError(f"the state is damaged: {name} does not match its digest")
+        self._parts, self._digest = n, digest
+        return data
+
+
+def _digest(count: bytes, data: bytes) -> bytes:
+    hashed = blake2b(count, digest_size=DIGEST_BYTES)
+    hashed.update(data)
+    return hashed.digest()
