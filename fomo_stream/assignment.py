@@ -19,30 +19,63 @@ log = logging.getLogger(__name__)
 WATERMARK_TIMEOUT_S = 1.0
 
 
+Place = tuple[str, int]  # topic and partition
+
+
 class Assignment:
-    """The partitions of a consumer that has subscribed to `topic`; feedback: the topic that rides along, if any."""
+    """The partitions of a consumer that has subscribed to `topic`; feedback: the topic that rides along, if any.
+
+    A partition that was taken is not read before it is said where from.
+    """
 
     def __init__(self, consumer: Consumer, topic: str, feedback: str | None) -> None:
         self._consumer = consumer
-        self._topic = topic
-        self._feedback = feedback
-        self.paused: set[tuple[str, int]] = set()  # topic and partition
+        self._topics = (topic,) if feedback is None else (topic, feedback)
+        self._held: set[Place] = set()  # not to be read yet
+        self._starts: dict[Place, int] = {}  # where to read from, of those for which the client does not know yet
+        self._lost: set[Place] = set()  # that the client has given up reading
+        self.paused: set[Place] = set()
 
     def take(self, numbers: Iterable[int]) -> None:
-        """In the callback that assigns these input partitions: read them, with their feedback, from where the group is.
+        """In the callback that assigns these input partitions: have them, with their feedback, but read nothing yet.
 
         A feedback partition that does not exist yet is read once it does.
         """
-        if self._feedback is not None:  # else the client does it
-            self._consumer.incremental_assign(self._with_feedback(numbers))
+        places = self._places(numbers)
+        partitions = [TopicPartition(*place, OFFSET_BEGINNING) for place in places]
+        self._consumer.incremental_assign(partitions)
+        self._consumer.pause(partitions)
+        self.paused |= places
+        self._held |= places
 
     def give_up(self, numbers: Iterable[int]) -> None:
         """In the callback that revokes these input partitions: stop reading them and their feedback."""
-        if self._feedback is not None:
-            self._consumer.incremental_unassign(self._with_feedback(numbers))
+        places = self._places(numbers)
+        self.hold(numbers)
+        self._held -= places
+        self._lost -= places
+        self.pause({place for place in self.paused if place not in places})  # or they came back paused
+        self._consumer.incremental_unassign([TopicPartition(*place) for place in places])
 
-    def pause(self, wanted: set[tuple[str, int]]) -> None:
-        """Read everything but these partitions."""
+    def hold(self, numbers: Iterable[int]) -> None:
+        """Do not read these input partitions and their feedback until it is said again where from."""
+        places = self._places(numbers)
+        self._held |= places
+        for place in places:
+            self._starts.pop(place, None)
+
+    def start(self, topic: str, number: int, offset: int) -> None:
+        """Read a partition from this offset on."""
+        self._starts[topic, number] = offset
+
+    def lose(self, topic: str, number: int) -> None:
+        """The client has stopped reading a partition, as what it was to read next is not kept any more."""
+        self._lost.add((topic, number))
+
+    def pause(self, wanted: set[Place]) -> None:
+        """Read everything but these partitions, and those whose start is not known."""
+        self._seek()
+        wanted = wanted | self._held
         for change, places in (
             (self._consumer.pause, wanted - self.paused),
             (self._consumer.resume, self.paused - wanted),
@@ -51,24 +84,27 @@ class Assignment:
                 change([TopicPartition(*place) for place in places])
         self.paused = wanted
 
-    def resume(self, number: int) -> None:
-        """Forget that an input partition and its feedback are paused: the client would remember if they came back."""
-        self.pause({place for place in self.paused if place[1] != number})
-
-    def rewind(self, topic: str, numbers: Iterable[int]) -> None:
-        """Read these partitions from their beginning."""
-        for number in numbers:
+    def _seek(self) -> None:
+        for place, offset in list(self._starts.items()):
+            partition = TopicPartition(*place, offset)
             try:
-                self._consumer.seek(TopicPartition(topic, number, OFFSET_BEGINNING))
-            except KafkaException as error:  # not ours any more; whoever gets it starts at the beginning
-                log.debug(kv("seek_failed", topic=topic, partition=number, reason=error.args[0].str()))
+                self._consumer.seek(partition)
+            except KafkaException as error:
+                log.debug(kv("seek_failed", topic=place[0], partition=place[1], reason=error.args[0].str()))
+                if place not in self._lost:  # the client has not begun with it: next time
+                    continue
+                self._consumer.incremental_unassign([partition])
+                self._consumer.incremental_assign([partition])
+            self._lost.discard(place)
+            del self._starts[place]
+            self._held.discard(place)
 
     def exists(self, number: int, offset: int) -> bool:
         """Whether an input partition reaches beyond an offset; yes when the broker does not say."""
         for cached in (True, False):  # what the last fetch has told is enough for nearly all
             try:
                 marks = self._consumer.get_watermark_offsets(
-                    TopicPartition(self._topic, number), timeout=WATERMARK_TIMEOUT_S, cached=cached
+                    TopicPartition(self._topics[0], number), timeout=WATERMARK_TIMEOUT_S, cached=cached
                 )
             except KafkaException:
                 marks = None
@@ -76,5 +112,5 @@ class Assignment:
                 return True
         return marks is None
 
-    def _with_feedback(self, numbers: Iterable[int]) -> list[TopicPartition]:
-        return [TopicPartition(topic, number) for number in numbers for topic in (self._topic, self._feedback)]
+    def _places(self, numbers: Iterable[int]) -> set[Place]:
+        return {(topic, number) for number in numbers for topic in self._topics}

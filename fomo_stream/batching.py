@@ -51,11 +51,10 @@ class MicroBatch(Generic[Item]):
 
 
 class OffsetTracker:
-    """The offset that may be committed while outputs are acknowledged in any order.
+    """The offset that may be committed while records are finished in any order.
 
-    Offsets are opened in ascending order when a record is read, and closed when the broker has its output.
-    Everything below `committable` is closed, so committing it can lose nothing. Offsets may have gaps, as in
-    compacted topics.
+    Offsets are opened in ascending order when a record is read, and closed when it is finished. Everything below
+    `committable` is closed, so committing it can lose nothing. Offsets may have gaps, as in compacted topics.
 
     >>> tracker = OffsetTracker()
     >>> for offset in (3, 4, 7): tracker.open(offset)
@@ -68,6 +67,7 @@ class OffsetTracker:
         self._open: deque[int] = deque()
         self._closed: set[int] = set()
         self.committable: int | None = None  # next offset to read after a restart; None: nothing finished yet
+        self.last = -1  # offset opened last
 
     def __len__(self) -> int:
         """Number of records read and not yet committable."""
@@ -76,9 +76,15 @@ class OffsetTracker:
     def open(self, offset: int) -> None:
         """A record was read."""
         self._open.append(offset)
+        self.last = offset
+
+    @property
+    def ahead(self) -> frozenset[int]:
+        """What is closed although something before it is not."""
+        return frozenset(self._closed)
 
     def close(self, offset: int) -> None:
-        """The broker has everything that the record led to."""
+        """A record is finished."""
         self._closed.add(offset)
         while self._open and self._open[0] in self._closed:
             first = self._open.popleft()

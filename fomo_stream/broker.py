@@ -19,6 +19,7 @@ from fomo_stream.logs import ClientLog
 from fomo_stream.settings import COOPERATIVE, ServiceSettings
 
 LARGEST_MESSAGE_BYTES = 64 << 20
+SESSION_TIMEOUT_MS = 45_000  # librdkafka's default
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -80,40 +81,63 @@ def make_consumer(settings: ServiceSettings, **callbacks: Any) -> Consumer:
         "receive.message.max.bytes": 2 * LARGEST_MESSAGE_BYTES,
         **client_config(settings),
         "group.id": settings.group,
-        # With --start latest the group's first act is to commit where it starts (`pin_latest`); whatever has
-        # no committed offset after that is a new partition, to be read from its beginning.
-        "auto.offset.reset": "earliest",
+        "isolation.level": "read_committed",
+        # Where to read from is always given (`restore`), and when that is gone, --on-lost-offset decides.
+        "auto.offset.reset": "error",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         **callbacks,
     }
+    if settings.instance_id is not None:
+        config["group.instance.id"] = settings.instance_id
     if config.get("group.protocol") == "consumer":  # the broker assigns (KIP-848) and refuses a strategy
         del config["partition.assignment.strategy"]
     return _create(Consumer, config, "consumer")
 
 
-def make_producer(settings: ServiceSettings, **callbacks: Any) -> Producer:
-    """An idempotent producer: a retry inside it neither repeats nor reorders."""
+def make_producer(settings: ServiceSettings, transactional_id: str | None = None, **callbacks: Any) -> Producer:
+    """An idempotent producer: a retry inside it neither repeats nor reorders. transactional_id: for transactions.
+
+    A transaction that its instance does not end is aborted by the broker when the group gives its partitions to others.
+    """
     config = {
         "linger.ms": 5,
+        "retry.backoff.ms": 10,  # a transaction that begins at once has to wait for the one before to be written down
         "partitioner": "murmur2_random",  # a key goes where a Java client would send it
         "message.max.bytes": LARGEST_MESSAGE_BYTES,
-        "queue.buffering.max.kbytes": 256 << 10,
+        "queue.buffering.max.kbytes": 1 << 20,
+        "message.timeout.ms": 0,  # without transactions: as long as it takes
         **client_config(settings),
         "enable.idempotence": True,
         **callbacks,
     }
+    if transactional_id is not None:
+        config.setdefault("transaction.timeout.ms", session_timeout_ms(settings))
+        config |= {"transactional.id": transactional_id, "message.timeout.ms": config["transaction.timeout.ms"]}
     return _create(Producer, config, "producer")
 
 
+def session_timeout_ms(settings: ServiceSettings) -> int:
+    """How long the group waits for an instance that says nothing."""
+    text = settings.kafka.get("session.timeout.ms", str(SESSION_TIMEOUT_MS))
+    if not text.isdigit():
+        raise ConfigError(f"--kafka.session.timeout.ms must be a number of milliseconds, not {text!r}")
+    return int(text)
+
+
 def make_reader(settings: ServiceSettings) -> Consumer:
-    """A consumer outside the group, which commits nothing, to read a partition to its present end."""
+    """A consumer that is no member of the group and commits nothing, to read what is committed to a partition's end.
+
+    It asks for the group's offsets as well; the answer waits while a transaction that may change them is open.
+    """
     config = {
         **client_config(settings),
-        "group.id": f"{settings.group}-reader",
+        "group.id": settings.group,
+        "isolation.level": "read_committed",
         "enable.auto.commit": False,
         "enable.partition.eof": True,
         "fetch.wait.max.ms": 10,  # it wants to know the end, not to wait for more
+        "queued.max.messages.kbytes": 64 << 10,
         "auto.offset.reset": "earliest",
     }
     config.pop("group.protocol", None)

@@ -1,4 +1,4 @@
-"""The command line: `fomo-stream [run]`, `fomo-stream demo`, `fomo-stream score`.
+"""The command line: `fomo-stream [run]`, `demo`, `score` and `redrive`.
 
 Flags are built from the settings classes, so that each is described once. Heavy imports happen only once the
 flags are known to be good: `--help` and a mistyped flag answer at once.
@@ -16,13 +16,13 @@ from typing import Any, NoReturn
 from fomo_stream import __version__
 from fomo_stream.errors import ConfigError, FomoError
 from fomo_stream.logs import configure_logging, kv
-from fomo_stream.settings import DemoSettings, ScoreSettings, ServiceSettings
+from fomo_stream.settings import DemoSettings, RedriveSettings, ScoreSettings, ServiceSettings
 from fomo_stream.settings_sources import AnySettings, BaseFlags, did_you_mean, load, option
 
 log = logging.getLogger(__name__)
 
 KAFKA_FLAG = "--kafka."
-GROUP_ORDER = ("Demo", "Topics", "Broker", "Input", "Records", "Detector", "Throughput", "General")
+GROUP_ORDER = ("Demo", "Topics", "Delivery", "Broker", "Input", "Records", "Detector", "Throughput", "General")
 
 RUN_INTRO = """Score every record of a Kafka topic for outlyingness, with no labels, no training and no
 tuning.
@@ -30,10 +30,11 @@ tuning.
   fomo-stream --topic sensors --out anomalies     score a topic (the command name `run` may be left out)
   fomo-stream demo                                watch it work: embedded broker, simulated sensors
   fomo-stream score data.csv                      score a file or a pipe, without Kafka
+  fomo-stream redrive --dead-letters TOPIC        send what could not be scored back, after a fix
 
 Records are JSON objects; numbers and booleans in them are the features. Each is written to the output topic
-with its key, headers and timestamp, and a result under `fomo`. Delivery is at least once; Ctrl-C or SIGTERM
-stops cleanly."""
+with its key, headers and timestamp, and a result under `fomo`. Each is scored exactly once, whatever is
+killed meanwhile; Ctrl-C or SIGTERM stops cleanly."""
 
 DEMO_INTRO = """Watch fomo-stream score a simulated sensor stream with injected faults, live in the terminal.
 
@@ -47,6 +48,15 @@ alone.
 
   fomo-stream score data.csv > scored.csv
   cat data.jsonl | fomo-stream score - | head"""
+
+REDRIVE_INTRO = """Send dead letters back to the topics that they came from, after a fix.
+
+  fomo-stream redrive --dead-letters sensors-dead-letters --dry-run     count them by reason
+  fomo-stream redrive --dead-letters sensors-dead-letters               send all that are there now
+  fomo-stream redrive --dead-letters sensors-dead-letters --reason not_json,too_large
+
+Each goes back with its key, value, headers, timestamp and partition. It is sent once, however often this runs
+and whichever reasons are asked for; the topic keeps it. One that was cut to fit its topic cannot be sent."""
 
 EPILOG = """Each flag can also be an environment variable (--batch-size is FOMO_BATCH_SIZE) or a line in the
 TOML file given by --config (batch-size = 64). A flag wins over the environment, which wins over the file."""
@@ -167,7 +177,18 @@ def score(argv: Sequence[str]) -> int:
     return run_score(settings)
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"run": run, "demo": demo, "score": score}
+def redrive(argv: Sequence[str]) -> int:
+    """Send dead letters back."""
+    settings = parse(RedriveSettings, argv, REDRIVE_INTRO, "redrive")
+    configure_logging(settings.log_level)
+    from fomo_stream.redrive import redrive as send_back
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is not committed is undone
+    print(send_back(settings))
+    return 0
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"run": run, "demo": demo, "score": score, "redrive": redrive}
 
 
 def _split_command(arguments: list[str]) -> tuple[str, list[str]]:

@@ -17,7 +17,7 @@ from rich.text import Text
 from fomo_stream.sensors import pump_sensors
 
 if TYPE_CHECKING:
-    from fomo_stream.service import Observation
+    from fomo_stream.progress import Observation
     from fomo_stream.settings import DemoSettings
 
 USUAL_READINGS = 2000  # latest readings that say what is usual

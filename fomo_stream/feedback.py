@@ -6,17 +6,25 @@ behind: scored, or passed over. Whoever asks for the due labels decides when, an
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+import orjson
+
 from fomo_stream.batching import OffsetTracker
-from fomo_stream.errors import RecordError
+from fomo_stream.changelog import Entries, Survivors, Table
+from fomo_stream.errors import DamagedStateError, RecordError
 from fomo_stream.records import MAX_RECORD_BYTES, decode
 
 BAD_FEEDBACK = "bad_feedback"  # reason of dead letters
+BLOCK = 16  # records of the index that are written together
+DIGEST_BYTES = 16
+NO_KEY = bytes(DIGEST_BYTES)
 MOST_WAITING = 10_000  # labels of a partition held in memory; verdicts on so many make a record below 1 MB
 
 
@@ -92,32 +100,68 @@ class RecordIndex:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._records: deque[tuple[int, bytes | None]] = deque()
+        self._records: deque[tuple[int, int, bytes]] = deque()  # number, offset, digest of the key
         self._numbers: dict[int, int] = {}  # by offset
         self._offsets: dict[bytes, int] = {}  # of the last record with each key
-        self.position: int | None = None  # every record below this offset is behind; None: nothing is yet
+        self._fresh = 0  # of the last records, how many `changes` has not seen
+        self._table = Table(
+            BLOCK,
+            number=np.full(capacity, -1),
+            offset=np.zeros(capacity, dtype=np.int64),
+            key=np.zeros((capacity, DIGEST_BYTES), dtype=np.uint8),
+        )
 
     def __len__(self) -> int:
         return len(self._records)
 
     def add(self, number: int, offset: int, key: bytes | None) -> None:
         """The record at `offset`, later than all before, is scored: the detector's record `number`."""
-        self._records.append((offset, key))
+        digest = NO_KEY if key is None else _digest(key)
+        self._records.append((number, offset, digest))
         self._numbers[offset] = number
         if key is not None:
-            self._offsets[key] = offset
+            self._offsets[digest] = offset
+        self._fresh += 1
         if len(self._records) > self._capacity:
-            oldest, oldest_key = self._records.popleft()
+            _, oldest, oldest_key = self._records.popleft()
             del self._numbers[oldest]
-            if oldest_key is not None and self._offsets[oldest_key] == oldest:
+            if self._offsets.get(oldest_key) == oldest:
                 del self._offsets[oldest_key]
 
     def find(self, label: Label) -> tuple[int, int] | None:
         """(number, offset) of the record that a label is about; None when it is not among the last ones."""
-        offset = self._offsets.get(label.key) if label.key is not None else label.offset
+        offset = self._offsets.get(_digest(label.key)) if label.key is not None else label.offset
         if offset is None or offset not in self._numbers:
             return None
         return self._numbers[offset], offset
+
+    def changes(self, name: str) -> Entries:
+        """What has changed since the last call, as entries of a compacted log."""
+        fresh = list(self._records)[-self._fresh :] if self._fresh else []
+        if fresh:
+            number = np.array([record[0] for record in fresh])
+            key = np.frombuffer(b"".join(record[2] for record in fresh), dtype=np.uint8).reshape(-1, DIGEST_BYTES)
+            offset = np.array([record[1] for record in fresh])
+            self._table.put(number % self._capacity, number=number, offset=offset, key=key)
+        self._fresh = 0
+        return self._table.changes(name) if self._capacity else {}
+
+    def recover(self, entries: Survivors, name: str) -> None:
+        """Become what the entries say. Raises StateError when some are missing."""
+        if not self._capacity:
+            return
+        self._table.recover(entries, name)
+        for slot in np.argsort(self._table["number"]):
+            if self._table["number"][slot] >= 0:
+                key = self._table["key"][slot].tobytes()
+                self._records.append((int(self._table["number"][slot]), int(self._table["offset"][slot]), key))
+        self._numbers = {offset: number for number, offset, _ in self._records}
+        self._offsets = {key: offset for _, offset, key in self._records if key != NO_KEY}
+
+
+def _digest(key: bytes) -> bytes:
+    """A key of any length in few bytes, so that memory is bounded."""
+    return hashlib.blake2b(key, digest_size=DIGEST_BYTES).digest()
 
 
 @dataclass(frozen=True)
@@ -131,16 +175,18 @@ class Verdicts:
 
 
 class LabelQueue:
-    """The labels of one partition, from being read until their own offset may be committed.
+    """The labels of one partition, from being read until they have taken effect.
 
-    That is when each is finished: refused; or too late; or its verdict is recorded, and every output of the records
-    before it took effect is acknowledged. After a crash those records are scored again, and so need the label again.
+    Only then may their own offset be committed, in one commit with what the detector has learned from them.
+    topic_id: of the feedback topic, if the broker has ids.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, topic_id: str = "") -> None:
+        self._topic_id = topic_id
         self._waiting: list[tuple[int, int, Label]] = []  # heap: offset of the record (-1: by key), own offset, label
         self._tracker = OffsetTracker()
-        self._recorded: list[Verdicts] = []
+        self._finished: frozenset[int] = frozenset()  # offsets to come that were finished before a restart
+        self._written = b""  # what `changes` has written last
         self.committed: int | None = None  # what the group has committed last
 
     def __len__(self) -> int:
@@ -152,9 +198,18 @@ class LabelQueue:
         """Whether no more labels should be read for now."""
         return len(self._waiting) >= MOST_WAITING
 
-    def open(self, at: int) -> None:
-        """The record at offset `at` of the feedback topic was read."""
+    @property
+    def committable(self) -> int | None:
+        """Offset of the feedback topic below which everything is finished; None: nothing yet."""
+        return self._tracker.committable
+
+    def open(self, at: int) -> bool:
+        """The record at offset `at` of the feedback topic was read; False: it was finished before a restart."""
         self._tracker.open(at)
+        if at in self._finished:
+            self.close(at)
+            return False
+        return True
 
     def close(self, at: int) -> None:
         """It is finished."""
@@ -164,9 +219,8 @@ class LabelQueue:
         """It holds a label."""
         heapq.heappush(self._waiting, (-1 if label.offset is None else label.offset, at, label))
 
-    def take_due(self, index: RecordIndex) -> Verdicts | None:
-        """The labels whose record is behind; None when there are none. Those that come too late are finished."""
-        position = index.position
+    def take_due(self, index: RecordIndex, position: int | None) -> Verdicts | None:
+        """The labels on records before offset `position`; None when there are none. They are finished by that."""
         if position is None or not self._waiting or self._waiting[0][0] >= position:
             return None
         due: list[tuple[int, Label]] = []
@@ -176,26 +230,34 @@ class LabelQueue:
         due.sort(key=lambda item: item[0])  # of two verdicts on one record, the later counts
         numbers, labels = [], []
         for at, label in due:
+            self.close(at)
             found = index.find(label)
-            if found is None:
-                self.close(at)
-            else:
+            if found is not None:
                 numbers.append(found[0])
                 labels.append((at, found[1], label.outlier))
         return Verdicts(position, numbers, labels, len(due) - len(labels))
 
-    def recorded(self, verdicts: Verdicts) -> None:
-        """The broker has the record of when they took effect."""
-        self._recorded.append(verdicts)
+    def changes(self, name: str) -> Entries:
+        """Which labels are finished, though one before them is not, if that has changed since the last call."""
+        ahead = sorted({*self._tracker.ahead, *self._finished_ahead()})
+        value = orjson.dumps({"topic_id": self._topic_id, "finished": ahead}) if ahead or self._written else b""
+        if value == self._written:
+            return {}
+        self._written = value
+        return {name: value}
 
-    def settle(self, input_offset: int | None) -> int | None:
-        """Offset of the feedback topic to commit together with `input_offset` of the input; None: nothing yet."""
-        early = []
-        for verdicts in self._recorded:
-            if input_offset is None or verdicts.takes_effect > input_offset:
-                early.append(verdicts)
-                continue
-            for at, _, _ in verdicts.labels:
-                self.close(at)
-        self._recorded = early
-        return self._tracker.committable
+    def recover(self, entries: Survivors, name: str) -> None:
+        """Become what the entry says, if it is about this feedback topic. Raises StateError when it makes no sense."""
+        self._written = entries.get(name, b"")
+        if not self._written:
+            return
+        try:
+            found = orjson.loads(self._written)
+            if found["topic_id"] == self._topic_id:
+                self._finished = frozenset(map(int, found["finished"]))
+        except (ValueError, TypeError, KeyError) as error:
+            raise DamagedStateError(f"{name} is no list of offsets ({error})") from None
+
+    def _finished_ahead(self) -> Iterable[int]:
+        """Of those finished before a restart, the ones that have not been read again yet."""
+        return (at for at in self._finished if at > self._tracker.last)

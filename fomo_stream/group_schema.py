@@ -85,7 +85,7 @@ class GroupSchema:
             if error is not None:
                 failures.append(error.str())
 
-        producer = make_producer(self._settings, **{"message.timeout.ms": int(TIMEOUT_S * 1000)})
+        producer = make_producer(self._settings, None, **{"message.timeout.ms": int(TIMEOUT_S * 1000)})
         content = {"features": list(schema.features), "categorical": sorted(schema.categorical)}
         value = json.dumps(content).encode()
         try:

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 import orjson
 
 from fomo_stream.broker import Record
+from fomo_stream.delivery import Delivery, Output, PartitionOf
 from fomo_stream.detector import Detector
-from fomo_stream.errors import BrokerError, RecordError
+from fomo_stream.errors import RecordError
 from fomo_stream.feedback import BAD_FEEDBACK, LabelQueue, RecordIndex, Verdicts, parse_label
 from fomo_stream.logs import Throttle, kv
-from fomo_stream.outbox import Outbox, Output, PartitionOf
 from fomo_stream.settings import ServiceSettings
 
 log = logging.getLogger(__name__)
@@ -32,32 +31,33 @@ LOG_EVERY_S = 1.0  # a line about each batch of labels, but at level info at mos
 class Labelling:
     """Takes labels in and has detectors heed them. partition_of: which partition to write to."""
 
-    def __init__(self, settings: ServiceSettings, outbox: Outbox, partition_of: PartitionOf) -> None:
+    def __init__(self, settings: ServiceSettings, delivery: Delivery, partition_of: PartitionOf) -> None:
         self._settings = settings
-        self._outbox = outbox
+        self._delivery = delivery
         self._partition_of = partition_of
         self._throttle = Throttle(LOG_EVERY_S)
 
     def receive(
-        self, queue: LabelQueue, index: RecordIndex, record: Record, exists: Callable[[int, int], bool]
+        self, queue: LabelQueue, position: int | None, record: Record, exists: Callable[[int, int], bool]
     ) -> None:
         """Queue the label that a record of the feedback topic holds. Raises RecordError when it is of no use.
 
-        exists: whether the input has a record at (partition, offset); asked only of those that are not behind.
+        position: records of the input before this offset are behind; exists: whether the input has a record at
+        (partition, offset), asked only of those that are not behind.
         """
         settings = self._settings
         label = parse_label(
             record.value, record.key, record.partition, settings.topic, settings.result_field, settings.max_record_bytes
         )
-        is_ahead = label.offset is not None and (index.position is None or label.offset >= index.position)
+        is_ahead = label.offset is not None and (position is None or label.offset >= position)
         if label.offset is not None and is_ahead and not exists(record.partition, label.offset):
             where = f"{settings.topic}[{record.partition}]@{label.offset}"
             raise RecordError(BAD_FEEDBACK, f"there is no record {where} yet; a label comes after what it is about")
         queue.add(record.offset, label)
 
-    def heed(self, number: int, queue: LabelQueue, index: RecordIndex, detector: Detector) -> int:
+    def heed(self, number: int, queue: LabelQueue, index: RecordIndex, detector: Detector, position: int | None) -> int:
         """Have a partition's detector take the labels that are due; returns how many were about remembered records."""
-        verdicts = queue.take_due(index)
+        verdicts = queue.take_due(index, position)
         if verdicts is None:
             return 0
         outlier = np.array([label[2] for label in verdicts.labels], dtype=bool)
@@ -73,20 +73,11 @@ class Labelling:
         )
         log.log(logging.DEBUG if self._throttle.allow(str(number)) is None else logging.INFO, line)
         if verdicts.labels:
-            self._record(number, queue, verdicts)
+            self._record(number, verdicts)
         return len(verdicts.labels)
 
-    def _record(self, number: int, queue: LabelQueue, verdicts: Verdicts) -> None:
+    def _record(self, number: int, verdicts: Verdicts) -> None:
         topic = self._settings.state_topic
         key = KEY_PREFIX + f"{self._settings.feedback}/{number}/{verdicts.labels[0][0]}".encode()
         value = orjson.dumps({"input_offset": verdicts.takes_effect, "labels": verdicts.labels})
-        done = partial(self._recorded, queue, verdicts)
-        self._outbox.send(Output(topic, key, value, [], done, self._partition_of(topic, number, key)))
-
-    def _recorded(self, queue: LabelQueue, verdicts: Verdicts, refusal: str | None) -> None:
-        if refusal is not None:
-            raise BrokerError(
-                f"topic {self._settings.state_topic} refuses the record of when labels took effect ({refusal}); "
-                "check that topic's configuration"
-            )
-        queue.recorded(verdicts)
+        self._delivery.send(Output(topic, key, value, [], self._partition_of(topic, number, key)))

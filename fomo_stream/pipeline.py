@@ -1,34 +1,33 @@
-"""What happens to a record between being read and being acknowledged: decode, micro-batch, score, send.
+"""What happens to a record between being read and being committed: decode, micro-batch, score, send.
 
-One `PartitionTask` holds all state of one input partition; the `Pipeline` moves records through them. It
-knows no consumer, and decides nothing by the clock: `service` says when.
+One `PartitionTask` holds all state of one input partition; the `Pipeline` moves records through them, each partition's
+in order. It knows no consumer, and decides nothing by the clock: `service` says when.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
-from functools import partial
-from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from confluent_kafka import TopicPartition
 
-from fomo_stream.batching import FEW, MicroBatch, OffsetTracker
+from fomo_stream.batching import FEW
 from fomo_stream.broker import Record
-from fomo_stream.dead_letters import DeadLetters
+from fomo_stream.delivery import Delivery
 from fomo_stream.detector import LEAST_CONTEXT, Detector
-from fomo_stream.errors import ConfigError, RecordError, SchemaError
-from fomo_stream.feedback import LabelQueue, RecordIndex
+from fomo_stream.errors import ConfigError, DamagedStateError, RecordError, SchemaError, StateError
 from fomo_stream.labelling import Labelling
 from fomo_stream.logs import kv
-from fomo_stream.outbox import Outbox, Output
-from fomo_stream.records import decode, encode, infer_schema, read_rows, result_of
+from fomo_stream.outputs import Outputs
+from fomo_stream.partition import PartitionTask, Pending
+from fomo_stream.progress import Observation, Progress
+from fomo_stream.records import decode, infer_schema, read_rows, result_of
 from fomo_stream.schema import RowReader, Schema, TooManyFeaturesError, shown
 from fomo_stream.settings import ServiceSettings
+from fomo_stream.store import Restored, to_output
 
 if TYPE_CHECKING:
     from fomo_stream.model import ZeroShotModel
@@ -38,56 +37,8 @@ log = logging.getLogger(__name__)
 LEFT_OUT_SHOWN = 50  # log lines about fields that are no features
 
 
-class Pending(NamedTuple):
-    """A decoded record that waits to be scored."""
-
-    record: Record
-    fields: dict[str, Any]
-    polled_at: float  # seconds, monotonic
-
-
-@dataclass
-class PartitionTask:
-    """The state of one input partition in this instance. It is in memory only: a restart warms up again."""
-
-    number: int
-    batch: MicroBatch[Pending]
-    index: RecordIndex  # what labels can be about
-    labels: LabelQueue = field(default_factory=LabelQueue)
-    tracker: OffsetTracker = field(default_factory=OffsetTracker)
-    committed: int | None = None  # the offset that the group has committed last
-    detector: Detector | None = None  # from the first batch on
-    reader: RowReader | None = None  # likewise
-    regime: int = 0  # that the last record was scored in
-
-
-@dataclass(frozen=True)
-class Observation:
-    """What a live display needs to know after each micro-batch."""
-
-    topic: str
-    partition: int
-    n_records: int
-    context_rows: int
-    generation: int
-    outliers: list[tuple[dict[str, Any], dict[str, Any]]]  # (record, result) of each outlier
-
-
-@dataclass
-class Progress:
-    """What was done since the last look."""
-
-    records: int = 0
-    dead_letters: int = 0
-    outliers: int = 0
-    missing: int = 0  # values that scored records lack
-    labels: int = 0  # labels about records that were still remembered
-    regimes: int = 0  # shifts that became the new normal
-    seconds: deque[float] = field(default_factory=lambda: deque(maxlen=10_000))  # from poll to acknowledgement
-
-
 class Pipeline:
-    """Takes records in, sends outputs and dead letters out, and tracks per partition what is finished.
+    """Takes records in, sends outputs, dead letters and changes of state out, and knows how far each partition is.
 
     partitions: current partition counts by topic, to keep a record's partition where input and output match.
     """
@@ -96,7 +47,7 @@ class Pipeline:
         self,
         settings: ServiceSettings,
         model: ZeroShotModel,
-        outbox: Outbox,
+        delivery: Delivery,
         executor: Executor,
         partitions: Callable[[], Mapping[str, int]],
         observer: Callable[[Observation], None] | None = None,
@@ -106,23 +57,84 @@ class Pipeline:
         self.progress = Progress()
         self._settings = settings
         self._model = model
-        self._outbox = outbox
+        self._delivery = delivery
         self._executor = executor
-        self._partitions = partitions
         self._observer = observer
-        self._dead_letters = DeadLetters(settings.dead_letters, outbox, self._partition_of)
-        self._labelling = Labelling(settings, outbox, self._partition_of)
+        self._outputs = Outputs(settings, delivery, partitions, self.progress)
+        self._labelling = Labelling(settings, delivery, self._outputs.partition_of)
+        self._sent_at: list[float] = []  # when the records since the last commit began were polled
+        self._staged_at: list[float] = []  # and those of the last commit
 
     # --- partitions ---------------------------------------------------------------------------------------
 
-    def add(self, number: int) -> None:
-        """Begin a partition with nothing learned."""
-        batch = MicroBatch[Pending](self._settings.batch_size, self._settings.batch_age_ms / 1000)
-        self.tasks[number] = PartitionTask(number, batch, RecordIndex(self._settings.detector_config().feedback_memory))
+    def add(self, number: int, topic_ids: Mapping[str, str]) -> PartitionTask:
+        """Begin a partition, which waits to be restored. Its former state, if there is one, is forgotten."""
+        former = self.tasks.get(number)
+        self.tasks[number] = task = PartitionTask(number, self._settings, topic_ids)
+        task.former = former.detector if former is not None else None
+        return task
+
+    def activate(self, task: PartitionTask, restored: Restored) -> None:
+        """Go on with a partition as restored. Raises StateError when its state is not to be used as it is."""
+        task.activate(restored)
+        if self.schema is not None:
+            self._equip(task, self.schema)
 
     def drop(self, number: int) -> None:
-        """Forget a partition; outputs under way are delivered, but count for nothing any more."""
+        """Forget a partition."""
         self.tasks.pop(number, None)
+
+    def _equip(self, task: PartitionTask, schema: Schema) -> tuple[Detector, RowReader]:
+        """Its detector and reader. Raises StateError, saying what to do, when its state does not fit."""
+        try:
+            return task.equip(self._prototype, schema)
+        except StateError as error:
+            where = f"{self._settings.state_topic}[{task.number}]"
+            is_damaged = isinstance(error, DamagedStateError)
+            if self._settings.delivery == "exactly-once" or not is_damaged:
+                raise StateError(
+                    f"{where}: {error}; set that back, choose another --group, or forget what was learned with "
+                    "--reset-state"
+                ) from None
+            # Without transactions a crash may leave half of what was to be written together.
+            log.warning(kv("state_damaged", partition=where, reason=error, effect="warming up again"))
+            task.start_anew()
+            return task.equip(self._prototype, schema)
+
+    # --- commits ------------------------------------------------------------------------------------------
+
+    def stage(self, topics: Mapping[str, object]) -> list[TopicPartition]:
+        """Send what has changed in the state of every partition; returns the offsets to commit, of existing topics."""
+        offsets = []
+        self._staged_at, self._sent_at = self._sent_at, []
+        for task in self.tasks.values():
+            for name, value in task.changes().items():
+                self._delivery.send(to_output(self._settings.state_topic, task.number, name, value))
+            offsets += list(self._uncommitted(task, topics))
+        return offsets
+
+    def committed(self, offsets: Iterable[TopicPartition], now: float) -> None:
+        """What was staged is committed, with these offsets."""
+        for offset in offsets:
+            if (task := self.tasks.get(offset.partition)) is not None:
+                of_labels = offset.topic == self._settings.feedback
+                (task.labels if of_labels else task).committed = offset.offset
+        self.progress.commits += 1
+        self.progress.seconds.extend(now - at for at in self._staged_at)
+
+    def _uncommitted(self, task: PartitionTask, topics: Mapping[str, object]) -> Iterator[TopicPartition]:
+        found = [(self._settings.topic, task.position, task.committed)]
+        if self._settings.feedback is not None:
+            found.append((self._settings.feedback, task.labels.committable, task.labels.committed))
+        for topic, offset, committed in found:
+            if offset is not None and offset != committed and topic in topics:
+                yield TopicPartition(topic, task.number, offset)
+
+    def aborted(self, topic_ids: Mapping[str, str]) -> list[PartitionTask]:
+        """Nothing since the last commit counts: begin every partition again, as it was then."""
+        self.progress.aborts += 1
+        self._sent_at.clear()
+        return [self.add(number, topic_ids) for number in list(self.tasks)]
 
     # --- the schema ---------------------------------------------------------------------------------------
 
@@ -172,7 +184,7 @@ class Pipeline:
 
         They are taken one partition after the other, so that a counter of each partition is seen to count.
         """
-        sample = [item.fields for task in self.tasks.values() for item in task.batch.items]
+        sample = [item.fields for task in self.tasks.values() for item in task.batch.items if item.error is None]
         try:
             schema, left_out = infer_schema(sample, self._settings.result_field, self._settings.categorical)
         except SchemaError as error:
@@ -180,7 +192,8 @@ class Pipeline:
             reason = "too_many_features" if isinstance(error, TooManyFeaturesError) else "no_features"
             for task in self.tasks.values():
                 for item in task.batch.take():
-                    self._dead_letter(task.tracker.close, item.record, reason, str(error))
+                    self._outputs.dead_letter(item.record, *_why(item.error, reason, str(error)))
+                    task.position = item.record.offset + 1
             return None
         for name, reason in list(left_out.items())[:LEFT_OUT_SHOWN]:
             log.info(kv("feature_left_out", name=shown([name]), reason=reason))
@@ -194,15 +207,14 @@ class Pipeline:
     def receive(self, record: Record, now: float) -> None:
         """Take one record; it is scored when its micro-batch is full or old enough."""
         task = self.tasks.get(record.partition)
-        if task is None:  # given up since it was fetched
-            return
-        task.tracker.open(record.offset)
+        if task is None or not task.is_active or record.offset <= task.received:
+            return  # given up, or begun again, since it was fetched
+        task.received = record.offset
         try:
-            fields = decode(record.value, self._settings.max_record_bytes)
+            item = Pending(record, decode(record.value, self._settings.max_record_bytes), now)
         except RecordError as error:
-            self._dead_letter(task.tracker.close, record, error.reason, str(error))
-            return
-        if task.batch.add(Pending(record, fields, now), now) and self.schema is not None:
+            item = Pending(record, {}, now, error)
+        if task.batch.add(item, now) and self.schema is not None:
             self._score(task, self.schema)
 
     def receive_label(self, record: Record, exists: Callable[[int, int], bool]) -> None:
@@ -211,13 +223,13 @@ class Pipeline:
         exists: whether the input has a record at (partition, offset).
         """
         task = self.tasks.get(record.partition)
-        if task is None:  # given up since it was fetched
+        if task is None or not task.is_active or not task.labels.open(record.offset):
             return
-        task.labels.open(record.offset)
         try:
-            self._labelling.receive(task.labels, task.index, record, exists)
+            self._labelling.receive(task.labels, task.position, record, exists)
         except RecordError as error:
-            self._dead_letter(task.labels.close, record, error.reason, str(error))
+            self._outputs.dead_letter(record, error.reason, str(error), error)
+            task.labels.close(record.offset)
 
     def score_due(self, now: float) -> None:
         """Score every micro-batch whose time has come, and heed the labels on what was scored.
@@ -226,62 +238,74 @@ class Pipeline:
         """
         if self.schema is not None:
             for task in self.tasks.values():
-                if task.batch.is_due(now):
+                if task.is_active and task.batch.is_due(now):
                     self._score(task, self.schema)
                 else:
                     self._heed(task)
 
     def finish(self, numbers: Iterable[int]) -> None:
-        """Score everything that was read of these partitions; before there is a schema, nothing can be."""
+        """Score what was read of these partitions; not what would have to wait: it is read again."""
         if self.schema is not None:
             for number in numbers:
-                if number in self.tasks:
-                    self._score(self.tasks[number], self.schema, patient=True)
+                if number in self.tasks and self.tasks[number].is_active:
+                    self._score(self.tasks[number], self.schema)
 
-    def _score(self, task: PartitionTask, schema: Schema, patient: bool = False) -> None:
-        """Score what waits, in micro-batches. Unless `patient`, stop where a generation would have to be waited for."""
-        if task.detector is None or task.reader is None:
-            task.detector, task.reader = self._prototype.copy(), RowReader(schema, self._settings.lags)
-        detector = task.detector
+    def _score(self, task: PartitionTask, schema: Schema) -> None:
+        """Score what waits, in micro-batches, up to where a generation would have to be waited for."""
+        detector, reader = self._equip(task, schema)
         config = detector.config
         self._heed(task)
         while waiting := len(task.batch):
             # No micro-batch both brings a generation about and needs it.
             room = config.lag if detector.generation else detector.room
             n = min(waiting, self._settings.batch_size, room)
-            if not patient and not detector.is_ready(n):
+            if not detector.is_ready(n):
                 return
-            self._score_batch(task, detector, task.reader, task.batch.take(n))
+            self._score_batch(task, detector, reader, task.batch.take(n))
             self._heed(task)
 
     def _heed(self, task: PartitionTask) -> None:
         if task.detector is not None:
-            self.progress.labels += self._labelling.heed(task.number, task.labels, task.index, task.detector)
+            self.progress.labels += self._labelling.heed(
+                task.number, task.labels, task.index, task.detector, task.position
+            )
 
     def _score_batch(self, task: PartitionTask, detector: Detector, reader: RowReader, pending: list[Pending]) -> None:
-        rows, has_features, missing = reader.read(
-            [item.fields for item in pending], [item.record.key for item in pending]
-        )
-        for item, usable in zip(pending, has_features, strict=True):
-            if not usable:
-                message = "the record has no value of any feature; check the names given by --features"
-                self._dead_letter(task.tracker.close, item.record, "no_features", message)
-        items = [item for item, usable in zip(pending, has_features, strict=True) if usable]
-        for number, item in enumerate(items, detector.records):
-            task.index.add(number, item.record.offset, item.record.key)
-        task.index.position = pending[-1].record.offset + 1
-        if not items:
-            return
-        scored = detector.process(rows)
+        """Score consecutive records of a partition and send one output for each, in their order."""
+        sound = [item for item in pending if item.error is None]
+        again = [item for item in sound if item.record.offset < task.learned_until]
+        results: dict[int, dict[str, Any]] = {}  # by offset
+        for items, learn in ((again, False), (sound[len(again) :], True)):
+            results |= self._results(task, detector, reader, items, learn)
+        for item in pending:
+            if (result := results.get(item.record.offset)) is not None:
+                self._outputs.scored(item.record, item.fields, result)
+            else:
+                self._outputs.dead_letter(item.record, *_why(item.error, "no_features", _NO_FEATURES))
+            self._sent_at.append(item.polled_at)
+        task.position = pending[-1].record.offset + 1
+        self._announce_regime(task, list(results.values()))
+        self._observe(task, detector, [item for item in sound if item.record.offset in results], list(results.values()))
+
+    def _results(
+        self, task: PartitionTask, detector: Detector, reader: RowReader, items: list[Pending], learn: bool
+    ) -> dict[int, dict[str, Any]]:
+        """Results of the records that have features, by offset. learn: they were not learned before."""
+        fields, keys = [item.fields for item in items], [item.record.key for item in items]
+        rows, has_features, missing = reader.read(fields, keys, learn)
+        usable = [item for item, has in zip(items, has_features, strict=True) if has]
+        if not usable:
+            return {}
+        if learn:
+            for number, item in enumerate(usable, detector.records):
+                task.index.add(number, item.record.offset, item.record.key)
+        scored = detector.process(rows) if learn else detector.score_rows(rows)
         lacking = missing[has_features].tolist()
         self.progress.missing += sum(lacking)
-        results = [
-            result_of(scored, i, self._model.name, _source(item.record), lacking[i]) for i, item in enumerate(items)
-        ]
-        for item, result in zip(items, results, strict=True):
-            self._send(task, item, result)
-        self._announce_regime(task, results)
-        self._observe(task, detector, items, results)
+        return {
+            item.record.offset: result_of(scored, i, self._model.name, _source(item.record), lacking[i])
+            for i, item in enumerate(usable)
+        }
 
     def _announce_regime(self, task: PartitionTask, results: list[dict[str, Any]]) -> None:
         for result in results:
@@ -309,50 +333,13 @@ class Pipeline:
                 )
             )
 
-    # --- outputs ------------------------------------------------------------------------------------------
 
-    def _send(self, task: PartitionTask, item: Pending, result: dict[str, Any]) -> None:
-        record = item.record
-        try:
-            value = encode(item.fields, result, self._settings.result_field, self._settings.scores_only)
-        except (ValueError, TypeError, RecursionError) as error:
-            self._dead_letter(task.tracker.close, record, "not_encodable", f"the scored record is no JSON: {error}")
-            return
-        self._outbox.send(
-            Output(
-                self._settings.out,
-                record.key,
-                value,
-                record.headers,
-                partial(self._sent, task, item),
-                self._partition_of(self._settings.out, record.partition, record.key),
-                record.timestamp_or_now,
-            )
-        )
+_NO_FEATURES = "the record has no value of any feature; check the names given by --features"
 
-    def _sent(self, task: PartitionTask, item: Pending, refusal: str | None) -> None:
-        if refusal is not None:
-            message = f"topic {self._settings.out} refuses it: {refusal}"
-            self._dead_letter(task.tracker.close, item.record, "output_refused", message)
-            return
-        task.tracker.close(item.record.offset)
-        self.progress.seconds.append(monotonic() - item.polled_at)
 
-    def _dead_letter(self, close: Callable[[int], None], record: Record, reason: str, message: str) -> None:
-        """The record is finished, and its offset closed, once its dead letter is there."""
-        self.progress.dead_letters += 1
-        self._dead_letters.send(record, reason, message, partial(close, record.offset))
-
-    def _partition_of(self, topic: str, partition: int, key: bytes | None) -> int:
-        """The partition to write to: the source's own where the counts match, else -1: by key.
-
-        What has no key keeps to the others of its partition, and so in order.
-        """
-        counts = self._partitions()
-        count = counts.get(topic, 0)
-        if count == counts.get(self._settings.topic, 0):
-            return partition
-        return partition % count if count and key is None else -1
+def _why(error: RecordError | None, reason: str, message: str) -> tuple[str, str, RecordError | None]:
+    """Why a record is a dead letter: what decoding said of it, else `reason` and `message`."""
+    return (error.reason, str(error), error) if error is not None else (reason, message, None)
 
 
 def _source(record: Record) -> dict[str, Any]:

@@ -110,13 +110,17 @@ class RowReader:
         """The columns that hold category codes."""
         return self.past.columns(self.schema.categorical_columns)
 
-    def read(self, records: Sequence[Mapping[str, Any]], keys: Sequence[Key]) -> Rows:
-        """Rows of the next records; keys: the series of each. A record without any value is no part of its series."""
+    def read(self, records: Sequence[Mapping[str, Any]], keys: Sequence[Key], learn: bool = True) -> Rows:
+        """Rows of the next records; keys: the series of each. A record without any value is no part of its series.
+
+        learn: whether the records become part of their series.
+        """
         values = self.schema.rows(records)
         missing = np.isnan(values).sum(axis=1)
         usable = missing < len(self.schema.features)
         known = [key for key, is_usable in zip(keys, usable, strict=True) if is_usable]
-        return Rows(self.past.rows(values[usable], known), usable, missing)
+        with_past = self.past.rows if learn else self.past.peek
+        return Rows(with_past(values[usable], known), usable, missing)
 
 
 def look_up(node: Mapping[str, Any], path: str) -> Any:
@@ -162,6 +166,8 @@ def _number(value: Any) -> float:
 
 def _leaves(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in record.items():
+        if len(prefix) + len(key) > LONGEST_NAME:
+            continue
         if isinstance(value, dict):
             yield from _leaves(value, f"{prefix}{key}.")
         else:
@@ -176,6 +182,7 @@ _ID_WORDS = {"id", "ids", "uid", "uuid", "guid", "key", "pk", "hash", "serial"}
 _COUNT_WORDS = {"seq", "sequence", "counter", "index", "idx", "offset", "row", "rownum", "line"}
 _YEAR_2000, _YEAR_2100 = 946_684_800.0, 4_102_444_800.0  # seconds since 1970
 _ENOUGH = 10  # records: with fewer, values rise in order by chance
+LONGEST_NAME = 1000  # characters of a path: what is longer is passed over, to look it up would take too long
 MOST_FEATURES = 1000  # that are inferred; more are no measurements but keys that data ended up in
 _RARE = 0.05  # share of records below which a leaf has no context to be compared with
 
@@ -190,8 +197,9 @@ def infer_schema(
 
     Returns the schema - numeric and boolean leaves, sorted by path - and the leaves left out, with the reason
     for each: text, lists, timestamps, counters, near-unique identifiers, and what an earlier run left under
-    `result_field`. When in doubt a leaf stays. Constant features stay: it matters when they change. `categorical`
-    fields are features whatever they hold; the field `key`, which tells series apart, is none.
+    `result_field`. Paths of more than 1,000 characters are passed over. When in doubt a leaf stays. Constant features
+    stay: it matters when they change. `categorical` fields are features whatever they hold; the field `key`, which
+    tells series apart, is none.
     Raises SchemaError when no feature is left, TooManyFeaturesError when more than 1,000 are.
 
     >>> orders = [{"order_id": 7919 * i % 1000, "price": i % 7, "shop": "x"} for i in range(50)]

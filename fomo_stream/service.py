@@ -1,17 +1,12 @@
 """The service: the loop, rebalances and shutdown. It is the only place that orders effects.
 
-One thread does everything: it polls a record, hands it to the `Pipeline`, and once every few milliseconds
-takes a *turn*: scores what is due, serves acknowledgements, commits, and adapts to what the broker reports.
+One thread does everything: it polls a record, hands it to the `Pipeline`, and once every few milliseconds takes a
+*turn*: scores what is due, commits, takes up partitions that were restored, and adapts to what the broker reports.
 
-Delivery is at least once. An offset is committed only when the broker has acknowledged the output (score or
-dead letter) of every record below it. An output that cannot be delivered is produced again from memory until
-it can; its partition's offset does not pass it meanwhile, and reading pauses when too much waits. After a
-crash the records since the last commit are read, and their outputs written, once more.
-
-Labels from the feedback topic are applied between micro-batches. A label's offset is committed with the input's, when
-it has taken effect, the broker has the record of where, and the outputs of the records before that.
-
-Detector state is in memory. A partition that moves to another instance, or a restart, warms up again.
+What is sent between two commits - scores, dead letters, what partitions have learned - and how far each partition was
+read take effect together (`delivery`). When a commit fails, every partition goes back to the last one that did not:
+its state is read from the store again, and its records from where that ends. The same happens when a partition comes
+from another instance. So nothing that was learned from records that may be scored again is ever kept.
 """
 
 from __future__ import annotations
@@ -19,41 +14,42 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 
 from fomo_stream.assignment import Assignment
 from fomo_stream.broker import make_consumer, make_producer, to_record
+from fomo_stream.delivery import SLICE_S, AtLeastOnce, Delivery, ExactlyOnce, Outcome
 from fomo_stream.errors import BrokerError
-from fomo_stream.feedback import LabelQueue
 from fomo_stream.group_schema import GroupSchema
 from fomo_stream.health import HealthServer
 from fomo_stream.logs import Throttle, kv
-from fomo_stream.outbox import Outbox
-from fomo_stream.pipeline import Observation, PartitionTask, Pipeline, Progress
+from fomo_stream.pipeline import Pipeline
+from fomo_stream.progress import Observation
 from fomo_stream.schema import Schema
 from fomo_stream.schema_search import SchemaSearch
 from fomo_stream.settings import ServiceSettings
-from fomo_stream.topics import TopicsSeen, TopicWatch, pin_latest
+from fomo_stream.store import Restorer
+from fomo_stream.topics import START_TIMEOUT_S, TopicsSeen, TopicWatch, pin_latest
 
 if TYPE_CHECKING:
     from fomo_stream.model import ZeroShotModel
 
-__all__ = ["Observation", "Service"]
-
 log = logging.getLogger(__name__)
 
-TURN_S = 0.005  # acknowledgements, batch ages and the rest are looked at this often
+TURN_S = 0.005  # delivery reports, batch ages and the rest are looked at this often
 IDLE_POLL_S = 0.1
-FLUSH_S = 10.0  # a rebalance or shutdown waits this long for acknowledgements
+RELEASE_S = 10.0  # a rebalance or shutdown waits this long for a commit
+LONGEST_RETRY_S = 10.0  # between a commit that failed and the next try
 PROGRESS_S = 10.0
 STALLED_AFTER_S = 120.0
 LATE_RECORDS = 1024  # a partition whose next generation is not built yet is read about this far ahead
+LATE_BYTES = 32 << 20  # or this far, of all partitions together
 
 
 class Service:
@@ -77,8 +73,10 @@ class Service:
         self._state = "starting"
         self._fatal: KafkaError | None = None
         self._joined = False
-        self._is_full = False
         self._commit_at = 0.0
+        self._staged: list[TopicPartition] = []  # offsets in the commit under way
+        self._must_abort = False
+        self._failures = 0  # commits that failed one after the other
         self._progress_at = 0.0
         self._turned_at = time.monotonic()
         self._seen = TopicsSeen({}, {})
@@ -105,7 +103,7 @@ class Service:
             needed = (self._settings.topic, self._settings.out, self._settings.dead_letters)
             gone = [topic for topic in needed if topic not in self._seen.partitions]
             reasons += [f"topic {topic} does not exist any more" for topic in gone]
-        reasons += [reason for reason in (self._search.trouble, self._outbox.trouble) if reason]
+        reasons += [reason for reason in (self._search.trouble, self._delivery.trouble) if reason]
         return reasons
 
     def not_live(self) -> list[str]:
@@ -130,6 +128,8 @@ class Service:
                 raise
             self._state = "stopping"
             self._release(list(self._pipeline.tasks))
+            if self._delivery.sent:
+                log.warning(kv("not_committed", outputs=self._delivery.sent, effect="read again by the next owner"))
 
     def _loop(self) -> None:
         while not self._stopping.is_set():
@@ -138,6 +138,10 @@ class Service:
             if message is not None:
                 if message.error() is not None:
                     self._on_error(message.error())
+                    if message.error().code() == KafkaError._AUTO_OFFSET_RESET:
+                        # What is to be read next is not kept any more: restoring decides what is to be done.
+                        self._assignment.lose(message.topic(), message.partition())
+                        self._must_abort = True
                 elif message.topic() == self._settings.feedback:
                     self._pipeline.receive_label(to_record(message), self._assignment.exists)
                 else:
@@ -157,11 +161,11 @@ class Service:
         stack.callback(self._watch.stop)
         self._watch.start()
         self._seen = self._watch.seen
-        self._outbox = Outbox(partial(make_producer, settings), settings.max_in_flight)
-        stack.callback(self._outbox.close)
+        self._delivery = self._open_delivery()
+        stack.callback(self._delivery.close)
         executor = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="fomo-generation"))
         self._pipeline = Pipeline(
-            settings, self._model, self._outbox, executor, lambda: self._seen.partitions, self._observer
+            settings, self._model, self._delivery, executor, lambda: self._seen.partitions, self._observer
         )
         group_schema = GroupSchema(settings)
         self._search = SchemaSearch(settings, group_schema, self._pipeline)
@@ -172,7 +176,9 @@ class Service:
         elif (schema := group_schema.stored()) is not None:
             self._pipeline.check(schema)
             self._pipeline.begin(schema)
-        self._consumer = make_consumer(settings, error_cb=self._on_error, on_commit=self._on_commit)
+        self._restorer = Restorer(settings, self._watch, lambda task: self._pipeline.tasks.get(task.number) is task)
+        stack.callback(self._restorer.stop)
+        self._consumer = make_consumer(settings, error_cb=self._on_error)
         stack.callback(self._consumer.close)
         self._assignment = Assignment(self._consumer, settings.topic, settings.feedback)
         if settings.start == "latest":
@@ -183,6 +189,20 @@ class Service:
         )
         self._state = "running"
         log.info(kv("started", topic=settings.topic, out=settings.out, group=settings.group))
+
+    def _open_delivery(self) -> Delivery:
+        settings = self._settings
+        # What a batch may hold depends on how far it is compressed: then only the broker can tell.
+        codecs = (settings.kafka.get(key, "none") for key in ("compression.type", "compression.codec"))
+        is_compressed = any(codec != "none" for codec in codecs)
+        limits = {} if is_compressed else self._watch.limits
+        most = settings.commit_records
+        more = {"batch.size": min([1_000_000, *self._watch.limits.values()])}
+        if settings.delivery == "at-least-once":
+            return AtLeastOnce(partial(make_producer, settings, None, **more), limits, most)
+        delivery = ExactlyOnce(partial(make_producer, settings, settings.transactional_id, **more), limits, most)
+        delivery.start(START_TIMEOUT_S)
+        return delivery
 
     def _warn_of_settings(self) -> None:
         """Say which settings are of no use as they are."""
@@ -195,7 +215,9 @@ class Service:
 
     def _patience(self) -> float:
         """Seconds that a poll may wait for a record before there is something else to do."""
-        busy = self._outbox.outstanding or any(len(task.batch) for task in self._pipeline.tasks.values())
+        busy = self._delivery.sent or any(
+            len(task.batch) or not task.is_active for task in self._pipeline.tasks.values()
+        )
         return TURN_S if busy else IDLE_POLL_S
 
     def _turn(self, now: float) -> None:
@@ -204,70 +226,94 @@ class Service:
         if self._pipeline.schema is None:
             self._search.look(now)
         self._pipeline.score_due(now)
-        self._outbox.poll()
-        if now >= self._commit_at:
-            self._commit_at = now + self._settings.commit_interval_ms / 1000
-            self._commit(self._pipeline.tasks, wait=False)
-            self._joined = bool(self._consumer.memberid())
+        self._commit_or_abort(now)
+        self._activate()
         self._control_flow()
         self._look_at_topics()
         if now >= self._progress_at:
             self._log_progress(now)
         if self._fatal is not None:
-            raise BrokerError(f"the broker has put this instance out of the group: {self._fatal.str()}")
+            raise BrokerError(
+                f"the broker has put this instance out of the group ({self._fatal.str()}); nothing is lost: start it "
+                "again, with an --instance-id of its own if it has one"
+            )
 
-    # --- offsets and rebalances ---------------------------------------------------------------------------
+    # --- commits --------------------------------------------------------------------------------------------
 
-    def _commit(self, numbers: Iterable[int], wait: bool) -> None:
-        """Commit what is acknowledged; a failure leaves it to the next time."""
-        tasks = [self._pipeline.tasks[number] for number in numbers if number in self._pipeline.tasks]
-        offsets = [offset for task in tasks for offset in self._uncommitted(task)]
-        if not offsets:
+    def _commit_or_abort(self, now: float) -> None:
+        """Go on with what is under way; else commit when it is time, and go back when that failed."""
+        if self._delivery.is_committing:
+            self._conclude(self._delivery.proceed())
+        elif self._must_abort:
+            self._abort()
+        elif self._delivery.has_failed:
+            self._conclude(Outcome.FAILED)
+        elif now >= self._commit_at or self._delivery.is_full:
+            self._commit_at = now + self._settings.commit_interval_ms / 1000
+            self._joined = bool(self._consumer.memberid())
+            self._commit()
+
+    def _commit(self) -> None:
+        """Commit what was sent, what was learned, and how far each partition was read, all together."""
+        self._staged = self._pipeline.stage(self._seen.partitions)
+        if self._staged or self._delivery.sent:
+            self._conclude(self._delivery.commit(self._staged, self._consumer))
+
+    def _conclude(self, outcome: Outcome) -> None:
+        if outcome is Outcome.COMMITTED:
+            self._failures = 0
+            self._pipeline.committed(self._staged, time.monotonic())
+        elif outcome is Outcome.FAILED:
+            self._must_abort = True
+            self._abort()
+
+    def _abort(self) -> None:
+        """Undo what is not committed, and have every partition restored; if the broker does not answer, later."""
+        if not self._delivery.abort():
             return
-        try:
-            wait = wait and not self._seen.trouble  # a broker that is gone would keep us here
-            done = self._consumer.commit(offsets=offsets, asynchronous=not wait)
-            self._on_commit(None, done or [])
-        except KafkaException as error:
-            self._on_commit(error.args[0], [])
+        self._must_abort = False
+        # The first time at once: it may have been a rebalance. Then less and less often.
+        delay = min(0.25 * 2 ** (self._failures - 1), LONGEST_RETRY_S) if self._failures else 0.0
+        self._failures += 1
+        tasks = self._pipeline.aborted(self._seen.topic_ids)
+        log.warning(kv("aborted", partitions=len(tasks), effect="back to the last commit", retry_in_s=delay))
+        self._assignment.hold(task.number for task in tasks)
+        for task in tasks:
+            self._restorer.request(task, delay)
 
-    def _uncommitted(self, task: PartitionTask) -> list[TopicPartition]:
-        """What is finished and not committed yet, of a partition and of its labels."""
-        done = task.tracker.committable
-        offsets = [(self._settings.topic, done, task.committed)]
-        if self._settings.feedback is not None:
-            offsets.append((self._settings.feedback, task.labels.settle(done), task.labels.committed))
-        return [
-            TopicPartition(topic, task.number, offset)
-            for topic, offset, committed in offsets
-            if offset is not None and offset != committed and topic in self._seen.partitions
-        ]
+    def _activate(self) -> None:
+        """Take up the partitions that were restored."""
+        for task, restored in self._restorer.take():
+            self._pipeline.activate(task, restored)
+            self._assignment.start(self._settings.topic, task.number, restored.start)
+            if self._settings.feedback is not None:
+                self._assignment.start(self._settings.feedback, task.number, restored.feedback_start)
 
-    def _on_commit(self, error: KafkaError | None, offsets: Iterable[Any]) -> None:
-        for offset in offsets:
-            error = error or offset.error
-            task = self._pipeline.tasks.get(offset.partition)
-            if offset.error is None and task is not None:
-                committed = task.labels if offset.topic == self._settings.feedback else task
-                committed.committed = offset.offset
-        if error is not None and self._throttle.allow("commit") is not None:
-            log.warning(kv("commit_failed", topic=self._settings.topic, reason=error.str()))
+    # --- rebalances -----------------------------------------------------------------------------------------
 
     def _on_assign(self, _consumer: Any, partitions: list[Any]) -> None:
         self._joined = True
-        self._assignment.take(partition.partition for partition in partitions)
-        for partition in partitions:
-            self._pipeline.add(partition.partition)
-            log.info(kv("assigned", topic=partition.topic, partition=partition.partition))
+        numbers = [partition.partition for partition in partitions]
+        self._assignment.take(numbers)
+        for number in numbers:
+            self._add(number)
+            log.info(kv("assigned", topic=self._settings.topic, partition=number))
+
+    def _add(self, number: int) -> None:
+        """Begin a partition, or begin it again, as soon as it is restored."""
+        self._restorer.request(self._pipeline.add(number, self._seen.topic_ids))
 
     def _on_revoke(self, _consumer: Any, partitions: list[Any]) -> None:
-        self._release([partition.partition for partition in partitions])
-        self._assignment.give_up(partition.partition for partition in partitions)
+        numbers = [partition.partition for partition in partitions]
+        self._release(numbers)
+        self._assignment.give_up(numbers)
 
     def _on_lost(self, _consumer: Any, partitions: list[Any]) -> None:
         """Another instance may have them already: nothing may be committed."""
         for partition in partitions:
-            self._drop(partition.partition)
+            if partition.partition in self._pipeline.tasks:
+                self._must_abort = self._must_abort or bool(self._delivery.sent) or self._delivery.is_committing
+            self._pipeline.drop(partition.partition)
             log.warning(kv("lost", topic=partition.topic, partition=partition.partition))
         self._assignment.give_up(partition.partition for partition in partitions)
 
@@ -275,20 +321,25 @@ class Service:
         """Finish what was read of these partitions, commit it, and give them up."""
         if not any(number in self._pipeline.tasks for number in numbers):
             return
-        if self._state != "failed":  # after an error in scoring, scoring again would only fail again
+        deadline = time.monotonic() + RELEASE_S
+        self._await_commit(deadline)
+        if self._delivery.is_committing:
+            self._must_abort = True  # what was sent since, of partitions that others have by the next commit
+        elif not self._must_abort and self._state != "failed":  # scoring again would only fail again
             self._pipeline.finish(numbers)
-        if not self._outbox.flush(1.0 if self._seen.trouble else FLUSH_S):
-            log.warning(kv("not_flushed", outstanding=self._outbox.outstanding, effect="read again by the next owner"))
-        self._commit(numbers, wait=True)
+            self._commit()
+            self._await_commit(deadline)
         for number in numbers:
             task = self._pipeline.tasks.get(number)
-            self._drop(number)
+            self._pipeline.drop(number)
             if task is not None:
                 log.info(kv("released", topic=self._settings.topic, partition=number, offset=task.committed))
 
-    def _drop(self, number: int) -> None:
-        self._pipeline.drop(number)
-        self._assignment.resume(number)
+    def _await_commit(self, deadline: float) -> None:
+        """Go on with a commit that is under way until its outcome is known, or the time is up."""
+        while self._delivery.is_committing and time.monotonic() < deadline:
+            self._turned_at = time.monotonic()
+            self._conclude(self._delivery.proceed(SLICE_S))
 
     # --- what the broker reports --------------------------------------------------------------------------
 
@@ -300,18 +351,19 @@ class Service:
             log.warning(kv("consumer_error", name=error.name(), reason=error.str()))
 
     def _control_flow(self) -> None:
-        """Stop reading while too much waits: for acknowledgements, for the schema, or for a generation."""
+        """Stop reading while too much waits: for a commit, for the schema, or for a generation."""
         tasks = self._pipeline.tasks
-        self._is_full = self._outbox.is_full or (self._is_full and not self._outbox.has_room)
+        size = sum(item.size() for task in tasks.values() for item in task.batch.items)
+        is_full = self._delivery.is_full or self._must_abort or size > LATE_BYTES
         if self._pipeline.schema is None:
             enough = sum(len(task.batch) for task in tasks.values()) >= self._settings.infer_records
-            wanted = set(tasks) if self._is_full or enough else set()
+            wanted = set(tasks) if is_full or enough else set()
         else:
             most = max(LATE_RECORDS, self._settings.batch_size)
-            wanted = {number for number, task in tasks.items() if self._is_full or len(task.batch) > most}
+            wanted = {number for number, task in tasks.items() if is_full or len(task.batch) > most}
         places = {(self._settings.topic, number) for number in wanted}
         if self._settings.feedback is not None:
-            full = {number for number, task in tasks.items() if self._is_full or task.labels.is_full}
+            full = {number for number, task in tasks.items() if is_full or task.labels.is_full}
             places |= {(self._settings.feedback, number) for number in full}
         self._assignment.pause(places)
 
@@ -328,45 +380,13 @@ class Service:
                 log.info(kv("broker_reachable"))
         for gone in before.partitions.keys() - self._seen.partitions.keys():
             log.warning(kv("topic_missing", topic=gone, effect="waiting until it is created again"))
-        if self._seen.has_new(topic, before):
-            self._restart_topic()
-        if self._settings.feedback is not None and self._seen.has_new(self._settings.feedback, before):
-            self._restart_feedback()
-
-    def _restart_topic(self) -> None:
-        """The topic was created anew: its old offsets mean nothing, so go on from its beginning."""
-        log.warning(kv("topic_created_anew", topic=self._settings.topic, effect="reading from its beginning"))
-        self._pipeline.finish(list(self._pipeline.tasks))  # what was read of the old one gets its output
-        for number in list(self._pipeline.tasks):
-            self._pipeline.add(number)
-        self._assignment.rewind(self._settings.topic, self._pipeline.tasks)
-
-    def _restart_feedback(self) -> None:
-        """The same with the feedback topic; labels of the old one that wait for their record are forgotten."""
-        assert self._settings.feedback is not None
-        log.warning(kv("topic_created_anew", topic=self._settings.feedback, effect="reading from its beginning"))
-        for task in self._pipeline.tasks.values():
-            task.labels = LabelQueue()
-        self._assignment.rewind(self._settings.feedback, self._pipeline.tasks)
+        for name in filter(None, (topic, self._settings.feedback)):
+            if self._seen.has_new(name, before):
+                log.warning(kv("topic_created_anew", topic=name, effect="reading from its beginning"))
+                self._must_abort = True  # what is known of the old one means nothing: restoring will find that out
 
     def _log_progress(self, now: float) -> None:
-        done, self._pipeline.progress = self._pipeline.progress, Progress()
-        elapsed = now - self._progress_at + PROGRESS_S
+        line = self._pipeline.progress.take_line(now - self._progress_at + PROGRESS_S)
         self._progress_at = now + PROGRESS_S
-        if done.records or done.dead_letters or done.labels:
-            latencies = sorted(done.seconds)
-            p99 = latencies[int(0.99 * len(latencies))] * 1000 if latencies else None
-            log.info(
-                kv(
-                    "progress",
-                    records=done.records,
-                    per_second=round(done.records / elapsed, 1),
-                    outliers=done.outliers,
-                    missing=done.missing,
-                    dead_letters=done.dead_letters,
-                    labels=done.labels,
-                    regimes=done.regimes,
-                    in_flight=self._outbox.outstanding,
-                    poll_to_acknowledged_p99_ms=p99,
-                )
-            )
+        if line:
+            log.info(line)

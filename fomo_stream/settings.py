@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from uuid import uuid4
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import NoDecode
@@ -26,11 +27,13 @@ if TYPE_CHECKING:
 RESERVED_KAFKA_KEYS = {
     "bootstrap.servers": "use --bootstrap",
     "group.id": "use --group",
-    "auto.offset.reset": "use --start",
-    "enable.auto.commit": "offsets are committed by the service, after the broker has the outputs",
-    "enable.auto.offset.store": "offsets are committed by the service, after the broker has the outputs",
+    "group.instance.id": "use --instance-id",
+    "auto.offset.reset": "use --start, and --on-lost-offset",
+    "enable.auto.commit": "offsets are committed by the service, together with the outputs",
+    "enable.auto.offset.store": "offsets are committed by the service, together with the outputs",
     "enable.idempotence": "the producer is always idempotent",
-    "transactional.id": "delivery is at least once, without transactions",
+    "isolation.level": "only committed records are read",
+    "transactional.id": "use --instance-id, of which it is made",
 }
 
 COOPERATIVE = "cooperative-sticky"  # the assignment strategy that partitions can be added to
@@ -150,7 +153,36 @@ class OutputFlags(DetectorFlags):
         return names
 
 
-class ServiceSettings(OutputFlags):
+class BrokerFlags(BaseFlags):
+    """How to reach the broker, and as which group: shared by `run` and `redrive`."""
+
+    bootstrap: str = flag(
+        "Broker", "localhost:9092", "broker addresses, separated by commas", metavar="HOST:PORT", min_length=1
+    )
+    kafka: dict[str, str] = flag(
+        "Broker",
+        {},
+        "any librdkafka setting, for both clients: --kafka.security.protocol=SSL; repeatable",
+        metavar="VALUE",
+        repr=False,
+    )
+    group: str
+
+    @field_validator("kafka", mode="before")
+    @classmethod
+    def _kafka_is_flat(cls, value: Any) -> Any:
+        return flatten(value) if isinstance(value, Mapping) else value
+
+    @field_validator("kafka")
+    @classmethod
+    def _kafka_keys_are_free(cls, value: dict[str, str]) -> dict[str, str]:
+        for key in value:
+            if key in RESERVED_KAFKA_KEYS:
+                raise ValueError(f"{key} cannot be set: {RESERVED_KAFKA_KEYS[key]}")
+        return value
+
+
+class ServiceSettings(BrokerFlags, OutputFlags):
     """`fomo-stream run`: score a topic."""
 
     topic: str = flag("Topics", ..., "topic to read records from; it must exist", metavar="TOPIC", min_length=1)
@@ -169,7 +201,7 @@ class ServiceSettings(OutputFlags):
         min_length=1,
     )
     group: str = flag(
-        "Topics",
+        "Broker",
         "fomo-stream",
         "consumer group; instances of one group share the work",
         metavar="GROUP",
@@ -181,16 +213,26 @@ class ServiceSettings(OutputFlags):
         "where a group without offsets begins; partitions created later begin at their start",
     )
 
-    bootstrap: str = flag(
-        "Broker", "localhost:9092", "broker addresses, separated by commas", metavar="HOST:PORT", min_length=1
+    delivery: Literal["exactly-once", "at-least-once"] = flag(
+        "Delivery",
+        "exactly-once",
+        "each record scored once, by transactions; or at least once, for brokers without them",
     )
-    kafka: dict[str, str] = flag(
-        "Broker",
-        {},
-        "any librdkafka setting, for both clients: --kafka.security.protocol=SSL; repeatable",
-        metavar="VALUE",
-        repr=False,
+    instance_id: str | None = flag(
+        "Delivery",
+        None,
+        "name of this instance, its own within the group: it keeps its partitions through a quick restart",
+        metavar="NAME",
+        min_length=1,
     )
+    on_lost_offset: Literal["fail", "earliest", "latest"] = flag(
+        "Delivery", "fail", "what to do where the next record to read is no longer kept by the broker"
+    )
+    reset_state: bool = flag("Delivery", False, "first forget what the group has learned, and its features")
+    commit_interval_ms: float = flag(
+        "Delivery", 100.0, "time between commits, and so until scores are seen by others", metavar="MS", gt=0
+    )
+    commit_records: int = flag("Delivery", 10_000, "most outputs in one commit", metavar="N", ge=1)
 
     infer_records: int = flag("Records", 200, "records to infer the features from", metavar="N", ge=1, le=10_000)
     infer_seconds: float = flag(
@@ -222,21 +264,6 @@ class ServiceSettings(OutputFlags):
         ge=0,
         le=10_000,
     )
-    max_in_flight: int = flag(
-        "Throughput",
-        10_000,
-        "outputs the broker has not acknowledged before reading pauses",
-        metavar="N",
-        ge=1,
-    )
-    commit_interval_ms: float = flag(
-        "Throughput",
-        1000.0,
-        "time between commits of offsets; bounds what a crash repeats",
-        metavar="MS",
-        gt=0,
-    )
-
     health_port: int | None = flag(
         "General",
         None,
@@ -245,19 +272,6 @@ class ServiceSettings(OutputFlags):
         ge=1,
         le=65535,
     )
-
-    @field_validator("kafka", mode="before")
-    @classmethod
-    def _kafka_is_flat(cls, value: Any) -> Any:
-        return flatten(value) if isinstance(value, Mapping) else value
-
-    @field_validator("kafka")
-    @classmethod
-    def _kafka_keys_are_free(cls, value: dict[str, str]) -> dict[str, str]:
-        for key in value:
-            if key in RESERVED_KAFKA_KEYS:
-                raise ValueError(f"{key} cannot be set: {RESERVED_KAFKA_KEYS[key]}")
-        return value
 
     @field_validator("seed_context")
     @classmethod
@@ -280,12 +294,11 @@ class ServiceSettings(OutputFlags):
         return self
 
     @model_validator(mode="after")
-    def _feedback_can_ride_along(self) -> Self:
-        strategy = self.kafka.get("partition.assignment.strategy", COOPERATIVE)
-        if self.feedback is not None and strategy != COOPERATIVE:
+    def _rebalancing_is_cooperative(self) -> Self:
+        if self.kafka.get("partition.assignment.strategy", COOPERATIVE) != COOPERATIVE:
             raise ValueError(
-                "--feedback needs cooperative rebalancing: leave --kafka.partition.assignment.strategy out, or set it "
-                f"to {COOPERATIVE}"
+                "partitions move one by one, with their state: leave --kafka.partition.assignment.strategy out, or set "
+                f"it to {COOPERATIVE}"
             )
         return self
 
@@ -295,8 +308,48 @@ class ServiceSettings(OutputFlags):
 
     @property
     def state_topic(self) -> str:
-        """The group's own compacted topic: the schema that all its instances use."""
+        """The group's own compacted topic: what its partitions have learned, and the schema of all its instances."""
         return f"{self.group}-{self.topic}-state"
+
+    @property
+    def transactional_id(self) -> str:
+        """Name of this instance's transactions: its own, and with --instance-id the same after a restart."""
+        return f"{self.group}-{self.topic}-{self.instance_id or uuid4().hex}"
+
+
+class RedriveSettings(BrokerFlags):
+    """`fomo-stream redrive`: dead letters back to the topics that they came from."""
+
+    dead_letters: str = flag("Topics", ..., "topic of dead letters", metavar="TOPIC", min_length=1)
+    to: str | None = flag(
+        "Topics", None, "topic to send them to (default: the one each came from)", metavar="TOPIC", min_length=1
+    )
+    group: str = flag(
+        "Broker",
+        "",
+        "consumer group that remembers what was sent; another one begins anew (default: <dead-letters>-redrive)",
+        metavar="GROUP",
+    )
+    reason: Names = flag(
+        "Topics", (), "only those with one of these reasons; the others are left for a later run", metavar="CODE,CODE"
+    )
+    dry_run: bool = flag("Topics", False, "count them by reason, and send nothing")
+    delivery: Literal["exactly-once", "at-least-once"] = flag(
+        "Delivery", "exactly-once", "each sent once, by transactions; or at least once, for brokers without them"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = flag("General", "warning", "least severe line to log")
+
+    @model_validator(mode="after")
+    def _topics_are_two(self) -> Self:
+        self.group = self.group or self.transactional_id
+        if self.to == self.dead_letters:
+            raise ValueError(f"--to {self.to} is the topic of the dead letters itself; name another one")
+        return self
+
+    @property
+    def transactional_id(self) -> str:
+        """Name of its transactions: of two that redrive one topic at once, the broker stops the earlier."""
+        return f"{self.dead_letters}-redrive"
 
 
 class DemoSettings(DetectorFlags):

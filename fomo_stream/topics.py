@@ -5,18 +5,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from confluent_kafka import (
     OFFSET_INVALID,
     Consumer,
+    IsolationLevel,
     KafkaError,
     KafkaException,
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import ConfigResource, NewPartitions, NewTopic, OffsetSpec, ResourceType
 
 from fomo_stream.broker import make_admin, make_reader
 from fomo_stream.errors import BrokerError
@@ -27,7 +28,14 @@ log = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 6.0  # a start-up that cannot succeed has to end within 15 s, imports included
 WATCH_INTERVAL_S = 3.0
-STATE_TOPIC_CONFIG = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20), "segment.ms": "60000"}
+# Small segments, compacted soon: what a restart has to read stays near what there is to know.
+STATE_TOPIC_CONFIG = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(16 << 20),
+    "segment.ms": "60000",
+    "min.cleanable.dirty.ratio": "0.1",
+    "delete.retention.ms": "60000",
+}
 
 
 @dataclass(frozen=True)
@@ -71,12 +79,13 @@ class TopicWatch:
         named = (settings.topic, settings.out, settings.dead_letters, settings.feedback)
         self.topics: tuple[str, ...] = tuple(topic for topic in named if topic is not None)
         self.seen = TopicsSeen({}, {})
+        self.limits: dict[str, int] = {}  # bytes that a record may have, of the topics where the broker tells
 
     def start(self) -> None:
         """Check the input topic, create the others where they are missing, and watch from then on.
 
-        Raises BrokerError, within about 10 s, when the broker does not answer, a topic is missing, or the feedback
-        topic has another number of partitions than the input.
+        Raises BrokerError, within about 10 s, when the broker does not answer, a topic is missing, the feedback topic
+        has another number of partitions than the input, or the state topic is not compacted.
         """
         self._connect()
         self.seen = self._ask()
@@ -92,8 +101,11 @@ class TopicWatch:
                 f"kafka-topics.sh --bootstrap-server {self._settings.bootstrap} --create "
                 f"--topic {self._settings.topic} --partitions 4"
             )
+        if self._settings.reset_state:
+            self._reset_state()
         self._create_missing()
         self._check_feedback()
+        self._check_configs()
         self._thread.start()
 
     def stop(self) -> None:
@@ -221,13 +233,89 @@ class TopicWatch:
         """
         if not self._has_controller:
             return {}
-        resource = ConfigResource(ResourceType.TOPIC, self._settings.topic)
-        try:
-            config = self._admin.describe_configs([resource], request_timeout=3.0)[resource].result()
-        except KafkaException:  # not permitted: the broker's defaults apply
+        config = self._configs([self._settings.topic]).get(self._settings.topic)
+        if config is None:  # not permitted: the broker's defaults apply
             return {}
-        limit = int(config["max.message.bytes"].value) + (64 << 10)
-        return {"max.message.bytes": str(limit), "retention.ms": config["retention.ms"].value}
+        limit = int(config["max.message.bytes"]) + (64 << 10)
+        return {"max.message.bytes": str(limit), "retention.ms": config["retention.ms"]}
+
+    def _configs(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
+        """The configuration of those topics of which the broker tells it."""
+        found = {}
+        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+        for resource, answer in self._admin.describe_configs(resources, request_timeout=3.0).items():
+            try:
+                found[resource.name] = {name: entry.value for name, entry in answer.result().items()}
+            except KafkaException as error:
+                log.debug(kv("configuration_not_told", topic=resource.name, reason=error.args[0].str()))
+        return found
+
+    def _check_configs(self) -> None:
+        """Learn how large records may be; refuse a state topic that forgets what was not written lately."""
+        if not self._has_controller:
+            return
+        settings = self._settings
+        configs = self._configs((settings.out, settings.dead_letters, settings.state_topic))
+        self.limits = {topic: int(config["max.message.bytes"]) for topic, config in configs.items()}
+        policy = configs.get(settings.state_topic, {}).get("cleanup.policy", "compact")
+        if policy != "compact":
+            raise BrokerError(
+                f"topic {settings.state_topic} has cleanup.policy={policy}, which would delete what partitions know; "
+                f"set it to compact: kafka-configs.sh --bootstrap-server {settings.bootstrap} --alter --topic "
+                f"{settings.state_topic} --add-config cleanup.policy=compact"
+            )
+
+    # --- the state topic ------------------------------------------------------------------------------------
+
+    def grow_state_topic(self) -> None:
+        """Give the state topic as many partitions as the input has; a failure leaves it to the next time."""
+        topic = self._settings.state_topic
+        count = self.seen.partitions.get(self._settings.topic, 0)
+        try:
+            if count > self.seen.partitions.get(topic, count):
+                self._admin.create_partitions([NewPartitions(topic, count)], request_timeout=5.0)[topic].result()
+                log.info(kv("topic_grown", topic=topic, partitions=count))
+        except KafkaException as error:  # another instance was faster, or it is not permitted
+            log.warning(kv("topic_not_grown", topic=topic, partitions=count, reason=error.args[0].str()))
+        self._stopped.wait(0.5)
+        self.seen = self._ask()
+
+    def has_open_transaction(self, partition: TopicPartition) -> bool:
+        """Whether something was written to a partition of which it is not known yet whether it is committed."""
+        ends = []
+        for isolation in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
+            asked = self._admin.list_offsets({partition: OffsetSpec.latest()}, isolation_level=isolation)
+            ends.append(asked[partition].result(5.0).offset)
+        return bool(ends[0] < ends[1])
+
+    def _reset_state(self) -> None:
+        """Delete the state topic, which is then created anew. Raises BrokerError while the group has members."""
+        settings = self._settings
+        try:
+            answer = self._admin.describe_consumer_groups([settings.group], request_timeout=START_TIMEOUT_S)
+            members = len(answer[settings.group].result().members)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
+                raise BrokerError(
+                    f"--reset-state: the members of group {settings.group} are not told ({error.args[0].str()}); "
+                    "check that the group may be described"
+                ) from None
+            members = 0
+        if members:
+            raise BrokerError(
+                f"--reset-state: group {settings.group} has {members} members, which would write down again what they "
+                "know; stop them first (one that was killed or has an --instance-id leaves when its session times out)"
+            )
+        topic = settings.state_topic
+        try:
+            self._admin.delete_topics([topic], request_timeout=START_TIMEOUT_S)[topic].result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise BrokerError(f"--reset-state: topic {topic} cannot be deleted ({error.args[0].str()})") from None
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while topic in self._admin.list_topics(timeout=START_TIMEOUT_S).topics and time.monotonic() < deadline:
+            self._stopped.wait(0.1)
+        log.warning(kv("state_reset", topic=topic, effect="every partition warms up again"))
 
 
 def pin_latest(consumer: Consumer, topic: str, partitions: int) -> None:

@@ -55,6 +55,7 @@ def test_nothing_unfinished_is_ever_below_the_committable_offset(offsets: list[i
     tracker = OffsetTracker()
     for offset in offsets:
         tracker.open(offset)
+        assert tracker.last == offset
     order = list(offsets)
     random.shuffle(order)  # type: ignore[attr-defined]
     unfinished = set(offsets)
@@ -62,6 +63,7 @@ def test_nothing_unfinished_is_ever_below_the_committable_offset(offsets: list[i
         tracker.close(offset)
         unfinished.remove(offset)
         finished_before = [o for o in offsets if o < min(unfinished, default=offsets[-1] + 1)]
+        assert tracker.ahead == set(offsets) - unfinished - set(finished_before)
         assert tracker.committable == (finished_before[-1] + 1 if finished_before else None)
         assert len(tracker) == len(offsets) - len(finished_before)
     assert tracker.committable == offsets[-1] + 1

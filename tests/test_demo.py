@@ -16,7 +16,7 @@ from fomo_stream.checkpoint import save_model
 from fomo_stream.demo import run_demo
 from fomo_stream.demo_board import Board, plain_event, plain_status, screen
 from fomo_stream.model import PRESETS, ZeroShotModel
-from fomo_stream.pipeline import Observation
+from fomo_stream.progress import Observation
 from fomo_stream.settings import DemoSettings
 
 SETTINGS = DemoSettings(sensors=3, min_context=50, alert_rate=0.01)

@@ -12,18 +12,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_pipeline import Recording, make_pipeline, model, record
+from test_pipeline import Recording, cheap_model, commit, make_pipeline, record
 
 from fomo_stream.broker import Record
+from fomo_stream.delivery import Output
 from fomo_stream.detector import Detector
 from fomo_stream.pipeline import Pipeline
 from fomo_stream.scored import Scored
+from fomo_stream.store import Restored
 
 STATE = "fomo-stream-t-state"
 
 
-def labelled(outbox: Recording, **changes: Any) -> Pipeline:
-    return make_pipeline(outbox, **{"feedback": "f", "batch_size": 32, **changes})
+def labelled(delivery: Recording, **changes: Any) -> Pipeline:
+    return make_pipeline(delivery, **{"feedback": "f", "batch_size": 32, **changes})
 
 
 def exists(_partition: int, _offset: int) -> bool:
@@ -42,20 +44,18 @@ def score(pipeline: Pipeline, start: int, stop: int) -> None:
     pipeline.finish([0])
 
 
-def acknowledge(outbox: Recording, topic: str) -> None:
-    for output in outbox.to(topic):
-        output.on_done(None)
-    outbox.outputs = [output for output in outbox.outputs if output.topic != topic]
-
-
-def scored(outbox: Recording) -> dict[int, tuple[float, float]]:
+def scored(delivery: Recording) -> dict[int, tuple[float, float]]:
     """Logit and p-value of every scored record, by its offset."""
-    results = [json.loads(output.value or b"")["fomo"] for output in outbox.to("t-scores")]
+    results = [json.loads(output.value or b"")["fomo"] for output in delivery.to("t-scores")]
     return {result["offset"]: (result["logit"], result["p_value"]) for result in results if result["score"] is not None}
 
 
-def effects(outbox: Recording) -> list[dict[str, Any]]:
-    return [json.loads(output.value or b"") for output in outbox.to(STATE)]
+def effects(delivery: Recording) -> list[dict[str, Any]]:
+    return [json.loads(output.value or b"") for output in delivery.to(STATE) if is_effect(output)]
+
+
+def is_effect(output: Output) -> bool:
+    return (output.key or b"").startswith(b"feedback/")
 
 
 # --- what they do
@@ -64,8 +64,8 @@ def effects(outbox: Recording) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("outlier", [True, False])
 def test_a_late_label_takes_a_record_out_of_the_context_or_puts_it_in(outlier: bool) -> None:
     def context(labels: bool) -> set[int]:
-        outbox = Recording()
-        pipeline = labelled(outbox, admit="all" if outlier else "feedback", context_size=1000)
+        delivery = Recording()
+        pipeline = labelled(delivery, admit="all" if outlier else "feedback", context_size=1000)
         score(pipeline, 0, 100)
         for at, offset in enumerate(range(30, 60) if labels else ()):
             label(pipeline, at, outlier, partition=0, offset=offset)
@@ -85,13 +85,13 @@ def test_a_late_label_takes_a_record_out_of_the_context_or_puts_it_in(outlier: b
 @given(st.permutations([(25, True), (40, False), (55, True), (70, True), (90, False)]), st.integers(0, 4))
 def test_order_and_repetition_of_labels_change_no_result(order: list[tuple[int, bool]], again: int) -> None:
     def results(labels: list[tuple[int, bool]]) -> dict[int, tuple[float, float]]:
-        outbox = Recording()
-        pipeline = labelled(outbox)
+        delivery = Recording()
+        pipeline = labelled(delivery)
         score(pipeline, 0, 60)  # so that some labels come late and some early
         for at, (offset, outlier) in enumerate(labels):
             label(pipeline, at, outlier, offset=offset)
         score(pipeline, 60, 130)
-        return scored(outbox)
+        return scored(delivery)
 
     expected = results(sorted(order))
     assert results([*order, order[again]]) == expected
@@ -100,11 +100,11 @@ def test_order_and_repetition_of_labels_change_no_result(order: list[tuple[int, 
 
 @pytest.mark.parametrize("seeded", [False, True])
 def test_the_recorded_effects_are_enough_to_score_the_records_again(seeded: bool, tmp_path: Path) -> None:
-    n, rng, outbox, changes = 400, random.Random(0), Recording(), {}
+    n, rng, delivery, changes = 400, random.Random(0), Recording(), {}
     if seeded:
         changes["seed_context"] = tmp_path / "normal.jsonl"
         changes["seed_context"].write_bytes(b"\n".join(record(1000 + i).value or b"" for i in range(40)))
-    pipeline = labelled(outbox, **changes)
+    pipeline = labelled(delivery, **changes)
     at = 0
     for offset in range(n):
         pipeline.receive(record(offset), float(offset))
@@ -114,13 +114,13 @@ def test_the_recorded_effects_are_enough_to_score_the_records_again(seeded: bool
         if rng.random() < 0.1:
             pipeline.score_due(1e9)
     pipeline.finish([0])
-    expected = scored(outbox)
+    expected = scored(delivery)
     effect: dict[int, list[list[Any]]] = {}
-    for entry in effects(outbox):
+    for entry in effects(delivery):
         effect.setdefault(entry["input_offset"], []).extend(entry["labels"])
     assert len(effect) > 20
 
-    detector = Detector(model(), 2, pipeline._settings.detector_config())
+    detector = Detector(cheap_model(), 2, pipeline._settings.detector_config())
     rows = np.array([list(json.loads(record(offset).value or b"").values()) for offset in range(n)])
     if seeded:
         detector.seed_context(np.array([list(json.loads(record(1000 + i).value or b"").values()) for i in range(40)]))
@@ -135,57 +135,57 @@ def test_the_recorded_effects_are_enough_to_score_the_records_again(seeded: bool
 
 
 def test_a_key_stands_for_its_last_record() -> None:
-    outbox = Recording()
-    pipeline = labelled(outbox)
+    delivery = Recording()
+    pipeline = labelled(delivery)
     for offset in range(40):
         pipeline.receive(record(offset, key=b"p%d" % (offset % 4)), 0.0)
     pipeline.finish([0])
     label(pipeline, 0, True, key=b"p2")
     pipeline.score_due(0.0)
-    assert effects(outbox) == [{"input_offset": 40, "labels": [[0, 38, True]]}]
+    assert effects(delivery) == [{"input_offset": 40, "labels": [[0, 38, True]]}]
 
 
 def test_a_label_on_what_was_no_record_or_is_forgotten_is_done_with_and_changes_nothing() -> None:
-    outbox = Recording()
-    pipeline = labelled(outbox, feedback_memory=10)
+    delivery = Recording()
+    pipeline = labelled(delivery, feedback_memory=10)
     pipeline.receive(record(0, value=b'{"z": 1}'), 0.0)  # has no feature
     score(pipeline, 1, 30)
     for at, offset in enumerate((0, 5, 19)):
         label(pipeline, at, True, offset=offset)
     pipeline.score_due(0.0)
-    assert effects(outbox) == []
+    assert effects(delivery) == []
     assert pipeline.progress.labels == 0
-    assert pipeline.tasks[0].labels.settle(None) == 3
+    assert commit(pipeline)["f", 0] == 3
     label(pipeline, 3, True, offset=20)
     pipeline.score_due(0.0)
-    assert effects(outbox) == [{"input_offset": 30, "labels": [[3, 20, True]]}]
+    assert effects(delivery) == [{"input_offset": 30, "labels": [[3, 20, True]]}]
 
 
 def test_labels_that_precede_the_schema_wait_for_it() -> None:
-    outbox = Recording()
-    pipeline = labelled(outbox, known=False)
+    delivery = Recording()
+    pipeline = labelled(delivery, known=False)
     for offset in range(30):
         pipeline.receive(record(offset), 0.0)
     label(pipeline, 0, True, offset=3)
     pipeline.score_due(1e9)
-    assert not outbox.outputs
+    assert not delivery.outputs
     schema = pipeline.infer()
     assert schema is not None
     pipeline.begin(schema)
     score(pipeline, 30, 31)
-    assert [entry["labels"] for entry in effects(outbox)] == [[[0, 3, True]]]
+    assert [entry["labels"] for entry in effects(delivery)] == [[[0, 3, True]]]
 
 
 def test_a_partition_heeds_its_own_labels_alone() -> None:
-    outbox = Recording()
-    pipeline = labelled(outbox)
+    delivery = Recording()
+    pipeline = labelled(delivery)
     score(pipeline, 0, 40)
     label(pipeline, 5, True, offset=7)
     for offset in range(40):
         pipeline.receive(record(offset, partition=1), 0.0)
     pipeline.finish([1])
     pipeline.score_due(0.0)
-    (effect,) = outbox.to(STATE)
+    (effect,) = filter(is_effect, delivery.to(STATE))
     assert (effect.key, effect.partition) == (b"feedback/f/0/5", -1)  # the state topic has other partitions here
     for number, news in ((0, 0), (1, 1)):
         detector = pipeline.tasks[number].detector
@@ -196,29 +196,20 @@ def test_a_partition_heeds_its_own_labels_alone() -> None:
 # --- when they are done with
 
 
-def test_a_label_is_finished_after_its_effect_is_recorded_and_the_outputs_before_it_are_acknowledged() -> None:
-    outbox = Recording()
-    pipeline = labelled(outbox)
-    task = pipeline.tasks[0]
+def test_a_label_is_committed_with_its_effect() -> None:
+    delivery = Recording()
+    pipeline = labelled(delivery)
     score(pipeline, 0, 30)
     label(pipeline, 7, True, offset=3)
+    assert commit(pipeline) == {("t", 0): 30}  # it was read, and not heeded yet
     label(pipeline, 8, True, offset=50)  # its record is not there yet
+    label(pipeline, 9, True, offset=4)
     pipeline.score_due(0.0)
-    assert effects(outbox) == [{"input_offset": 30, "labels": [[7, 3, True]]}]
-    assert task.labels.settle(task.tracker.committable) is None
-    acknowledge(outbox, STATE)
-    assert task.labels.settle(task.tracker.committable) is None
-    *early, last = outbox.to("t-scores")
-    for output in early:
-        output.on_done(None)
-    assert task.labels.settle(task.tracker.committable) is None
-    last.on_done(None)
-    assert task.labels.settle(task.tracker.committable) == 8
+    assert effects(delivery) == [{"input_offset": 30, "labels": [[7, 3, True], [9, 4, True]]}]
+    assert commit(pipeline) == {("f", 0): 8}
     score(pipeline, 30, 60)
-    acknowledge(outbox, STATE)
-    for output in outbox.to("t-scores")[30:]:
-        output.on_done(None)
-    assert task.labels.settle(task.tracker.committable) == 9
+    assert commit(pipeline) == {("t", 0): 60, ("f", 0): 10}
+    assert commit(pipeline) == {}
 
 
 @pytest.mark.parametrize(
@@ -230,40 +221,37 @@ def test_a_label_is_finished_after_its_effect_is_recorded_and_the_outputs_before
     ],
 )
 def test_bad_feedback_is_a_dead_letter_and_stops_nothing(value: bytes, words: bytes) -> None:
-    outbox = Recording()
-    pipeline = labelled(outbox)
+    delivery = Recording()
+    pipeline = labelled(delivery)
     score(pipeline, 0, 30)
-    acknowledge(outbox, "t-scores")
     bad = Record("f", 0, 4, None, b"k", value, [("trace", b"1")])
     pipeline.receive_label(bad, lambda partition, offset: (partition, offset) < (0, 1000))
-    label(pipeline, 5, True, offset=3)
-    pipeline.score_due(0.0)
-    (letter,) = outbox.to("t-dead-letters")
+    (letter,) = delivery.to("t-dead-letters")
     headers = dict(letter.headers)
     assert (letter.key, letter.value, headers["trace"]) == (b"k", value, b"1")
     assert (headers["fomo-reason"], headers["fomo-source-topic"]) == (b"bad_feedback", b"f")
     assert words in (headers["fomo-error"] or b"")
-    task = pipeline.tasks[0]
-    acknowledge(outbox, STATE)
-    assert task.labels.settle(task.tracker.committable) is None
-    letter.on_done(None)
-    assert task.labels.settle(task.tracker.committable) == 6
-    assert task.tracker.committable == 30  # a label is no record of the input
+    assert commit(pipeline) == {("t", 0): 30, ("f", 0): 5}  # a label is no record of the input
+    label(pipeline, 5, True, offset=3)
+    pipeline.score_due(0.0)
+    assert commit(pipeline) == {("f", 0): 6}
 
 
 def test_labels_of_a_partition_that_was_given_up_count_for_nothing() -> None:
-    outbox = Recording()
-    pipeline = labelled(outbox)
+    delivery = Recording()
+    pipeline = labelled(delivery)
     score(pipeline, 0, 30)
     label(pipeline, 0, True, offset=3)
     pipeline.drop(0)
     label(pipeline, 1, True, offset=3)
     pipeline.score_due(0.0)
-    assert effects(outbox) == []
-    pipeline.add(0)
+    assert effects(delivery) == []
+    task = pipeline.add(0, {})
+    label(pipeline, 2, True, offset=3)  # before it is restored
+    pipeline.activate(task, Restored(start=30))
     score(pipeline, 30, 60)
-    assert effects(outbox) == []
-    assert pipeline.tasks[0].labels.settle(60) is None
+    assert effects(delivery) == []
+    assert commit(pipeline) == {("t", 0): 60}
 
 
 def test_the_log_sums_labels_up(caplog: pytest.LogCaptureFixture) -> None:
@@ -281,15 +269,15 @@ def test_the_log_sums_labels_up(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_shift_that_lasts_is_announced_once(caplog: pytest.LogCaptureFixture) -> None:
-    outbox = Recording()
-    pipeline = make_pipeline(outbox, adapt_after=100, min_context=50, context_size=100, batch_size=32)
+    delivery = Recording()
+    pipeline = make_pipeline(delivery, adapt_after=100, min_context=50, context_size=100, batch_size=32)
     for offset in range(1000):
         shift = 0 if offset < 150 else 30
         rng = random.Random(offset)
         value = json.dumps({"x": shift + rng.gauss(0, 1), "y": shift + rng.gauss(5, 2)}).encode()
         pipeline.receive(record(offset, value=value), 0.0)
     pipeline.finish([0])
-    regimes = [json.loads(output.value or b"")["fomo"]["regime"] for output in outbox.to("t-scores")]
+    regimes = [json.loads(output.value or b"")["fomo"]["regime"] for output in delivery.to("t-scores")]
     assert regimes == sorted(regimes)
     assert set(regimes) == {0, 1, 2}
     assert regimes.index(1) == 50

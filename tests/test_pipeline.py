@@ -1,4 +1,4 @@
-"""What a record goes through: which offset may be committed when, where outputs go, who waits for whom."""
+"""What a record goes through: what it becomes, which offset is committed with it, where it goes, who waits for whom."""
 
 from __future__ import annotations
 
@@ -6,40 +6,92 @@ import json
 import random
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from confluent_kafka import KafkaError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fomo_stream.broker import Record
-from fomo_stream.checkpoint import load_model
+from fomo_stream.checkpoint import shared_model
+from fomo_stream.delivery import Output
 from fomo_stream.detector import Detector, DetectorConfig
-from fomo_stream.errors import ConfigError, SchemaError
+from fomo_stream.errors import BrokerError, ConfigError, SchemaError
 from fomo_stream.lags import Shingler
-from fomo_stream.outbox import Output
+from fomo_stream.model import ModelConfig, ZeroShotModel
 from fomo_stream.pipeline import Pipeline
 from fomo_stream.records import decode, read_rows
 from fomo_stream.schema import Schema
 from fomo_stream.settings import ServiceSettings
+from fomo_stream.store import Restored
 
-model = cache(load_model)
+
+@cache
+def cheap_model() -> ZeroShotModel:
+    """Untrained, and a tenth of the work: its scores say nothing, but depend on the record and on the context."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = ModelConfig(
+            raw_features=8, evidence=False, fusion=False, layers=1, width=8, heads=2, feed_forward=8, routers=2
+        )
+        return ZeroShotModel(config, "cheap").eval()
+
+
+class QuickSettings(ServiceSettings):
+    """Few records are enough for a generation, a regime, or to forget one."""
+
+    def detector_config(self) -> DetectorConfig:
+        return replace(super().detector_config(), lag=16, calibration_size=50)
+
+
+QUICK: dict[str, Any] = {
+    "kind": QuickSettings,
+    "min_context": 10,
+    "context_size": 20,
+    "adapt_after": 60,
+    "alert_rate": 0.1,
+    "batch_size": 8,
+}
 
 
 class Recording:
-    """An outbox that sends nothing: a test says what the broker answers, and when."""
+    """A delivery that sends nothing: a test says what the broker refuses."""
 
     def __init__(self) -> None:
         self.outputs: list[Output] = []
+        self.refusals: dict[tuple[str, int], tuple[int, KafkaError | None]] = {}  # by topic and offset of the source
+        self.limits: dict[str, int] = {}
+        self.is_committing = False
+
+    @property
+    def sent(self) -> int:
+        return len(self.outputs)
 
     def send(self, output: Output) -> None:
         self.outputs.append(output)
 
+    def fits(self, output: Output) -> bool:
+        return output.size() <= self.limits.get(output.topic, output.size())
+
+    def refused(self, topic: str, source: Record) -> tuple[int, KafkaError | None]:
+        return self.refusals.get((topic, source.offset), (0, None))
+
+    def refuse(self, topic: str, offset: int, times: int, code: int = KafkaError.MSG_SIZE_TOO_LARGE) -> None:
+        self.refusals[topic, offset] = (times, KafkaError(code))
+
     def to(self, topic: str) -> list[Output]:
         return [output for output in self.outputs if output.topic == topic]
+
+    def reasons(self) -> list[tuple[int, str]]:
+        """Source offset and reason of each dead letter."""
+        headers = [dict(output.headers) for output in self.to("t-dead-letters")]
+        return [(int(h["fomo-source-offset"] or b""), (h["fomo-reason"] or b"").decode()) for h in headers]
 
 
 class Patient(Future[Any]):
@@ -79,22 +131,36 @@ class AtOnce(Held):
 
 
 def make_pipeline(
-    outbox: Recording,
+    recording: Recording,
     executor: Executor | None = None,
     partitions: Mapping[str, int] | None = None,
     known: bool = True,
+    model: ZeroShotModel | None = None,
+    kind: type[ServiceSettings] = ServiceSettings,
     **changes: Any,
 ) -> Pipeline:
     """A pipeline over topic `t` with partitions 0 and 1, warm after 20 rows, two records in a batch."""
     flags = {"topic": "t", "batch_size": 2, "min_context": 20, "context_size": 40, **changes}
     counts = {"t": 2, "t-scores": 2, "t-dead-letters": 2} if partitions is None else partitions
-    sending: Any = outbox
-    pipeline = Pipeline(ServiceSettings(**flags), model(), sending, executor or AtOnce(), lambda: counts)
-    pipeline.add(0)
-    pipeline.add(1)
+    sending: Any = recording
+    pipeline = Pipeline(kind(**flags), model or cheap_model(), sending, executor or AtOnce(), lambda: counts)
+    for number in (0, 1):
+        begin(pipeline, number)
     if known:
         pipeline.begin(Schema(("x", "y")))
     return pipeline
+
+
+def begin(pipeline: Pipeline, number: int, start: int = 0) -> None:
+    """A partition comes, of which nothing is known."""
+    pipeline.activate(pipeline.add(number, {}), Restored(start))
+
+
+def commit(pipeline: Pipeline) -> dict[tuple[str, int], int]:
+    """A commit succeeds; returns its offsets."""
+    offsets = pipeline.stage({"t": 2, "f": 2})
+    pipeline.committed(offsets, 0.0)
+    return {(found.topic, found.partition): found.offset for found in offsets}
 
 
 def record(offset: int, partition: int = 0, key: bytes | None = None, value: bytes | None = b"") -> Record:
@@ -109,76 +175,174 @@ def offsets(outputs: list[Output]) -> Iterator[int]:
         yield json.loads(output.value)["fomo"]["offset"]
 
 
+def sources(outputs: list[Output]) -> list[int]:
+    """Offset of the record that each output is about."""
+    return [output.source.offset for output in outputs if output.source is not None]
+
+
 # --- offsets
 
 
-def test_an_offset_is_not_finished_when_its_output_is_sent_but_when_it_is_acknowledged() -> None:
-    outbox = Recording()
-    pipeline = make_pipeline(outbox)
-    for offset in range(4):
-        pipeline.receive(record(offset), 0.0)
-    tracker = pipeline.tasks[0].tracker
-    assert list(offsets(outbox.to("t-scores"))) == [0, 1, 2, 3]
-    assert tracker.committable is None
-    outbox.outputs[0].on_done(None)
-    assert tracker.committable == 1
-
-
 @settings(max_examples=20, deadline=None)
-@given(st.permutations(range(6)))
-def test_acknowledgements_in_any_order_finish_only_what_has_no_gap_below(order: list[int]) -> None:
-    outbox = Recording()
-    pipeline = make_pipeline(outbox)
-    for offset in range(6):  # 1 is a dead letter, which counts like any other output
-        pipeline.receive(record(offset, value=b"{bad" if offset == 1 else b""), 0.0)
-    pipeline.finish([0])
-    (letter,) = outbox.to("t-dead-letters")
-    outputs = dict(zip(offsets(outbox.to("t-scores")), outbox.to("t-scores"), strict=True)) | {1: letter}
-    done: set[int] = set()
-    for offset in order:
-        outputs[offset].on_done(None)
-        done.add(offset)
-        contiguous = next(i for i in range(7) if i not in done)
-        assert pipeline.tasks[0].tracker.committable == (contiguous or None)
+@given(
+    st.lists(st.sampled_from(["record", "record", "bad", "due", "commit"]), max_size=40),
+    st.integers(1, 5),
+    st.integers(0, 3),
+)
+def test_what_is_committed_is_what_has_outputs(steps: list[str], batch_size: int, start: int) -> None:
+    """However records come, each has one output, in their order, and offsets are those of the outputs sent so far."""
+    delivery = Recording()
+    pipeline = make_pipeline(delivery, batch_size=batch_size)
+    begin(pipeline, 0, start)
+    read = committed = start
+    for step in [*steps, "due", "commit"]:
+        if step == "due":
+            pipeline.score_due(1e9)
+        elif step == "commit":
+            found = commit(pipeline)
+            done = [output for output in delivery.outputs if output.source is not None]
+            assert sources(done) == list(range(start, start + len(done)))
+            expected = start + len(done)
+            assert found == ({("t", 0): expected} if expected > committed else {})
+            assert read - expected < batch_size
+            committed = expected
+        else:
+            pipeline.receive(record(read, value=b"{bad" if step == "bad" else b""), 0.0)
+            read += 1
+    assert committed == read
+    assert [offset for offset, _ in delivery.reasons()] == [
+        offset
+        for offset, step in enumerate((step for step in steps if step in ("record", "bad")), start)
+        if step == "bad"
+    ]
 
 
-def test_a_refused_output_becomes_a_dead_letter_and_only_that_ones_acknowledgement_counts() -> None:
-    outbox = Recording()
-    pipeline = make_pipeline(outbox)
-    pipeline.receive(record(0, key=b"k"), 0.0)
-    pipeline.receive(record(1), 0.0)
-    first, second = outbox.to("t-scores")
-    second.on_done(None)
-    first.on_done("too large")
-    assert pipeline.tasks[0].tracker.committable is None
-    (letter,) = outbox.to("t-dead-letters")
-    assert (letter.key, letter.value) == (b"k", record(0).value)
-    assert dict(letter.headers)["fomo-reason"] == b"output_refused"
-    letter.on_done(None)
-    assert pipeline.tasks[0].tracker.committable == 2
-
-
-def test_a_refused_dead_letter_is_cut_before_its_offset_is_finished() -> None:
-    outbox = Recording()
-    pipeline = make_pipeline(outbox)
-    pipeline.receive(record(0, value=b"{" + b"x" * (1 << 20)), 0.0)
-    for cut in (512 << 10, 0):
-        outbox.outputs[-1].on_done("too large")
-        assert len(outbox.outputs[-1].value or b"") == cut
-        assert pipeline.tasks[0].tracker.committable is None
-    outbox.outputs[-1].on_done(None)
-    assert pipeline.tasks[0].tracker.committable == 1
-
-
-def test_acknowledgements_of_a_partition_that_was_given_up_count_for_nothing() -> None:
-    outbox = Recording()
-    pipeline = make_pipeline(outbox)
+def test_a_partition_of_which_nothing_is_new_commits_nothing() -> None:
+    delivery = Recording()
+    pipeline = make_pipeline(delivery)
     pipeline.receive(record(0), 0.0)
     pipeline.finish([0])
+    assert commit(pipeline) == {("t", 0): 1}
+    sent = delivery.sent
+    assert commit(pipeline) == {}
+    assert delivery.sent == sent
+
+
+def test_a_partition_that_is_not_restored_takes_nothing_and_commits_nothing() -> None:
+    delivery = Recording()
+    pipeline = make_pipeline(delivery)
+    commit(pipeline)
+    delivery.outputs.clear()
+    task = pipeline.add(0, {})
+    for offset in range(5):
+        pipeline.receive(record(offset), 0.0)
+    pipeline.score_due(1e9)
+    pipeline.finish([0])
+    assert (commit(pipeline), delivery.outputs, len(task.batch)) == ({}, [], 0)
+    pipeline.activate(task, Restored(start=3))
+    for offset in (0, 2, 3, 4, 4, 3):  # those before the start, or fetched twice, are of an earlier time
+        pipeline.receive(record(offset), 0.0)
+    assert sources(delivery.outputs) == [3, 4]
+
+
+def test_an_abort_begins_every_partition_anew() -> None:
+    delivery = Recording()
+    pipeline = make_pipeline(delivery)
+    for partition in (0, 1):
+        for offset in range(3):
+            pipeline.receive(record(offset, partition), 0.0)
+    pipeline.finish([0, 1])
+    tasks = pipeline.aborted({"t": "T1"})
+    assert [(task.number, task.is_active, task.position) for task in tasks] == [(0, False, None), (1, False, None)]
+    delivery.outputs.clear()
+    assert commit(pipeline) == {}
+    assert not delivery.outputs
+    pipeline.activate(tasks[0], Restored(start=0))
+    pipeline.receive(record(0), 0.0)
+    pipeline.finish([0])
+    assert commit(pipeline) == {("t", 0): 1}
+
+
+def test_a_partition_that_was_given_up_counts_for_nothing() -> None:
+    delivery = Recording()
+    pipeline = make_pipeline(delivery)
+    pipeline.receive(record(0), 0.0)
     pipeline.drop(0)
-    pipeline.add(0)
-    outbox.outputs[0].on_done(None)
-    assert pipeline.tasks[0].tracker.committable is None
+    pipeline.receive(record(1), 0.0)
+    pipeline.finish([0])
+    assert not delivery.outputs
+    assert ("t", 0) not in commit(pipeline)
+
+
+def test_topics_that_are_gone_get_no_offsets() -> None:
+    pipeline = make_pipeline(Recording())
+    pipeline.receive(record(0), 0.0)
+    pipeline.finish([0])
+    assert pipeline.stage({}) == []
+    assert commit(pipeline) == {("t", 0): 1}
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_an_output_that_its_topic_does_not_take_becomes_a_dead_letter_in_its_place(refused: bool) -> None:
+    delivery = Recording()
+    pipeline = make_pipeline(delivery, batch_size=3)
+    wide = json.dumps({"x": 1, "y": 2, "note": "n" * 2000}).encode()
+    if refused:
+        delivery.refuse("t-scores", 1, times=1)
+    else:
+        delivery.limits["t-scores"] = 2000
+    for offset in range(3):
+        pipeline.receive(record(offset, key=b"k", value=wide if offset == 1 else b""), 0.0)
+    assert [(output.topic, output.source.offset) for output in delivery.outputs if output.source] == [
+        ("t-scores", 0),
+        ("t-dead-letters", 1),
+        ("t-scores", 2),
+    ]
+    (letter,) = delivery.to("t-dead-letters")
+    assert (letter.key, letter.value) == (b"k", wide)
+    assert delivery.reasons() == [(1, "output_refused")]
+    assert commit(pipeline)["t", 0] == 3
+
+
+@pytest.mark.parametrize("value", [b"", b"{bad"])
+def test_a_timestamp_that_is_refused_is_left_out(value: bytes) -> None:
+    topic = "t-dead-letters" if value else "t-scores"
+    delivery = Recording()
+    pipeline = make_pipeline(delivery)
+    delivery.refuse(topic, 1, times=1, code=KafkaError.INVALID_TIMESTAMP)
+    for offset in range(2):
+        pipeline.receive(record(offset, value=value), 0.0)
+    assert [output.timestamp for output in delivery.to(topic)] == [1_700_000_000_000, 0]
+    assert not any("fomo-truncated-from" in dict(output.headers) for output in delivery.outputs)
+
+
+def test_a_dead_letter_that_is_refused_is_cut_and_in_the_end_a_matter_for_people() -> None:
+    delivery = Recording()
+    pipeline = make_pipeline(delivery)
+    value = b"{" + b"x" * (1 << 20)
+    for times, size in ((0, len(value)), (1, 512 << 10), (2, 0)):
+        delivery.refuse("t-dead-letters", times, times=times)
+        pipeline.receive(record(times, value=value), 0.0)
+        pipeline.finish([0])
+        letter = delivery.outputs[-1]
+        assert len(letter.value or b"") == size
+        assert dict(letter.headers).get("fomo-truncated-from") == (str(len(value)).encode() if times else None)
+    delivery.refuse("t-dead-letters", 3, times=3)
+    pipeline.receive(record(3, value=value), 0.0)
+    with pytest.raises(BrokerError, match=r"refuses the dead letter of t\[0\]@3, even without its value"):
+        pipeline.finish([0])
+
+
+def test_a_dead_letter_is_cut_to_what_its_topic_is_known_to_take() -> None:
+    delivery = Recording()
+    pipeline = make_pipeline(delivery)
+    delivery.limits["t-dead-letters"] = 600 << 10
+    pipeline.receive(record(0, value=b"{" + b"x" * (1 << 20)), 0.0)
+    pipeline.finish([0])
+    assert [len(letter.value or b"") for letter in delivery.outputs] == [512 << 10]
 
 
 # --- where outputs go
@@ -192,13 +356,13 @@ def test_acknowledgements_of_a_partition_that_was_given_up_count_for_nothing() -
 def test_records_without_a_key_keep_together_where_partition_counts_differ(
     topic: str, count: int | None, key: bytes | None, expected: int
 ) -> None:
-    outbox = Recording()
+    delivery = Recording()
     counts = {"t": 8} if count is None else {"t": 8, topic: count}
-    pipeline = make_pipeline(outbox, partitions=counts)
-    pipeline.add(5)
+    pipeline = make_pipeline(delivery, partitions=counts)
+    begin(pipeline, 5)
     pipeline.receive(record(0, partition=5, key=key, value=b"" if topic == "t-scores" else None), 0.0)
     pipeline.finish([5])
-    (output,) = outbox.to(topic)
+    (output,) = delivery.to(topic)
     assert output.partition == expected
 
 
@@ -206,21 +370,21 @@ def test_records_without_a_key_keep_together_where_partition_counts_differ(
 
 
 def test_a_late_generation_stops_only_its_own_partition_and_nothing_is_lost() -> None:
-    outbox, executor = Recording(), Held()
-    pipeline = make_pipeline(outbox, executor)
+    delivery, executor = Recording(), Held()
+    pipeline = make_pipeline(delivery, executor)
     for offset in range(60):
         pipeline.receive(record(offset, partition=0), 0.0)
     assert executor.submitted == 1  # the first generation, of partition 0
     for offset in range(60):
         pipeline.receive(record(offset, partition=1), 0.0)
     pipeline.score_due(1e9)
-    scored = [json.loads(output.value or b"")["fomo"] for output in outbox.outputs]
+    scored = [json.loads(output.value or b"")["fomo"] for output in delivery.outputs]
     assert [len([s for s in scored if s["partition"] == number]) for number in (0, 1)] == [20, 60]
     assert len(pipeline.tasks[0].batch) == 40
     assert executor.release is not None
     executor.release()
     pipeline.score_due(1e9)
-    ours = [output for output in outbox.outputs if output.partition == 0]
+    ours = [output for output in delivery.outputs if output.partition == 0]
     assert list(offsets(ours)) == list(range(60))
     assert json.loads(ours[20].value or b"")["fomo"]["generation"] == 1
 
@@ -231,23 +395,23 @@ def test_no_micro_batch_waits_for_a_generation_that_it_brings_about(batch_size: 
         def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
             return Patient()
 
-    outbox = Recording()
-    pipeline = make_pipeline(outbox, Never(), batch_size=batch_size)
+    delivery = Recording()
+    pipeline = make_pipeline(delivery, Never(), batch_size=batch_size)
     for offset in range(1000):
         pipeline.receive(record(offset), 0.0)
     pipeline.score_due(1e9)
-    assert len(outbox.outputs) == 20
+    assert len(delivery.outputs) == 20
 
 
 def test_a_seed_context_is_encoded_once_for_all_partitions(tmp_path: Path) -> None:
     seed = tmp_path / "normal.jsonl"
     seed.write_bytes(b"\n".join(record(1000 + i).value or b"" for i in range(40)))
-    outbox, executor = Recording(), AtOnce()
-    pipeline = make_pipeline(outbox, executor, seed_context=seed)
+    delivery, executor = Recording(), AtOnce()
+    pipeline = make_pipeline(delivery, executor, seed_context=seed)
     for partition in (0, 1):
         pipeline.receive(record(0, partition), 0.0)
     pipeline.finish([0, 1])
-    first, second = (json.loads(output.value or b"")["fomo"] for output in outbox.outputs)
+    first, second = (json.loads(output.value or b"")["fomo"] for output in delivery.outputs)
     assert first["score"] == second["score"] is not None
     assert executor.submitted == 1
     for offset in range(1, 40):  # what one partition learns is none of the other's business
@@ -256,7 +420,7 @@ def test_a_seed_context_is_encoded_once_for_all_partitions(tmp_path: Path) -> No
     pipeline.finish([0, 1])
     by_source = {
         (result["partition"], result["offset"]): result["score"]
-        for result in (json.loads(output.value or b"")["fomo"] for output in outbox.outputs)
+        for result in (json.loads(output.value or b"")["fomo"] for output in delivery.outputs)
     }
     assert by_source[0, 1] == by_source[1, 1]
 
@@ -265,15 +429,15 @@ def test_a_seed_context_is_encoded_once_for_all_partitions(tmp_path: Path) -> No
 
 
 def test_records_with_too_many_numbers_are_dead_letters_and_later_ones_make_the_schema() -> None:
-    outbox = Recording()
-    pipeline = make_pipeline(outbox, known=False)
+    delivery = Recording()
+    pipeline = make_pipeline(delivery, known=False)
     wide = json.dumps({f"f{i}": random.random() for i in range(1001)}).encode()
     for offset in range(30):
         pipeline.receive(record(offset, value=wide), 0.0)
     assert pipeline.infer() is None
-    reasons = {dict(output.headers)["fomo-reason"] for output in outbox.to("t-dead-letters")}
+    reasons = {dict(output.headers)["fomo-reason"] for output in delivery.to("t-dead-letters")}
     assert reasons == {b"too_many_features"}
-    assert len(outbox.outputs) == 30
+    assert len(delivery.outputs) == 30
     for offset in range(30, 60):
         pipeline.receive(record(offset), 0.0)
     assert pipeline.infer() == Schema(("x", "y"))
@@ -294,16 +458,16 @@ def test_a_schema_of_few_records_is_warned_of(caplog: pytest.LogCaptureFixture) 
 def test_the_log_shows_some_of_many_features(caplog: pytest.LogCaptureFixture) -> None:
     pipeline = make_pipeline(Recording(), known=False)
     with caplog.at_level("INFO"):
-        pipeline.begin(Schema(tuple(f"f{i:03}" for i in range(900))))
-    assert "f049,... count=900" in caplog.text
+        pipeline.begin(Schema(tuple(f"f{i:03}" for i in range(60))))
+    assert "f049,... count=60" in caplog.text
     assert "f050" not in caplog.text
 
 
 # --- categories, missing values, and the past
 
 
-def results(outbox: Recording) -> list[dict[str, Any]]:
-    return [json.loads(output.value or b"")["fomo"] for output in outbox.to("t-scores")]
+def results(delivery: Recording) -> list[dict[str, Any]]:
+    return [json.loads(output.value or b"")["fomo"] for output in delivery.to("t-scores")]
 
 
 def config_of(pipeline: Pipeline) -> DetectorConfig:
@@ -319,8 +483,8 @@ def as_record(offset: int, fields: dict[str, Any], partition: int = 0, key: byte
 @pytest.mark.parametrize("batch_size", [1, 7])
 def test_each_key_of_a_partition_has_its_own_past(batch_size: int) -> None:
     rng = np.random.default_rng(0)
-    outbox = Recording()
-    pipeline = make_pipeline(outbox, batch_size=batch_size, lags=2)
+    delivery = Recording()
+    pipeline = make_pipeline(delivery, batch_size=batch_size, lags=2)
     values, keys = rng.normal(size=(50, 2)), random.Random(0).choices([b"p", b"q", None], k=50)
     for offset, ((x, y), key) in enumerate(zip(values.tolist(), keys, strict=True)):
         pipeline.receive(as_record(offset, {"x": x, "y": y}, key=key), 0.0)
@@ -328,52 +492,51 @@ def test_each_key_of_a_partition_has_its_own_past(batch_size: int) -> None:
     pipeline.finish([0, 1])
     for partition, rows in ((0, values), (1, values[:, ::-1])):
         shingles = Shingler(2, 2).rows(rows, keys)
-        expected = Detector(model(), 6, config_of(pipeline)).process(shingles)
-        found = [result["logit"] for result in results(outbox) if result["partition"] == partition]
+        expected = Detector(cheap_model(), 6, config_of(pipeline)).process(shingles)
+        found = [result["logit"] for result in results(delivery) if result["partition"] == partition]
         np.testing.assert_array_equal(np.array(found, dtype=float), expected.logit)
 
 
 def test_a_seed_context_has_its_past_too(tmp_path: Path) -> None:
     seed = tmp_path / "normal.jsonl"
     seed.write_bytes(b"\n".join(record(1000 + i).value or b"" for i in range(40)))
-    outbox = Recording()
-    pipeline = make_pipeline(outbox, seed_context=seed, lags=1)
+    delivery = Recording()
+    pipeline = make_pipeline(delivery, seed_context=seed, lags=1)
     pipeline.receive(record(0), 0.0)
     pipeline.finish([0])
-    detector = Detector(model(), 4, config_of(pipeline))
+    detector = Detector(cheap_model(), 4, config_of(pipeline))
     detector.seed_context(Shingler(1, 2).rows(read_rows(seed, Schema(("x", "y")))))
     first = decode(record(0).value)
     expected = detector.process(np.array([[first["x"], first["y"], np.nan, np.nan]])).logit
-    assert results(outbox)[0]["logit"] == expected[0]
+    assert results(delivery)[0]["logit"] == expected[0]
 
 
 def test_missing_values_are_counted_in_the_output_and_in_the_progress() -> None:
-    outbox = Recording()
-    pipeline = make_pipeline(outbox, batch_size=4, lags=3)
+    delivery = Recording()
+    pipeline = make_pipeline(delivery, batch_size=4, lags=3)
     lacking: list[dict[str, Any]] = [{"x": 1, "y": 2}, {"x": 1}, {"x": None, "y": 2}, {"z": 1}]
     for offset, fields in enumerate(lacking):
         pipeline.receive(as_record(offset, fields), 0.0)
-    assert [result["missing"] for result in results(outbox)] == [0, 1, 1]
+    assert [result["missing"] for result in results(delivery)] == [0, 1, 1]
     assert pipeline.progress.missing == 2
-    assert dict(outbox.to("t-dead-letters")[0].headers)["fomo-reason"] == b"no_features"
+    assert dict(delivery.to("t-dead-letters")[0].headers)["fomo-reason"] == b"no_features"
 
 
 def test_a_category_that_was_never_seen_is_an_outlier() -> None:
     rng = random.Random(0)
-    outbox = Recording()
-    pipeline = make_pipeline(
-        outbox, known=False, categorical=("site",), min_context=200, context_size=200, batch_size=50
-    )
-    for offset in range(600):
-        site = "mars" if offset in (550, 570) else rng.choice(["north", "south", "east"])
+    delivery = Recording()
+    changes: dict[str, Any] = {"categorical": ("site",), "min_context": 100, "context_size": 100, "batch_size": 50}
+    pipeline = make_pipeline(delivery, known=False, model=shared_model(), **changes)
+    for offset in range(400):
+        site = "mars" if offset in (350, 370) else rng.choice(["north", "south", "east"])
         pipeline.receive(as_record(offset, {"x": rng.gauss(0, 1), "site": site}), 0.0)
         if pipeline.schema is None and offset == 99:
             schema = pipeline.infer()
             assert schema == Schema(("site", "x"), frozenset({"site"}))
             pipeline.begin(schema)
     pipeline.finish([0])
-    flagged = {result["offset"] for result in results(outbox) if result["outlier"]}
-    assert {550, 570} <= flagged
+    flagged = {result["offset"] for result in results(delivery) if result["outlier"]}
+    assert {350, 370} <= flagged
     assert len(flagged) < 20
 
 
@@ -387,7 +550,7 @@ def test_categories_that_differ_from_the_groups_are_refused() -> None:
 
 
 def test_rows_that_become_too_wide_by_their_past_are_refused() -> None:
-    pipeline = make_pipeline(Recording(), known=False, lags=10)
+    pipeline = make_pipeline(Recording(), known=False, model=shared_model(), lags=10)
     pipeline.check(Schema(tuple(f"f{i}" for i in range(90))))
     with pytest.raises(SchemaError, match="make 1001 columns, at most 1000"):
         pipeline.check(Schema(tuple(f"f{i}" for i in range(91))))

@@ -6,15 +6,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from fomo_stream.checkpoint import load_model
+from fomo_stream.checkpoint import shared_model
 from fomo_stream.service import Service
 from fomo_stream.settings import ServiceSettings
 from fomo_stream.topics import TopicsSeen
 
-HERE = TopicsSeen({"t": 1}, {"t": "A"})
-GONE = TopicsSeen({}, {})
-ANOTHER = TopicsSeen({"t": 1}, {"t": "B"})
-NO_IDS = TopicsSeen({"t": 1}, {})
+HERE, ANOTHER, NO_IDS, GONE = "A", "B", "", None  # the id of a topic that the broker has
+
+
+def seen(topic: str, topic_id: str | None) -> TopicsSeen:
+    return TopicsSeen({} if topic_id is None else {topic: 1}, {topic: topic_id} if topic_id else {})
 
 
 @pytest.mark.parametrize(
@@ -29,14 +30,16 @@ NO_IDS = TopicsSeen({"t": 1}, {})
         ([NO_IDS, NO_IDS], 0),
     ],
 )
-def test_a_topic_is_read_again_only_if_it_was_created_anew(
-    answers: list[TopicsSeen], restarts: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("topic", ["t", "f"])
+def test_only_a_topic_that_was_created_anew_takes_partitions_back_to_what_is_restored(
+    topic: str, answers: list[str | None], restarts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service = Service(ServiceSettings(topic="t"), load_model())
-    restarted = []
-    monkeypatch.setattr(service, "_restart_topic", lambda: restarted.append(True))
-    service._seen = answers[0]
-    for answer in answers[1:]:
+    service = Service(ServiceSettings(topic="t" if topic == "t" else "other", feedback="f"), shared_model())
+    aborts = 0
+    service._seen, *later = (seen(topic, answer) for answer in answers)
+    for answer in later:
         monkeypatch.setattr(service, "_watch", SimpleNamespace(seen=answer), raising=False)
         service._look_at_topics()
-    assert len(restarted) == restarts
+        aborts += service._must_abort
+        service._must_abort = False
+    assert aborts == restarts

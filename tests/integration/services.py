@@ -18,7 +18,7 @@ from typing import Any
 
 from brokers import Broker, wait_for
 
-from fomo_stream.checkpoint import load_model
+from fomo_stream.checkpoint import shared_model
 from fomo_stream.model import ZeroShotModel
 from fomo_stream.service import Service
 from fomo_stream.settings import ServiceSettings
@@ -42,7 +42,7 @@ def readings(count: int, start: int = 0, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def make_settings(broker: Broker, topic: str, **changes: Any) -> ServiceSettings:
-    """Settings for a quick test: warm after 50 rows, commits every 100 ms, features known."""
+    """Settings for a quick test: warm after 50 rows, features known, exactly once where the broker can."""
     values: dict[str, Any] = {
         "bootstrap": broker.bootstrap,
         "topic": topic,
@@ -51,7 +51,7 @@ def make_settings(broker: Broker, topic: str, **changes: Any) -> ServiceSettings
         "min_context": 50,
         "context_size": 100,
         "alert_rate": 0.05,
-        "commit_interval_ms": 100,
+        "delivery": "exactly-once" if broker.is_kafka else "at-least-once",
         "kafka": CLIENT,
     }
     return ServiceSettings(**{name: value for name, value in {**values, **changes}.items() if value is not None})
@@ -62,7 +62,7 @@ class Running:
 
     def __init__(self, settings: ServiceSettings, model: ZeroShotModel | None = None) -> None:
         self.settings = settings
-        self.service = Service(settings, model or load_model())
+        self.service = Service(settings, model or shared_model(settings.model))
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
 

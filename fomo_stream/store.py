@@ -1,0 +1,293 @@
+"""The store: what each partition knows, in the partition of the same number of a compacted topic.
+
+A commit writes the entries that changed since the one before, in the same transaction as the scores. A partition that
+comes to this instance is restored in this order: the group's committed offset, which waits for any transaction that may
+change it; then how far the store's partition is committed; then everything up to there. So nothing of a transaction
+that failed is ever read, and nothing of one that succeeded is missed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import orjson
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+
+from fomo_stream.broker import make_reader
+from fomo_stream.delivery import Output
+from fomo_stream.errors import BrokerError, DamagedStateError, FomoError, StateError
+from fomo_stream.logs import Throttle, kv
+from fomo_stream.settings import ServiceSettings
+from fomo_stream.topics import TopicWatch
+
+log = logging.getLogger(__name__)
+
+KEY_PREFIX = b"state/"
+VERSION = b"\x01"  # first byte of every value
+POSITION = "position"  # the entry that every commit of a partition writes
+ASK_S = 0.3  # for one partition's committed offset, before the next partition has its turn
+ANSWER_S = 5.0
+READ_S = 30.0
+RETRY_S = 0.05
+
+
+def to_output(topic: str, number: int, name: str, value: bytes | None) -> Output:
+    """The record that writes an entry of a partition, or with None deletes it."""
+    return Output(topic, KEY_PREFIX + name.encode(), value if value is None else VERSION + value, [], number)
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a partition had come when its entries were written: the next offset to read, of the topic of that id."""
+
+    offset: int
+    topic_id: str = ""  # empty: the broker has none
+
+    def encode(self) -> bytes:
+        """As the value of an entry."""
+        return orjson.dumps({"offset": self.offset, "topic_id": self.topic_id})
+
+    @classmethod
+    def decode(cls, value: bytes) -> Position:
+        """What `encode` wrote. Raises StateError."""
+        try:
+            found = orjson.loads(value)
+            return cls(int(found["offset"]), str(found["topic_id"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamagedStateError(f"the entry `{POSITION}` is not readable ({error})") from None
+
+
+@dataclass(frozen=True)
+class Input:
+    """What the broker says of an input partition: offsets kept, committed by the group, and the topic's id."""
+
+    low: int
+    high: int
+    committed: int | None
+    topic_id: str = ""
+
+
+@dataclass(frozen=True)
+class Restored:
+    """Where and with what a partition goes on."""
+
+    start: int  # offset of the first record to read
+    entries: Mapping[str, bytes] = field(default_factory=dict)  # what it knows
+    stale: frozenset[str] = frozenset()  # entries that are of no use any more, and are to be deleted
+    learned_until: int = 0  # records before this offset have been learned already
+    feedback_start: int = OFFSET_BEGINNING
+
+
+def where_to_go_on(
+    found: Input, entries: Mapping[str, bytes], settings: ServiceSettings, where: str
+) -> tuple[Restored, list[str]]:
+    """Decide where a partition goes on and what of its entries counts; with lines for the log about what is unusual.
+
+    The entries say themselves how far they go. If that is not what the group has committed, then somebody has set the
+    group's offsets, or delivery is at least once: what is read again is scored but not learned again.
+    Raises BrokerError when the offset to go on from is not kept any more and --on-lost-offset is fail.
+    """
+    position = Position.decode(entries[POSITION]) if POSITION in entries else None
+    known = position is not None
+    notes = []
+    if position is not None and (
+        (position.topic_id and found.topic_id and position.topic_id != found.topic_id)
+        or (not found.topic_id and found.committed is None and position.offset > found.high)
+    ):
+        notes.append(kv("topic_created_anew", partition=where, effect="nothing of the old one counts"))
+        return Restored(found.low, {}, frozenset(entries)), notes
+    learned_until = min(position.offset, found.high) if position is not None else 0
+    start = found.committed
+    if start is None:
+        # A group's offsets expire. Entries written together with scores know better; others may have come alone.
+        start = learned_until if known and settings.delivery == "exactly-once" else found.low
+    if known and start != learned_until:
+        effect = "what is read again is scored, not learned again" if start < learned_until else "some is never learned"
+        notes.append(kv("offset_differs_from_state", partition=where, state=learned_until, group=start, effect=effect))
+    if not found.low <= start <= found.high:
+        if settings.on_lost_offset == "fail":
+            raise BrokerError(
+                f"the next record to read of {where} has offset {start}, but the broker keeps {found.low} to "
+                f"{found.high}; choose where to go on with --on-lost-offset earliest or latest"
+            )
+        lost, start = start, found.low if settings.on_lost_offset == "earliest" else found.high
+        notes.append(kv("offset_lost", partition=where, offset=lost, goes_on_at=start))
+    return Restored(start, dict(entries), frozenset(), learned_until), notes
+
+
+class Restorer:
+    """Restores partitions one after the other, in a thread. wanted: whether one that was asked for still is."""
+
+    def __init__(self, settings: ServiceSettings, watch: TopicWatch, wanted: Callable[[Any], bool]) -> None:
+        self._settings = settings
+        self._watch = watch
+        self._wanted = wanted
+        self._reader: Consumer = make_reader(settings)
+        self._queue: deque[tuple[Any, float]] = deque()  # what was asked for, and not before when
+        self._results: SimpleQueue[tuple[Any, Restored | FomoError]] = SimpleQueue()
+        self._changed = threading.Condition()
+        self._stopped = False
+        self._throttle = Throttle()
+        self._thread = threading.Thread(target=self._run, name="fomo-restore", daemon=True)
+        self._thread.start()
+
+    def request(self, task: Any, delay: float = 0.0) -> None:
+        """Ask for the state of the partition `task.number`, after `delay` seconds."""
+        with self._changed:
+            self._queue.append((task, time.monotonic() + delay))
+            self._changed.notify()
+
+    def take(self) -> list[tuple[Any, Restored]]:
+        """What was restored since the last time. Raises what went wrong for good."""
+        results: list[tuple[Any, Restored]] = []
+        while True:
+            try:
+                task, restored = self._results.get_nowait()
+            except Empty:
+                return results
+            if not self._wanted(task):
+                continue
+            if isinstance(restored, FomoError):
+                raise restored
+            results.append((task, restored))
+
+    def stop(self) -> None:
+        """End the thread and its client."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+        self._thread.join()
+        self._reader.close()
+
+    def _run(self) -> None:
+        while (task := self._next()) is not None:
+            try:
+                restored: Restored | FomoError | None = self._restore(task) if self._wanted(task) else None
+            except FomoError as error:
+                restored = error
+            except KafkaException as error:
+                restored = None
+                if self._throttle.allow(error.args[0].name()) is not None:
+                    reason = error.args[0].str()
+                    log.info(kv("not_restored_yet", topic=self._settings.topic, partition=task.number, reason=reason))
+            if restored is not None:
+                self._results.put((task, restored))
+            elif self._wanted(task):
+                self.request(task, RETRY_S)
+
+    def _next(self) -> Any:
+        """The first of the queue that is due; None: it is time to end."""
+        with self._changed:
+            while not self._stopped:
+                now = time.monotonic()
+                for i, (task, due) in enumerate(self._queue):
+                    if due <= now:
+                        del self._queue[i]
+                        return task
+                self._changed.wait(min((due - now for _, due in self._queue), default=None))
+        return None
+
+    def _restore(self, task: Any) -> Restored | None:
+        """Where and with what the partition goes on; None: that cannot be known yet."""
+        began = time.monotonic()
+        settings, number = self._settings, task.number
+        seen = self._watch.seen
+        if number >= seen.partitions.get(settings.state_topic, 0):
+            self._watch.grow_state_topic()
+            return None
+        source, store = TopicPartition(settings.topic, number), TopicPartition(settings.state_topic, number)
+        committed = self._committed([source])[0]
+        low, high = self._reader.get_watermark_offsets(source, timeout=ANSWER_S)
+        entries = self._read(store)
+        if self._is_behind(entries, committed) and self._watch.has_open_transaction(store):
+            return None  # the last transaction may be committed, but not yet marked so in this partition
+        found = Input(low, high, committed, seen.topic_ids.get(settings.topic, ""))
+        where = f"{settings.topic}[{number}]"
+        restored, notes = where_to_go_on(found, entries, settings, where)
+        for note in notes:
+            log.warning(note)
+        elapsed = time.monotonic() - began
+        done = kv(
+            "restored",
+            topic=settings.topic,
+            partition=number,
+            offset=restored.start,
+            entries=len(restored.entries),
+            bytes=sum(map(len, restored.entries.values())),
+            elapsed_s=elapsed,
+        )
+        log.info(done)
+        return Restored(**{**vars(restored), "feedback_start": self._feedback_start(number)})
+
+    def _is_behind(self, entries: Mapping[str, bytes], committed: int | None) -> bool:
+        """Whether the entries are older than what the group has committed: they are written together."""
+        if self._settings.delivery != "exactly-once" or committed is None:
+            return False
+        return POSITION not in entries or Position.decode(entries[POSITION]).offset < committed
+
+    def _committed(self, partitions: list[TopicPartition]) -> list[int | None]:
+        found = self._reader.committed(partitions, timeout=ASK_S)
+        for partition in found:
+            if partition.error is not None:
+                raise KafkaException(partition.error)
+        return [partition.offset if partition.offset >= 0 else None for partition in found]
+
+    def _feedback_start(self, number: int) -> int:
+        """Where to go on in the feedback partition: as committed if that is kept, else from its beginning."""
+        feedback = self._settings.feedback
+        if feedback is None or number >= self._watch.seen.partitions.get(feedback, 0):
+            return OFFSET_BEGINNING
+        partition = TopicPartition(feedback, number)
+        committed = self._committed([partition])[0]
+        low, high = self._reader.get_watermark_offsets(partition, timeout=ANSWER_S)
+        is_kept = committed is not None and low <= committed <= high
+        return committed if committed is not None and is_kept else int(low)
+
+    def _read(self, store: TopicPartition) -> dict[str, bytes]:
+        """The entries of a partition of the store, as of what is committed now."""
+        low, end = self._reader.get_watermark_offsets(store, timeout=ANSWER_S)
+        entries: dict[str, bytes] = {}
+        if low >= end:
+            return entries
+        self._reader.assign([TopicPartition(store.topic, store.partition, low)])
+        deadline = time.monotonic() + READ_S
+        try:
+            while time.monotonic() < deadline and not self._stopped:
+                message = self._reader.poll(0.5)
+                if message is None:
+                    continue
+                error = message.error()
+                if error is None:
+                    _take(message, entries)
+                elif error.code() != KafkaError._PARTITION_EOF:
+                    raise KafkaException(error)
+                if message.offset() >= (end if error is not None else end - 1):
+                    return entries
+        finally:
+            self._reader.unassign()
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{store.topic} could not be read to its end"))
+
+
+def _take(message: Any, entries: dict[str, bytes]) -> None:
+    """Apply one record of the store. Raises StateError when a later version has written it."""
+    key, value = message.key() or b"", message.value()
+    if not key.startswith(KEY_PREFIX):
+        return
+    name = key[len(KEY_PREFIX) :].decode(errors="replace")
+    if value is None:
+        entries.pop(name, None)
+    elif value[:1] == VERSION:
+        entries[name] = value[1:]
+    else:
+        raise StateError(
+            f"entry `{name}` of {message.topic()}[{message.partition()}]@{message.offset()} has format "
+            f"{value[:1].hex() or 'none'}, this version of fomo-stream reads {VERSION.hex()}; "
+            "use the version that wrote it, or forget what was learned with --reset-state"
+        )
