@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test format clean
+.PHONY: demo test audit format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fomo-stream demo $(ARGS)
@@ -13,6 +13,9 @@ test: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest $(ARGS)
+
+audit: $(VENV)/.installed-dev
+	$(BIN)/python .ci/audit
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .

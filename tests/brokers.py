@@ -108,7 +108,8 @@ class Broker:
 
     def read(self, topic: str, at_least: int = 0, seconds: float = 60.0) -> list[Any]:
         """Every message of a topic, in order within a partition; waits until there are `at_least` so many."""
-        consumer = Consumer({**self.config, "group.id": "test-reader", "enable.partition.eof": True})
+        quick = {"enable.partition.eof": True, "fetch.wait.max.ms": 20}  # an empty partition is told at once
+        consumer = Consumer({**self.config, "group.id": "test-reader", **quick})
         count = wait_for(lambda: self.partitions(topic), f"topic {topic}", seconds)
         consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(count)])
         messages: list[Any] = []

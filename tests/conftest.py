@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +16,13 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("FOMO_") and name != "FOMO_TEST_BOOTSTRAP":
             monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where matplotlib is not installed: for tests of short runs, of which drawing would take the longest."""
+    for name in ("matplotlib", "matplotlib.backends.backend_agg"):
+        monkeypatch.setitem(sys.modules, name, None)
 
 
 @pytest.fixture(scope="session")

@@ -31,7 +31,7 @@ def read(path: Path) -> list[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished study of two depths by two widths, with two seeds and two tables."""
+    """A finished study of two depths by two widths, with two seeds, two tables, and pictures."""
     home = tmp_path_factory.mktemp("ablation")
     rng = np.random.default_rng(0)
     (home / "tables").mkdir()
@@ -59,7 +59,7 @@ def test_every_combination_has_a_line_with_cost_and_quality(done: Path) -> None:
     report = (done / "out" / "report.md").read_text()
     assert all(f"| {label} | 3 |" in report for label in labels)
     assert "Tables: 2 in tables" in report
-    for name in ("cost.png", "quality.png"):
+    for name in ("cost.png", "quality.png", "layers=1_routers=4/seed-0/loss.png"):
         assert (done / "out" / name).read_bytes().startswith(b"\x89PNG")
 
 
@@ -68,6 +68,7 @@ def test_checkpoints_have_the_shape_that_was_varied(done: Path) -> None:
     assert (model.config.layers, model.config.routers, model.config.raw_features) == (2, 0, 8)
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_nothing_is_computed_twice(done: Path) -> None:
     files = list((done / "out").rglob("*.safetensors"))
     before = {path: path.stat().st_mtime_ns for path in files}
@@ -78,6 +79,7 @@ def test_nothing_is_computed_twice(done: Path) -> None:
     assert read(done / "out" / "synthetic.csv") == judged_before
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_results_on_other_data_or_of_another_training_are_not_reported(tmp_path: Path) -> None:
     """The largest context of all variants decides on what data all are judged."""
 
@@ -96,6 +98,7 @@ def test_results_on_other_data_or_of_another_training_are_not_reported(tmp_path:
     assert other["auroc"] != again["auroc"]
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_minutes_may_end_a_run_before_its_first_log_line(tmp_path: Path) -> None:
     small = [flag for flag in SMALL if flag != "log_every=1"]
     small = [*small[: small.index("--steps")], *small[small.index("--steps") + 2 :]]
@@ -105,6 +108,7 @@ def test_minutes_may_end_a_run_before_its_first_log_line(tmp_path: Path) -> None
     assert all(float(line["steps"]) >= 1 for line in read(tmp_path / "results.csv"))
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_an_interrupted_run_is_resumed(tmp_path: Path) -> None:
     """As if Ctrl-C had stopped the second variant half way: here it was only asked for one step."""
     short = [*SMALL, "--vary", "layers=1,2", "--out", str(tmp_path)]
@@ -180,6 +184,7 @@ def test_bad_flags_say_what_to_do(capsys: pytest.CaptureFixture[str], flags: lis
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_ctrl_c_ends_the_study(tmp_path: Path) -> None:
     import os
     import signal

@@ -25,6 +25,7 @@ from pretrain.train import TrainConfig, train
 
 DATA = DataConfig(max_features=5, batch=2, context_min=20, context_max=40, queries=16)
 TINY = TrainConfig(model="tiny", steps=8, log_every=2, best_every=2, warmup=2, save_every=1e9, data=DATA)
+pytestmark = pytest.mark.usefixtures("no_pictures")
 
 
 def run_to(step: int, run: Path) -> Path:

@@ -384,6 +384,7 @@ def test_results_of_the_command_are_the_same_however_it_was_cut(folder: Path, tm
     assert without_times(read_runs(tmp_path / "parts" / "results.csv")) == without_times(whole)
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_command_tells_detectors_apart_where_the_task_is_easy(folder: Path, tmp_path: Path) -> None:
     flags = ("--baselines", "none", "--seeds", "1", "--datasets", "wide", "--out", tmp_path / "out")
     assert evaluate(folder, *flags) == 0
@@ -393,6 +394,7 @@ def test_command_tells_detectors_apart_where_the_task_is_easy(folder: Path, tmp_
     assert runs[0].auroc > 95.0
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_models_may_stand_before_the_folder_and_be_given_one_by_one(folder: Path, tmp_path: Path) -> None:
     usual = ("--seeds", "1", "--baselines", "none", "--datasets", "narrow", "--out")
     assert evaluate("--model", "fusion,fusion-router", folder, *usual, tmp_path / "one") == 0

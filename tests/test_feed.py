@@ -25,6 +25,7 @@ RAW = ModelConfig(raw_features=5, evidence=False, fusion=False, layers=2, width=
 SHAPES = {"pages": MODELS["tiny"], "raw": RAW, "both": replace(RAW, evidence=True), "z": replace(RAW, quantile=False)}
 CPU = torch.device("cpu")
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="streams and host waits exist on CUDA alone")
+pytestmark = pytest.mark.usefixtures("no_pictures")
 
 
 def make(shape: ModelConfig) -> ZeroShotModel:

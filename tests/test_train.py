@@ -29,6 +29,8 @@ from pretrain.train import TrainConfig, learning_rate, train
 
 DATA = DataConfig(max_features=5, batch=2, context_min=20, context_max=40, queries=16)
 TINY = TrainConfig(model="tiny", steps=8, log_every=2, warmup=2, data=DATA)
+SMALL = "--max-features 5 --batch 2 --context-min 20 --context-max 40 --queries 16 --device cpu".split()  # as in DATA
+pytestmark = pytest.mark.usefixtures("no_pictures")
 
 
 def quiet(_: str) -> None:
@@ -91,36 +93,26 @@ def training_under_way(flags: list[str]) -> subprocess.Popen[str]:
 
 def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
     """SIGKILL at any moment: what is on disk is whole, and the end is as if nothing had happened."""
-    config = replace(TINY, steps=30, log_every=5)
-    flags = ["--preset", "tiny", "--steps", "30", "--max-features", "5", "--batch", "2", "--context-min", "20"]
-    flags += ["--context-max", "40", "--queries", "16", "--set", "warmup=2", "--set", "save_every=0.3"]
-    flags += ["--device", "cpu", "--out", str(tmp_path / "killed"), "--set", "log_every=5", "--set", "lr=0.001"]
+    config = replace(TINY, steps=20)
+    flags = ["--preset", "tiny", "--steps", "20", *SMALL, "--out", str(tmp_path / "killed"), "--set", "warmup=2"]
+    flags += ["--set", "save_every=0.001", "--set", "log_every=2", "--set", "lr=0.001"]
     process = training_under_way(flags)
     assert process.stderr is not None
     process.kill()
     process.wait()
     process.stderr.close()
+    assert 1 <= RunFiles(tmp_path / "killed").weights()[1] < 20
     assert main(["train", *flags]) == 0
     whole = train(config, tmp_path / "whole", "cpu", report=quiet)
     found, step = RunFiles(tmp_path / "killed").weights()
-    assert step == 30
+    assert step == 20
     assert_same(found, weights(whole))
 
 
 def test_sigterm_saves_and_ends_cleanly(tmp_path: Path) -> None:
-    flags = [
-        "--preset",
-        "tiny",
-        "--steps",
-        "1000000",
-        "--device",
-        "cpu",
-        "--out",
-        str(tmp_path),
-        "--set",
-        "log_every=1",
-    ]
-    process = training_under_way(flags)
+    process = training_under_way(
+        ["--preset", "tiny", "--steps", "1000000", *SMALL, "--out", str(tmp_path), "--set", "log_every=1"]
+    )
     assert process.stderr is not None
     process.terminate()
     process.stderr.read()
@@ -248,7 +240,7 @@ def test_a_log_line_cut_short_is_dropped(tmp_path: Path) -> None:
 
 
 def test_minutes_end_a_run(tmp_path: Path) -> None:
-    config = replace(TINY, steps=10**9, minutes=0.02)
+    config = replace(TINY, steps=10**9, minutes=0.005)
     began = time.monotonic()
     train(config, tmp_path, "cpu", report=quiet)
     assert time.monotonic() - began < 30
@@ -256,7 +248,7 @@ def test_minutes_end_a_run(tmp_path: Path) -> None:
 
 
 def test_no_step_goes_unlogged_though_a_run_ends_between_two_log_lines(tmp_path: Path) -> None:
-    config = replace(TINY, steps=10**9, minutes=0.01, log_every=10**6)
+    config = replace(TINY, steps=10**9, minutes=0.003, log_every=10**6)
     train(config, tmp_path, "cpu", report=quiet)
     lines = read_log(tmp_path / "log.jsonl")
     assert [line["step"] for line in lines] == [RunFiles(tmp_path).weights()[1]]
@@ -324,8 +316,7 @@ def test_export_writes_a_checkpoint_that_the_product_loads(tmp_path: Path) -> No
 def test_a_model_of_another_shape_is_trained_and_exported(tmp_path: Path, flags: list[str]) -> None:
     """The shape is part of the run: export knows it."""
     flags = [*flags, "--set", "raw_features=5"] if "paper-20" in flags else flags
-    flags += ["--steps", "3", "--batch", "2", "--context-min", "20", "--context-max", "40", "--queries", "16"]
-    flags += ["--device", "cpu", "--set", "log_every=1", "--set", "best_every=1"]
+    flags = [*SMALL, *flags, "--steps", "3", "--set", "log_every=1", "--set", "best_every=1"]
     config = configuration(parser().parse_args(["train", "--out", "X", *flags]))
     assert main(["train", "--out", str(tmp_path / "run"), *flags]) == 0
     assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "model.safetensors")]) == 0
@@ -389,12 +380,13 @@ def test_a_run_goes_on_though_settings_came_and_went(tmp_path: Path) -> None:
 
 def test_a_call_may_stop_before_the_run_is_over(tmp_path: Path) -> None:
     """Without changing the learning rate: the pieces together are the run."""
-    config = replace(TINY, steps=40, save_every=1e9)
+    config = replace(TINY, steps=16, save_every=1e9)
     whole = train(config, tmp_path / "whole", "cpu", report=quiet)
     calls = 0
-    while not calls or RunFiles(tmp_path / "pieces").weights()[1] < 40:
-        pieces = train(config, tmp_path / "pieces", "cpu", stop_after=0.005, report=quiet)
+    while not calls or RunFiles(tmp_path / "pieces").weights()[1] < 16:
+        pieces = train(config, tmp_path / "pieces", "cpu", stop_after=0.003, report=quiet)
         calls += 1
+    assert calls > 1
     assert_same(weights(whole), weights(pieces))
 
 

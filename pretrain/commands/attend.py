@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import wilcoxon
 
 from fomo_stream.checkpoint import load_model
 from fomo_stream.errors import ConfigError
@@ -71,6 +70,8 @@ def mixture(seed: int) -> Table:
 def nearness(context: Float, queries: Float, weights: Float, top: int, seed: int) -> str:
     """A sentence: are attended rows nearer to the query than random ones? Sums of distances in standard deviations,
     compared over queries by the paper's one-sided Wilcoxon test."""
+    from scipy.stats import wilcoxon  # a second, which no other command should wait for
+
     center, scale = np.nanmean(context, 0), np.nanstd(context, 0)
     scale = np.where(scale > 0, scale, 1.0)
     context, queries = np.nan_to_num((context - center) / scale), np.nan_to_num((queries - center) / scale)

@@ -1,0 +1,493 @@
+"""Everything that can fail does, for minutes: is every record scored exactly once, and as if nothing had happened?
+
+    KAFKA_HOME=... python tests/benchmarks/fault_bench.py [--seconds 420] [--nodes 3] [--seed 0]
+
+A producer writes numbered records to 6 partitions of a cluster; three instances of `fomo-stream` score them, one of
+them with --instance-id, each started again by a supervisor whenever it ends. Meanwhile faults are injected, one after
+the other and in pairs: kill -9, SIGTERM, SIGSTOP beyond the session timeout, kill -9 and SIGTERM of a broker, kill -9
+of the broker that coordinates the group or its transactions, a broker that hangs, produce errors (the output or the
+state topic asks for more replicas than there are). Then, of what is committed:
+
+- lost, duplicates, out of order: records without an output, with more than one, after a later one of their partition;
+- different: outputs whose logit or p-value is not, bit for bit, what a detector gives that was never interrupted;
+- dead letters; whether the committed offsets are complete; exit codes of instances;
+- stall: the longest time from a record's acknowledgement until its output can be read, over all records.
+
+Prints one JSON line last. Exits with 1 unless the first of these are all 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "integration")]
+
+from brokers import Broker, free_ports, kafka_home, wait_for  # noqa: E402
+from confluent_kafka import (  # noqa: E402
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import (  # noqa: E402
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+from services import Command, command, unique  # noqa: E402
+
+from fomo_stream.checkpoint import load_model  # noqa: E402
+from fomo_stream.detector import Detector  # noqa: E402
+from fomo_stream.settings import ServiceSettings  # noqa: E402
+
+FEATURES = ("load", "pressure", "speed", "temperature")
+
+
+def reading(number: int) -> dict[str, float]:
+    """Record `number`: four features that hang together, now and then an outlier."""
+    rng = random.Random(number)
+    load = rng.gauss(0, 1) if rng.random() > 0.01 else rng.choice((-8.0, 8.0))
+    return {name: load * (i + 1) + rng.gauss(0, 1) for i, name in enumerate(FEATURES)} | {"n": number}
+
+
+# --- what faults are done to
+
+
+class Node:
+    """One broker of a cluster of our own."""
+
+    def __init__(self, home: Path, folder: Path, number: int, ports: list[int]) -> None:
+        self.number = number
+        self._log = folder / f"node{number}.log"
+        self._port = ports[number - 1]
+        voters = ",".join(f"{i}@{port}" for i, port in enumerate(ports, 1))
+        command = [home / "bin" / "kafka-start", folder / f"node{number}", str(self._port)]
+        self._command = [*command, "--node", str(number), "--voters", voters]
+        self.start()
+
+    def start(self) -> None:
+        with open(self._log, "ab") as log:
+            environment = {**os.environ, "KAFKA_HEAP": "320m"}
+            self.process = subprocess.Popen(self._command, stdout=log, stderr=log, env=environment)
+
+    def stop(self, number: int) -> None:
+        self.process.send_signal(number)
+        self.process.wait()
+
+    def answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self._port), timeout=1):
+                return True
+        except OSError:
+            return False
+
+
+class Cluster(Broker):
+    """Brokers of our own. Raises RuntimeError when one ends by itself."""
+
+    def __init__(self, home: Path, n_nodes: int) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="fomo-cluster-"))
+        ports: list[int] = []
+        while len(ports) < n_nodes:
+            port = free_ports()
+            if all(abs(port - other) > 2 for other in ports):
+                ports.append(port)
+        super().__init__(",".join(f"127.0.0.1:{port}" for port in ports))
+        self.nodes = [Node(home, self._folder, number, ports) for number in range(1, n_nodes + 1)]
+        wait_for(self.is_complete, "the cluster to start", 120)
+
+    def is_complete(self) -> bool:
+        """Whether every node answers, and every partition has all its replicas."""
+        try:
+            metadata = self.admin.list_topics(timeout=2)
+        except KafkaException:
+            return False
+        partitions = (p for topic in metadata.topics.values() for p in topic.partitions.values())
+        return len(metadata.brokers) == len(self.nodes) and all(len(p.isrs) == len(p.replicas) for p in partitions)
+
+    def leader(self, topic: str, key: str) -> Node:
+        """The node that leads the partition of an internal topic where `key` belongs: its coordinator."""
+        found = self.admin.list_topics(topic, timeout=5).topics[topic].partitions
+        number = _java_hash(key) % len(found)
+        return next(node for node in self.nodes if node.number == found[number].leader)
+
+    def alter(self, topic: str, **changes: str | None) -> None:
+        """Change a topic's configuration; None: back to the default."""
+        entries = [
+            ConfigEntry(
+                name.replace("_", "."),
+                value or "",
+                incremental_operation=AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET,
+            )
+            for name, value in changes.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+        self.admin.incremental_alter_configs([resource])[resource].result(20)
+
+    def remove(self) -> None:
+        for node in self.nodes:
+            node.process.kill()
+            node.process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _java_hash(text: str) -> int:
+    """As Kafka assigns groups and transactional ids to the partitions of its internal topics."""
+    value = 0
+    for character in text:
+        value = (31 * value + ord(character)) & 0xFFFFFFFF
+    return value & 0x7FFFFFFF
+
+
+class Supervised:
+    """One instance of the service, started again whenever it ends."""
+
+    def __init__(self, folder: Path, name: str, settings: ServiceSettings) -> None:
+        self.name = name
+        self.exits: list[int] = []
+        self.exits_by_itself: list[str] = []
+        self._folder, self._settings = folder, settings
+        self._stack = ExitStack()
+        self._stopped = False
+        self._running = self._start()
+        self._thread = threading.Thread(target=self._supervise, daemon=True)
+        self._thread.start()
+
+    def _start(self) -> Command:
+        self._stack.close()
+        path = self._folder / f"{self.name}-{len(self.exits)}.log"
+        return self._stack.enter_context(command(path, self._settings))
+
+    def _supervise(self) -> None:
+        while True:
+            code = self._running.process.wait()
+            self.exits.append(code)
+            if code > 0:
+                self.exits_by_itself.append(self._running.text().strip().splitlines()[-1])
+            if self._stopped:
+                return
+            self._running = self._start()
+
+    def signal(self, number: int) -> None:
+        self._running.process.send_signal(number)
+
+    def stop(self) -> None:
+        self._stopped = True
+        self.signal(signal.SIGTERM)
+        self._thread.join(60)
+        self._stack.close()
+
+
+# --- the streams
+
+
+class Feed:
+    """Writes records at an even rate; knows when each was acknowledged."""
+
+    def __init__(self, broker: Broker, topic: str, count: int, partitions: int, seconds: float) -> None:
+        self.acknowledged: dict[int, float] = {}
+        self._producer = Producer(
+            {**broker.config, "enable.idempotence": True, "message.timeout.ms": 0, "linger.ms": 1}
+        )
+        self._topic, self._count, self._partitions, self._rate = topic, count, partitions, count / seconds
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        sent = 0
+        while sent < self._count:
+            while sent < min(self._count, (time.monotonic() - began) * self._rate):
+                value = json.dumps(reading(sent))
+                done = self._done_with(sent)
+                self._producer.produce(self._topic, value, partition=sent % self._partitions, on_delivery=done)
+                sent += 1
+            self._producer.poll(0.005)
+        while self._producer.flush(1.0):
+            pass
+
+    def _done_with(self, number: int) -> Callable[[Any, Any], None]:
+        def done(error: Any, _message: Any) -> None:
+            assert error is None, error
+            self.acknowledged[number] = time.monotonic()
+
+        return done
+
+    def join(self) -> None:
+        self._thread.join()
+
+
+class Outputs:
+    """Reads what is committed of the outputs, as it comes."""
+
+    def __init__(self, broker: Broker, topic: str) -> None:
+        self.seen: list[tuple[float, Any]] = []
+        self.numbers: set[int] = set()
+        self._consumer = Consumer({**broker.config, "group.id": "verifier", "isolation.level": "read_committed"})
+        count = wait_for(lambda: broker.partitions(topic), f"topic {topic}")
+        self._consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(count)])
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            for message in self._consumer.consume(500, timeout=0.05):
+                if message.error() is None:
+                    record = json.loads(message.value())
+                    self.seen.append((time.monotonic(), record))
+                    self.numbers.add(record["n"])
+        self._consumer.close()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+
+# --- the faults
+
+
+@dataclass
+class Injector:
+    """Faults by name; each returns when what it did is over. A fault takes `span` seconds where it has a length."""
+
+    cluster: Cluster
+    instances: list[Supervised]
+    settings: ServiceSettings
+    session_s: float
+    rng: random.Random
+    injected: list[tuple[float, str]] = field(default_factory=list)
+
+    def names(self) -> list[str]:
+        several = len(self.cluster.nodes) > 1
+        return [
+            "kill",
+            "terminate",
+            "freeze",
+            "broker_kill",
+            "produce_errors",
+            "broker_terminate",
+            "kill_static",
+            *(["group_coordinator_kill", "transaction_coordinator_kill", "broker_freeze"] if several else []),
+        ]
+
+    def inject(self, name: str, instance: Supervised, node: Node) -> None:
+        self.injected.append((time.monotonic(), name))
+        print(
+            f"{time.strftime('%H:%M:%S')} fault {len(self.injected)}: {name} {instance.name} node {node.number}",
+            flush=True,
+        )
+        if is_of_broker(name):
+            self._break_broker(name, node)
+        elif name == "produce_errors":
+            topic = self.rng.choice((self.settings.out, self.settings.state_topic))
+            self.cluster.alter(topic, min_insync_replicas="9")
+            time.sleep(3)
+            self.cluster.alter(topic, min_insync_replicas=None)
+        elif name == "freeze":
+            instance.signal(signal.SIGSTOP)
+            time.sleep(self.session_s + 2)
+            instance.signal(signal.SIGCONT)
+        else:
+            instance = self.instances[0] if name == "kill_static" else instance
+            instance.signal(signal.SIGTERM if name == "terminate" else signal.SIGKILL)
+
+    def _break_broker(self, name: str, node: Node) -> None:
+        if name == "group_coordinator_kill":
+            node = self.cluster.leader("__consumer_offsets", self.settings.group)
+        elif name == "transaction_coordinator_kill":
+            static = f"{self.settings.group}-{self.settings.topic}-static"
+            node = self.cluster.leader("__transaction_state", static)
+        if name == "broker_freeze":
+            node.process.send_signal(signal.SIGSTOP)
+            time.sleep(3)
+            node.process.send_signal(signal.SIGCONT)
+        else:
+            node.stop(signal.SIGTERM if name == "broker_terminate" else signal.SIGKILL)
+            node.start()
+            wait_for(node.answers, "the broker to start", 60)
+        wait_for(self.cluster.is_complete, "the cluster to be complete", 120)
+
+
+def is_of_broker(name: str) -> bool:
+    return name.startswith(("broker", "group", "transaction"))
+
+
+def inject_for(injector: Injector, until: float, feed: Feed, outputs: Outputs) -> None:
+    """Inject every kind of fault in turn, every third time two at once, one of a broker at most.
+
+    What was there after a fault is scored before the next one.
+    """
+    rng, names = injector.rng, injector.names()
+    order: list[str] = []
+    while time.monotonic() < until:
+        count = 2 if len(injector.injected) % 4 == 2 else 1
+        chosen: list[str] = []
+        while len(chosen) < count:
+            order = order or rng.sample(names, len(names))
+            if not (chosen and is_of_broker(chosen[0]) and is_of_broker(order[-1])):
+                chosen.append(order.pop())
+            else:
+                order.insert(0, order.pop())
+        victims = rng.sample(injector.instances[1:], min(count, 2)) * 2
+        nodes = rng.choices(injector.cluster.nodes, k=count)
+        threads = [
+            threading.Thread(target=injector.inject, args=(name, victims[i], nodes[i])) for i, name in enumerate(chosen)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        wait_for(partial(outputs.numbers.issuperset, list(feed.acknowledged)), f"all to be well after {chosen}", 120)
+
+
+# --- the verdict
+
+
+def verdict(
+    feed: Feed, outputs: Outputs, injector: Injector, count: int, partitions: int, settings: ServiceSettings
+) -> dict[str, Any]:
+    """What the outputs say."""
+    records = [record for _, record in outputs.seen]
+    copies = collections.Counter(record["n"] for record in records)
+    last: dict[int, int] = {}
+    disorder = 0
+    for record in records:
+        number, offset = record["fomo"]["partition"], record["fomo"]["offset"]
+        disorder += offset <= last.get(number, -1)
+        last[number] = offset
+    stalls = [at - feed.acknowledged[record["n"]] for at, record in outputs.seen]
+    times = [at for at, _ in injector.injected]
+    by_fault: dict[float, float] = {}
+    for (at, _), stall in zip(outputs.seen, stalls, strict=True):
+        latest = max((time for time in times if time < at), default=0.0)
+        by_fault[latest] = max(by_fault.get(latest, 0.0), stall)
+    return {
+        "lost": count - len(copies),
+        "duplicates": sum(copies.values()) - len(copies),
+        "out_of_order": disorder,
+        "different": count_differences(records, count, partitions, settings),
+        "longest_stall_s": round(max(stalls), 1),
+        "median_latency_s": round(float(np.median(stalls)), 2),
+        "stalls_s": [(name, round(by_fault.get(at, 0.0), 1)) for at, name in injector.injected],
+    }
+
+
+def count_differences(records: list[Any], count: int, partitions: int, settings: ServiceSettings) -> int:
+    """Outputs that differ from those of a detector for each partition that saw its records without interruption."""
+    found = {record["n"]: (record["fomo"]["logit"], record["fomo"]["p_value"]) for record in records}
+    model, different = load_model(settings.model, settings.device), 0
+    for partition in range(partitions):
+        numbers = range(partition, count, partitions)
+        detector = Detector(model, len(FEATURES), settings.detector_config())
+        rows = np.array([[reading(number)[name] for name in sorted(FEATURES)] for number in numbers])
+        scored = detector.process(rows)
+        for number, logit, p in zip(numbers, scored.logit.tolist(), scored.p_value.tolist(), strict=True):
+            expected = tuple(None if value != value else value for value in (logit, p))
+            different += number in found and found[number] != expected
+    return different
+
+
+@contextmanager
+def service_group(broker: Broker, folder: Path, topic: str, session_s: float) -> Iterator[list[Supervised]]:
+    """Three instances, the first one with a name of its own."""
+    kafka = {"session.timeout.ms": str(int(1000 * session_s)), "heartbeat.interval.ms": "1000"}
+    kafka["topic.metadata.refresh.interval.ms"] = "2000"
+    common: dict[str, Any] = {"bootstrap": broker.bootstrap, "topic": topic, "group": f"group-{topic}"}
+    common |= {"features": FEATURES, "kafka": kafka}
+    all_settings = [ServiceSettings(**common, instance_id="static"), *[ServiceSettings(**common)] * 2]
+    instances = [Supervised(folder, name, s) for name, s in zip(("static", "b", "c"), all_settings, strict=True)]
+    try:
+        yield instances
+    finally:
+        for instance in instances:
+            instance.stop()
+
+
+def run(
+    home: Path, count: int, seconds: float, n_nodes: int, session_s: float, seed: int, partitions: int = 6
+) -> dict[str, Any]:
+    """Run the whole experiment; see the module's docstring."""
+    folder = Path(tempfile.mkdtemp(prefix="fomo-faults-"))
+    cluster = Cluster(home, n_nodes)
+    try:
+        topic = unique("faults")
+        cluster.create_topic(topic, partitions)
+        with service_group(cluster, folder, topic, session_s) as instances:
+            settings = instances[1]._settings
+            outputs = Outputs(
+                cluster, wait_for(lambda: cluster.partitions(settings.out) and settings.out, "the outputs", 60)
+            )
+            feed = Feed(cluster, topic, count, partitions, seconds)
+
+            wait_for(lambda: len(outputs.numbers) > 100, "the first outputs", 120)
+            began = time.monotonic()
+            injector = Injector(cluster, instances, settings, session_s, random.Random(seed))
+            inject_for(injector, began + seconds - 2 * session_s, feed, outputs)
+            elapsed = time.monotonic() - began
+            feed.join()
+            wait_for(lambda: len(outputs.numbers) >= count, "the last outputs", 120)
+            wait_for(lambda: cluster.committed(settings.group, topic) == count, "all to be committed", 30)
+        time.sleep(2)  # for outputs that should not come
+        outputs.stop()
+        return {
+            "benchmark": "faults",
+            "faults": len(injector.injected),
+            "kinds": dict(collections.Counter(name for _, name in injector.injected)),
+            "seconds": round(elapsed),
+            "records": count,
+            **verdict(feed, outputs, injector, count, partitions, settings),
+            "dead_letters": len(cluster.read(settings.dead_letters)),
+            "offsets_complete": cluster.committed(settings.group, topic) == count,
+            "session_timeout_s": session_s,
+            "exits": {instance.name: dict(collections.Counter(instance.exits)) for instance in instances},
+            "exits_by_itself": [line for instance in instances for line in instance.exits_by_itself],
+            "logs": str(folder),
+        }
+    finally:
+        cluster.remove()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=50_000)
+    parser.add_argument("--seconds", type=float, default=420)
+    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--session", type=float, default=10, help="session timeout, seconds")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    home = kafka_home()
+    if home is None:
+        parser.error("set KAFKA_HOME to an Apache Kafka")
+    result = run(home, options.records, options.seconds, options.nodes, options.session, options.seed)
+    print(json.dumps(result))
+    failed = (
+        result["lost"] + result["duplicates"] + result["out_of_order"] + result["different"] + result["dead_letters"]
+    )
+    return 1 if failed or not result["offsets_complete"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

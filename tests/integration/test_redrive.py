@@ -1,0 +1,282 @@
+"""Dead letters go back as the records that they were, each once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from brokers import Broker
+from confluent_kafka import OFFSET_INVALID, KafkaException, Producer, TopicPartition
+from hypothesis import given
+from hypothesis import strategies as st
+from services import Command, Running, make_settings, unique
+
+from fomo_stream.errors import BrokerError
+from fomo_stream.redrive import BATCH_RECORDS, Position, Summary, redrive
+from fomo_stream.settings import RedriveSettings
+
+TIME = 1_700_000_000_000
+
+
+def dead_letter(source: str, value: bytes | None, reason: str = "not_json", **changes: Any) -> dict[str, Any]:
+    """One as the service writes it, for a record of partition 1. changes: headers instead; None leaves one out."""
+    headers = {
+        "trace": "own",
+        "fomo-reason": reason,
+        "fomo-error": "the record is not JSON",
+        "fomo-exception": "JSONDecodeError",
+        "fomo-source-topic": source,
+        "fomo-source-partition": "1",
+        "fomo-source-offset": "7",
+        "fomo-source-timestamp": str(TIME),
+        **{f"fomo-{name.replace('_', '-')}": value for name, value in changes.items()},
+    }
+    return {
+        "value": value,
+        "key": b"k1",
+        "headers": [(name, text.encode()) for name, text in headers.items() if text is not None],
+        "timestamp": TIME,
+    }
+
+
+def write(broker: Broker, topic: str, letters: Sequence[dict[str, Any]]) -> None:
+    """As the service does: in a transaction, where there are any."""
+    name = {"transactional.id": unique("writer")} if broker.is_kafka else {}
+    producer = Producer({**broker.config, **name})
+    if name:
+        producer.init_transactions(20)
+        producer.begin_transaction()
+    for letter in letters:
+        producer.produce(topic, **letter)
+    assert producer.flush(20) == 0
+    if name:
+        producer.commit_transaction(20)
+
+
+@pytest.fixture
+def topics(broker: Broker) -> tuple[str, str]:
+    """A source topic and one of dead letters."""
+    source = unique("sensors")
+    for topic in (source, f"{source}-dead-letters"):
+        broker.create_topic(topic, 3, config={"retention.ms": "-1"})
+    return source, f"{source}-dead-letters"
+
+
+def run(broker: Broker, dead_letters: str, **flags: Any) -> Summary:
+    delivery = "exactly-once" if broker.is_kafka else "at-least-once"
+    values = {"bootstrap": broker.bootstrap, "dead_letters": dead_letters, "delivery": delivery, **flags}
+    return redrive(RedriveSettings(**values))
+
+
+def values(broker: Broker, topic: str) -> list[bytes]:
+    return sorted(message.value() for message in broker.read(topic))
+
+
+def test_a_letter_goes_back_as_the_record_that_it_was(broker: Broker, topics: tuple[str, str]) -> None:
+    source, dead = topics
+    write(broker, dead, [dead_letter(source, b"{"), dead_letter(source, None, "tombstone")])
+    assert run(broker, dead) == Summary(dead, sent=Counter(not_json=1, tombstone=1))
+    first, second = sorted(broker.read(source), key=lambda message: message.value() or b"")
+    assert (first.value(), second.value()) == (None, b"{")
+    for message in (first, second):
+        assert (message.key(), message.headers(), message.partition()) == (b"k1", [("trace", b"own")], 1)
+        assert message.timestamp()[1] == TIME
+    assert len(broker.read(dead)) == 2
+
+
+def test_what_the_service_could_not_score_comes_back_to_it(broker: Broker, topics: tuple[str, str]) -> None:
+    source, dead = topics
+    write(
+        broker,
+        source,
+        [{"value": b"{", "key": b"k1", "headers": [("trace", b"own")], "timestamp": TIME, "partition": 2}],
+    )
+    with Running(make_settings(broker, source)):
+        (letter,) = broker.read(dead, at_least=1)
+    headers = dict(letter.headers())
+    assert headers["fomo-reason"] == b"not_json"
+    assert headers["fomo-exception"] == b"JSONDecodeError"
+    assert run(broker, dead).sent == Counter(not_json=1)
+    first, second = broker.read(source)
+    for part in ("value", "key", "headers", "partition", "timestamp"):
+        assert getattr(first, part)() == getattr(second, part)()
+
+
+def test_each_is_sent_once_and_new_ones_by_the_next_run(broker: Broker, topics: tuple[str, str]) -> None:
+    source, dead = topics
+    many = BATCH_RECORDS * 5 // 2
+    headers = dead_letter(source, b"")["headers"]
+    write(broker, dead, [{"value": b"%d" % i, "headers": headers} for i in range(many)])
+    assert run(broker, dead).sent.total() == many
+    assert run(broker, dead).sent.total() == 0
+    write(broker, dead, [{"value": b"new", "headers": headers}])
+    assert run(broker, dead).sent.total() == 1
+    assert Counter(message.value() for message in broker.read(source)) == Counter(
+        [*(b"%d" % i for i in range(many)), b"new"]
+    )
+
+
+def test_letters_that_come_meanwhile_are_left_for_the_next_run(broker: Broker, topics: tuple[str, str]) -> None:
+    _, dead = topics
+    many = 2 * BATCH_RECORDS + 1
+    write(broker, dead, [dead_letter(dead, b"again")] * many)  # each sent is one more to read
+    assert run(broker, dead) == Summary(dead, sent=Counter(not_json=many))
+    assert run(broker, dead) == Summary(dead, left=Counter({"without source topic": many}))
+
+
+def test_reasons_not_asked_for_are_left_for_a_later_run(broker: Broker, topics: tuple[str, str]) -> None:
+    source, dead = topics
+    write(broker, dead, [dead_letter(source, reason.encode(), reason) for reason in ("a", "b", "a", "c")])
+    only_a = run(broker, dead, reason="a")
+    assert only_a.sent == Counter(a=2)
+    assert only_a.left == Counter({"b for a later run": 1, "c for a later run": 1})
+    write(broker, dead, [dead_letter(source, b"a", "a")])
+    assert run(broker, dead, reason="a,c").sent == Counter(a=1, c=1)
+    assert run(broker, dead).sent == Counter(b=1)
+    assert run(broker, dead).sent == Counter()
+    assert values(broker, source) == [b"a", b"a", b"a", b"b", b"c"]
+
+
+def test_what_cannot_be_sent_is_counted_and_passed_over(broker: Broker, topics: tuple[str, str]) -> None:
+    source, dead = topics
+    cut = dead_letter(source, b"x", "too_large", truncated_from="9000")
+    write(broker, dead, [cut, dead_letter(source, b"y", source_topic=None), dead_letter(source, b"z")])
+    done = run(broker, dead)
+    assert str(done) == f"sent 1 dead letters of {dead} (1 not_json), left 2 (1 cut, 1 without source topic)"
+    assert str(run(broker, dead)) == f"sent 0 dead letters of {dead}, left 0"
+    assert values(broker, source) == [b"z"]
+
+
+def test_a_dry_run_counts_and_changes_nothing(broker: Broker, topics: tuple[str, str]) -> None:
+    source, dead = topics
+    write(broker, dead, [dead_letter(source, b"a"), dead_letter(source, b"b", truncated_from="9000")])
+    for _ in range(2):
+        done = run(broker, dead, dry_run=True)
+        assert str(done) == f"would send 1 dead letters of {dead} (1 not_json), leave 1 (1 cut)"
+    assert run(broker, dead).sent.total() == len(values(broker, source)) == 1
+
+
+def test_another_topic_can_be_named_and_a_partition_that_is_gone_is_chosen_by_key(
+    broker: Broker, topics: tuple[str, str]
+) -> None:
+    source, dead = topics
+    other = unique("other")
+    broker.create_topic(other, 3, config={"retention.ms": "-1"})
+    write(
+        broker,
+        dead,
+        [
+            dead_letter(source, b"stays"),
+            dead_letter(source, b"moves", source_partition="40"),
+            dead_letter(source, b"no source", source_topic=None, source_partition=None),
+            dead_letter(source, b"not ours", source_partition="-1", source_timestamp="now"),
+        ],
+    )
+    assert run(broker, dead, to=other).sent.total() == 4
+    partitions = {message.value(): message.partition() for message in broker.read(other)}
+    assert partitions[b"stays"] == 1
+    assert partitions[b"moves"] == partitions[b"no source"] == partitions[b"not ours"]
+
+
+def test_another_group_begins_anew(broker: Broker, topics: tuple[str, str]) -> None:
+    source, dead = topics
+    write(broker, dead, [dead_letter(source, b"a")])
+    assert run(broker, dead).sent.total() == 1
+    assert run(broker, dead, group=unique("group")).sent.total() == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--dead-letters", "DEAD", "--bootstrap", "127.0.0.1:1"], 3, "no broker answers at 127.0.0.1:1"),
+        (["--dead-letters", "no-such", "--bootstrap", "BROKER"], 3, "there is no topic no-such"),
+        (["--dead-letters", "DEAD", "--to", "no-such", "--bootstrap", "BROKER"], 3, "there is no topic no-such"),
+        (["--dead-letters", "DEAD", "--bootstrap", "BROKER", "DELIVERY"], 3, "came from topic gone, which does not"),
+        (["--dead-letters", "DEAD", "--to", "DEAD"], 2, "is the topic of the dead letters itself"),
+        ([], 2, "--dead-letters is needed"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(
+    broker: Broker, topics: tuple[str, str], tmp_path: Path, arguments: list[str], code: int, words: str
+) -> None:
+    dead = topics[1]
+    write(broker, dead, [dead_letter("gone", b"a")])
+    delivery = "--delivery=" + ("exactly-once" if broker.is_kafka else "at-least-once")
+    names = {"BROKER": broker.bootstrap, "DEAD": dead, "DELIVERY": delivery}
+    running = Command(tmp_path / "log", "redrive", *(names.get(argument, argument) for argument in arguments))
+    assert running.process.wait(40) == code, running.text()
+    assert words in running.text()
+    assert "Traceback" not in running.text()
+    assert running.text().splitlines()[-1].startswith("fomo-stream: ")
+
+
+def test_a_batch_that_is_refused_is_not_sent_at_all(broker: Broker, topics: tuple[str, str]) -> None:
+    if not broker.is_kafka:
+        pytest.skip("the embedded broker has no transactions, and takes everything")
+    _, dead = topics
+    narrow = unique("narrow")
+    broker.create_topic(narrow, 3, config={"max.message.bytes": "2000", "retention.ms": "-1"})
+    letters = [dead_letter(narrow, b"a", source_partition="0"), dead_letter(narrow, b"x" * 4000)]
+    write(broker, dead, [*letters, dead_letter(narrow, b"b")])
+    with pytest.raises(BrokerError, match=rf"topic {narrow} does not take dead letter {dead}\[\d\]@\d .*too large"):
+        run(broker, dead)
+    write(broker, narrow, [{"value": b"later", "partition": 0}])
+    assert values(broker, narrow) == [b"later"]  # and nothing of what was begun is in its way
+    broker.delete_topic(narrow)
+    broker.create_topic(narrow, 3, config={"retention.ms": "-1"})
+    assert run(broker, dead).sent.total() == 3
+    assert values(broker, narrow) == [b"a", b"b", b"x" * 4000]
+
+
+def test_a_run_that_hangs_is_stopped_by_the_next_one_and_nothing_is_sent_twice(
+    broker: Broker, topics: tuple[str, str]
+) -> None:
+    if not broker.is_kafka:
+        pytest.skip("the embedded broker has no transactions")
+    source, dead = topics
+    write(broker, dead, [dead_letter(source, b"a")])
+    hanging = Producer({**broker.config, "transactional.id": f"{dead}-redrive"})
+    hanging.init_transactions(20)
+    hanging.begin_transaction()
+    hanging.produce(source, b"a", partition=1)
+    assert hanging.flush(20) == 0
+    assert run(broker, dead).sent.total() == 1
+    with pytest.raises(KafkaException):
+        hanging.commit_transaction(20)
+    assert values(broker, source) == [b"a"]
+
+
+RUNS = st.lists(
+    st.tuples(st.text("abc", max_size=4), st.sets(st.sampled_from("abcd")).map(sorted), st.integers(0, 4)), max_size=6
+)
+
+
+@given(RUNS)
+def test_positions_let_each_letter_through_once(runs: list[tuple[str, list[str], int]]) -> None:
+    """Runs over a growing topic, each for some reasons (none: all), that end after their n-th letter at the latest."""
+    topic = ""
+    committed = TopicPartition("t", 0, OFFSET_INVALID)
+    sent: list[int] = []
+    for new, reasons, most in [*runs, ("", [], 100)]:
+        topic += new
+        position = Position.committed(committed, 0, len(topic))
+        looked_at = [n for n in range(position.first(reasons), len(topic)) if not position.is_done(topic[n], n)][:most]
+        sent += [n for n in looked_at if not reasons or topic[n] in reasons]
+        if len(looked_at) < most:
+            committed = position.advanced(len(topic), reasons).as_offset("t", 0)
+        elif looked_at:
+            committed = position.advanced(looked_at[-1] + 1, reasons).as_offset("t", 0)
+    assert sorted(sent) == list(range(len(topic)))
+
+
+@pytest.mark.parametrize("metadata", ["", "x", "[]", '{"a": null}'])
+def test_an_offset_that_another_tool_has_set_counts_for_all_reasons(metadata: str) -> None:
+    assert Position.committed(TopicPartition("t", 0, 5, metadata), 0, 9) == Position(5)
+
+
+def test_a_topic_made_anew_is_begun_anew() -> None:
+    assert Position.committed(TopicPartition("t", 0, 50), 3, 9) == Position(3)
+    assert Position.committed(TopicPartition("t", 0, 5, '{"a": 20}'), 3, 9) == Position(3)

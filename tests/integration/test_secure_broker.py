@@ -1,0 +1,197 @@
+"""TLS, SASL and least privilege: what the deployment guide tells an operator to permit is enough, and all is needed."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from brokers import Kafka, free_ports, kafka_home, wait_for
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+from services import CLIENT, Command, Running, command, readings
+
+from fomo_stream.errors import BrokerError
+from fomo_stream.redrive import redrive
+from fomo_stream.settings import RedriveSettings, ServiceSettings
+
+GUIDE = Path(__file__).parents[2] / "deploy" / "README.md"
+USER, PASSWORD = "fomo", "correct-horse"
+PRINCIPAL = f"User:{USER}"
+
+
+class SecureKafka(Kafka):
+    """Besides the open listener, whose clients may do anything, one with TLS, SASL and access control."""
+
+    def start(self) -> None:
+        self.address = f"127.0.0.1:{free_ports()}"
+        self.certificate = self._folder / "certificate.pem"
+        files = ["-keyout", str(self._folder / "key.pem"), "-out", str(self.certificate)]
+        subject = ["-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1"]
+        openssl = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+        subprocess.run([*openssl, *files, *subject], check=True, capture_output=True)
+        store = self._folder / "store.pem"
+        store.write_text((self._folder / "key.pem").read_text() + self.certificate.read_text())
+        login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+        options = {
+            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{self._port + 1},SECURE://{self.address}",
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap},SECURE://{self.address}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": store,
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.secure.plain.sasl.jaas.config": f'{login} user_{USER}="{PASSWORD}";',
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+        }
+        arguments = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
+        with open(self._folder / "broker.log", "ab") as log:
+            self._process = subprocess.Popen(
+                [self._home / "bin" / "kafka-start", self._folder / "data", str(self._port), *arguments],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "KAFKA_HEAP": "384m"},
+            )
+        wait_for(self._answers, "Kafka to start", 90)
+
+    def permit(self, acls: list[AclBinding]) -> None:
+        """These and nothing else."""
+        everything = AclBindingFilter(
+            ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+        )
+        for done in (*self.admin.delete_acls([everything]).values(), *self.admin.create_acls(acls).values()):
+            done.result(20)
+
+    def secrets(self) -> dict[str, str]:
+        """What a client needs for the secure listener."""
+        return {
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": str(self.certificate),
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": USER,
+            "sasl.password": PASSWORD,
+        }
+
+
+def listed(guide: str) -> list[AclBinding]:
+    """The access control lists that commands of the guide would make, one for each operation."""
+    parser = ArgumentParser()
+    parser.add_argument("--operation", action="append")
+    parser.add_argument("--resource-pattern-type", default="literal")
+    kinds = {
+        "topic": ResourceType.TOPIC,
+        "group": ResourceType.GROUP,
+        "transactional_id": ResourceType.TRANSACTIONAL_ID,
+    }
+    for kind in kinds:
+        parser.add_argument(f"--{kind.replace('_', '-')}")
+    acls = []
+    for line in guide.splitlines():
+        if line.startswith("$acls "):
+            flags = vars(parser.parse_args(shlex.split(line)[1:]))
+            pattern = ResourcePatternType[flags["resource_pattern_type"].upper()]
+            (kind,) = [kind for kind in kinds if flags[kind]]
+            resource = (kinds[kind], flags[kind], pattern, PRINCIPAL, "*")
+            acls += [
+                AclBinding(*resource, AclOperation[operation.upper()], AclPermissionType.ALLOW)
+                for operation in flags["operation"]
+            ]
+    return acls
+
+
+FOR_SERVICE, FOR_REDRIVE = map(listed, GUIDE.read_text().split("fomo-stream redrive", 1))
+
+
+def named(acl: AclBinding) -> str:
+    return f"{acl.operation.name.capitalize()} on {acl.restype.name.lower()} {acl.name}"
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[SecureKafka]:
+    home = kafka_home()
+    if home is None:
+        pytest.skip("KAFKA_HOME does not say where Apache Kafka is: access is controlled by nobody else here")
+    for needed in ("java", "openssl"):
+        if shutil.which(needed) is None:
+            pytest.skip(f"there is no {needed}, which a secure broker needs")
+    kafka = SecureKafka(home)
+    try:
+        for topic in ("sensors", "sensors-scores", "sensors-dead-letters"):
+            kafka.create_topic(topic, 2)
+        kafka.create_topic("fomo-stream-sensors-state", 2, config={"cleanup.policy": "compact"})
+        kafka.produce("sensors", [*readings(60), b"{"])
+        yield kafka
+    finally:
+        kafka.remove()
+
+
+def settings(kafka: SecureKafka, **kafka_settings: str) -> ServiceSettings:
+    secure = {**CLIENT, **kafka.secrets(), **kafka_settings}
+    return ServiceSettings(
+        topic="sensors", bootstrap=kafka.address, features=("temperature", "motor.rpm"), min_context=10, kafka=secure
+    )
+
+
+def test_what_the_guide_permits_is_enough_to_score_and_to_redrive(kafka: SecureKafka, tmp_path: Path) -> None:
+    kafka.permit(FOR_SERVICE)
+    with command(tmp_path / "service", settings(kafka)) as service:
+        wait_for(lambda: kafka.committed("fomo-stream", "sensors") == 61, "all to be committed")
+        assert service.terminate() == 0
+    assert PASSWORD not in service.text()
+    assert len(kafka.read("sensors-scores")) == 60
+    kafka.permit(FOR_REDRIVE)
+    flags = [f"--kafka.{key}={value}" for key, value in kafka.secrets().items()]
+    redrive = Command(
+        tmp_path / "redrive", "redrive", "--dead-letters", "sensors-dead-letters", "--bootstrap", kafka.address, *flags
+    )
+    assert redrive.process.wait(60) == 0, redrive.text()
+    assert len(kafka.read("sensors")) == 62
+
+
+@pytest.mark.parametrize("missing", FOR_SERVICE, ids=named)
+def test_the_service_names_a_permission_that_is_missing(kafka: SecureKafka, missing: AclBinding) -> None:
+    kafka.permit([acl for acl in FOR_SERVICE if acl is not missing])
+    words = (
+        "transactional ids" if missing.restype == ResourceType.TRANSACTIONAL_ID else f"not permitted: {named(missing)};"
+    )
+    running = Running(settings(kafka))
+    with pytest.raises(BrokerError, match=words) as error, running:
+        wait_for(lambda: not running._thread.is_alive(), "the service to refuse")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("missing", FOR_REDRIVE, ids=named)
+def test_redrive_names_a_permission_that_is_missing(kafka: SecureKafka, missing: AclBinding) -> None:
+    kafka.produce("sensors-dead-letters", [b"{"], headers=[("fomo-source-topic", b"sensors")])
+    kafka.permit([acl for acl in FOR_REDRIVE if acl is not missing])
+    with pytest.raises(BrokerError, match=rf"{missing.restype.name[:5].lower()}\S* .*{missing.name}") as error:
+        redrive(RedriveSettings(dead_letters="sensors-dead-letters", bootstrap=kafka.address, kafka=kafka.secrets()))
+    assert "\n" not in str(error.value)
+
+
+def test_a_wrong_password_and_a_broker_that_nobody_vouches_for_are_refused(kafka: SecureKafka) -> None:
+    wrong = {**kafka.secrets(), "sasl.password": "wrong-horse"}
+    unknown = {key: value for key, value in kafka.secrets().items() if key != "ssl.ca.location"}
+
+    def refusal(client: dict[str, str]) -> str:
+        with pytest.raises(BrokerError) as error:
+            redrive(RedriveSettings(dead_letters="t", bootstrap=kafka.address, kafka=client))
+        return str(error.value)
+
+    with ThreadPoolExecutor(2) as pool:
+        of_password, of_broker = pool.map(refusal, (wrong, unknown))
+    assert "Authentication failed" in of_password
+    assert "wrong-horse" not in of_password
+    assert "certificate" in of_broker
