@@ -8,11 +8,12 @@ BIN := $(VENV)/bin
 demo: $(VENV)/.installed
 	$(BIN)/fomo-stream demo $(ARGS)
 
+# A process to a core, each with one thread. One file alone starts sooner with ARGS='-n0 tests/test_model.py'.
 test: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist worksteal $(ARGS)
 
 audit: $(VENV)/.installed-dev
 	$(BIN)/python .ci/audit

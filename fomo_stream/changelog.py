@@ -35,15 +35,19 @@ def value_of(entries: Survivors, key: str) -> bytes:
 class Table:
     """Arrays that share their first axis, the slots, and know which of their blocks of `block` slots were written.
 
-    An entry is a block: the bytes of its slots of every column, in the order of the columns. Read columns by name;
-    write with `put`.
+    An entry is a block: the bytes of its slots of every column, in the order of the columns; one more says which blocks
+    there are: those that were written ever. In the others each slot is as every slot was at first: all alike. Read
+    columns by name; write with `put`.
 
-    >>> table = Table(2, number=np.arange(5), weight=np.zeros(5))
-    >>> sorted(table.changes("t")), table.changes("t")
-    (['t/0', 't/1', 't/2'], {})
+    >>> table = Table(2, number=np.zeros(5), weight=np.ones(5))
+    >>> list(table.changes("t")), table.changes("t")
+    (['t/blocks'], {})
     >>> table.put(np.array([3]), weight=7.0)
-    >>> list(table.changes("t")), table["weight"].tolist()
-    (['t/1'], [0.0, 0.0, 0.0, 7.0, 0.0])
+    >>> sorted(table.changes("t")), table["weight"].tolist()
+    (['t/1', 't/blocks'], [1.0, 1.0, 1.0, 7.0, 1.0])
+    >>> table.put(np.array([2]), weight=8.0)
+    >>> sorted(table.changes("t")), table.changes("t")
+    (['t/1'], {})
     """
 
     def __init__(self, block: int, **columns: NDArray[Any]) -> None:
@@ -53,11 +57,13 @@ class Table:
         self._whole: Arrays = {}  # columns (n_blocks * block, ...), so that all blocks are as long
         self._columns: Arrays = {}  # (size, ...), views of them that cannot be written
         for name, column in columns.items():
-            self._whole[name] = np.zeros((n_blocks * block, *column.shape[1:]), column.dtype)
-            self._whole[name][: self.size] = column
+            self._whole[name] = np.repeat(column[:1], n_blocks * block, axis=0)
             self._columns[name] = self._whole[name][: self.size]
             self._columns[name].flags.writeable = False
-        self._written = np.ones(n_blocks, dtype=bool)
+        self._initial = {name: column[:1].copy() for name, column in columns.items()}
+        self._written = np.zeros(n_blocks, dtype=bool)  # since the last call of `changes`
+        self._logged = np.zeros(n_blocks, dtype=bool)  # in the log
+        self._is_new = True  # to the log: so that what is not there is known to be missing
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         return self._columns[name]
@@ -74,27 +80,60 @@ class Table:
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Become what `snapshot` saw."""
-        self.put(np.arange(self.size), **{name: state[name] for name in self._columns})
+        for name, whole in self._whole.items():
+            whole[: self.size] = state[name]
+        self._logged[:] = False
+        self._is_new = True
+        self._written = np.logical_or.reduce(
+            [
+                (_bytes(whole) != _bytes(self._initial[name])).reshape(len(self._written), -1).any(1)
+                for name, whole in self._whole.items()
+            ]
+        )
 
     def changes(self, name: str) -> Entries:
-        """The blocks that were written since the last call; at first all."""
+        """The blocks that were written since the last call."""
         numbers = np.flatnonzero(self._written).tolist()
-        self._written[:] = False
         spans = ((i, slice(i * self._block, (i + 1) * self._block)) for i in numbers)
-        return {f"{name}/{i}": b"".join([column[at].tobytes() for column in self._whole.values()]) for i, at in spans}
+        entries: Entries = {
+            f"{name}/{i}": b"".join([column[at].tobytes() for column in self._whole.values()]) for i, at in spans
+        }
+        if self._is_new or (self._written & ~self._logged).any():
+            self._logged |= self._written
+            entries[f"{name}/blocks"] = np.packbits(self._logged).tobytes()
+        self._written[:] = self._is_new = False
+        return entries
 
     def recover(self, entries: Survivors, name: str) -> None:
         """Become what the entries say. Raises StateError unless each block is there, as long as it has to be."""
-        values = [value_of(entries, f"{name}/{i}") for i in range(len(self._written))]
-        columns = [whole.reshape(len(values), -1).view(np.uint8) for whole in self._whole.values()]  # a block a row
+        n = len(self._written)
+        self._logged = _mask(entries, f"{name}/blocks", n)
+        for column, whole in self._whole.items():
+            whole[...] = self._initial[column]
+        columns = [_bytes(whole).reshape(n, -1) for whole in self._whole.values()]  # a block a row
         widths = [column.shape[1] for column in columns]
-        for i, value in enumerate(values):
+        there = np.flatnonzero(self._logged)
+        values = [value_of(entries, f"{name}/{i}") for i in there.tolist()]
+        for i, value in zip(there, values, strict=True):
             if len(value) != sum(widths):
                 raise StateError(f"the state does not fit: {name}/{i} has {len(value)} bytes, not {sum(widths)}")
-        rows = np.frombuffer(b"".join(values), dtype=np.uint8).reshape(len(values), -1)
-        for column, part in zip(columns, np.split(rows, np.cumsum(widths)[:-1], axis=1), strict=True):
-            column[...] = part
-        self._written[:] = False
+        rows = np.frombuffer(b"".join(values), dtype=np.uint8).reshape(len(values), sum(widths))
+        for column_bytes, part in zip(columns, np.split(rows, np.cumsum(widths)[:-1], axis=1), strict=True):
+            column_bytes[there] = part
+        self._written[:] = self._is_new = False
+
+
+def _bytes(rows: NDArray[Any]) -> NDArray[np.uint8]:
+    """Contiguous rows (n, ...) as bytes (n, width); a view."""
+    return rows.reshape(len(rows), -1).view(np.uint8)
+
+
+def _mask(entries: Survivors, key: str, n: int) -> NDArray[np.bool_]:
+    """Which of n blocks were written, as the entry says."""
+    packed = value_of(entries, key)
+    if len(packed) != -(-n // 8):
+        raise StateError(f"the state does not fit: {key} has {len(packed)} bytes, not {-(-n // 8)}")
+    return np.unpackbits(np.frombuffer(packed, dtype=np.uint8), count=n).astype(bool)
 
 
 class Document:

@@ -113,8 +113,9 @@ class Reservoir:
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
         """Become what `snapshot` saw."""
-        self._slots.put(np.arange(self.capacity), numbers=EMPTY)
-        self._slots.put(state["slots"], rows=state["rows"], numbers=state["numbers"])
+        numbers, rows = np.full(self.capacity, EMPTY), np.zeros((self.capacity, state["rows"].shape[1]))
+        numbers[state["slots"]], rows[state["slots"]] = state["numbers"], state["rows"]
+        self._slots.restore({"rows": rows, "numbers": numbers})
 
     def changes(self, name: str) -> Entries:
         """Entries of the slots that were written since the last call; at first of all."""

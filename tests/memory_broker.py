@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
+from fomo_stream.broker import Headers
 from fomo_stream.topics import TopicsSeen
 
 Place = tuple[str, int]  # topic and partition
@@ -25,7 +26,7 @@ class Message(NamedTuple):
     at: int
     raw_key: bytes | None
     raw_value: bytes | None
-    stamp: int = 0
+    raw_headers: Headers = []  # noqa: RUF012 - nobody changes it
     failure: KafkaError | None = None
 
     def topic(self) -> str:
@@ -43,6 +44,9 @@ class Message(NamedTuple):
     def value(self) -> bytes | None:
         return self.raw_value
 
+    def headers(self) -> Headers:
+        return self.raw_headers
+
     def error(self) -> KafkaError | None:
         return self.failure
 
@@ -53,6 +57,7 @@ class Produced(NamedTuple):
     place: Place
     key: bytes | None
     value: bytes | None
+    headers: Headers
     stamp: int
     on_delivery: Callable[[KafkaError | None, object], None]
 
@@ -96,8 +101,8 @@ class MemoryBroker:
         self.producers.append(MemoryProducer(self, transactional_id, options))
         return self.producers[-1]
 
-    def append(self, place: Place, key: bytes | None, value: bytes | None, stamp: int = 0) -> None:
-        self.logs[place].append(Message(place, self.ends[place], key, value, stamp))
+    def append(self, place: Place, key: bytes | None, value: bytes | None, headers: Headers | None = None) -> None:
+        self.logs[place].append(Message(place, self.ends[place], key, value, headers or []))
         self.ends[place] += 1
 
     def values(self, topic: str, number: int = 0) -> list[bytes | None]:
@@ -181,7 +186,7 @@ class MemoryProducer:
         topic: str,
         value: bytes | None,
         key: bytes | None,
-        headers: object,
+        headers: Headers,
         partition: int,
         timestamp: int,
         on_delivery: Callable[[KafkaError | None, object], None],
@@ -193,7 +198,7 @@ class MemoryProducer:
             if failure.code() == KafkaError._QUEUE_FULL:
                 raise BufferError
             raise KafkaException(failure)
-        self._queue.append(Produced((topic, max(partition, 0)), key, value, timestamp, on_delivery))
+        self._queue.append(Produced((topic, max(partition, 0)), key, value, headers, timestamp, on_delivery))
 
     def poll(self, _seconds: float) -> None:
         self._send()
@@ -227,7 +232,7 @@ class MemoryProducer:
 
     def _apply(self, batch: list[Produced]) -> None:
         for one in batch:
-            self._broker.append(one.place, one.key, one.value, one.stamp)
+            self._broker.append(one.place, one.key, one.value, one.headers)
 
     def _serve(self) -> None:
         reports, self._reports = self._reports, []

@@ -84,9 +84,7 @@ def test_order_of_the_context_does_not_matter(name: str, n: int, seed: int) -> N
     assert (exact == logits_of(model, encode_rows(model, shuffled.numpy()), queries.numpy())).all()
 
 
-@pytest.mark.parametrize(
-    ("n", "d"), [*((n, d) for n in (2, 3, 25) for d in (1, 2, 99, 500)), (5000, 1), (5000, 500)]
-)
+@pytest.mark.parametrize(("n", "d"), [*((n, d) for n in (2, 3, 25) for d in (1, 2, 99, 500)), (5000, 1), (5000, 500)])
 def test_any_size_from_the_smallest_to_the_largest(n: int, d: int) -> None:
     model = make("tiny")
     scores = model.score_queries(model.encode_context(rows(n, d)), rows(3, d, 1))

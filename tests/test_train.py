@@ -29,7 +29,8 @@ from pretrain.train import TrainConfig, learning_rate, train
 
 DATA = DataConfig(max_features=5, batch=2, context_min=20, context_max=40, queries=16)
 TINY = TrainConfig(model="tiny", steps=8, log_every=2, warmup=2, data=DATA)
-SMALL = "--max-features 5 --batch 2 --context-min 20 --context-max 40 --queries 16 --device cpu".split()  # as in DATA
+SMALL = ["--max-features", "5", "--batch", "2", "--context-min", "20", "--context-max", "40"]  # DATA by flags
+SMALL += ["--queries", "16", "--device", "cpu"]
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
 

@@ -1,0 +1,18 @@
+"""A short run of the fault benchmark: every kind of fault there is with one broker, once or so."""
+
+from __future__ import annotations
+
+import pytest
+from benchmarks.fault_bench import run
+from brokers import kafka_home
+
+
+@pytest.mark.skipif(kafka_home() is None, reason="needs an Apache Kafka to kill (KAFKA_HOME)")
+def test_whatever_dies_each_record_is_scored_once_in_order_and_alike() -> None:
+    home = kafka_home()
+    assert home is not None
+    result = run(home, count=2000, seconds=60, n_nodes=1, session_s=6, seed=0)
+    assert result["faults"] >= 4
+    for what in ("lost", "duplicates", "out_of_order", "different", "dead_letters"):
+        assert result[what] == 0, result
+    assert result["offsets_complete"], result
