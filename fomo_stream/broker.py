@@ -6,17 +6,19 @@ place.
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaException, Message, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.logs import ClientLog
-from fomo_stream.settings import COOPERATIVE, ServiceSettings
+from fomo_stream.settings import COOPERATIVE, BrokerFlags, ServiceSettings
 
 LARGEST_MESSAGE_BYTES = 64 << 20
 SESSION_TIMEOUT_MS = 45_000  # librdkafka's default
@@ -63,7 +65,7 @@ def to_record(message: Message) -> Record:
     )
 
 
-def client_config(settings: ServiceSettings) -> dict[str, Any]:
+def client_config(settings: BrokerFlags) -> dict[str, Any]:
     """What every client needs to reach the broker."""
     return {"bootstrap.servers": settings.bootstrap, "client.id": "fomo-stream", **settings.kafka}
 
@@ -95,7 +97,7 @@ def make_consumer(settings: ServiceSettings, **callbacks: Any) -> Consumer:
     return _create(Consumer, config, "consumer")
 
 
-def make_producer(settings: ServiceSettings, transactional_id: str | None = None, **callbacks: Any) -> Producer:
+def make_producer(settings: BrokerFlags, transactional_id: str | None = None, **callbacks: Any) -> Producer:
     """An idempotent producer: a retry inside it neither repeats nor reorders. transactional_id: for transactions.
 
     A transaction that its instance does not end is aborted by the broker when the group gives its partitions to others.
@@ -117,7 +119,7 @@ def make_producer(settings: ServiceSettings, transactional_id: str | None = None
     return _create(Producer, config, "producer")
 
 
-def session_timeout_ms(settings: ServiceSettings) -> int:
+def session_timeout_ms(settings: BrokerFlags) -> int:
     """How long the group waits for an instance that says nothing."""
     text = settings.kafka.get("session.timeout.ms", str(SESSION_TIMEOUT_MS))
     if not text.isdigit():
@@ -125,7 +127,7 @@ def session_timeout_ms(settings: ServiceSettings) -> int:
     return int(text)
 
 
-def make_reader(settings: ServiceSettings) -> Consumer:
+def make_reader(settings: BrokerFlags) -> Consumer:
     """A consumer that is no member of the group and commits nothing, to read what is committed to a partition's end.
 
     It asks for the group's offsets as well; the answer waits while a transaction that may change them is open.
@@ -144,7 +146,7 @@ def make_reader(settings: ServiceSettings) -> Consumer:
     return _create(Consumer, config, "reader")
 
 
-def make_admin(settings: ServiceSettings, **callbacks: Any) -> AdminClient:
+def make_admin(settings: BrokerFlags, **callbacks: Any) -> AdminClient:
     """A client to ask about topics and to create them."""
     config = {**client_config(settings), **callbacks}
     config.pop("group.protocol", None)
@@ -152,12 +154,20 @@ def make_admin(settings: ServiceSettings, **callbacks: Any) -> AdminClient:
 
 
 def _create(kind: type[Any], config: Mapping[str, Any], name: str) -> Any:
+    report = config.get("error_cb")
+    callbacks = {"error_cb": partial(_without_secrets, report)} if callable(report) else {}
     try:
-        return kind(dict(config), logger=ClientLog(name))
+        return kind({**config, **callbacks}, logger=ClientLog(name))
     except KafkaException as error:
         raise ConfigError(f"--kafka: {error.args[0].str()}") from None
     except (TypeError, AttributeError, ValueError) as error:  # a setting that only Python code can give: error_cb, ...
         raise ConfigError(f"--kafka: {error}; it cannot be set here") from None
+
+
+def _without_secrets(report: Callable[[KafkaError], None], error: KafkaError) -> None:
+    """Report an error of a client without what it quotes of this setting; others it hides by itself."""
+    text = re.sub(r"(?<=sasl\.oauthbearer\.config).*", " (not shown)", error.str(), flags=re.DOTALL)
+    report(error if text == error.str() else KafkaError(error.code(), text, fatal=error.fatal()))
 
 
 class EmbeddedBroker:

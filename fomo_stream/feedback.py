@@ -61,7 +61,7 @@ def parse_label(
     if source.get("topic", topic) != topic:
         raise _bad(f"the label is about a record of another topic than {topic}")
     number = source.get("partition", partition)
-    if type(number) is not int:
+    if type(number) is not int or not 0 <= number < 2**63:
         raise _bad('"partition" must be the number of a partition')
     if number != partition:
         raise _bad(
@@ -73,7 +73,7 @@ def parse_label(
 def _about(source: Mapping[str, Any], message_key: bytes | None, outlier: bool) -> Label:
     offset, key = source.get("offset"), source.get("key")
     if offset is not None:
-        if type(offset) is not int or offset < 0:
+        if type(offset) is not int or not 0 <= offset < 2**63:
             raise _bad('"offset" must be the offset of a record: a whole number, 0 or more')
         return Label(offset, None, outlier)
     if key is not None:
@@ -240,11 +240,11 @@ class LabelQueue:
     def changes(self, name: str) -> Entries:
         """Which labels are finished, though one before them is not, if that has changed since the last call."""
         ahead = sorted({*self._tracker.ahead, *self._finished_ahead()})
-        value = orjson.dumps({"topic_id": self._topic_id, "finished": ahead}) if ahead or self._written else b""
+        value = orjson.dumps({"topic_id": self._topic_id, "finished": ahead}) if ahead else b""
         if value == self._written:
             return {}
         self._written = value
-        return {name: value}
+        return {name: value or None}
 
     def recover(self, entries: Survivors, name: str) -> None:
         """Become what the entry says, if it is about this feedback topic. Raises StateError when it makes no sense."""

@@ -17,6 +17,7 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicP
 from fomo_stream.broker import make_producer, make_reader
 from fomo_stream.errors import BrokerError, ConfigError
 from fomo_stream.logs import kv
+from fomo_stream.records import decode
 from fomo_stream.schema import Schema
 from fomo_stream.settings import ServiceSettings
 
@@ -104,7 +105,7 @@ class GroupSchema:
 
     def _parse(self, value: bytes) -> Schema:
         try:
-            content = json.loads(value)
+            content = decode(value)
             features, categorical = content["features"], content.get("categorical", [])  # older ones have none
             for names in (features, categorical):
                 if not isinstance(names, list) or not all(isinstance(name, str) for name in names):

@@ -113,7 +113,7 @@ def redrive(settings: RedriveSettings) -> Summary:
     again goes on from there.
     """
     partitions = _partitions(settings)
-    with closing(make_reader(settings)) as reader:  # type: ignore[arg-type]
+    with closing(make_reader(settings)) as reader:
         # The sender first: it ends what another run has left open, and only then are offsets what they are.
         sender = None if settings.dry_run else _Sender(settings, reader, partitions)
         return _Redrive(settings, reader, partitions[settings.dead_letters], sender).run()
@@ -122,7 +122,7 @@ def redrive(settings: RedriveSettings) -> Summary:
 def _partitions(settings: RedriveSettings) -> dict[str, int]:
     """How many partitions each topic has."""
     troubles: list[str] = []
-    admin = make_admin(settings, error_cb=lambda error: troubles.append(error.str()))  # type: ignore[arg-type]
+    admin = make_admin(settings, error_cb=lambda error: troubles.append(error.str()))
     try:
         found = admin.list_topics(timeout=CONNECT_S)
     except KafkaException as error:
@@ -236,10 +236,10 @@ class _Sender:
         self._refusals: list[str] = []
         self._transactional = settings.delivery == "exactly-once"
         if not self._transactional:
-            self._producer = make_producer(settings, None, **{"message.timeout.ms": STALLED_S * 1000})  # type: ignore[arg-type]
+            self._producer = make_producer(settings, None, **{"message.timeout.ms": STALLED_S * 1000})
             return
         name = settings.transactional_id
-        self._producer = make_producer(settings, name)  # type: ignore[arg-type]
+        self._producer = make_producer(settings, name)
         with _explained(
             f"the broker at {settings.bootstrap} begins no transaction",
             f"check that transactional id {name} may be described and written, or use --delivery at-least-once",

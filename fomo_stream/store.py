@@ -243,12 +243,13 @@ class Restorer:
         """Where to go on in the feedback partition: as committed if that is kept, else from its beginning."""
         feedback = self._settings.feedback
         if feedback is None or number >= self._watch.seen.partitions.get(feedback, 0):
-            return OFFSET_BEGINNING
+            return int(OFFSET_BEGINNING)
         partition = TopicPartition(feedback, number)
         committed = self._committed([partition])[0]
         low, high = self._reader.get_watermark_offsets(partition, timeout=ANSWER_S)
-        is_kept = committed is not None and low <= committed <= high
-        return committed if committed is not None and is_kept else int(low)
+        if committed is None or not low <= committed <= high:
+            return int(low)
+        return int(committed)
 
     def _read(self, store: TopicPartition) -> dict[str, bytes]:
         """The entries of a partition of the store, as of what is committed now."""

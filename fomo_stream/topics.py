@@ -22,6 +22,7 @@ from confluent_kafka.admin import ConfigResource, NewPartitions, NewTopic, Offse
 from fomo_stream.broker import make_admin, make_reader
 from fomo_stream.errors import BrokerError
 from fomo_stream.logs import kv
+from fomo_stream.permissions import READ, WRITE, check_permissions
 from fomo_stream.settings import ServiceSettings
 
 log = logging.getLogger(__name__)
@@ -88,6 +89,7 @@ class TopicWatch:
         has another number of partitions than the input, or the state topic is not compacted.
         """
         self._connect()
+        self._check_permissions()
         self.seen = self._ask()
         if self.seen.trouble:
             raise BrokerError(
@@ -129,6 +131,16 @@ class TopicWatch:
                 "check --bootstrap, that the broker runs, and --kafka.security.protocol and the like"
             ) from None
         self._has_controller = metadata.controller_id in metadata.brokers
+
+    def _check_permissions(self) -> None:
+        if not self._has_controller:
+            return
+        settings = self._settings
+        needs = {settings.topic: [READ], settings.out: [WRITE], settings.dead_letters: [WRITE]}
+        needs[settings.state_topic] = [READ, WRITE]
+        if settings.feedback is not None:
+            needs[settings.feedback] = [READ]
+        check_permissions(self._admin, settings.bootstrap, needs, settings.group)
 
     def _watch(self) -> None:
         while not self._stopped.wait(WATCH_INTERVAL_S):

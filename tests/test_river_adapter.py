@@ -85,7 +85,7 @@ def test_frames_arrays_and_dicts_agree() -> None:
 @pytest.mark.parametrize("scored_first", [False, True])
 def test_learning_many_at_once_gates_as_one_by_one_does(scored_first: bool) -> None:
     rng = random.Random(3)
-    batch = [r if rng.random() > 0.05 else {name: v + 12 for name, v in r.items()} for r in records(300, 3)]
+    batch = [r if rng.random() > 0.05 else {name: v + 12 for name, v in r.items()} for r in records(500, 3)]
     at_once, one_by_one = trained(), trained()
     if scored_first:
         at_once.score_many(batch)

@@ -17,12 +17,12 @@ def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "fomo.toml"
-    file.write_text('topic = "t"\nbatch-size = 1\nbatch_age_ms = 2\nmax-in-flight = 3\n')
+    file.write_text('topic = "t"\nbatch-size = 1\nbatch_age_ms = 2\ncommit-records = 3\n')
     monkeypatch.setenv("FOMO_CONFIG", str(file))
     monkeypatch.setenv("FOMO_BATCH_SIZE", "10")
     monkeypatch.setenv("FOMO_BATCH_AGE_MS", "20")
     settings = load(ServiceSettings, {"batch_size": "100"})
-    assert (settings.batch_size, settings.batch_age_ms, settings.max_in_flight) == (100, 20, 3)
+    assert (settings.batch_size, settings.batch_age_ms, settings.commit_records) == (100, 20, 3)
     assert settings.infer_records == 200
 
 
@@ -104,7 +104,7 @@ def test_without_a_feedback_topic_nothing_is_remembered_for_it() -> None:
         ({"topic": "t", "feedback": ""}, "--feedback : string should have at least 1 character"),
         (
             {"topic": "t", "feedback": "f", "kafka": {"partition.assignment.strategy": "range"}},
-            "--feedback needs cooperative rebalancing",
+            "partitions move one by one",
         ),
         ({"topic": "t", "admit": "none"}, "--admit none: input should be 'auto', 'feedback' or 'all'"),
         ({"topic": "t", "adapt_after": "-1"}, "--adapt-after -1"),

@@ -84,7 +84,7 @@ class Node:
         self._port = ports[number - 1]
         voters = ",".join(f"{i}@{port}" for i, port in enumerate(ports, 1))
         command = [home / "bin" / "kafka-start", folder / f"node{number}", str(self._port)]
-        self._command = [*command, "--node", str(number), "--voters", voters]
+        self._command: list[Any] = [*command, "--node", str(number), "--voters", voters]
         self.start()
 
     def start(self) -> None:

@@ -9,8 +9,8 @@ Prints one JSON line for each measurement:
   service does about every 100 ms; restored right after the last commit, whatever compaction has got round to by then.
 
 `restore_s` is from asking for the partition until its detector is as it was, with all entries read from the broker;
-`encode_s` is what the context takes to be encoded again after that, on this machine's processor. `state_mib` counts what is
-read of the state's partition and not superseded.
+`encode_s` is what it then takes to score 64 records, the context included if it has to be encoded anew. `state_mib` is
+what was read of the state's partition and not superseded.
 """
 
 from __future__ import annotations

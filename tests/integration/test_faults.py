@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
-from benchmarks.fault_bench import run
 from brokers import kafka_home
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+
+from fault_bench import run  # noqa: E402
 
 
 @pytest.mark.skipif(kafka_home() is None, reason="needs an Apache Kafka to kill (KAFKA_HOME)")
