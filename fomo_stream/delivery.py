@@ -236,9 +236,12 @@ class Delivery(ABC):
         call, self._call = self._call, None
         try:
             call.result()
+            if self._failure is not None:
+                return Outcome.FAILED
+            self._finish(commit)
         except KafkaException as error:
             return self._outcome_of(error.args[0], call)
-        return Outcome.COMMITTED if self._failure is None else Outcome.FAILED
+        return Outcome.COMMITTED
 
     def abort(self) -> bool:
         """Undo what was sent since the last commit, for about a second at most; False: not done yet, call it again."""
@@ -271,6 +274,10 @@ class Delivery(ABC):
     @abstractmethod
     def _outcome_of(self, error: KafkaError, call: _Call) -> Outcome:
         """What an error in a commit means. Raises BrokerError when there is no going on."""
+
+    def _finish(self, commit: _Commit) -> None:
+        """What is left to do once a commit is carried out; by the thread that owns the consumer."""
+        return
 
     def _outcome_of_waiting(self, call: _Call) -> Outcome:
         return Outcome.PENDING
@@ -429,6 +436,8 @@ class ExactlyOnce(Delivery):
 
     def close(self) -> None:
         """Abort what is open, so that nobody has to wait until the broker does."""
+        if self._call is not None and not self._call.wait(2 * SLICE_S):
+            return  # the client would wait for that call
         if self._is_open:
             try:
                 self._producer.abort_transaction(2 * SLICE_S)
@@ -449,12 +458,14 @@ class AtLeastOnce(Delivery):
         def carry_out() -> None:
             if self._failure is None and producer.flush(SLICE_S) and self._failure is None:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "outputs wait to be acknowledged"))
-            if commit.offsets and self._failure is None:
-                for partition in commit.consumer.commit(offsets=commit.offsets, asynchronous=False):
-                    if partition.error is not None:
-                        self._note(partition.error)
 
         return carry_out
+
+    def _finish(self, commit: _Commit) -> None:
+        # Not in the call: a thread that commits may have to wait for one that polls, as long as that goes on polling.
+        for partition in commit.consumer.commit(offsets=commit.offsets, asynchronous=False) if commit.offsets else ():
+            if partition.error is not None:
+                self._note(partition.error)
 
     def _outcome_of(self, error: KafkaError, call: _Call) -> Outcome:
         self._note(error)

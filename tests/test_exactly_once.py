@@ -21,7 +21,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from confluent_kafka import OFFSET_BEGINNING, KafkaError, TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -103,13 +103,15 @@ class Instance:
         self._next["t", task.number] = restored.start
         self._next["f", task.number] = max(0, restored.feedback_start)
 
-    def read(self, topic: str, number: int, most: int) -> None:
+    def read(self, topic: str, number: int, most: int, again: int = 0) -> None:
+        """Read so many records, before them some that were read already."""
         task = self.pipeline.tasks.get(number)
         if task is None or not task.is_active:
             return
         start = self._next[topic, number]
-        for message in self._broker.logs[topic, number][start : start + most]:
-            self._next[topic, number] += 1
+        messages = self._broker.logs[topic, number][max(0, start - again) : start + most]
+        self._next[topic, number] = min(start + most, self._broker.ends[topic, number])
+        for message in messages:
             if topic == "f":
                 self.pipeline.receive_label(to_record(message), lambda n, at: at < self._broker.ends["t", n])
             else:
@@ -176,10 +178,11 @@ def is_refused(produced: Produced) -> int | None:
     return int(KafkaError.MSG_SIZE_TOO_LARGE) if refused else None
 
 
-records = st.lists(st.sampled_from("......!.{0r"), min_size=1, max_size=24)
-who = st.sampled_from(["a", "b"])
+records = st.lists(st.sampled_from("......!.{0r"), max_size=24)
+labels = st.lists(st.tuples(st.one_of(st.integers(-40, 5), st.sampled_from(["p", "bad"])), st.booleans()), max_size=5)
 which = st.sampled_from(NUMBERS)
-troubles = st.sampled_from([None, None, None, "offsets", "abortable", "down", "answer lost"])
+troubles = st.sampled_from([None, None, None, "offsets", "abortable", "abortable", "down", "down", "answer lost"])
+events = st.sampled_from(["handed over", "put out", "put out", "hears", "crash", "crash for good", "times out"])
 
 
 class ExactlyOnceMachine(RuleBasedStateMachine):
@@ -198,15 +201,15 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
         self.instances = {name: Instance(name, self.broker) for name in ("a", "b")}
         self.owner: dict[int, str] = {}
 
-    @initialize()
-    def deal(self) -> None:
+    @initialize(seed=st.integers(0, 99))
+    def deal(self, seed: int) -> None:
         for number, name in zip(NUMBERS, ("a", "b"), strict=True):
             self._give(number, name)
+            self.something_comes(number, list("." * 30), [], seed)
 
-    # --- what comes
-
-    @rule(number=which, kinds=records, seed=st.integers(0, 99))
-    def records_arrive(self, number: int, kinds: list[str], seed: int) -> None:
+    @rule(number=which, kinds=records, about=labels, seed=st.integers(0, 99))
+    def something_comes(self, number: int, kinds: list[str], about: list[tuple[int | str, bool]], seed: int) -> None:
+        """Records, and labels on them, on earlier ones, and on some that are yet to come."""
         rng = random.Random(seed)
         for kind in kinds:
             shift = 9 if kind == "!" else 0
@@ -214,36 +217,60 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
             fields |= {"note": "refuse this"} if kind == "r" else {}
             value = {"{": b"{", "0": b"{}"}.get(kind) or json.dumps(fields).encode()
             self.broker.append(("t", number), rng.choice([b"p", b"q", None]), value)
+        for what, outlier in about:
+            label: dict[str, Any] = {"outlier": outlier} if what != "bad" else {}
+            if isinstance(what, int):
+                label["offset"] = max(0, self.broker.ends["t", number] + what)
+            self.broker.append(("f", number), b"p" if what == "p" else None, json.dumps(label).encode())
 
     @rule(
         number=which,
-        about=st.lists(st.one_of(st.integers(-40, 12), st.just("p"), st.just("bad")), min_size=1, max_size=6),
-        outlier=st.booleans(),
+        most=st.tuples(st.integers(0, 30), st.integers(0, 5)),
+        again=st.integers(0, 3),
+        due=st.booleans(),
+        built=st.booleans(),
     )
-    def labels_arrive(self, number: int, about: list[int | str], outlier: bool) -> None:
-        for what in about:
-            value: dict[str, Any] = {"outlier": outlier} if what != "bad" else {}
-            if isinstance(what, int):
-                value["offset"] = max(0, self.broker.ends["t", number] + what)
-            self.broker.append(("f", number), b"p" if what == "p" else None, json.dumps(value).encode())
+    def some_is_read(self, number: int, most: tuple[int, int], again: int, due: bool, built: bool) -> None:
+        """again: so many records come that came before; due: batches are, full or not; built: so are generations."""
+        instance = self.instances[self.owner[number]]
+        if built:
+            instance.executor.work()
+        instance.read("t", number, most[0], again)
+        instance.read("f", number, most[1])
+        if due:
+            instance.pipeline.score_due(1e9)
 
-    # --- what an instance does
+    @rule(number=which, trouble=troubles)
+    def a_commit_is_made_or_goes_on(self, number: int, trouble: str | None) -> None:
+        """Or an abort, where one is due; of the partition's owner, or of the one that was."""
+        self._turn(self.owner[number], trouble)
 
-    @rule(number=which, most=st.integers(1, 40), topic=st.sampled_from(["t", "t", "f"]))
-    def some_are_read(self, number: int, most: int, topic: str) -> None:
-        self.instances[self.owner[number]].read(topic, number, most)
+    @rule(number=which, what=events)
+    def something_happens(self, number: int, what: str) -> None:
+        name = self.owner[number]
+        instance = self.instances[name]
+        if what == "handed over":
+            instance.release(number)
+            self._give(number, self._other(number))
+        elif what == "put out":  # of the group; it does not know, and tries to go on
+            self.broker.generations[name] += 1
+            for one in [one for one in NUMBERS if self.owner[one] == name]:
+                self._give(one, self._other(number))
+            self._turn(name, None)
+        elif what == "hears":
+            self._hear(self._other(number))
+        else:
+            if what == "times out":  # whoever is silent for long is fenced, and is started again
+                self.broker.expire(name)
+            self.instances[name] = Instance(name, self.broker)
+            for one in [one for one in NUMBERS if self.owner[one] == name]:
+                self._give(one, self._other(one) if what == "crash for good" else name)
 
-    @rule(name=who)
-    def batches_are_due(self, name: str) -> None:
-        self.instances[name].pipeline.score_due(1e9)
+    @rule()
+    def the_state_is_compacted(self) -> None:
+        self.broker.compact(STATE)
 
-    @rule(name=who)
-    def generations_are_built(self, name: str) -> None:
-        self.instances[name].executor.work()
-
-    @rule(name=who, trouble=troubles)
-    def turn(self, name: str, trouble: str | None) -> None:
-        """Commit, or go on with that, or with an abort."""
+    def _turn(self, name: str, trouble: str | None) -> None:
         broker = self.broker
         broker.is_down = trouble == "down"
         broker.loses_answers = trouble == "answer lost"
@@ -257,55 +284,20 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
         broker.answers.clear()
         self._restore()
 
-    # --- what happens to it
-
-    @rule(number=which)
-    def a_partition_is_handed_over(self, number: int) -> None:
-        self.instances[self.owner[number]].release(number)
-        self._give(number, self._other(number))
-
-    @rule(number=which)
-    def a_member_is_put_out_of_the_group(self, number: int) -> None:
-        """It does not know, and tries to go on."""
-        name, other = self.owner[number], self._other(number)
-        self.broker.generations[name] += 1
-        for one in NUMBERS:
-            if self.owner[one] == name:
-                self._give(one, other)
-
-    @rule(name=who)
-    def a_member_hears_that_it_was_put_out(self, name: str) -> None:
+    def _hear(self, name: str) -> None:
+        """A member that was put out of the group is told, and joins it again."""
         instance = self.instances[name]
         if instance.member.is_stale:
             instance.member.generation = self.broker.generations[name]
             instance.lose_all()
-
-    @rule(name=who, returns=st.booleans())
-    def an_instance_crashes(self, name: str, returns: bool) -> None:
-        self.instances[name] = Instance(name, self.broker)
-        for number in NUMBERS:
-            if self.owner[number] == name:
-                self._give(number, name if returns else self._other(number))
-
-    @rule()
-    def the_state_is_compacted(self) -> None:
-        self.broker.compact(STATE)
-
-    @rule(name=who)
-    def a_transaction_times_out(self, name: str) -> None:
-        """Whoever is silent for long is fenced, and is started again."""
-        self.broker.expire(name)
-        self.an_instance_crashes(name, returns=True)
 
     def _other(self, number: int) -> str:
         return "b" if self.owner[number] == "a" else "a"
 
     def _give(self, number: int, name: str) -> None:
         self.owner[number] = name
-        instance = self.instances[name]
-        if instance.member.is_stale:
-            self.a_member_hears_that_it_was_put_out(name)
-        instance.take(number)
+        self._hear(name)
+        self.instances[name].take(number)
         self._restore()
 
     def _restore(self) -> None:
@@ -359,15 +351,16 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
 
     def _drain(self) -> None:
         """Everything is read, scored, and committed."""
-        for _ in range(100):
+        refused = sum(b"refuse" in (value or b"") for number in NUMBERS for value in self.broker.values("t", number))
+        for _ in range(20 + 4 * refused):  # each is found out alone
             for name, instance in self.instances.items():
                 for number in instance.numbers:
                     instance.read("t", number, 10_000)
                     instance.read("f", number, 10_000)
                 instance.pipeline.score_due(1e9)
                 instance.executor.work()
-                self.a_member_hears_that_it_was_put_out(name)
-                self.turn(name, None)
+                self._hear(name)
+                self._turn(name, None)
             if all(self.broker.offsets.get(("t", n), 0) == self.broker.ends["t", n] for n in NUMBERS) and all(
                 self.broker.offsets.get(("f", n), 0) == self.broker.ends["f", n] for n in NUMBERS
             ):
@@ -376,9 +369,22 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
             raise AssertionError(f"{self.broker.offsets} of {self.broker.ends}")
         self.every_record_has_one_output_in_order()
         self.every_label_counts_once()
+        self._check_that_labels_were_heeded()
+
+    def _check_that_labels_were_heeded(self) -> None:
+        """At least those on records that are remembered to the end."""
+        for number in NUMBERS:
+            remembered = [message.at for message in self._usable(number)][-SETTINGS.feedback_memory :]
+            given = [json.loads(value or b"").get("offset") for value in self.broker.values("f", number)]
+            due = {at for at, about in enumerate(given) if about in remembered}
+            heeded = {label[0] for effect in self._effects(number) for label in effect["labels"]}
+            assert due <= heeded | set(self._dead_letters("f", number))
+
+    def _usable(self, number: int) -> list[Message]:
+        return [message for message in self.broker.logs["t", number] if len(message.raw_value or b"") > 2]
 
     def _compare_with_an_uninterrupted_run(self, number: int) -> None:
-        usable = [message for message in self.broker.logs["t", number] if len(message.raw_value or b"") > 2]
+        usable = self._usable(number)
         offsets = [message.at for message in usable]
         values = SCHEMA.rows([json.loads(message.raw_value or b"") for message in usable])
         rows = Shingler(SETTINGS.lags, 2).rows(values, [message.raw_key for message in usable])

@@ -346,11 +346,12 @@ def inject_for(injector: Injector, until: float, feed: Feed, outputs: Outputs) -
         count = 2 if len(injector.injected) % 4 == 2 else 1
         chosen: list[str] = []
         while len(chosen) < count:
-            order = order or rng.sample(names, len(names))
-            if not (chosen and is_of_broker(chosen[0]) and is_of_broker(order[-1])):
-                chosen.append(order.pop())
+            fitting = [name for name in order if not (chosen and is_of_broker(chosen[0]) and is_of_broker(name))]
+            if fitting:
+                chosen.append(fitting[0])
+                order.remove(fitting[0])
             else:
-                order.insert(0, order.pop())
+                order += rng.sample(names, len(names))
         victims = rng.sample(injector.instances[1:], min(count, 2)) * 2
         nodes = rng.choices(injector.cluster.nodes, k=count)
         threads = [

@@ -6,8 +6,8 @@ Runs `fomo-stream` as a process of its own and prints one JSON line for each mea
 
 - throughput: records/s from a backlog, 10 features, context 1,000, from the first scored record to the last output;
 - latency: at 500 records/s and context 1,000, generation builds included. `p99_ms` is from handing the record to the
-  source's producer until its output is read by another consumer, which contains poll to produced and more;
-  `poll_to_acknowledged_p99_ms` is the service's own figure, in 10 s windows, the worst of them;
+  source's producer until its output is read by another consumer, which contains the wait for the commit;
+  `poll_to_commit_p99_ms` is the service's own figure, in 10 s windows, the worst of them;
 - memory: resident set of the service with a context of 5,000 rows, at its largest.
 
 Which broker is used: see tests/brokers.py (set KAFKA_HOME to measure against Apache Kafka).
@@ -119,7 +119,7 @@ def measure_latency(broker: Broker, folder: Path, seconds: float, rate: float = 
         "p50_ms": round(1000 * latencies[len(latencies) // 2], 1),
         "p99_ms": round(1000 * latencies[int(0.99 * len(latencies))], 1),
         "max_ms": round(1000 * latencies[-1], 1),
-        "poll_to_acknowledged_p99_ms": max(own, default=None),
+        "poll_to_commit_p99_ms": max(own, default=None),
         "records_per_s": rate,
         "generations": len(generations),
         "context": 1000,

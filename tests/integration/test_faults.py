@@ -10,7 +10,7 @@ from brokers import kafka_home
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
-from fault_bench import run  # noqa: E402
+from fault_bench import run
 
 
 @pytest.mark.skipif(kafka_home() is None, reason="needs an Apache Kafka to kill (KAFKA_HOME)")
