@@ -191,8 +191,8 @@ class MemoryProducer:
         timestamp: int,
         on_delivery: Callable[[KafkaError | None, object], None],
     ) -> None:
-        if self._id is not None and self._state != "open":
-            raise KafkaException(KafkaError(KafkaError._STATE, f"produce in state {self._state}"))
+        if self._id is not None and (self._state != "open" or self._begun):
+            raise KafkaException(KafkaError(KafkaError._STATE, f"produce in state {self._state} {self._begun}"))
         failure = self._next_answer("produce")
         if failure is not None:
             if failure.code() == KafkaError._QUEUE_FULL:

@@ -26,7 +26,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from memory_broker import Member, MemoryBroker, MemoryReader, Message, Produced, abortable, retriable
-from test_pipeline import QuickSettings, Patient, cheap_model
+from test_pipeline import Patient, QuickSettings, cheap_model
 
 from fomo_stream.broker import Record
 from fomo_stream.delivery import ExactlyOnce, Outcome
@@ -200,6 +200,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
         self._stack.callback(self._restorer.stop)
         self.instances = {name: Instance(name, self.broker) for name in ("a", "b")}
         self.owner: dict[int, str] = {}
+        self._checked = dict.fromkeys(NUMBERS, 0)  # labels that were found to be heeded
 
     @initialize(seed=st.integers(0, 99))
     def deal(self, seed: int) -> None:
@@ -334,6 +335,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
             heeded = [label[0] for effect in self._effects(number) for label in effect["labels"]]
             done = heeded + self._dead_letters("f", number)
             assert len(done) == len(set(done))
+            assert self._due(number) <= set(done)
             for effect in self._effects(number):
                 for at, offset, outlier in effect["labels"]:
                     label = json.loads(self.broker.values("f", number)[at] or b"")
@@ -369,16 +371,14 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
             raise AssertionError(f"{self.broker.offsets} of {self.broker.ends}")
         self.every_record_has_one_output_in_order()
         self.every_label_counts_once()
-        self._check_that_labels_were_heeded()
 
-    def _check_that_labels_were_heeded(self) -> None:
-        """At least those on records that are remembered to the end."""
-        for number in NUMBERS:
-            remembered = [message.at for message in self._usable(number)][-SETTINGS.feedback_memory :]
-            given = [json.loads(value or b"").get("offset") for value in self.broker.values("f", number)]
-            due = {at for at, about in enumerate(given) if about in remembered}
-            heeded = {label[0] for effect in self._effects(number) for label in effect["labels"]}
-            assert due <= heeded | set(self._dead_letters("f", number))
+    def _due(self, number: int) -> set[int]:
+        """Labels that were committed since the last look, on records that were remembered then."""
+        position, read = (self.broker.offsets.get((topic, number), 0) for topic in ("t", "f"))
+        behind = [message.at for message in self._usable(number) if message.at < position]
+        given = [json.loads(value or b"").get("offset") for value in self.broker.values("f", number)[:read]]
+        first, self._checked[number] = self._checked[number], read
+        return {at for at in range(first, read) if given[at] in behind[-SETTINGS.feedback_memory :]}
 
     def _usable(self, number: int) -> list[Message]:
         return [message for message in self.broker.logs["t", number] if len(message.raw_value or b"") > 2]

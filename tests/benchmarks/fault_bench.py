@@ -368,15 +368,15 @@ def inject_for(injector: Injector, until: float, feed: Feed, outputs: Outputs) -
 
 
 def verdict(
-    feed: Feed, outputs: Outputs, injector: Injector, count: int, partitions: int, settings: ServiceSettings
+    source: list[Any], feed: Feed, outputs: Outputs, injector: Injector, settings: ServiceSettings
 ) -> dict[str, Any]:
-    """What the outputs say."""
+    """What the outputs say of the records of the input. source: these, in order within a partition."""
     records = [record for _, record in outputs.seen]
-    copies = collections.Counter(record["n"] for record in records)
+    places = [(record["fomo"]["partition"], record["fomo"]["offset"]) for record in records]
+    wanted = {(message.partition(), message.offset()) for message in source}
     last: dict[int, int] = {}
     disorder = 0
-    for record in records:
-        number, offset = record["fomo"]["partition"], record["fomo"]["offset"]
+    for number, offset in places:
         disorder += offset <= last.get(number, -1)
         last[number] = offset
     stalls = [at - feed.acknowledged[record["n"]] for at, record in outputs.seen]
@@ -386,28 +386,32 @@ def verdict(
         latest = max((time for time in times if time < at), default=0.0)
         by_fault[latest] = max(by_fault.get(latest, 0.0), stall)
     return {
-        "lost": count - len(copies),
-        "duplicates": sum(copies.values()) - len(copies),
+        "records": len(wanted),
+        "lost": len(wanted - set(places)),
+        "duplicates": len(places) - len(set(places)),
         "out_of_order": disorder,
-        "different": count_differences(records, count, partitions, settings),
+        "different": count_differences(source, records, settings),
         "longest_stall_s": round(max(stalls), 1),
         "median_latency_s": round(float(np.median(stalls)), 2),
         "stalls_s": [(name, round(by_fault.get(at, 0.0), 1)) for at, name in injector.injected],
     }
 
 
-def count_differences(records: list[Any], count: int, partitions: int, settings: ServiceSettings) -> int:
+def count_differences(source: list[Any], records: list[Any], settings: ServiceSettings) -> int:
     """Outputs that differ from those of a detector for each partition that saw its records without interruption."""
-    found = {record["n"]: (record["fomo"]["logit"], record["fomo"]["p_value"]) for record in records}
+    found = {
+        (record["fomo"]["partition"], record["fomo"]["offset"]): (record["fomo"]["logit"], record["fomo"]["p_value"])
+        for record in records
+    }
     model, different = load_model(settings.model, settings.device), 0
-    for partition in range(partitions):
-        numbers = range(partition, count, partitions)
+    for partition in sorted({message.partition() for message in source}):
+        messages = [message for message in source if message.partition() == partition]
         detector = Detector(model, len(FEATURES), settings.detector_config())
-        rows = np.array([[reading(number)[name] for name in sorted(FEATURES)] for number in numbers])
-        scored = detector.process(rows)
-        for number, logit, p in zip(numbers, scored.logit.tolist(), scored.p_value.tolist(), strict=True):
-            expected = tuple(None if value != value else value for value in (logit, p))
-            different += number in found and found[number] != expected
+        values = [json.loads(message.value()) for message in messages]
+        scored = detector.process(np.array([[value[name] for name in sorted(FEATURES)] for value in values]))
+        for message, logit, p in zip(messages, scored.logit.tolist(), scored.p_value.tolist(), strict=True):
+            place = (partition, message.offset())
+            different += place in found and found[place] != tuple(None if x != x else x for x in (logit, p))
     return different
 
 
@@ -450,7 +454,8 @@ def run(
             elapsed = time.monotonic() - began
             feed.join()
             wait_for(lambda: len(outputs.numbers) >= count, "the last outputs", 120)
-            wait_for(lambda: cluster.committed(settings.group, topic) == count, "all to be committed", 30)
+            source = cluster.read(topic, at_least=count)  # an idempotent producer, too, may repeat when brokers die
+            wait_for(lambda: cluster.committed(settings.group, topic) == len(source), "all to be committed", 60)
         time.sleep(2)  # for outputs that should not come
         outputs.stop()
         return {
@@ -458,10 +463,9 @@ def run(
             "faults": len(injector.injected),
             "kinds": dict(collections.Counter(name for _, name in injector.injected)),
             "seconds": round(elapsed),
-            "records": count,
-            **verdict(feed, outputs, injector, count, partitions, settings),
+            **verdict(source, feed, outputs, injector, settings),
             "dead_letters": len(cluster.read(settings.dead_letters)),
-            "offsets_complete": cluster.committed(settings.group, topic) == count,
+            "offsets_complete": cluster.committed(settings.group, topic) == len(source),
             "session_timeout_s": session_s,
             "exits": {instance.name: dict(collections.Counter(instance.exits)) for instance in instances},
             "exits_by_itself": [line for instance in instances for line in instance.exits_by_itself],
