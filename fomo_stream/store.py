@@ -34,8 +34,9 @@ VERSION = b"\x01"  # first byte of every value
 POSITION = "position"  # the entry that every commit of a partition writes
 ASK_S = 0.3  # for one partition's committed offset, before the next partition has its turn
 ANSWER_S = 5.0
-READ_S = 30.0
-RETRY_S = 0.05
+STALLED_S = 5.0  # without a record of the store
+BEHIND_S = 10.0  # a state that is older than the group's offset for so long is so because somebody has set the offset
+RETRY_S = 0.1
 
 
 def to_output(topic: str, number: int, name: str, value: bytes | None) -> Output:
@@ -134,6 +135,7 @@ class Restorer:
         self._results: SimpleQueue[tuple[Any, Restored | FomoError]] = SimpleQueue()
         self._changed = threading.Condition()
         self._stopped = False
+        self._behind_since: dict[int, float] = {}  # by task: when its state was first found to be behind the group
         self._throttle = Throttle()
         self._thread = threading.Thread(target=self._run, name="fomo-restore", daemon=True)
         self._thread.start()
@@ -206,7 +208,7 @@ class Restorer:
         committed = self._committed([source])[0]
         low, high = self._reader.get_watermark_offsets(source, timeout=ANSWER_S)
         entries = self._read(store)
-        if self._is_behind(entries, committed) and self._watch.has_open_transaction(store):
+        if self._is_behind(entries, committed) and not self._has_waited(task, store):
             return None  # the last transaction may be committed, but not yet marked so in this partition
         found = Input(low, high, committed, seen.topic_ids.get(settings.topic, ""))
         where = f"{settings.topic}[{number}]"
@@ -231,6 +233,14 @@ class Restorer:
         if self._settings.delivery != "exactly-once" or committed is None:
             return False
         return POSITION not in entries or Position.decode(entries[POSITION]).offset < committed
+
+    def _has_waited(self, task: Any, store: TopicPartition) -> bool:
+        """Whether what is committed would be marked so by now, even by a broker that has just come back."""
+        since = self._behind_since.setdefault(id(task), time.monotonic())
+        waited = time.monotonic() - since > BEHIND_S and not self._watch.has_open_transaction(store)
+        if waited:
+            del self._behind_since[id(task)]
+        return waited
 
     def _committed(self, partitions: list[TopicPartition]) -> list[int | None]:
         found = self._reader.committed(partitions, timeout=ASK_S)
@@ -258,12 +268,13 @@ class Restorer:
         if low >= end:
             return entries
         self._reader.assign([TopicPartition(store.topic, store.partition, low)])
-        deadline = time.monotonic() + READ_S
+        deadline = time.monotonic() + STALLED_S
         try:
             while time.monotonic() < deadline and not self._stopped:
                 message = self._reader.poll(0.5)
                 if message is None:
                     continue
+                deadline = time.monotonic() + STALLED_S
                 error = message.error()
                 if error is None:
                     _take(message, entries)
@@ -273,6 +284,9 @@ class Restorer:
                     return entries
         finally:
             self._reader.unassign()
+        # A client that outlived its broker may wait for long for answers that do not come; a new one asks anew.
+        self._reader.close()
+        self._reader = make_reader(self._settings)
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{store.topic} could not be read to its end"))
 
 

@@ -134,16 +134,49 @@ class MemoryBroker:
             self.partitions[topic] = max(self.partitions.values())
 
 
-class Member:
-    """A consumer, as far as a commit needs it: a member of the group of the name and generation that it knows."""
+class MemoryConsumer:
+    """A member of the group; to the broker it is the one of its name as long as the generation that it knows is right."""
 
     def __init__(self, broker: MemoryBroker, name: str = "member", generation: int = 0) -> None:
         self._broker = broker
         self.name = name
         self.generation = generation
         self.failures: list[KafkaError] = []  # of the next plain commits
+        self._next: dict[Place, int] = {}  # offset to read next, of what is assigned
+        self._paused: set[Place] = set()
 
-    def consumer_group_metadata(self) -> Member:
+    def memberid(self) -> str:
+        return self.name
+
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        self._next |= {(found.topic, found.partition): found.offset for found in partitions}
+
+    def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
+        for found in partitions:
+            del self._next[found.topic, found.partition]
+
+    def pause(self, partitions: list[TopicPartition]) -> None:
+        self._paused |= {(found.topic, found.partition) for found in partitions}
+
+    def resume(self, partitions: list[TopicPartition]) -> None:
+        self._paused -= {(found.topic, found.partition) for found in partitions}
+
+    def seek(self, partition: TopicPartition) -> None:
+        self._next[partition.topic, partition.partition] = partition.offset
+
+    def read(self, topic: str, number: int, most: int, again: int = 0) -> list[Message]:
+        """The next records of a partition, unless it is paused; before them some that were read already."""
+        place = topic, number
+        if place not in self._next or place in self._paused:
+            return []
+        start = max(0, self._next[place])
+        self._next[place] = min(start + most, self._broker.ends[place])
+        return self._broker.logs[place][max(0, start - again) : start + most]
+
+    def get_watermark_offsets(self, partition: TopicPartition, timeout: float, cached: bool) -> tuple[int, int]:
+        return 0, self._broker.ends[partition.topic, partition.partition]
+
+    def consumer_group_metadata(self) -> MemoryConsumer:
         return self
 
     @property
@@ -252,7 +285,9 @@ class MemoryProducer:
         self._check("ready")
         self._state = "open"
 
-    def send_offsets_to_transaction(self, offsets: list[TopicPartition], member: Member, _seconds: float) -> None:
+    def send_offsets_to_transaction(
+        self, offsets: list[TopicPartition], member: MemoryConsumer, _seconds: float
+    ) -> None:
         self._check("open", "abortable")
         self._answer("send_offsets_to_transaction")
         if member.is_stale:
@@ -267,7 +302,7 @@ class MemoryProducer:
             self._serve()
             if self._queue:
                 self._fail(retriable())
-            if self._broker.loses_answers:
+            if self._broker.loses_answers and self._state == "open":
                 self._commit()
             self._answer("commit_transaction")
         if self._state == "abortable":

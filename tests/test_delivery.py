@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import KafkaError, TopicPartition
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_broker import Member, MemoryBroker, Produced, abortable, retriable
+from memory_broker import MemoryBroker, MemoryConsumer, Produced, abortable, retriable
 
 from fomo_stream import delivery
 from fomo_stream.broker import Record
@@ -32,7 +32,7 @@ class Setup:
         self.broker.refuses = refuses_by_name
         name = "instance" if kind is ExactlyOnce else None
         self.delivery = kind(partial(self.broker.producer, name), **{"limits": {}, **options})
-        self.member = Member(self.broker)
+        self.member = MemoryConsumer(self.broker)
         if isinstance(self.delivery, ExactlyOnce):
             self.delivery.start(1.0)
 

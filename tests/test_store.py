@@ -19,7 +19,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_broker import Member, MemoryBroker, MemoryReader, retriable
+from memory_broker import MemoryBroker, MemoryConsumer, MemoryReader, retriable
 
 from fomo_stream.delivery import ExactlyOnce, Outcome
 from fomo_stream.errors import BrokerError, DamagedStateError, FomoError, StateError
@@ -260,7 +260,7 @@ def test_a_partition_waits_until_the_transaction_of_its_last_owner_has_ended(com
     last.start(1.0)
     last.send(to_output(STATE, 0, POSITION, Position(4).encode()))
     broker.answers["commit_transaction"] = [TIMEOUT] * 1000
-    member = Member(broker)
+    member = MemoryConsumer(broker)
     assert last.commit([TopicPartition("t", 0, 4)], member) is Outcome.PENDING
     until(lambda: broker.producers[-1].unstable)
     with restorer(broker) as one:
