@@ -135,7 +135,7 @@ class MemoryBroker:
 
 
 class MemoryConsumer:
-    """A member of the group; to the broker it is the one of its name as long as the generation that it knows is right."""
+    """A member of the group, of a generation that it knows, and that may be over."""
 
     def __init__(self, broker: MemoryBroker, name: str = "member", generation: int = 0) -> None:
         self._broker = broker
@@ -182,6 +182,9 @@ class MemoryConsumer:
     @property
     def is_stale(self) -> bool:
         return self._broker.generations.get(self.name, self.generation) != self.generation
+
+    def join_again(self) -> None:
+        self.generation = self._broker.generations[self.name]
 
     def commit(self, offsets: list[TopicPartition], asynchronous: bool) -> list[TopicPartition]:
         assert not asynchronous

@@ -133,7 +133,7 @@ class Instance(Service):
     def hear(self) -> None:
         """If others have its partitions, it is told so, and joins the group again."""
         if self._consumer.is_stale:
-            self._consumer.generation = self._watch.generations[self._consumer.name]
+            self._consumer.join_again()
             self._on_lost(None, [TopicPartition("t", number) for number in self._pipeline.tasks])
 
     def read(self, number: int, records: int, labels: int, again: int = 0) -> None:
@@ -212,6 +212,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
         self.broker.refuses = is_refused
         self._stack = ExitStack()
         self._stack.enter_context(patch("fomo_stream.store.make_reader", lambda _: MemoryReader(self.broker)))
+        self._stack.enter_context(patch("fomo_stream.store.BEHIND_S", -1.0))
         self._stack.enter_context(patch("fomo_stream.service.RELEASE_S", 0.0))
         self.instances: dict[str, Instance] = {}
         for name in ("a", "b"):

@@ -122,7 +122,10 @@ def restorer(
 ) -> Iterator[Restorer]:
     for topic in (flags.topic, flags.feedback, flags.state_topic):
         broker.partitions.setdefault(topic or "", 2)
-    with patch("fomo_stream.store.make_reader", lambda _: MemoryReader(broker)):
+    with (
+        patch("fomo_stream.store.make_reader", lambda _: MemoryReader(broker)),
+        patch("fomo_stream.store.BEHIND_S", -1.0),
+    ):
         one = Restorer(flags, broker, wanted)  # type: ignore[arg-type]
     try:
         yield one
