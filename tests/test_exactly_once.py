@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 from confluent_kafka import KafkaError, TopicPartition
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -412,6 +413,19 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
     def _effects(self, number: int) -> list[dict[str, Any]]:
         log = self.broker.logs[STATE, number]
         return [json.loads(m.raw_value or b"") for m in log if (m.raw_key or b"").startswith(b"feedback/")]
+
+
+@pytest.mark.parametrize("what", ["handed over", "put out"])
+def test_what_is_scored_while_a_commit_is_pending_is_undone_if_the_partition_goes_meanwhile(what: str) -> None:
+    machine = ExactlyOnceMachine()
+    machine.deal()
+    moment = Moment(0, ["."] * 16, [], 1, 9, 0, 0, is_due=True, is_built=True, then="down")
+    machine.it_goes_on(moment)
+    machine.something_happens(moment._replace(then="nothing"), what)
+    for _ in range(3):
+        machine._turn("a")
+        machine.every_record_has_one_output_in_order()
+    machine.teardown()
 
 
 TestExactlyOnce = ExactlyOnceMachine.TestCase

@@ -127,10 +127,10 @@ def restorer(
         patch("fomo_stream.store.BEHIND_S", -1.0),
     ):
         one = Restorer(flags, broker, wanted)  # type: ignore[arg-type]
-    try:
-        yield one
-    finally:
-        one.stop()
+        try:
+            yield one
+        finally:
+            one.stop()
 
 
 def taken(one: Restorer, count: int = 1) -> list[tuple[int, Restored]]:
