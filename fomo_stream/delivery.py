@@ -82,6 +82,7 @@ class _Commit:
 
     offsets: list[TopicPartition]
     consumer: Any
+    member: Any  # the consumer in the group as it was: if that has dealt partitions anew since, the broker refuses
     offsets_sent: bool = False  # as part of the transaction
 
 
@@ -205,7 +206,7 @@ class Delivery(ABC):
     def commit(self, offsets: Sequence[TopicPartition], consumer: Any) -> Outcome:
         """Commit what was sent together with these offsets of the group of which `consumer` is a member."""
         self.begin()
-        self._commit = _Commit(list(offsets), consumer)
+        self._commit = _Commit(list(offsets), consumer, consumer.consumer_group_metadata())
         return self.proceed()
 
     def proceed(self, seconds: float = 0.0) -> Outcome:
@@ -366,11 +367,11 @@ class ExactlyOnce(Delivery):
         self._is_open = True
 
     def _carry_out(self, commit: _Commit) -> Callable[[], None]:
-        producer, member = self._producer, commit.consumer.consumer_group_metadata()
+        producer = self._producer
 
         def carry_out() -> None:
             if commit.offsets and not commit.offsets_sent:
-                producer.send_offsets_to_transaction(commit.offsets, member, SLICE_S)
+                producer.send_offsets_to_transaction(commit.offsets, commit.member, SLICE_S)
             commit.offsets_sent = True
             producer.commit_transaction(SLICE_S)
 

@@ -115,6 +115,10 @@ class MemoryBroker:
                 last = {message.raw_key: message.at for message in log}
                 log[:] = [m for m in log if m.at == last[m.raw_key] and m.raw_value is not None]
 
+    def has(self, member: Member) -> bool:
+        """Whether it is a member of the group as that is now."""
+        return self.generations.get(member.name, member.generation) == member.generation
+
     def expire(self, transactional_id: str) -> None:
         """End what is open, as a broker does when nothing was heard for long: the producer is fenced."""
         self.epochs[transactional_id] += 1
@@ -132,6 +136,13 @@ class MemoryBroker:
     def grow_state_topic(self) -> None:
         for topic in self.partitions:
             self.partitions[topic] = max(self.partitions.values())
+
+
+class Member(NamedTuple):
+    """Of the group, in one of its generations."""
+
+    name: str
+    generation: int
 
 
 class MemoryConsumer:
@@ -176,12 +187,12 @@ class MemoryConsumer:
     def get_watermark_offsets(self, partition: TopicPartition, timeout: float, cached: bool) -> tuple[int, int]:
         return 0, self._broker.ends[partition.topic, partition.partition]
 
-    def consumer_group_metadata(self) -> MemoryConsumer:
-        return self
+    def consumer_group_metadata(self) -> Member:
+        return Member(self.name, self.generation)
 
     @property
     def is_stale(self) -> bool:
-        return self._broker.generations.get(self.name, self.generation) != self.generation
+        return not self._broker.has(self.consumer_group_metadata())
 
     def join_again(self) -> None:
         self.generation = self._broker.generations[self.name]
@@ -288,12 +299,10 @@ class MemoryProducer:
         self._check("ready")
         self._state = "open"
 
-    def send_offsets_to_transaction(
-        self, offsets: list[TopicPartition], member: MemoryConsumer, _seconds: float
-    ) -> None:
+    def send_offsets_to_transaction(self, offsets: list[TopicPartition], member: Member, _seconds: float) -> None:
         self._check("open", "abortable")
         self._answer("send_offsets_to_transaction")
-        if member.is_stale:
+        if not self._broker.has(member):
             self._fail(abortable(KafkaError.ILLEGAL_GENERATION))
         self._offsets |= {(found.topic, found.partition): found.offset for found in offsets}
 

@@ -131,6 +131,13 @@ class Instance(Service):
     def release(self, number: int) -> None:
         self._on_revoke(None, [TopicPartition("t", number)])
 
+    def rebalance(self, generations: dict[str, int]) -> None:
+        """The group has another generation, of which this instance is a member if it was one before."""
+        is_member = not self._consumer.is_stale
+        generations[self._consumer.name] += 1
+        if is_member:
+            self._consumer.join_again()
+
     def hear(self) -> None:
         """If others have its partitions, it is told so, and joins the group again."""
         if self._consumer.is_stale:
@@ -258,6 +265,8 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
         name = self.owner[number]
         if what == "handed over":
             self.instances[name].release(number)
+            for instance in self.instances.values():
+                instance.rebalance(self.broker.generations)
             self._give(number, self._other(number))
         elif what == "compaction":
             self.broker.compact(STATE)
@@ -415,11 +424,14 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
         return [json.loads(m.raw_value or b"") for m in log if (m.raw_key or b"").startswith(b"feedback/")]
 
 
+@pytest.mark.parametrize("trouble", ["down", "answer lost"])
 @pytest.mark.parametrize("what", ["handed over", "put out"])
-def test_what_is_scored_while_a_commit_is_pending_is_undone_if_the_partition_goes_meanwhile(what: str) -> None:
+def test_what_is_scored_while_a_commit_is_pending_is_undone_if_the_partition_goes_meanwhile(
+    what: str, trouble: str
+) -> None:
     machine = ExactlyOnceMachine()
     machine.deal()
-    moment = Moment(0, ["."] * 16, [], 1, 9, 0, 0, is_due=True, is_built=True, then="down")
+    moment = Moment(0, ["."] * 16, [], 1, 9, 0, 0, is_due=True, is_built=True, then=trouble)
     machine.it_goes_on(moment)
     machine.something_happens(moment._replace(then="nothing"), what)
     for _ in range(3):
