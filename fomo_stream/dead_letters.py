@@ -16,17 +16,6 @@ log = logging.getLogger(__name__)
 # Bytes of the value that are left of a dead letter too large for its topic; None: all.
 CUTS = (None, 512 << 10, 0)
 
-TRUNCATED_FROM = "fomo-truncated-from"  # size of the value, in bytes, before it was cut
-OUR_HEADERS = (
-    "fomo-reason",
-    "fomo-error",
-    "fomo-exception",
-    "fomo-source-topic",
-    "fomo-source-partition",
-    "fomo-source-offset",
-    "fomo-source-timestamp",
-    TRUNCATED_FROM,
-)
 TRUNCATED_FROM = "fomo-truncated-from"  # header of one that was cut: bytes that its value had
 SOURCE_TOPIC, SOURCE_PARTITION, SOURCE_TIMESTAMP = "fomo-source-topic", "fomo-source-partition", "fomo-source-timestamp"
 REASON = "fomo-reason"

@@ -1,8 +1,7 @@
 """Delivery: what is sent since one commit takes effect with the next one, together with the offsets consumed for it.
 
-`ExactlyOnce` makes a transaction of it: whoever reads committed records sees all of it or nothing. `AtLeastOnce` is for
-brokers without transactions: it commits offsets once the broker has everything else. Either way a commit that fails is
-to be undone with `abort`, and its records are to be read again.
+There are two kinds: `exactly_once` and `at_least_once`. With either, a commit that fails is to be undone with `abort`,
+and its records are to be read again.
 """
 
 from __future__ import annotations
@@ -29,8 +28,6 @@ log = logging.getLogger(__name__)
 PartitionOf = Callable[[str, int, bytes | None], int]
 
 SLICE_S = 1.0  # no call blocks for longer: the loop has to turn
-ASLEEP_S = 5.0  # one that took longer nevertheless was stopped together with the process
-HUNG_S = 4.0  # of waiting for one
 MOST_BYTES = 64 << 20  # in one commit
 OVERHEAD_BYTES = 200  # of a record, headers aside, and of a batch with nothing but it
 
@@ -40,13 +37,6 @@ REFUSALS = (
     KafkaError.INVALID_MSG_SIZE,
     KafkaError.INVALID_RECORD,
     KafkaError.INVALID_TIMESTAMP,
-)
-# The group has given this member's partitions to others, or is about to.
-_NO_MEMBER = (
-    KafkaError.UNKNOWN_MEMBER_ID,
-    KafkaError.ILLEGAL_GENERATION,
-    KafkaError.FENCED_INSTANCE_ID,
-    KafkaError.REBALANCE_IN_PROGRESS,
 )
 
 
@@ -77,7 +67,7 @@ class Output:
 
 
 @dataclass
-class _Commit:
+class Commit:
     """Offsets to commit for the group of which `consumer` is a member."""
 
     offsets: list[TopicPartition]
@@ -86,7 +76,7 @@ class _Commit:
     offsets_sent: bool = False  # as part of the transaction
 
 
-class _Call:
+class Call:
     """Something that may block, in a thread of its own: if it never ends, nothing has to wait for it."""
 
     def __init__(self, function: Callable[[], None]) -> None:
@@ -141,8 +131,8 @@ class Delivery(ABC):
         self._is_suspicious = False  # a batch was refused: which output of it was meant?
         self._one_by_one = False  # to find that out, the producer sends each output alone
         self._is_fresh = False  # the producer is new
-        self._commit: _Commit | None = None  # that has begun
-        self._call: _Call | None = None  # that carries it out
+        self._commit: Commit | None = None  # that has begun
+        self._call: Call | None = None  # that carries it out
         self._later: list[Output] = []  # sent while committing
         self._bytes = 0
         self._throttle = Throttle()
@@ -206,7 +196,7 @@ class Delivery(ABC):
     def commit(self, offsets: Sequence[TopicPartition], consumer: Any) -> Outcome:
         """Commit what was sent together with these offsets of the group of which `consumer` is a member."""
         self.begin()
-        self._commit = _Commit(list(offsets), consumer, consumer.consumer_group_metadata())
+        self._commit = Commit(list(offsets), consumer, consumer.consumer_group_metadata())
         return self.proceed()
 
     def proceed(self, seconds: float = 0.0) -> Outcome:
@@ -227,11 +217,11 @@ class Delivery(ABC):
                 self.send(output)
         return outcome
 
-    def _proceed(self, commit: _Commit, seconds: float) -> Outcome:
+    def _proceed(self, commit: Commit, seconds: float) -> Outcome:
         if self._call is None:
             if self._failure is not None and not commit.offsets_sent:  # else the client has begun, and has to conclude
                 return Outcome.FAILED
-            self._call = _Call(self._carry_out(commit))
+            self._call = Call(self._carry_out(commit))
         if not self._call.wait(seconds):
             return self._outcome_of_waiting(self._call)
         call, self._call = self._call, None
@@ -266,21 +256,21 @@ class Delivery(ABC):
         """Give up what is not committed."""
 
     @abstractmethod
-    def _carry_out(self, commit: _Commit) -> Callable[[], None]:
+    def _carry_out(self, commit: Commit) -> Callable[[], None]:
         """What carries a commit out, or goes on with it, and may take about a second, or for ever."""
 
     @abstractmethod
     def _abort(self) -> None: ...
 
     @abstractmethod
-    def _outcome_of(self, error: KafkaError, call: _Call) -> Outcome:
+    def _outcome_of(self, error: KafkaError, call: Call) -> Outcome:
         """What an error in a commit means. Raises BrokerError when there is no going on."""
 
-    def _finish(self, commit: _Commit) -> None:
+    def _finish(self, commit: Commit) -> None:
         """What is left to do once a commit is carried out; by the thread that owns the consumer."""
         return
 
-    def _outcome_of_waiting(self, call: _Call) -> Outcome:
+    def _outcome_of_waiting(self, call: Call) -> Outcome:
         return Outcome.PENDING
 
     def _committed(self) -> None:
@@ -331,154 +321,3 @@ class Delivery(ABC):
             )
         key = (output.topic, output.source.where())
         self._refusals[key] = (self.refused(output.topic, output.source)[0] + 1, error)
-
-
-class ExactlyOnce(Delivery):
-    """One transaction from commit to commit."""
-
-    def __init__(self, make_producer: Callable[..., Any], limits: Mapping[str, int], most: int = 10_000) -> None:
-        self._is_open = False  # a transaction has begun
-        self._outage = False  # the broker has left a commit unanswered
-        super().__init__(make_producer, limits, most)
-
-    def start(self, seconds: float) -> None:
-        """Fence off an earlier instance of the same name, and undo what it had not committed. Raises BrokerError."""
-        try:
-            self._producer.init_transactions(seconds)
-        except KafkaException as error:
-            raise BrokerError(
-                f"the broker does not take transactions ({error.args[0].str()}): if it has none, add --delivery "
-                "at-least-once; else check that this user may write to the group's transactional ids, and that "
-                "transaction.state.log.replication.factor is not more than there are brokers"
-            ) from None
-        self._is_fresh = False
-
-    def begin(self) -> None:
-        """Open a transaction, unless one is open."""
-        if self._is_open:
-            return
-        try:
-            if self._is_fresh:
-                self._producer.init_transactions(SLICE_S)
-                self._is_fresh = False
-            self._producer.begin_transaction()
-        except KafkaException as error:
-            self._failure = self._failure or error.args[0]
-        self._is_open = True
-
-    def _carry_out(self, commit: _Commit) -> Callable[[], None]:
-        producer = self._producer
-
-        def carry_out() -> None:
-            if commit.offsets and not commit.offsets_sent:
-                producer.send_offsets_to_transaction(commit.offsets, commit.member, SLICE_S)
-            commit.offsets_sent = True
-            producer.commit_transaction(SLICE_S)
-
-        return carry_out
-
-    def _outcome_of(self, error: KafkaError, call: _Call) -> Outcome:
-        self._note(error)
-        if error.fatal():
-            self._give_up_or_start_over(error)
-            return Outcome.FAILED
-        if error.retriable() and not error.txn_requires_abort():
-            self._outage |= call.seconds < ASLEEP_S
-            return Outcome.PENDING
-        return Outcome.FAILED
-
-    def _committed(self) -> None:
-        super()._committed()
-        self._is_open = self._outage = False
-
-    def _outcome_of_waiting(self, call: _Call) -> Outcome:
-        """A call that ignores its own time limit is left to itself: what it may yet send is fenced by a new producer.
-
-        https://github.com/confluentinc/librdkafka/issues/5456: where the group's coordinator has gone, it may wait for
-        it for ever.
-        """
-        if call.waited < HUNG_S:
-            return Outcome.PENDING
-        log.warning(kv("producer_replaced", reason="a commit was not answered", seconds=call.seconds))
-        self._producer = self._new_producer()
-        return Outcome.FAILED
-
-    def _abort(self) -> None:
-        if self._is_suspicious and not self._is_fresh:
-            self._producer.purge()
-            self._producer = self._new_producer()
-        if self._is_fresh:
-            self._producer.init_transactions(SLICE_S)  # also undoes what the one before has left open
-            self._is_fresh = False
-        elif self._is_open:
-            try:
-                self._producer.abort_transaction(SLICE_S)
-            except KafkaException as error:
-                if error.args[0].fatal():
-                    self._give_up_or_start_over(error.args[0])
-                raise
-        self._is_open = False
-
-    def _give_up_or_start_over(self, error: KafkaError) -> None:
-        """The broker has ended our transactions for good.
-
-        It does so when another instance of this name has come, or when it has not heard of a transaction for long: then
-        this process was asleep, and its partitions are with others. But where it was the broker that did not answer, a
-        new producer goes on.
-        """
-        if not self._outage:
-            raise BrokerError(
-                "fenced: the broker takes no more transactions from this instance, as it was silent for longer than "
-                "transaction.timeout.ms or another one has the same --instance-id; nothing is lost: start it again "
-                f"({error.str()})"
-            )
-        log.warning(kv("producer_replaced", reason=error.str()))
-        self._producer = self._new_producer()
-
-    def close(self) -> None:
-        """Abort what is open, so that nobody has to wait until the broker does."""
-        if self._call is not None and not self._call.wait(2 * SLICE_S):
-            return  # the client would wait for that call
-        if self._is_open:
-            try:
-                self._producer.abort_transaction(2 * SLICE_S)
-            except KafkaException as error:
-                log.debug(kv("abort_failed", reason=error.args[0].str()))
-        self._producer.purge()
-
-
-class AtLeastOnce(Delivery):
-    """Offsets are committed when everything sent before is acknowledged; after a crash some of it is sent again."""
-
-    def begin(self) -> None:
-        """There is nothing to begin."""
-
-    def _carry_out(self, commit: _Commit) -> Callable[[], None]:
-        producer = self._producer
-
-        def carry_out() -> None:
-            if self._failure is None and producer.flush(SLICE_S) and self._failure is None:
-                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "outputs wait to be acknowledged"))
-
-        return carry_out
-
-    def _finish(self, commit: _Commit) -> None:
-        # Not in the call: a thread that commits may have to wait for one that polls, as long as that goes on polling.
-        for partition in commit.consumer.commit(offsets=commit.offsets, asynchronous=False) if commit.offsets else ():
-            if partition.error is not None:
-                self._note(partition.error)
-
-    def _outcome_of(self, error: KafkaError, call: _Call) -> Outcome:
-        self._note(error)
-        return Outcome.FAILED if error.code() in _NO_MEMBER else Outcome.PENDING
-
-    def _abort(self) -> None:
-        self._producer.purge()
-        self._producer.flush(SLICE_S)
-        self._producer = self._new_producer()  # the old one may be at odds with the broker about what came last
-
-    def close(self) -> None:
-        """Wait a little for what is under way."""
-        self._producer.flush(SLICE_S)
-        self._producer.purge()
-        self._producer.flush(SLICE_S)

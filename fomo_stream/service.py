@@ -23,9 +23,11 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaError, TopicPartition
 
 from fomo_stream.assignment import Assignment
+from fomo_stream.at_least_once import AtLeastOnce
 from fomo_stream.broker import make_consumer, make_producer, to_record
-from fomo_stream.delivery import SLICE_S, AtLeastOnce, Delivery, ExactlyOnce, Outcome
+from fomo_stream.delivery import SLICE_S, Delivery, Outcome
 from fomo_stream.errors import BrokerError
+from fomo_stream.exactly_once import ExactlyOnce
 from fomo_stream.group_schema import GroupSchema
 from fomo_stream.health import HealthServer
 from fomo_stream.logs import Throttle, kv
@@ -45,7 +47,8 @@ log = logging.getLogger(__name__)
 TURN_S = 0.005  # delivery reports, batch ages and the rest are looked at this often
 IDLE_POLL_S = 0.1
 RELEASE_S = 10.0  # a rebalance or shutdown waits this long for a commit
-LONGEST_RETRY_S = 10.0  # between a commit that failed and the next try
+RETRY_S = 0.25  # between a commit that failed and the next try, times the number of failures squared
+LONGEST_RETRY_S = 10.0
 PROGRESS_S = 10.0
 STALLED_AFTER_S = 120.0
 LATE_RECORDS = 1024  # a partition whose next generation is not built yet is read about this far ahead
@@ -273,7 +276,7 @@ class Service:
             return
         self._must_abort = False
         # The first time at once: it may have been a rebalance. Then less and less often.
-        delay = min(0.25 * 2 ** (self._failures - 1), LONGEST_RETRY_S) if self._failures else 0.0
+        delay = min(RETRY_S * self._failures**2, LONGEST_RETRY_S)
         self._failures += 1
         tasks = self._pipeline.aborted(self._seen.topic_ids)
         log.warning(kv("aborted", partitions=len(tasks), effect="back to the last commit", retry_in_s=delay))

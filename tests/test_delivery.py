@@ -16,10 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_broker import MemoryBroker, MemoryConsumer, Produced, abortable, retriable
 
-from fomo_stream import delivery
+from fomo_stream import exactly_once
+from fomo_stream.at_least_once import AtLeastOnce
 from fomo_stream.broker import Record
-from fomo_stream.delivery import MOST_BYTES, AtLeastOnce, ExactlyOnce, Outcome, Output
+from fomo_stream.delivery import MOST_BYTES, Outcome, Output
 from fomo_stream.errors import BrokerError
+from fomo_stream.exactly_once import ExactlyOnce
 
 LONG_S = 10.0  # no call takes so long
 
@@ -334,7 +336,7 @@ def test_what_fails_while_a_commit_is_pending_is_undone(kind: Kind) -> None:
 def test_a_call_that_hangs_is_given_up_and_takes_effect_as_a_whole_or_never(
     call: str, done_before: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery, "HUNG_S", 0.0)
+    monkeypatch.setattr(exactly_once, "HUNG_S", 0.0)
     setup = Setup()
     setup.send(b"1")
     hangs = setup.broker.hangs[call] = Event()
@@ -351,7 +353,7 @@ def test_a_call_that_hangs_is_given_up_and_takes_effect_as_a_whole_or_never(
     assert setup.delivery.abort()
     took_effect = setup.out() == [b"1"]
     assert took_effect == (done_before == "the abort")
-    monkeypatch.setattr(delivery, "HUNG_S", LONG_S)
+    monkeypatch.setattr(exactly_once, "HUNG_S", LONG_S)
     setup.broker.hangs = {}
     setup.send(b"2")
     release()

@@ -31,8 +31,9 @@ from test_pipeline import Patient, QuickSettings, cheap_model
 
 from fomo_stream.assignment import Assignment
 from fomo_stream.broker import Record
-from fomo_stream.delivery import ExactlyOnce, Outcome
+from fomo_stream.delivery import Outcome
 from fomo_stream.detector import Detector
+from fomo_stream.exactly_once import ExactlyOnce
 from fomo_stream.lags import Shingler
 from fomo_stream.partition import PartitionTask
 from fomo_stream.pipeline import Pipeline

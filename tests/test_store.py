@@ -21,8 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_broker import MemoryBroker, MemoryConsumer, MemoryReader, retriable
 
-from fomo_stream.delivery import ExactlyOnce, Outcome
+from fomo_stream.delivery import Outcome
 from fomo_stream.errors import BrokerError, DamagedStateError, FomoError, StateError
+from fomo_stream.exactly_once import ExactlyOnce
 from fomo_stream.settings import ServiceSettings
 from fomo_stream.store import POSITION, Input, Position, Restored, Restorer, to_output, where_to_go_on
 

@@ -1,0 +1,132 @@
+"""Delivery by transactions: whoever reads committed records sees all of a commit or nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+
+from fomo_stream.delivery import SLICE_S, Call, Commit, Delivery, Outcome
+from fomo_stream.errors import BrokerError
+from fomo_stream.logs import kv
+
+log = logging.getLogger(__name__)
+
+ASLEEP_S = 5.0  # a call that took longer, against its own limit, was stopped together with the process
+HUNG_S = 4.0  # of waiting for a call that does not end
+
+
+class ExactlyOnce(Delivery):
+    """One transaction from commit to commit."""
+
+    def __init__(self, make_producer: Callable[..., Any], limits: Mapping[str, int], most: int = 10_000) -> None:
+        self._is_open = False  # a transaction has begun
+        self._outage = False  # the broker has left a commit unanswered
+        super().__init__(make_producer, limits, most)
+
+    def start(self, seconds: float) -> None:
+        """Fence off an earlier instance of the same name, and undo what it had not committed. Raises BrokerError."""
+        try:
+            self._producer.init_transactions(seconds)
+        except KafkaException as error:
+            raise BrokerError(
+                f"the broker does not take transactions ({error.args[0].str()}): if it has none, add --delivery "
+                "at-least-once; else check that this user may write to the group's transactional ids, and that "
+                "transaction.state.log.replication.factor is not more than there are brokers"
+            ) from None
+        self._is_fresh = False
+
+    def begin(self) -> None:
+        """Open a transaction, unless one is open."""
+        if self._is_open:
+            return
+        try:
+            if self._is_fresh:
+                self._producer.init_transactions(SLICE_S)
+                self._is_fresh = False
+            self._producer.begin_transaction()
+        except KafkaException as error:
+            self._failure = self._failure or error.args[0]
+        self._is_open = True
+
+    def _carry_out(self, commit: Commit) -> Callable[[], None]:
+        producer = self._producer
+
+        def carry_out() -> None:
+            if commit.offsets and not commit.offsets_sent:
+                producer.send_offsets_to_transaction(commit.offsets, commit.member, SLICE_S)
+            commit.offsets_sent = True
+            producer.commit_transaction(SLICE_S)
+
+        return carry_out
+
+    def _outcome_of(self, error: KafkaError, call: Call) -> Outcome:
+        self._note(error)
+        if error.fatal():
+            self._give_up_or_start_over(error)
+            return Outcome.FAILED
+        if error.retriable() and not error.txn_requires_abort():
+            self._outage |= call.seconds < ASLEEP_S
+            return Outcome.PENDING
+        return Outcome.FAILED
+
+    def _committed(self) -> None:
+        super()._committed()
+        self._is_open = self._outage = False
+
+    def _outcome_of_waiting(self, call: Call) -> Outcome:
+        """A call that ignores its own time limit is left to itself: what it may yet send is fenced by a new producer.
+
+        https://github.com/confluentinc/librdkafka/issues/5456: where the group's coordinator has gone, it may wait for
+        it for ever.
+        """
+        if call.waited < HUNG_S:
+            return Outcome.PENDING
+        log.warning(kv("producer_replaced", reason="a commit was not answered", seconds=call.seconds))
+        self._producer = self._new_producer()
+        return Outcome.FAILED
+
+    def _abort(self) -> None:
+        if self._is_suspicious and not self._is_fresh:
+            self._producer.purge()
+            self._producer = self._new_producer()
+        if self._is_fresh:
+            self._producer.init_transactions(SLICE_S)  # also undoes what the one before has left open
+            self._is_fresh = False
+        elif self._is_open:
+            try:
+                self._producer.abort_transaction(SLICE_S)
+            except KafkaException as error:
+                if error.args[0].fatal():
+                    self._give_up_or_start_over(error.args[0])
+                raise
+        self._is_open = False
+
+    def _give_up_or_start_over(self, error: KafkaError) -> None:
+        """The broker has ended our transactions for good.
+
+        It does so when another instance of this name has come, or when it has not heard of a transaction for long: then
+        this process was asleep, and its partitions are with others. But where it was the broker that did not answer, a
+        new producer goes on.
+        """
+        if not self._outage:
+            raise BrokerError(
+                "fenced: the broker takes no more transactions from this instance, as it was silent for longer than "
+                "transaction.timeout.ms or another one has the same --instance-id; nothing is lost: start it again "
+                f"({error.str()})"
+            )
+        log.warning(kv("producer_replaced", reason=error.str()))
+        self._producer = self._new_producer()
+
+    def close(self) -> None:
+        """Abort what is open, so that nobody has to wait until the broker does."""
+        if self._call is not None and not self._call.wait(2 * SLICE_S):
+            return  # the client would wait for that call
+        if self._is_open:
+            try:
+                self._producer.abort_transaction(2 * SLICE_S)
+            except KafkaException as error:
+                log.debug(kv("abort_failed", reason=error.args[0].str()))
+        self._producer.purge()
