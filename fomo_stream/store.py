@@ -16,11 +16,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import orjson
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
-from fomo_stream.broker import make_reader
+from fomo_stream.broker import make_reader, session_timeout_ms
 from fomo_stream.delivery import Output
 from fomo_stream.errors import BrokerError, DamagedStateError, FomoError, StateError
 from fomo_stream.logs import Throttle, kv
@@ -35,6 +36,7 @@ POSITION = "position"  # the entry that every commit of a partition writes
 ASK_S = 0.3  # for one partition's committed offset, before the next partition has its turn
 ANSWER_S = 5.0
 STALLED_S = 5.0  # without a record of the store
+HANGING_S = 15.0  # beyond the session timeout, after which the broker ends ours: a transaction that nobody will end
 BEHIND_S = 10.0  # a state that is older than the group's offset for so long is so because somebody has set the offset
 RETRY_S = 0.1
 
@@ -135,7 +137,8 @@ class Restorer:
         self._results: SimpleQueue[tuple[Any, Restored | FomoError]] = SimpleQueue()
         self._changed = threading.Condition()
         self._stopped = False
-        self._behind_since: dict[int, float] = {}  # by task: when its state was first found to be behind the group
+        # by task: when its state was first found to be behind the group
+        self._behind_since: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
         self._throttle = Throttle()
         self._thread = threading.Thread(target=self._run, name="fomo-restore", daemon=True)
         self._thread.start()
@@ -236,11 +239,17 @@ class Restorer:
 
     def _has_waited(self, task: Any, store: TopicPartition) -> bool:
         """Whether what is committed would be marked so by now, even by a broker that has just come back."""
-        since = self._behind_since.setdefault(id(task), time.monotonic())
-        waited = time.monotonic() - since > BEHIND_S and not self._watch.has_open_transaction(store)
-        if waited:
-            del self._behind_since[id(task)]
-        return waited
+        waited = time.monotonic() - self._behind_since.setdefault(task, time.monotonic())
+        if waited <= BEHIND_S:
+            return False
+        if self._watch.has_open_transaction(store):
+            longest = session_timeout_ms(self._settings) / 1000 + HANGING_S
+            if waited > longest and self._throttle.allow(f"hanging {store.partition}") is not None:
+                place = {"topic": store.topic, "partition": store.partition, "waited_s": waited}
+                log.warning(kv("open_transaction", **place, hint="end it: kafka-transactions.sh find-hanging, abort"))
+            return False
+        del self._behind_since[task]
+        return True
 
     def _committed(self, partitions: list[TopicPartition]) -> list[int | None]:
         found = self._reader.committed(partitions, timeout=ASK_S)

@@ -133,9 +133,18 @@ class Broker:
     def committed(self, group: str, topic: str) -> int:
         """Sum over partitions of the group's committed offsets."""
         consumer = Consumer({**self.config, "group.id": group})
+        every = [TopicPartition(topic, number) for number in range(self.partitions(topic))]
+
+        def answer() -> list[Any] | None:
+            try:
+                return list(consumer.committed(every, timeout=10))
+            except KafkaException as error:
+                if error.args[0].code() not in (KafkaError.NOT_COORDINATOR, KafkaError._WAIT_COORD):
+                    raise
+                return None  # the group is just moving, or only just made
+
         try:
-            every = [TopicPartition(topic, number) for number in range(self.partitions(topic))]
-            return sum(max(0, found.offset) for found in consumer.committed(every, timeout=10))
+            return sum(max(0, found.offset) for found in wait_for(answer, f"the offsets of {group}"))
         finally:
             consumer.close()
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from threading import Event
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -30,6 +29,12 @@ from fomo_stream.store import POSITION, Input, Position, Restored, Restorer, to_
 SETTINGS = ServiceSettings(topic="t", feedback="f", group="g")
 STATE = SETTINGS.state_topic
 TIMEOUT = retriable()
+
+
+class Task:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
 
 # --- where to go on
 
@@ -155,7 +160,7 @@ def until(condition: Callable[[], object]) -> None:
 
 def restored(broker: MemoryBroker, number: int = 0, flags: ServiceSettings = SETTINGS) -> Restored:
     with restorer(broker, flags) as one:
-        one.request(SimpleNamespace(number=number))
+        one.request(Task(number))
         return taken(one)[0][1]
 
 
@@ -192,7 +197,7 @@ def test_the_entries_of_a_partition_are_what_was_written_last_less_what_was_dele
     broker.ends["t", 0] = broker.ends["t", 1] = 9
     with restorer(broker) as one:
         for number in (0, 1):
-            one.request(SimpleNamespace(number=number))
+            one.request(Task(number))
         assert {number: found.entries for number, found in taken(one, 2)} == wanted
 
 
@@ -229,12 +234,24 @@ def test_entries_are_read_once_the_transaction_that_wrote_them_is_marked_everywh
     write(broker, {POSITION: Position(8).encode()})
     broker.offsets["t", 0] = 8
     with restorer(broker) as one:
-        one.request(SimpleNamespace(number=0))
+        one.request(Task(0))
         until(lambda: broker.waits >= 2)
         assert one.take() == []
         broker.hidden.clear()
         ((_, found),) = taken(one)
     assert (found.start, found.learned_until) == (8, 8)
+
+
+def test_a_transaction_that_nobody_ends_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    broker = MemoryBroker()
+    broker.ends["t", 0] = 10
+    broker.hidden[STATE, 0] = 0
+    write(broker, {POSITION: Position(8).encode()})
+    broker.offsets["t", 0] = 8
+    with patch("fomo_stream.store.HANGING_S", -46.0), restorer(broker) as one:  # as if a session had passed
+        one.request(Task(0))
+        until(lambda: "open_transaction" in caplog.text)
+        assert one.take() == []
 
 
 def test_a_transaction_that_changes_nothing_of_what_is_committed_is_not_waited_for() -> None:
@@ -268,7 +285,7 @@ def test_a_partition_waits_until_the_transaction_of_its_last_owner_has_ended(com
     assert last.commit([TopicPartition("t", 0, 4)], member) is Outcome.PENDING
     until(lambda: broker.producers[-1].unstable)
     with restorer(broker) as one:
-        one.request(SimpleNamespace(number=0))
+        one.request(Task(0))
         until(lambda: broker.waits >= 2)
         assert one.take() == []
         if commits:
@@ -314,12 +331,12 @@ def test_a_partition_that_was_given_up_meanwhile_is_not_restored_and_its_errors_
         return task.number in held
 
     with restorer(broker, wanted=wanted) as one:
-        one.request(SimpleNamespace(number=0))
-        one.request(SimpleNamespace(number=1))
+        one.request(Task(0))
+        one.request(Task(1))
         is_behind.wait(10)
         assert [number for number, _ in taken(one)] == [1]
         held.add(0)
-        one.request(SimpleNamespace(number=0))
+        one.request(Task(0))
         with pytest.raises(FomoError):
             taken(one)
 
@@ -327,6 +344,6 @@ def test_a_partition_that_was_given_up_meanwhile_is_not_restored_and_its_errors_
 def test_one_that_has_to_wait_holds_nobody_up() -> None:
     broker = MemoryBroker()
     with restorer(broker) as one:
-        one.request(SimpleNamespace(number=0), delay=60.0)
-        one.request(SimpleNamespace(number=1))
+        one.request(Task(0), delay=60.0)
+        one.request(Task(1))
         assert [number for number, _ in taken(one)] == [1]

@@ -107,15 +107,14 @@ class Node:
 class Cluster(Broker):
     """Brokers of our own. Raises RuntimeError when one ends by itself."""
 
-    def __init__(self, home: Path, n_nodes: int) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="fomo-cluster-"))
+    def __init__(self, home: Path, n_nodes: int, folder: Path) -> None:
         ports: list[int] = []
         while len(ports) < n_nodes:
             port = free_ports()
             if all(abs(port - other) > 2 for other in ports):
                 ports.append(port)
         super().__init__(",".join(f"127.0.0.1:{port}" for port in ports))
-        self.nodes = [Node(home, self._folder, number, ports) for number in range(1, n_nodes + 1)]
+        self.nodes = [Node(home, folder, number, ports) for number in range(1, n_nodes + 1)]
         wait_for(self.is_complete, "the cluster to start", 120)
 
     def is_complete(self) -> bool:
@@ -144,13 +143,20 @@ class Cluster(Broker):
             for name, value in changes.items()
         ]
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-        self.admin.incremental_alter_configs([resource])[resource].result(20)
 
-    def remove(self) -> None:
+        def altered() -> bool:
+            try:
+                self.admin.incremental_alter_configs([resource])[resource].result(20)
+            except KafkaException:  # the broker that was asked is just going
+                return False
+            return True
+
+        wait_for(altered, f"the configuration of {topic}", 60)
+
+    def stop(self) -> None:
         for node in self.nodes:
             node.process.kill()
             node.process.wait()
-        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _java_hash(text: str) -> int:
@@ -168,7 +174,8 @@ class Supervised:
         self.name = name
         self.exits: list[int] = []
         self.exits_by_itself: list[str] = []
-        self._folder, self._settings = folder, settings
+        self.settings = settings
+        self._folder = folder
         self._stack = ExitStack()
         self._stopped = False
         self._running = self._start()
@@ -178,7 +185,7 @@ class Supervised:
     def _start(self) -> Command:
         self._stack.close()
         path = self._folder / f"{self.name}-{len(self.exits)}.log"
-        return self._stack.enter_context(command(path, self._settings))
+        return self._stack.enter_context(command(path, self.settings))
 
     def _supervise(self) -> None:
         while True:
@@ -192,6 +199,10 @@ class Supervised:
 
     def signal(self, number: int) -> None:
         self._running.process.send_signal(number)
+
+    @property
+    def has_partitions(self) -> bool:
+        return " restored " in self._running.text()
 
     def stop(self) -> None:
         self._stopped = True
@@ -281,7 +292,11 @@ class Injector:
     settings: ServiceSettings
     session_s: float
     rng: random.Random
-    injected: list[tuple[float, str]] = field(default_factory=list)
+    rounds: list[tuple[float, list[str]]] = field(default_factory=list)  # when, and what was injected together
+
+    @property
+    def injected(self) -> list[str]:
+        return [name for _, names in self.rounds for name in names]
 
     def names(self) -> list[str]:
         several = len(self.cluster.nodes) > 1
@@ -297,11 +312,7 @@ class Injector:
         ]
 
     def inject(self, name: str, instance: Supervised, node: Node) -> None:
-        self.injected.append((time.monotonic(), name))
-        print(
-            f"{time.strftime('%H:%M:%S')} fault {len(self.injected)}: {name} {instance.name} node {node.number}",
-            flush=True,
-        )
+        print(f"{time.strftime('%H:%M:%S')} {name} {instance.name} node {node.number}", flush=True)
         if is_of_broker(name):
             self._break_broker(name, node)
         elif name == "produce_errors":
@@ -346,7 +357,7 @@ def inject_for(injector: Injector, until: float, feed: Feed, outputs: Outputs) -
     rng, names = injector.rng, injector.names()
     order: list[str] = []
     while time.monotonic() < until:
-        count = 2 if len(injector.injected) % 3 == 1 else 1
+        count = 1 + len(injector.rounds) % 2
         chosen: list[str] = []
         while len(chosen) < count:
             fitting = [name for name in order if not (chosen and is_of_broker(chosen[0]) and is_of_broker(name))]
@@ -360,6 +371,7 @@ def inject_for(injector: Injector, until: float, feed: Feed, outputs: Outputs) -
         threads = [
             threading.Thread(target=injector.inject, args=(name, victims[i], nodes[i])) for i, name in enumerate(chosen)
         ]
+        injector.rounds.append((time.monotonic(), chosen))
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -382,20 +394,22 @@ def verdict(
         disorder += offset <= last.get(number, -1)
         last[number] = offset
     stalls = [at - feed.acknowledged[record["n"]] for at, record in outputs.seen]
-    times = [at for at, _ in injector.injected]
-    by_fault: dict[float, float] = {}
+    longest = [0.0] * len(injector.rounds)  # by round
     for (at, _), stall in zip(outputs.seen, stalls, strict=True):
-        latest = max((time for time in times if time < at), default=0.0)
-        by_fault[latest] = max(by_fault.get(latest, 0.0), stall)
+        i = sum(began < at for began, _ in injector.rounds) - 1
+        longest[max(i, 0)] = max(longest[max(i, 0)], stall)
+    by_fault = [("+".join(names), round(stall, 1)) for (_, names), stall in zip(injector.rounds, longest, strict=True)]
     return {
         "records": len(wanted),
         "lost": len(wanted - set(places)),
         "duplicates": len(places) - len(set(places)),
+        "repeated": [place for place, times in collections.Counter(places).items() if times > 1][:20],
         "out_of_order": disorder,
         "different": count_differences(source, records, settings),
         "longest_stall_s": round(max(stalls), 1),
+        "longest_stall_of_single_faults_s": max(stall for name, stall in by_fault if "+" not in name),
         "median_latency_s": round(float(np.median(stalls)), 2),
-        "stalls_s": [(name, round(by_fault.get(at, 0.0), 1)) for at, name in injector.injected],
+        "stalls_s": by_fault,
     }
 
 
@@ -434,21 +448,20 @@ def service_group(broker: Broker, folder: Path, topic: str, session_s: float) ->
 
 
 def run(
-    home: Path, count: int, seconds: float, n_nodes: int, session_s: float, seed: int, partitions: int = 6
+    home: Path, folder: Path, count: int, seconds: float, n_nodes: int, session_s: float, seed: int, partitions: int = 6
 ) -> dict[str, Any]:
-    """Run the whole experiment; see the module's docstring."""
-    folder = Path(tempfile.mkdtemp(prefix="fomo-faults-"))
-    cluster = Cluster(home, n_nodes)
+    """Run the whole experiment; see the module's docstring. folder: for logs, and what the brokers store."""
+    cluster = Cluster(home, n_nodes, folder)
     try:
         topic = unique("faults")
         cluster.create_topic(topic, partitions)
         with service_group(cluster, folder, topic, session_s) as instances:
-            settings = instances[1]._settings
+            settings = instances[1].settings
             outputs = Outputs(
                 cluster, wait_for(lambda: cluster.partitions(settings.out) and settings.out, "the outputs", 60)
             )
+            wait_for(lambda: all(instance.has_partitions for instance in instances), "the group to be complete", 60)
             feed = Feed(cluster, topic, count, partitions, seconds)
-
             wait_for(lambda: len(outputs.numbers) > 100, "the first outputs", 120)
             began = time.monotonic()
             injector = Injector(cluster, instances, settings, session_s, random.Random(seed))
@@ -463,7 +476,7 @@ def run(
         return {
             "benchmark": "faults",
             "faults": len(injector.injected),
-            "kinds": dict(collections.Counter(name for _, name in injector.injected)),
+            "kinds": dict(collections.Counter(injector.injected)),
             "seconds": round(elapsed),
             **verdict(source, results(cluster.read(settings.out)), feed, outputs, injector, settings),
             "dead_letters": len(cluster.read(settings.dead_letters)),
@@ -471,10 +484,13 @@ def run(
             "session_timeout_s": session_s,
             "exits": {instance.name: dict(collections.Counter(instance.exits)) for instance in instances},
             "exits_by_itself": [line for instance in instances for line in instance.exits_by_itself],
-            "logs": str(folder),
         }
+    except BaseException:
+        for log in sorted(folder.glob("*.log")):
+            print(f"--- the end of {log}", *log.read_text().splitlines()[-12:], sep="\n")
+        raise
     finally:
-        cluster.remove()
+        cluster.stop()
 
 
 def main() -> int:
@@ -488,12 +504,17 @@ def main() -> int:
     home = kafka_home()
     if home is None:
         parser.error("set KAFKA_HOME to an Apache Kafka")
-    result = run(home, options.records, options.seconds, options.nodes, options.session, options.seed)
+    folder = Path(tempfile.mkdtemp(prefix="fomo-faults-"))
+    print(f"logs and what the brokers store: {folder}", flush=True)
+    result = run(home, folder, options.records, options.seconds, options.nodes, options.session, options.seed)
     print(json.dumps(result))
     failed = (
         result["lost"] + result["duplicates"] + result["out_of_order"] + result["different"] + result["dead_letters"]
     )
-    return 1 if failed or not result["offsets_complete"] else 0
+    if failed or not result["offsets_complete"]:
+        return 1
+    shutil.rmtree(folder)
+    return 0
 
 
 if __name__ == "__main__":

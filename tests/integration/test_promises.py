@@ -272,7 +272,8 @@ def test_a_broker_that_dies_and_comes_back_costs_no_record(tmp_path: Path) -> No
         topic = unique("sensors")
         kafka.create_topic(topic)
         kafka.produce(topic, readings(2000))
-        settings = make_settings(kafka, topic)
+        # Of one broker, whose partitions have no leader for a while, transactions may not survive (KAFKA-20734).
+        settings = make_settings(kafka, topic, delivery="at-least-once")
         with Running(settings) as running:
             kafka.read(f"{topic}-scores", at_least=200)
             kafka.kill()
