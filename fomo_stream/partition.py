@@ -43,6 +43,7 @@ class PartitionTask:
         self.number = number
         self.batch = MicroBatch[Pending](settings.batch_size, settings.batch_age_ms / 1000)
         self.index = RecordIndex(settings.detector_config().feedback_memory)  # what labels can be about
+        self._index_name = f"{INDEX}/{settings.detector_config().feedback_memory}"  # of another size: of no use
         self.labels = LabelQueue(topic_ids.get(settings.feedback or "", ""))
         self.detector: Detector | None = None  # from the first batch on
         self.reader: RowReader | None = None  # likewise
@@ -80,13 +81,15 @@ class PartitionTask:
                 self._check_schema(entries[SCHEMA], schema)
                 self.detector.recover(_under(entries, DETECTOR), self.former)
                 self.reader.past.recover(_under(entries, SERIES))
-                if any(name.startswith(INDEX) for name in entries):
-                    self.index.recover(entries, INDEX)
+                if any(name.startswith(f"{self._index_name}/") for name in entries):
+                    self.index.recover(entries, self._index_name)
                 self._written_schema = entries[SCHEMA]
                 self.regime = self.detector.regime
             self.former = None
             if self._restored is not None:  # what it knows is in the detector now
-                self._restored = Restored(self._restored.start, stale=self._restored.stale)
+                kept = f"{self._index_name}/"
+                old = {name for name in entries if name.startswith(f"{INDEX}/") and not name.startswith(kept)}
+                self._restored = Restored(self._restored.start, stale=self._restored.stale | old)
         return self.detector, self.reader
 
     def start_anew(self) -> None:
@@ -107,7 +110,7 @@ class PartitionTask:
         if self.detector is not None and self.reader is not None:
             entries |= _prefixed(self.detector.changes(), DETECTOR)
             entries |= _prefixed(self.reader.past.changes(), SERIES)
-            entries |= self.index.changes(INDEX)
+            entries |= self.index.changes(self._index_name)
             entries |= self._schema_changes(self.reader.schema)
         if self._settings.feedback is not None:
             entries |= self.labels.changes(LABELS)

@@ -27,7 +27,7 @@ from fomo_stream.progress import Observation, Progress
 from fomo_stream.records import decode, infer_schema, read_rows, result_of
 from fomo_stream.schema import RowReader, Schema, TooManyFeaturesError, shown
 from fomo_stream.settings import ServiceSettings
-from fomo_stream.store import Restored, to_output
+from fomo_stream.store import Restored, to_output, unusable
 
 if TYPE_CHECKING:
     from fomo_stream.model import ZeroShotModel
@@ -76,7 +76,10 @@ class Pipeline:
 
     def activate(self, task: PartitionTask, restored: Restored) -> None:
         """Go on with a partition as restored. Raises StateError when its state is not to be used as it is."""
-        task.activate(restored)
+        try:
+            task.activate(restored)
+        except DamagedStateError as error:
+            raise unusable(self._settings.state_topic, task.number, error) from None
         if self.schema is not None:
             self._equip(task, self.schema)
 
@@ -89,15 +92,12 @@ class Pipeline:
         try:
             return task.equip(self._prototype, schema)
         except StateError as error:
-            where = f"{self._settings.state_topic}[{task.number}]"
-            is_damaged = isinstance(error, DamagedStateError)
-            if self._settings.delivery == "exactly-once" or not is_damaged:
-                raise StateError(
-                    f"{where}: {error}; set that back, choose another --group, or forget what was learned with "
-                    "--reset-state"
-                ) from None
+            topic = self._settings.state_topic
+            if self._settings.delivery == "exactly-once" or not isinstance(error, DamagedStateError):
+                raise unusable(topic, task.number, error) from None
             # Without transactions a crash may leave half of what was to be written together.
-            log.warning(kv("state_damaged", partition=where, reason=error, effect="warming up again"))
+            place = {"topic": topic, "partition": task.number}
+            log.warning(kv("state_damaged", **place, reason=error, effect="warming up again"))
             task.start_anew()
             return task.equip(self._prototype, schema)
 

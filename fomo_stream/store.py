@@ -46,6 +46,13 @@ def to_output(topic: str, number: int, name: str, value: bytes | None) -> Output
     return Output(topic, KEY_PREFIX + name.encode(), value if value is None else VERSION + value, [], number)
 
 
+def unusable(topic: str, number: int, error: StateError) -> StateError:
+    """The error of a partition's state, with where it is and what to do."""
+    choices = "choose another --group, or forget what was learned with --reset-state"
+    remedy = choices if isinstance(error, DamagedStateError) else f"set that back, {choices}"
+    return StateError(f"{topic}[{number}]: {error}; {remedy}")
+
+
 @dataclass(frozen=True)
 class Position:
     """How far a partition had come when its entries were written: the next offset to read, of the topic of that id."""
@@ -175,6 +182,8 @@ class Restorer:
         while (task := self._next()) is not None:
             try:
                 restored: Restored | FomoError | None = self._restore(task) if self._wanted(task) else None
+            except DamagedStateError as error:
+                restored = unusable(self._settings.state_topic, task.number, error)
             except FomoError as error:
                 restored = error
             except KafkaException as error:

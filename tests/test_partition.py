@@ -238,6 +238,33 @@ def test_what_does_not_matter_for_the_state_may_change() -> None:
     assert len(other.results()) == 10
 
 
+def labelled(one: Instance, at: int, offsets: range) -> int:
+    """How many of these records were there to be labelled; `at`: where the labels begin in their topic."""
+    before = one.pipeline.progress.labels
+    for i, offset in enumerate(offsets):
+        one.label(at + i, True, offset)
+    one.pipeline.score_due(0.0)
+    return one.pipeline.progress.labels - before
+
+
+def test_with_another_memory_for_labels_only_the_old_records_cannot_be_labelled() -> None:
+    entries: dict[str, bytes] = {}
+    one = Instance()
+    one.score(0, 30)
+    committed = one.commit(entries)
+    assert any(name.startswith("index/30/") for name in entries)
+    other = Instance(feedback_memory=20)
+    other.restore(restored(entries, committed))
+    other.score(30, 40)
+    assert labelled(other, 0, range(20, 30)) == 0
+    assert 5 < labelled(other, 10, range(30, 40)) <= 10
+    committed = other.commit(entries)
+    assert not any(name.startswith("index/30/") for name in entries)
+    again = Instance(feedback_memory=20)
+    again.restore(restored(entries, committed))
+    assert labelled(again, 20, range(30, 40)) > 5
+
+
 # --- what is damaged
 
 DAMAGES: dict[str, tuple[str, bytes | None]] = {
@@ -245,7 +272,7 @@ DAMAGES: dict[str, tuple[str, bytes | None]] = {
     "rows": ("detector/memory/rows/0", None),
     "context": ("detector/generation/1/0", b"x" * 50),
     "series": ("series/identity/0", None),
-    "index": ("index/1", None),
+    "index": ("index/30/1", None),
     "schema": ("schema", b"{"),
 }
 
@@ -271,13 +298,21 @@ def test_a_damaged_state_is_refused(kind: str) -> None:
     assert error.value.exit_code == 6
 
 
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_labels_that_are_done_with_are_never_guessed(delivery: str) -> None:
+    entries, committed = damaged("rows")
+    entries["labels"] = b"{"
+    with pytest.raises(StateError, match=r"fomo-stream-t-state\[0\]: labels .* --reset-state"):
+        Instance(delivery=delivery).restore(restored(entries, committed))
+
+
 @pytest.mark.parametrize("kind", DAMAGES)
 def test_without_transactions_a_damaged_state_is_replaced(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     entries, committed = damaged(kind)
     before = dict(entries)
     other, fresh = Instance(delivery="at-least-once"), Instance(delivery="at-least-once")
     other.restore(restored(entries, {**committed, ("t", 0): 20}))
-    assert "state_damaged partition=fomo-stream-t-state[0]" in caplog.text
+    assert "state_damaged topic=fomo-stream-t-state partition=0" in caplog.text
     fresh.restore(Restored(start=20))
     for each in (other, fresh):
         each.score(20, 60)

@@ -242,6 +242,13 @@ def test_entries_are_read_once_the_transaction_that_wrote_them_is_marked_everywh
     assert (found.start, found.learned_until) == (8, 8)
 
 
+def test_a_position_that_is_not_readable_is_refused_with_what_to_do() -> None:
+    broker = MemoryBroker()
+    write(broker, {POSITION: b"{"})
+    with pytest.raises(StateError, match=r"g-t-state\[0\]: .* --reset-state"):
+        restored(broker)
+
+
 def test_a_transaction_that_nobody_ends_is_named(caplog: pytest.LogCaptureFixture) -> None:
     broker = MemoryBroker()
     broker.ends["t", 0] = 10
