@@ -128,6 +128,7 @@ class Delivery(ABC):
         self._round = 0  # counts commits and aborts: reports on what was sent before are of no interest
         self._failure: KafkaError | None = None  # of the first output since the last commit that failed
         self._refusals: dict[tuple[str, str], tuple[int, KafkaError]] = {}  # by topic and place of the source
+        self.has_refusal = False  # since the last commit or abort it was found out which output is refused
         self._is_suspicious = False  # a batch was refused: which output of it was meant?
         self._one_by_one = False  # to find that out, the producer sends each output alone
         self._is_fresh = False  # the producer is new
@@ -296,6 +297,7 @@ class Delivery(ABC):
     def _forget(self) -> None:
         self._round += 1
         self._failure = None
+        self.has_refusal = False
         self.sent = self._bytes = 0
 
     def _delivered(self, round_: int, output: Output, error: KafkaError | None, _message: object) -> None:
@@ -320,4 +322,5 @@ class Delivery(ABC):
                 f"topic {output.topic} refuses a record ({error.str()}); check that topic's configuration"
             )
         key = (output.topic, output.source.where())
+        self.has_refusal = True
         self._refusals[key] = (self.refused(output.topic, output.source)[0] + 1, error)

@@ -272,11 +272,12 @@ class Service:
 
     def _abort(self) -> None:
         """Undo what is not committed, and have every partition restored; if the broker does not answer, later."""
+        is_progress = self._delivery.has_refusal  # next time that output is a dead letter
         if not self._delivery.abort():
             return
         self._must_abort = False
         # The first time at once: it may have been a rebalance. Then less and less often.
-        delay = min(RETRY_S * self._failures**2, LONGEST_RETRY_S)
+        delay = 0.0 if is_progress else min(RETRY_S * self._failures**2, LONGEST_RETRY_S)
         self._failures += 1
         tasks = self._pipeline.aborted(self._seen.topic_ids)
         log.warning(kv("aborted", partitions=len(tasks), effect="back to the last commit", retry_in_s=delay))

@@ -154,10 +154,13 @@ def test_which_of_a_batch_was_refused_is_found_out_and_then_batches_are_whole_ag
     assert setup.commit() is Outcome.FAILED
     assert setup.delivery.abort()
     assert [setup.delivery.refused("out", record(number))[0] for number in (0, 1)] == [0, 0]
+    assert not setup.delivery.has_refusal
     for number, value in enumerate((b"good", b"large")):
         setup.send(value, number)
     assert setup.commit() is Outcome.FAILED
+    known = [setup.delivery.has_refusal]
     assert setup.delivery.abort()
+    assert [*known, setup.delivery.has_refusal] == [True, False]
     counts = [setup.delivery.refused("out", record(number)) for number in (0, 1)]
     assert counts[0] == (0, None)
     assert (counts[1][0], counts[1][1].code()) == (1, KafkaError.MSG_SIZE_TOO_LARGE)  # type: ignore[union-attr]
