@@ -11,7 +11,8 @@ state topic asks for more replicas than there are). Then, of what is committed:
 - lost, duplicates, out of order: records without an output, with more than one, after a later one of their partition;
 - different: outputs whose logit or p-value is not, bit for bit, what a detector gives that was never interrupted;
 - dead letters; whether the committed offsets are complete; exit codes of instances;
-- stall: the longest time from a record's acknowledgement until its output can be read, over all records.
+- stall: the longest time from a record's acknowledgement until its output can be read, over all records; beside it how
+  long the producer itself had to wait for the brokers at most.
 
 Prints one JSON line last. Exits with 1 unless the first of these are all 0.
 """
@@ -62,6 +63,7 @@ from fomo_stream.checkpoint import load_model  # noqa: E402
 from fomo_stream.detector import Detector  # noqa: E402
 from fomo_stream.settings import ServiceSettings  # noqa: E402
 
+AWAY_S = 5.0  # a broker that others stand in for
 FEATURES = ("load", "pressure", "speed", "temperature")
 
 
@@ -219,6 +221,7 @@ class Feed:
 
     def __init__(self, broker: Broker, topic: str, count: int, partitions: int, seconds: float) -> None:
         self.acknowledged: dict[int, float] = {}
+        self.longest_s = 0.0  # from sending a record until the brokers had it
         self._producer = Producer(
             {**broker.config, "enable.idempotence": True, "message.timeout.ms": 0, "linger.ms": 1}
         )
@@ -240,9 +243,12 @@ class Feed:
             pass
 
     def _done_with(self, number: int) -> Callable[[Any, Any], None]:
+        sent_at = time.monotonic()
+
         def done(error: Any, _message: Any) -> None:
             assert error is None, error
             self.acknowledged[number] = time.monotonic()
+            self.longest_s = max(self.longest_s, self.acknowledged[number] - sent_at)
 
         return done
 
@@ -340,6 +346,8 @@ class Injector:
             node.process.send_signal(signal.SIGCONT)
         else:
             node.stop(signal.SIGTERM if name == "broker_terminate" else signal.SIGKILL)
+            if len(self.cluster.nodes) > 1:
+                time.sleep(AWAY_S)
             node.start()
             wait_for(node.answers, "the broker to start", 60)
         wait_for(self.cluster.is_complete, "the cluster to be complete", 120)
@@ -408,6 +416,7 @@ def verdict(
         "different": count_differences(source, records, settings),
         "longest_stall_s": round(max(stalls), 1),
         "longest_stall_of_single_faults_s": max(stall for name, stall in by_fault if "+" not in name),
+        "longest_wait_of_the_producer_s": round(feed.longest_s, 1),
         "median_latency_s": round(float(np.median(stalls)), 2),
         "stalls_s": by_fault,
     }
