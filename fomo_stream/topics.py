@@ -74,6 +74,7 @@ class TopicWatch:
         self._admin = make_admin(settings, error_cb=self._on_error)
         # A consumer asks for a topic without creating it, on brokers that create what they are asked for.
         self._asker = make_reader(settings)
+        self._may_pass = False  # the trouble seen last
         self._has_controller = False  # the embedded broker has none, and cannot do what is asked of it
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="fomo-topic-watch", daemon=True)
@@ -90,7 +91,10 @@ class TopicWatch:
         """
         self._connect()
         self._check_permissions()
+        deadline = time.monotonic() + START_TIMEOUT_S
         self.seen = self._ask()
+        while self.seen.trouble and self._may_pass and time.monotonic() < deadline:  # a cluster that elects, say
+            self.seen = self._ask()
         if self.seen.trouble:
             raise BrokerError(
                 f"the broker at {self._settings.bootstrap} does not say which topics there are ({self.seen.trouble}); "
@@ -150,6 +154,7 @@ class TopicWatch:
         try:
             return self._describe() if self._has_controller else self._list()
         except KafkaException as error:
+            self._may_pass = error.args[0].code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
             return TopicsSeen(self.seen.partitions, self.seen.topic_ids, error.args[0].str())
 
     def _describe(self) -> TopicsSeen:
