@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from fomo_stream.delivery import SLICE_S, Call, Commit, Delivery, Outcome
 
@@ -20,8 +21,16 @@ _NO_MEMBER = (
 class AtLeastOnce(Delivery):
     """Offsets are committed when everything sent before is acknowledged; after a crash some of it is sent again."""
 
+    def __init__(self, make_producer: Callable[..., Any], limits: Mapping[str, int], most: int = 10_000) -> None:
+        self._answers: list[tuple[KafkaError | None, Sequence[TopicPartition]]] = []  # to commits of offsets
+        super().__init__(make_producer, limits, most)
+
     def begin(self) -> None:
         """There is nothing to begin."""
+
+    def offsets_committed(self, error: KafkaError | None, partitions: Sequence[TopicPartition]) -> None:
+        """The client's callback: the broker has answered, or will not."""
+        self._answers.append((error, partitions))
 
     def _carry_out(self, commit: Commit) -> Callable[[], None]:
         producer = self._producer
@@ -32,13 +41,43 @@ class AtLeastOnce(Delivery):
 
         return carry_out
 
-    def _finish(self, commit: Commit) -> None:
-        # Not in the call: a thread that commits may have to wait for one that polls, as long as that goes on polling.
-        for partition in commit.consumer.commit(offsets=commit.offsets, asynchronous=False) if commit.offsets else ():
-            if partition.error is not None:
-                self._note(partition.error)
+    def _proceed(self, commit: Commit, seconds: float) -> Outcome:
+        if not commit.offsets_sent:
+            outcome = super()._proceed(commit, seconds)
+            if outcome is not Outcome.COMMITTED or not commit.offsets:
+                return outcome
+        try:
+            return self._commit_offsets(commit, seconds)
+        except KafkaException as error:
+            commit.offsets_sent = False  # again
+            return self._meaning(error.args[0])
+
+    def _commit_offsets(self, commit: Commit, seconds: float) -> Outcome:
+        """By the thread that owns the consumer: another one would have to wait until that does not poll."""
+        if seconds:  # nobody polls meanwhile, so no callback is called
+            # The call has no time limit of its own, and this one has: so it is made when the broker answers.
+            commit.consumer.committed(commit.offsets, timeout=SLICE_S)
+            self._answers = [(None, commit.consumer.commit(offsets=commit.offsets, asynchronous=False))]
+        elif not commit.offsets_sent:
+            self._answers = []
+            commit.offsets_sent = True
+            commit.consumer.commit(offsets=commit.offsets, asynchronous=True)
+        while self._answers:
+            error, partitions = self._answers.pop()
+            if error is None and _places(partitions) != _places(commit.offsets):
+                continue  # the answer to a commit before, that was given up
+            if error is not None:
+                raise KafkaException(error)
+            for partition in partitions:
+                if partition.error is not None:
+                    self._note(partition.error)
+            return Outcome.COMMITTED
+        return Outcome.PENDING
 
     def _outcome_of(self, error: KafkaError, call: Call) -> Outcome:
+        return self._meaning(error)
+
+    def _meaning(self, error: KafkaError) -> Outcome:
         self._note(error)
         return Outcome.FAILED if error.code() in _NO_MEMBER else Outcome.PENDING
 
@@ -52,3 +91,7 @@ class AtLeastOnce(Delivery):
         self._producer.flush(SLICE_S)
         self._producer.purge()
         self._producer.flush(SLICE_S)
+
+
+def _places(partitions: Sequence[TopicPartition]) -> set[tuple[str, int, int]]:
+    return {(found.topic, found.partition, found.offset) for found in partitions}

@@ -18,10 +18,9 @@ from confluent_kafka.admin import AdminClient
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.logs import ClientLog
-from fomo_stream.settings import COOPERATIVE, BrokerFlags, ServiceSettings
+from fomo_stream.settings import COOPERATIVE, SESSION_TIMEOUT_MS, BrokerFlags, ServiceSettings
 
 LARGEST_MESSAGE_BYTES = 64 << 20
-SESSION_TIMEOUT_MS = 45_000  # librdkafka's default
 
 Headers = list[tuple[str, bytes | None]]
 

@@ -73,7 +73,7 @@ class Commit:
     offsets: list[TopicPartition]
     consumer: Any
     member: Any  # the consumer in the group as it was: if that has dealt partitions anew since, the broker refuses
-    offsets_sent: bool = False  # as part of the transaction
+    offsets_sent: bool = False  # as part of the transaction, or to be answered
 
 
 class Call:
@@ -228,12 +228,9 @@ class Delivery(ABC):
         call, self._call = self._call, None
         try:
             call.result()
-            if self._failure is not None:
-                return Outcome.FAILED
-            self._finish(commit)
         except KafkaException as error:
             return self._outcome_of(error.args[0], call)
-        return Outcome.COMMITTED
+        return Outcome.COMMITTED if self._failure is None else Outcome.FAILED
 
     def abort(self) -> bool:
         """Undo what was sent since the last commit, for about a second at most; False: not done yet, call it again."""
@@ -266,10 +263,6 @@ class Delivery(ABC):
     @abstractmethod
     def _outcome_of(self, error: KafkaError, call: Call) -> Outcome:
         """What an error in a commit means. Raises BrokerError when there is no going on."""
-
-    def _finish(self, commit: Commit) -> None:
-        """What is left to do once a commit is carried out; by the thread that owns the consumer."""
-        return
 
     def _outcome_of_waiting(self, call: Call) -> Outcome:
         return Outcome.PENDING

@@ -181,7 +181,8 @@ class Service:
             self._pipeline.begin(schema)
         self._restorer = Restorer(settings, self._watch, lambda task: self._pipeline.tasks.get(task.number) is task)
         stack.callback(self._restorer.stop)
-        self._consumer = make_consumer(settings, error_cb=self._on_error)
+        answers = {"on_commit": self._delivery.offsets_committed} if isinstance(self._delivery, AtLeastOnce) else {}
+        self._consumer = make_consumer(settings, error_cb=self._on_error, **answers)
         stack.callback(self._consumer.close)
         self._assignment = Assignment(self._consumer, settings.topic, settings.feedback)
         if settings.start == "latest":

@@ -36,6 +36,7 @@ RESERVED_KAFKA_KEYS = {
     "transactional.id": "use --instance-id, of which it is made",
 }
 
+SESSION_TIMEOUT_MS = 45_000  # librdkafka's default
 COOPERATIVE = "cooperative-sticky"  # the assignment strategy that partitions can be added to
 
 
@@ -305,6 +306,19 @@ class ServiceSettings(BrokerFlags, OutputFlags):
     def detector_config(self) -> DetectorConfig:
         """The detector's part of these settings; without a feedback topic, nothing is remembered for it."""
         return replace(super().detector_config(), feedback_memory=self.feedback_memory if self.feedback else 0)
+
+    @model_validator(mode="after")
+    def _commits_are_in_time(self) -> Self:
+        """A transaction that is open for longer than its timeout is taken for one of a dead instance."""
+        name = next((key for key in ("transaction.timeout.ms", "session.timeout.ms") if key in self.kafka), None)
+        timeout = self.kafka[name] if name is not None else str(SESSION_TIMEOUT_MS)
+        most = int(timeout) / 3 if timeout.isdigit() else float("inf")
+        if self.delivery == "exactly-once" and self.commit_interval_ms > most:
+            raise ValueError(
+                f"commit-interval-ms must be at most {most:g}, a third of {name or 'session.timeout.ms'}: the broker "
+                "aborts a transaction that stays open for long"
+            )
+        return self
 
     @property
     def state_topic(self) -> str:

@@ -153,6 +153,7 @@ class MemoryConsumer:
         self.name = name
         self.generation = generation
         self.failures: list[KafkaError] = []  # of the next plain commits
+        self.on_commit: Any = None  # the callback, which is called at once
         self._next: dict[Place, int] = {}  # offset to read next, of what is assigned
         self._paused: set[Place] = set()
 
@@ -198,10 +199,19 @@ class MemoryConsumer:
         self.generation = self._broker.generations[self.name]
 
     def commit(self, offsets: list[TopicPartition], asynchronous: bool) -> list[TopicPartition]:
-        assert not asynchronous
-        if self.failures:
-            raise KafkaException(self.failures.pop(0))
-        self._broker.offsets |= {(found.topic, found.partition): found.offset for found in offsets}
+        error = self.failures.pop(0) if self.failures else None
+        if error is None:
+            self._broker.offsets |= {(found.topic, found.partition): found.offset for found in offsets}
+        elif not asynchronous:
+            raise KafkaException(error)
+        if asynchronous and self.on_commit is not None:
+            self.on_commit(error, offsets)
+        return offsets
+
+    def committed(self, offsets: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        assert timeout <= 1.0
+        if self._broker.answers.get("committed"):
+            raise KafkaException(self._broker.answers["committed"].pop(0))
         return offsets
 
 

@@ -37,6 +37,8 @@ class Setup:
         self.member = MemoryConsumer(self.broker)
         if isinstance(self.delivery, ExactlyOnce):
             self.delivery.start(1.0)
+        else:
+            self.member.on_commit = self.delivery.offsets_committed
 
     def send(self, value: bytes, number: int = 0, topic: str = "out") -> None:
         self.delivery.send(output(value, number, topic))
@@ -487,6 +489,38 @@ def test_offsets_that_are_not_taken_are_committed_again() -> None:
     setup.send(b"1")
     assert setup.commit(1) is Outcome.COMMITTED
     assert (setup.out(), setup.broker.offsets) == ([b"1"], {("t", 0): 1})
+
+
+def test_a_broker_that_leaves_offsets_unanswered_is_waited_for_by_nobody() -> None:
+    setup = Setup(AtLeastOnce)
+    setup.member.on_commit = None  # no answer comes
+    setup.send(b"1")
+    commit = [TopicPartition("t", 0, 1)]
+    assert setup.delivery.commit(commit, setup.member) is Outcome.PENDING
+    outcome = Outcome.PENDING
+    for _ in range(100):
+        outcome = setup.delivery.proceed()
+    assert outcome is Outcome.PENDING
+    assert isinstance(setup.delivery, AtLeastOnce)
+    setup.delivery.offsets_committed(None, [TopicPartition("t", 0, 0)])  # of a commit before
+    assert setup.delivery.proceed() is Outcome.PENDING
+    setup.delivery.offsets_committed(None, commit)
+    assert setup.delivery.proceed() is Outcome.COMMITTED
+
+
+def test_who_cannot_poll_asks_whether_the_broker_is_there_before_a_call_without_a_limit() -> None:
+    setup = Setup(AtLeastOnce)
+    setup.member.on_commit = None
+    setup.broker.answers["committed"] = [retriable()] * 3
+    setup.member.failures = [KafkaError(KafkaError._TIMED_OUT)]  # of the call without an answer
+    setup.send(b"1")
+    commit = [TopicPartition("t", 0, 1)]
+    setup.delivery.commit(commit, setup.member)
+    pending = 0
+    while setup.delivery.proceed(LONG_S) is Outcome.PENDING:
+        pending += 1
+    assert pending >= 3
+    assert setup.broker.offsets == {("t", 0): 1}
 
 
 def test_offsets_of_partitions_that_others_have_are_not_committed() -> None:

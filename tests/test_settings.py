@@ -149,3 +149,13 @@ def test_an_unknown_name_in_the_file_gets_a_suggestion(tmp_path: Path) -> None:
     file.write_text('topic = "t"\nbatchsize = 5\n')
     with pytest.raises(ConfigError, match="no setting batchsize; did you mean batch-size"):
         load(ServiceSettings, {"config": file})
+
+
+def test_a_transaction_may_not_be_open_for_longer_than_the_broker_lets_it() -> None:
+    quick = {"topic": "t", "kafka": {"session.timeout.ms": "6000"}}
+    assert load(ServiceSettings, {**quick, "commit_interval_ms": 2000}).commit_interval_ms == 2000
+    assert load(ServiceSettings, {**quick, "commit_interval_ms": 9000, "delivery": "at-least-once"})
+    with pytest.raises(ConfigError, match=r"commit-interval-ms must be at most 2000, a third of session\.timeout\.ms"):
+        load(ServiceSettings, {**quick, "commit_interval_ms": 2001})
+    with pytest.raises(ConfigError, match="at most 15000"):
+        load(ServiceSettings, {"topic": "t", "commit_interval_ms": 15_001})

@@ -105,8 +105,8 @@ def test_a_kill_neither_repeats_nor_loses_a_record_nor_changes_a_score(broker: B
 def test_sigterm_finishes_what_was_read_commits_it_and_exits_with_0(broker: Broker, tmp_path: Path) -> None:
     topic = unique("sensors")
     broker.create_topic(topic)
-    # Neither the commit interval nor the batch age comes round by itself: only the shutdown can do it.
-    settings = make_settings(broker, topic, commit_interval_ms=3_600_000, batch_age_ms=10_000, batch_size=4096)
+    # The batch age does not come round by itself: only the shutdown can do it.
+    settings = make_settings(broker, topic, batch_age_ms=10_000, batch_size=4096)
     with command(tmp_path / "service.log", settings) as running:
         running.wait_for_log("assigned")
         broker.produce(topic, readings(100))
@@ -172,7 +172,7 @@ def test_commits_by_number_of_outputs_lose_nothing(broker: Broker) -> None:
     topic = unique("sensors")
     broker.create_topic(topic)
     broker.produce(topic, readings(500))
-    with Running(make_settings(broker, topic, commit_records=20, batch_size=16, commit_interval_ms=3_600_000)):
+    with Running(make_settings(broker, topic, commit_records=20, batch_size=16, commit_interval_ms=2000)):
         outputs = broker.read(f"{topic}-scores", at_least=500)
     assert sorted(numbers(outputs)) == list(range(500))
 
