@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from fomo_stream.delivery import SLICE_S, Call, Commit, Delivery, Outcome
 
-# The group has given this member's partitions to others, or is about to.
-_NO_MEMBER = (
+RETRY_S = 0.25  # between two tries to commit the same offsets
+
+# The group has given this member's partitions to others, or is about to; or a topic is gone.
+_IN_VAIN = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError.UNKNOWN_MEMBER_ID,
     KafkaError.ILLEGAL_GENERATION,
     KafkaError.FENCED_INSTANCE_ID,
@@ -23,6 +27,7 @@ class AtLeastOnce(Delivery):
 
     def __init__(self, make_producer: Callable[..., Any], limits: Mapping[str, int], most: int = 10_000) -> None:
         self._answers: list[tuple[KafkaError | None, Sequence[TopicPartition]]] = []  # to commits of offsets
+        self._not_before = 0.0  # to try again
         super().__init__(make_producer, limits, most)
 
     def begin(self) -> None:
@@ -42,6 +47,8 @@ class AtLeastOnce(Delivery):
         return carry_out
 
     def _proceed(self, commit: Commit, seconds: float) -> Outcome:
+        if monotonic() < self._not_before:
+            return Outcome.PENDING
         if not commit.offsets_sent:
             outcome = super()._proceed(commit, seconds)
             if outcome is not Outcome.COMMITTED or not commit.offsets:
@@ -50,6 +57,7 @@ class AtLeastOnce(Delivery):
             return self._commit_offsets(commit, seconds)
         except KafkaException as error:
             commit.offsets_sent = False  # again
+            self._not_before = monotonic() + RETRY_S
             return self._meaning(error.args[0])
 
     def _commit_offsets(self, commit: Commit, seconds: float) -> Outcome:
@@ -79,7 +87,7 @@ class AtLeastOnce(Delivery):
 
     def _meaning(self, error: KafkaError) -> Outcome:
         self._note(error)
-        return Outcome.FAILED if error.code() in _NO_MEMBER else Outcome.PENDING
+        return Outcome.FAILED if error.code() in _IN_VAIN else Outcome.PENDING
 
     def _abort(self) -> None:
         self._producer.purge()

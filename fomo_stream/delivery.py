@@ -298,12 +298,12 @@ class Delivery(ABC):
             self._failed(output, error)
 
     def _failed(self, output: Output, error: KafkaError) -> None:
-        if error.code() in REFUSALS:
-            self._count_refusal(output, error)
         if self._failure is None:
             self._failure = error
             if self._throttle.allow(output.topic) is not None:
                 log.warning(kv("delivery_failed", topic=output.topic, reason=error.str()))
+        if error.code() in REFUSALS:
+            self._count_refusal(output, error)
 
     def _count_refusal(self, output: Output, error: KafkaError) -> None:
         """The broker refuses a batch with this output: next time each goes alone, then it is known which it was."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from time import monotonic
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -23,7 +24,8 @@ class ExactlyOnce(Delivery):
 
     def __init__(self, make_producer: Callable[..., Any], limits: Mapping[str, int], most: int = 10_000) -> None:
         self._is_open = False  # a transaction has begun
-        self._outage = False  # the broker has left a commit unanswered
+        self._outage = False  # the broker has left a commit or an abort unanswered
+        self._not_before = 0.0  # is a new producer of use
         super().__init__(make_producer, limits, most)
 
     def start(self, seconds: float) -> None:
@@ -92,16 +94,23 @@ class ExactlyOnce(Delivery):
         if self._is_suspicious and not self._is_fresh:
             self._producer.purge()
             self._producer = self._new_producer()
-        if self._is_fresh:
-            self._producer.init_transactions(SLICE_S)  # also undoes what the one before has left open
-            self._is_fresh = False
-        elif self._is_open:
-            try:
+        began = monotonic()
+        try:
+            if self._is_fresh:
+                if began < self._not_before:
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the broker took no transactions just now"))
+                self._producer.init_transactions(SLICE_S)  # also undoes what the one before has left open
+                self._is_fresh = False
+            elif self._is_open:
                 self._producer.abort_transaction(SLICE_S)
-            except KafkaException as error:
-                if error.args[0].fatal():
+        except KafkaException as error:
+            self._outage |= error.args[0].retriable() and monotonic() - began < ASLEEP_S
+            if error.args[0].fatal():
+                if self._is_fresh:  # a client that was refused once does not ask again
+                    self._producer, self._not_before = self._new_producer(), began + SLICE_S
+                else:
                     self._give_up_or_start_over(error.args[0])
-                raise
+            raise
         self._is_open = False
 
     def _give_up_or_start_over(self, error: KafkaError) -> None:

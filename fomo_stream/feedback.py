@@ -25,6 +25,9 @@ BAD_FEEDBACK = "bad_feedback"  # reason of dead letters
 BLOCK = 16  # records of the index that are written together
 DIGEST_BYTES = 16
 NO_KEY = bytes(DIGEST_BYTES)
+MOST_OPEN = (
+    50_000  # labels of a partition that are not committed yet: the entry that says which of them are done is small
+)
 MOST_WAITING = 10_000  # labels of a partition held in memory; verdicts on so many make a record below 1 MB
 
 
@@ -196,7 +199,7 @@ class LabelQueue:
     @property
     def is_full(self) -> bool:
         """Whether no more labels should be read for now."""
-        return len(self._waiting) >= MOST_WAITING
+        return len(self._waiting) >= MOST_WAITING or len(self._tracker) >= MOST_OPEN
 
     @property
     def committable(self) -> int | None:

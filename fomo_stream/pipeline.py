@@ -127,7 +127,8 @@ class Pipeline:
         if self._settings.feedback is not None:
             found.append((self._settings.feedback, task.labels.committable, task.labels.committed))
         for topic, offset, committed in found:
-            if offset is not None and offset != committed and topic in topics:
+            # The input's offset goes with the outputs always: else they would come twice. If it is gone, both fail.
+            if offset is not None and offset != committed and (topic == self._settings.topic or topic in topics):
                 yield TopicPartition(topic, task.number, offset)
 
     def aborted(self, topic_ids: Mapping[str, str]) -> list[PartitionTask]:

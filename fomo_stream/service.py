@@ -49,6 +49,7 @@ IDLE_POLL_S = 0.1
 RELEASE_S = 10.0  # a rebalance or shutdown waits this long for a commit
 RETRY_S = 0.25  # between a commit that failed and the next try, times the number of failures squared
 LONGEST_RETRY_S = 10.0
+RESTORE_S = 30.0  # for longer no partition should have to wait
 PROGRESS_S = 10.0
 STALLED_AFTER_S = 120.0
 LATE_RECORDS = 1024  # a partition whose next generation is not built yet is read about this far ahead
@@ -82,6 +83,7 @@ class Service:
         self._failures = 0  # commits that failed one after the other
         self._progress_at = 0.0
         self._turned_at = time.monotonic()
+        self._incomplete_since: float | None = None  # there are partitions that are not restored
         self._seen = TopicsSeen({}, {})
 
     # --- from other threads -------------------------------------------------------------------------------
@@ -103,10 +105,12 @@ class Service:
         if self._seen.trouble:
             reasons.append(f"the broker does not answer: {self._seen.trouble}")
         else:
-            needed = (self._settings.topic, self._settings.out, self._settings.dead_letters)
+            needed = (self._settings.topic, self._settings.out, self._settings.dead_letters, self._settings.state_topic)
             gone = [topic for topic in needed if topic not in self._seen.partitions]
             reasons += [f"topic {topic} does not exist any more" for topic in gone]
         reasons += [reason for reason in (self._search.trouble, self._delivery.trouble) if reason]
+        if self._incomplete_since is not None and (waited := time.monotonic() - self._incomplete_since) > RESTORE_S:
+            reasons.append(f"partitions have been waiting to be restored for {waited:.0f} s")
         return reasons
 
     def not_live(self) -> list[str]:
@@ -232,6 +236,8 @@ class Service:
         self._pipeline.score_due(now)
         self._commit_or_abort(now)
         self._activate()
+        is_complete = all(task.is_active for task in self._pipeline.tasks.values())
+        self._incomplete_since = None if is_complete else self._incomplete_since or now
         self._control_flow()
         self._look_at_topics()
         if now >= self._progress_at:

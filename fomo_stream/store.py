@@ -23,7 +23,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from fomo_stream.broker import make_reader, session_timeout_ms
 from fomo_stream.delivery import Output
-from fomo_stream.errors import BrokerError, DamagedStateError, FomoError, StateError
+from fomo_stream.errors import BrokerError, DamagedStateError, StateError
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.settings import ServiceSettings
 from fomo_stream.topics import TopicWatch
@@ -141,11 +141,12 @@ class Restorer:
         self._wanted = wanted
         self._reader: Consumer = make_reader(settings)
         self._queue: deque[tuple[Any, float]] = deque()  # what was asked for, and not before when
-        self._results: SimpleQueue[tuple[Any, Restored | FomoError]] = SimpleQueue()
+        self._results: SimpleQueue[tuple[Any, Restored | Exception]] = SimpleQueue()
         self._changed = threading.Condition()
         self._stopped = False
         # by task: when its state was first found to be behind the group
         self._behind_since: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
+        self._may_hold_labels = settings.delivery == "exactly-once" and settings.feedback is not None
         self._throttle = Throttle()
         self._thread = threading.Thread(target=self._run, name="fomo-restore", daemon=True)
         self._thread.start()
@@ -166,7 +167,7 @@ class Restorer:
                 return results
             if not self._wanted(task):
                 continue
-            if isinstance(restored, FomoError):
+            if isinstance(restored, Exception):
                 raise restored
             results.append((task, restored))
 
@@ -181,16 +182,16 @@ class Restorer:
     def _run(self) -> None:
         while (task := self._next()) is not None:
             try:
-                restored: Restored | FomoError | None = self._restore(task) if self._wanted(task) else None
+                restored: Restored | Exception | None = self._restore(task) if self._wanted(task) else None
             except DamagedStateError as error:
                 restored = unusable(self._settings.state_topic, task.number, error)
-            except FomoError as error:
-                restored = error
             except KafkaException as error:
                 restored = None
                 if self._throttle.allow(error.args[0].name()) is not None:
                     reason = error.args[0].str()
                     log.info(kv("not_restored_yet", topic=self._settings.topic, partition=task.number, reason=reason))
+            except Exception as error:  # else nobody would hear of it, and nothing be restored any more
+                restored = error
             if restored is not None:
                 self._results.put((task, restored))
             elif self._wanted(task):
@@ -219,6 +220,9 @@ class Restorer:
         source, store = TopicPartition(settings.topic, number), TopicPartition(settings.state_topic, number)
         committed = self._committed([source])[0]
         low, high = self._reader.get_watermark_offsets(source, timeout=ANSWER_S)
+        if self._may_hold_labels and self._watch.has_open_transaction(store):
+            self._has_waited(task, store)
+            return None  # a transaction with nothing but labels does not show in the input's offset
         entries = self._read(store)
         if self._is_behind(entries, committed) and not self._has_waited(task, store):
             return None  # the last transaction may be committed, but not yet marked so in this partition

@@ -301,8 +301,9 @@ class TopicWatch:
         """Whether something was written to a partition of which it is not known yet whether it is committed."""
         ends = []
         for isolation in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
-            asked = self._admin.list_offsets({partition: OffsetSpec.latest()}, isolation_level=isolation)
-            ends.append(asked[partition].result(5.0).offset)
+            wanted = {partition: OffsetSpec.latest()}
+            asked = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=5.0)
+            ends.append(asked[partition].result().offset)
         return bool(ends[0] < ends[1])
 
     def _reset_state(self) -> None:

@@ -70,6 +70,10 @@ def abortable(code: int = KafkaError.UNKNOWN_MEMBER_ID) -> KafkaError:
     return KafkaError(code, "must be aborted", txn_requires_abort=True)
 
 
+def fatal(code: int = KafkaError._FENCED) -> KafkaError:
+    return KafkaError(code, "fenced", fatal=True)
+
+
 class MemoryBroker:
     """Logs, the group's offsets, and who may write.
 
@@ -355,7 +359,7 @@ class MemoryProducer:
         if self._state != "new" and self._epoch != self._broker.epochs[self._id or ""]:
             self._state = "fatal"
         if self._state == "fatal":
-            raise KafkaException(KafkaError(KafkaError._FENCED, "fenced", fatal=True))
+            raise KafkaException(fatal())
         if self._state not in states:
             raise KafkaException(KafkaError(KafkaError._STATE, f"not valid in state {self._state}"))
 

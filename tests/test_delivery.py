@@ -6,15 +6,17 @@ The broker's part is played by one in memory that fails when told to.
 from __future__ import annotations
 
 import threading
+import time
 from functools import partial
 from threading import Event
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from confluent_kafka import KafkaError, TopicPartition
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_broker import MemoryBroker, MemoryConsumer, Produced, abortable, retriable
+from memory_broker import MemoryBroker, MemoryConsumer, Produced, abortable, fatal, retriable
 
 from fomo_stream import exactly_once
 from fomo_stream.at_least_once import AtLeastOnce
@@ -466,6 +468,36 @@ def test_closing_undoes_what_is_not_committed() -> None:
     setup.delivery.close()
     assert setup.out() == [b"1"]
     setup.broker.producers[-1].begin_transaction()  # it has no other
+
+
+def test_a_broker_that_was_away_during_an_abort_does_not_end_the_instance() -> None:
+    setup = Setup()
+    setup.send(b"1")
+    setup.broker.answers["send_offsets_to_transaction"] = [abortable()]
+    assert setup.commit() is Outcome.FAILED
+    setup.broker.answers["abort_transaction"] = [retriable(), retriable(), fatal()]
+    assert [setup.delivery.abort() for _ in range(2)] == [False, False]
+    while not setup.delivery.abort():
+        pass
+    setup.send(b"2")
+    assert setup.commit() is Outcome.COMMITTED
+    assert setup.out() == [b"2"]
+
+
+def test_a_new_producer_that_is_refused_for_good_is_replaced() -> None:
+    setup = Setup()
+    setup.send(b"1")
+    setup.broker.answers["commit_transaction"] = [retriable(), fatal()]
+    assert setup.commit() is Outcome.FAILED
+    setup.broker.answers["init_transactions"] = [fatal()]
+    before = len(setup.broker.producers)
+    assert not setup.delivery.abort()
+    assert not setup.delivery.abort()  # not at once
+    assert len(setup.broker.producers) == before + 1
+    with patch("fomo_stream.exactly_once.monotonic", lambda: time.monotonic() + 2):
+        assert setup.delivery.abort()
+    setup.send(b"2")
+    assert setup.commit() is Outcome.COMMITTED
 
 
 # --- without transactions

@@ -274,12 +274,13 @@ def test_a_partition_that_was_given_up_counts_for_nothing() -> None:
     assert ("t", 0) not in commit(pipeline)
 
 
-def test_topics_that_are_gone_get_no_offsets() -> None:
-    pipeline = make_pipeline(Recording())
+def test_a_label_topic_that_is_gone_gets_no_offset_but_outputs_never_go_without_their_input_s() -> None:
+    pipeline = make_pipeline(Recording(), feedback="f")
     pipeline.receive(record(0), 0.0)
     pipeline.finish([0])
-    assert pipeline.stage({}) == []
-    assert commit(pipeline) == {("t", 0): 1}
+    pipeline.receive_label(Record("f", 0, 0, None, None, b"{", []), lambda *_: True)
+    assert [(found.topic, found.offset) for found in pipeline.stage({})] == [("t", 1)]
+    assert commit(pipeline) == {("t", 0): 1, ("f", 0): 1}
 
 
 # --- what is refused

@@ -268,7 +268,36 @@ def test_a_transaction_that_changes_nothing_of_what_is_committed_is_not_waited_f
     broker.offsets["t", 0] = 4
     broker.hidden[STATE, 0] = 1
     write(broker, {POSITION: Position(8).encode()})  # by somebody who will not be able to commit it
-    assert restored(broker).start == 4
+    assert restored(broker, flags=SETTINGS.model_copy(update={"feedback": None})).start == 4
+
+
+def test_a_transaction_that_may_hold_labels_alone_is_waited_for() -> None:
+    broker = MemoryBroker()
+    broker.ends["t", 0] = 10
+    write(broker, {POSITION: Position(4).encode(), "detector/x": b"before"})
+    broker.offsets["t", 0] = 4
+    broker.hidden[STATE, 0] = 2
+    write(broker, {POSITION: Position(4).encode(), "detector/x": b"labelled"})
+    asked = Event()
+    real = broker.has_open_transaction
+
+    def watched(place: TopicPartition) -> bool:
+        asked.set()
+        return real(place)
+
+    with patch.object(broker, "has_open_transaction", watched), restorer(broker) as one:
+        one.request(Task(0))
+        assert asked.wait(10)
+        assert one.take() == []
+        broker.hidden.clear()
+        ((_, found),) = taken(one)
+    assert found.entries["detector/x"] == b"labelled"
+
+
+def test_whatever_goes_wrong_while_restoring_is_heard_of() -> None:
+    broker = MemoryBroker()
+    with patch.object(Restorer, "_restore", side_effect=ZeroDivisionError), pytest.raises(ZeroDivisionError):
+        restored(broker)
 
 
 def test_entries_that_are_behind_the_offsets_for_good_are_used_as_they_are() -> None:
