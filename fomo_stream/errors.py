@@ -19,10 +19,40 @@ class ConfigError(FomoError):
     exit_code = 2
 
 
+class AgreementError(ConfigError):
+    """A setting differs from what the members of the consumer group have agreed on."""
+
+    exit_code = 10
+
+
 class BrokerError(FomoError):
-    """The broker cannot be reached, or a topic or permission is missing."""
+    """The broker does not answer, or does not do what it is asked."""
+
+    exit_code = 7
+
+
+class FencedError(BrokerError):
+    """The broker has put this instance out of the group, or ended its transactions: start it again."""
 
     exit_code = 3
+
+
+class TopicError(BrokerError):
+    """A topic is missing, or is not as the service needs it."""
+
+    exit_code = 8
+
+
+class NotPermittedError(BrokerError):
+    """The user lacks a permission at the broker."""
+
+    exit_code = 9
+
+
+class LostOffsetError(BrokerError):
+    """The broker no longer keeps the next record to read."""
+
+    exit_code = 11
 
 
 class CheckpointError(FomoError):
