@@ -59,7 +59,13 @@ class Context:
         self._decided = 0  # number of the first record that may yet become context
         self._adapted = 0  # number of records when the regime began
         self._not_before = 0  # number of records before which there is to be no other trial
+        self._pending: dict[int, int] = {}  # records whose verdict is not heeded yet, and the verdict heeded last
         self._confirmed_log = Document()
+
+    @property
+    def most_rows(self) -> int:
+        """Rows that the pool may have once the verdicts are heeded, at most."""
+        return len(self.pool) + len(self._pending)
 
     @property
     def is_due(self) -> bool:
@@ -95,13 +101,32 @@ class Context:
             self._watch()
 
     def feedback(self, verdicts: dict[int, bool]) -> int:
-        """Take verdicts by record number (True: outlier). Returns how many were news; see `Detector.feedback`."""
-        known = (number for number in verdicts if self.memory.oldest <= number < self.memory.records)
-        given = np.array(sorted(known), dtype=np.int64)
-        verdict = np.array([OUTLIER if verdicts[number] else INLIER for number in given.tolist()], dtype=np.int8)
-        news = self.memory.verdict(given) != verdict
-        given, verdict = given[news], verdict[news]
-        self.memory.judge(given, verdict)
+        """Note verdicts by record number (True: outlier). Returns how many were new; see `Detector.feedback`.
+
+        The memory has them at once, so p-values no longer refer to outliers; the context learns of them by `heed`.
+        """
+        known = [number for number in verdicts if self.memory.oldest <= number < self.memory.records]
+        given = np.array(known, dtype=np.int64)
+        verdict = np.array([OUTLIER if verdicts[number] else INLIER for number in known], dtype=np.int8)
+        before = self.memory.verdict(given)
+        new = before != verdict
+        self.memory.judge(given[new], verdict[new])
+        for number, old, now in zip(given[new].tolist(), before[new].tolist(), verdict[new].tolist(), strict=True):
+            if self._pending.setdefault(number, old) == now:
+                del self._pending[number]  # as if nothing had been said since the last record
+        return int(new.sum())
+
+    def heed(self) -> None:
+        """Let the context follow the verdicts given since the last record; to be called before the next is learned.
+
+        All at once and by record number, because the order counts: in the sketch older rows weigh less, and from a full
+        reservoir other rows are lost when rows come in before others go.
+        """
+        if not self._pending:
+            return
+        given = np.array(sorted(self._pending), dtype=np.int64)
+        self._pending = {}
+        verdict = self.memory.verdict(given)
         bad, good = given[verdict == OUTLIER], given[verdict == INLIER]
         self._confirmed = np.union1d(np.setdiff1d(self._confirmed, bad), good)
         for reservoir, leaving in ((self.pool, bad), (self.sample, bad), (self.outliers, good)):
@@ -110,7 +135,6 @@ class Context:
         self._admit(good[good < self._decided] if self.regime else good)
         for reservoir, entering in ((self.sample, good), (self.outliers, bad)):
             self.changed += len(reservoir.admit(entering, self.memory.rows(entering)))
-        return len(given)
 
     def blueprint(self, number: int, takes_effect: int) -> Blueprint:
         """Of a generation of what is known now."""
@@ -225,7 +249,8 @@ class Context:
         """The part of the state that is plain numbers."""
         trial = None if self.trial is None else [self.trial.first, self.trial.stop, self.trial.due]
         sizes = {"records": self.memory.records, "waiting": self.sketch.waiting}
-        return {name: getattr(self, name) for name in COUNTERS} | sizes | {"trial": trial}
+        pending = sorted(self._pending.items())
+        return {name: getattr(self, name) for name in COUNTERS} | sizes | {"trial": trial, "pending": pending}
 
     def snapshot(self) -> Snapshot:
         """The rest of the state, as arrays that `restore` takes back."""
@@ -262,6 +287,7 @@ class Context:
         """Take what `counters` gave, the memory being there."""
         for name in COUNTERS:
             setattr(self, name, counters[name])
+        self._pending = dict(counters.get("pending", ()))  # older states have none
         self.trial = None
         if counters["trial"] is not None and self._adapts:
             first, stop, due = counters["trial"]

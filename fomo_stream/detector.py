@@ -3,7 +3,7 @@
 What scores a record is a *generation*: an immutable context and its encoding. A generation is triggered by changes of
 the reservoirs and takes effect a fixed number of records later. Decisions - what becomes context, what p-values refer
 to, what counts as an outlier - are taken every `STEP` records. So the result of a record depends on the records and
-the feedback before it and on nothing else: not on time, on batches, or on how long an encoding took.
+the feedback before it and on nothing else: not on time, on batches of either, or on how long an encoding took.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Detector:
 
     @property
     def context_rows(self) -> int:
-        """Rows now in the reservoir."""
+        """Rows now in the reservoir; verdicts given since the last record may yet change that."""
         return len(self._context.pool)
 
     @property
@@ -111,6 +111,7 @@ class Detector:
         rows = self._checked(rows)
         parts = []
         while len(rows):
+            self._context.heed()
             room = self.room
             part, rows = rows[:room], rows[room:]
             parts.append(self._learn(part, *self._logits(part)))
@@ -126,7 +127,10 @@ class Detector:
         return all(build.done for build in needed)
 
     def score_rows(self, rows: Float) -> Scored:
-        """Score rows (n, d) as the next n records, learning nothing: p-values refer to the records before the first."""
+        """Score rows (n, d) as the next n records, learning nothing: p-values refer to the records before the first.
+
+        Asking changes no result: verdicts that come before these rows are learned count as if all had come at once.
+        """
         logit, generation = self._logits(self._checked(rows))
         self._settle()
         return self._judged(logit, generation)
@@ -134,9 +138,14 @@ class Detector:
     def learn_rows(self, rows: Float, scored: Scored) -> None:
         """Learn rows (n, d), n <= lag, as the next n records: remember their scores, admit what looks normal.
 
-        scored: what `score_rows` said of exactly these rows in this state.
+        scored: what `score_rows` said of exactly these rows since the last record; verdicts may have come meanwhile.
         """
-        self._learn(self._checked(rows), scored.logit, scored.generation)
+        rows = self._checked(rows)
+        if self._current is None:  # the warm-up may end among them, and then the others need scores
+            self.process(rows)
+        elif len(rows):
+            self._context.heed()
+            self._learn(rows, scored.logit, scored.generation)
 
     def seed_context(self, rows: Float) -> None:
         """Start warm from trusted rows (n, d), n >= 4: they count as the first n records, confirmed by feedback.
@@ -154,14 +163,15 @@ class Detector:
     def feedback(self, numbers: Int, outlier: NDArray[np.bool_]) -> int:
         """Take verdicts on records, by their numbers (k,) in this partition: is each an outlier?
 
-        An outlier leaves the context and the scores that p-values refer to; a normal record that was rejected enters.
-        The transform's quantiles keep what they have learned. Idempotent, and the order within one call does not
-        matter, but of two verdicts on one record the last counts. Records out of memory are passed over. Returns the
-        number of verdicts that were news.
+        An outlier leaves the scores that p-values refer to at once, and the context when the next record is learned;
+        then a normal record that was rejected enters the context. The transform's quantiles keep what they have
+        learned. All verdicts before the next record take effect together: neither their order nor how they are split
+        over calls matters, but of several verdicts on one record the last counts. Repeating them changes nothing.
+        Records out of memory are passed over. Returns the number of verdicts that said something new.
         """
-        news = self._context.feedback(dict(zip(map(int, numbers), map(bool, outlier), strict=True)))
+        new = self._context.feedback(dict(zip(map(int, numbers), map(bool, outlier), strict=True)))
         self._window = None
-        return news
+        return new
 
     def numbers_of(self, rows: Float, columns: Int | None = None) -> list[Int]:
         """For each of rows (n, d), the numbers of the remembered records equal to it, in these columns or in all."""
@@ -189,10 +199,12 @@ class Detector:
     def flush_warm_up(self) -> None:
         """Let scores begin now, with fewer than min_context rows. Raises SchemaError with fewer than 4 rows."""
         if self._current is None:
-            if self.context_rows < LEAST_CONTEXT:
-                raise SchemaError(
-                    f"{self.context_rows} rows are too few for a context; at least {LEAST_CONTEXT} are needed"
-                )
+            context = self._context.copy()  # when there are too few, nothing is to change
+            context.heed()
+            n = len(context.pool)
+            if n < LEAST_CONTEXT:
+                raise SchemaError(f"{n} rows are too few for a context; at least {LEAST_CONTEXT} are needed")
+            self._context.heed()
             self._begin()
 
     def cross_scored(self) -> Scored:
@@ -213,7 +225,7 @@ class Detector:
     def room(self) -> int:
         """How many of the next records can be scored before any of them is learned; 1 at least."""
         if self._current is None:
-            return max(1, self.config.min_context - self.context_rows)
+            return max(1, self.config.min_context - self._context.most_rows)
         if self._next is None:
             return self.config.lag
         return self._next.blueprint.takes_effect - self.records

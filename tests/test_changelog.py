@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -291,6 +292,30 @@ def test_a_commit_costs_what_has_changed() -> None:
         "detector/memory/scores",
     ]
     assert sum("series" in key and value is not None for key, value in few.items()) <= 3
+
+
+def test_many_verdicts_that_wait_for_a_record_are_kept() -> None:
+    n = 10_000  # as many labels as may wait at once
+    config = replace(CONFIG, feedback_memory=n, adapt_after=0)
+    one, other = (Detector(MODEL, 1, config) for _ in range(2))
+    one.process(np.random.default_rng(0).normal(size=(n, 1)))
+    one.changes()
+    log = one.copy().changes()  # of everything
+    assert one.feedback(np.arange(n), np.arange(n) % 2 == 0) == n
+    entries = one.changes()
+    assert max(len(value or b"") for value in entries.values()) <= PART_BYTES
+    other.recover(cast(dict[str, bytes], {**log, **entries}))
+    rows = np.random.default_rng(1).normal(size=(100, 1))
+    assert_same_results(one.process(rows), other.process(rows))
+    assert len(one.changes()["counters/0"] or b"") < 1000  # the verdicts are heeded
+
+
+def test_a_state_of_when_no_verdict_waited_can_be_read(log: dict[str, bytes]) -> None:
+    counters, found = Document(), Document().recover(log, "detector/counters")
+    old = {name: value for name, value in json.loads(found).items() if name != "pending"}
+    entries = counters.changes("detector/counters", json.dumps(old).encode())
+    one = Partition().recover({**log, **cast(dict[str, bytes], entries)})
+    assert_same_state(one, Partition().recover(log))
 
 
 def test_a_generation_is_written_once() -> None:

@@ -269,6 +269,20 @@ def test_seeded_detector_scores_the_first_record() -> None:
         one.seed_context(stream(30))
 
 
+def test_the_first_context_knows_the_verdicts_before_it() -> None:
+    one = detector()
+    one.process(stream(7))
+    one.feedback(np.arange(4), np.ones(4, dtype=bool))
+    before = one.snapshot()
+    with pytest.raises(SchemaError, match="3 rows are too few"):
+        one.flush_warm_up()
+    after = one.snapshot()
+    assert all(after[name].tobytes() == array.tobytes() for name, array in before.items())
+    one.feedback(np.arange(1), np.zeros(1, dtype=bool))
+    one.flush_warm_up()
+    assert len(one.cross_scored()) == one.context_rows == 4
+
+
 def test_short_input_can_end_its_warm_up() -> None:
     one = detector()
     one.process(stream(7))
@@ -288,6 +302,7 @@ def test_feedback_removes_and_admits_and_recalibrates() -> None:
     assert not held & set(range(710, 790))
     taken = sorted(held & set(range(1000, 1200)))[:50]
     assert one.feedback(np.array([*range(700, 800), *taken]), np.array([False] * 100 + [True] * 50)) == 150
+    one.process(rng.normal(size=(1, 3)))
     held = set(one.snapshot()["pool.numbers"].tolist())
     assert set(range(700, 800)) <= held
     assert not held & set(taken)
@@ -341,8 +356,10 @@ def test_a_context_survives_that_all_of_it_is_called_outliers() -> None:
     one = detector()
     one.process(stream(100))
     one.feedback(np.arange(100), np.ones(100, dtype=bool))
+    rows = stream(190, 1)
+    assert np.isfinite(one.process(rows[:1]).logit).all()  # by the context of before
     assert one.context_rows == 0
-    assert np.isfinite(one.process(stream(190, 1)[:100]).logit).all()  # by the context of before
+    assert np.isfinite(one.process(rows[1:100]).logit).all()
     one.feedback(np.arange(100, 200), np.zeros(100, dtype=bool))
     one.process(stream(190, 2))
     assert (one.context_numbers >= 100).all()
@@ -354,8 +371,9 @@ def test_verdicts_during_the_warm_up_prolong_it_and_can_be_revoked() -> None:
     one.process(rows[:19])
     one.feedback(np.arange(19), np.ones(19, dtype=bool))
     one.feedback(np.arange(3), np.zeros(3, dtype=bool))
-    assert one.context_rows == 3
-    status = one.process(rows[19:]).status
+    status = one.process(rows[19:20]).status
+    assert one.context_rows == 4  # the three and the new one
+    status += one.process(rows[20:]).status
     assert [s is Status.WARMING_UP for s in status] == [True] * 17 + [False] * 24
     assert {0, 1, 2} <= set(one.snapshot()["pool.numbers"].tolist())
 
@@ -385,14 +403,13 @@ def test_a_new_feature_may_come_when_outliers_are_known() -> None:
 
 def test_a_verdict_can_be_revoked() -> None:
     rows = stream(150)
-    one, other = detector(), detector()
-    for each in (one, other):
-        each.process(rows)
+    one = detector()
+    one.process(rows[:148])
     number = one.snapshot()["pool.numbers"][-1:]
-    one.feedback(number, np.array([True]))
-    assert number not in one.snapshot()["pool.numbers"]
-    one.feedback(number, np.array([False]))
-    assert number in one.snapshot()["pool.numbers"]
+    for outlier, row in ((True, 148), (False, 149)):
+        one.feedback(number, np.array([outlier]))
+        one.process(rows[row : row + 1])  # takes effect now
+        assert (number in one.snapshot()["pool.numbers"]) != outlier
 
 
 def test_a_verdict_on_a_record_in_quarantine_is_heeded() -> None:

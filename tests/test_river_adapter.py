@@ -289,6 +289,7 @@ def test_feedback_finds_a_record_whatever_was_before_it() -> None:
     assert inner is not None
     held = inner.snapshot()["pool.numbers"]
     detector.feedback_many([seen[i] for i in held[:5]], [True] * 5)
+    detector.learn_many(records(1, 9))
     assert not np.isin(held[:5], inner.snapshot()["pool.numbers"]).any()
     assert np.isin(held[5:], inner.snapshot()["pool.numbers"]).all()
 
