@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from fomo_stream import __version__
-from fomo_stream.errors import ConfigError, FomoError
+from fomo_stream.errors import ConfigError, FomoError, ShutdownError
 from fomo_stream.logs import configure_logging, kv
 from fomo_stream.settings import DemoSettings, RedriveSettings, ScoreSettings, ServiceSettings
 from fomo_stream.settings_sources import AnySettings, BaseFlags, did_you_mean, load, option
+from fomo_stream.threads import limit_threads
 
 log = logging.getLogger(__name__)
 
 KAFKA_FLAG = "--kafka."
+SHUTDOWN_S = 24.0
 GROUP_ORDER = ("Demo", "Topics", "Delivery", "Broker", "Input", "Records", "Detector", "Throughput", "General")
 
 RUN_INTRO = """Score every record of a Kafka topic for outlyingness, with no labels, no training and no
@@ -144,12 +148,14 @@ def run(argv: Sequence[str]) -> int:
     """Score a topic until SIGTERM or Ctrl-C."""
     settings = parse(ServiceSettings, argv, RUN_INTRO)
     configure_logging(settings.log_level)
+    limit_threads(settings.threads)
     from fomo_stream.service import Service  # torch and confluent_kafka
 
     service = Service(settings)
 
     def stop(number: int, _frame: object) -> None:
         log.info(kv("stopping", signal=signal.Signals(number).name))
+        end_within(SHUTDOWN_S)
         service.stop()
         signal.signal(number, signal.SIG_DFL)  # a second one ends it at once
 
@@ -159,10 +165,25 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
+def end_within(seconds: float) -> None:
+    """End this process at the latest after so long, whatever it waits for: some calls of the client know no limit."""
+
+    def cut_short() -> None:
+        effect = "what was not committed is read again by the next owner"
+        log.error(kv("shutdown_cut_short", after_s=seconds, reason="the broker does not answer", effect=effect))
+        os._exit(ShutdownError.exit_code)
+
+    timer = threading.Timer(seconds, cut_short)
+    timer.daemon = True
+    timer.start()
+    signal.setitimer(signal.ITIMER_REAL, seconds + 0.5)  # ends even an interpreter that is past running threads
+
+
 def demo(argv: Sequence[str]) -> int:
     """Run the demonstration."""
     settings = parse(DemoSettings, argv, DEMO_INTRO, "demo")
     configure_logging(settings.log_level)
+    limit_threads(settings.threads)
     from fomo_stream.demo import run_demo
 
     return run_demo(settings)
@@ -172,6 +193,7 @@ def score(argv: Sequence[str]) -> int:
     """Score a file or standard input."""
     settings = parse(ScoreSettings, argv, SCORE_INTRO, "score")
     configure_logging(settings.log_level)
+    limit_threads(settings.threads)
     from fomo_stream.score_file import run_score
 
     return run_score(settings)

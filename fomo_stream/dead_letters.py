@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError
 
 from fomo_stream.broker import Headers, Record
 from fomo_stream.delivery import Delivery, Output, PartitionOf
-from fomo_stream.errors import BrokerError
+from fomo_stream.errors import TopicError
 from fomo_stream.logs import Throttle, kv
 
 log = logging.getLogger(__name__)
@@ -19,6 +19,12 @@ CUTS = (None, 512 << 10, 0)
 TRUNCATED_FROM = "fomo-truncated-from"  # header of one that was cut: bytes that its value had
 SOURCE_TOPIC, SOURCE_PARTITION, SOURCE_TIMESTAMP = "fomo-source-topic", "fomo-source-partition", "fomo-source-timestamp"
 REASON = "fomo-reason"
+UNKNOWN = "unknown"  # the reason of a letter that names none
+# Every reason that the service writes; `redrive --reason` takes these.
+REASONS = (
+    "tombstone", "too_large", "not_utf8", "not_json", "not_an_object", "no_features", "too_many_features",
+    "not_encodable", "output_refused", "bad_feedback", UNKNOWN,
+)  # fmt: skip
 ADDED = (REASON, "fomo-error", "fomo-exception", SOURCE_TOPIC, SOURCE_PARTITION, "fomo-source-offset", SOURCE_TIMESTAMP)
 
 
@@ -38,7 +44,7 @@ class DeadLetters:
             log.warning(kv("dead_letter", record=record.where(), reason=reason, error=message, more_since=left_out))
         refusals, why = self._delivery.refused(self._topic, record)
         if refusals >= len(CUTS):
-            raise BrokerError(
+            raise TopicError(
                 f"topic {self._topic} refuses the dead letter of {record.where()}, even without its value "
                 f"({why.str() if why else 'unknown'}); check that topic's configuration"
             )

@@ -55,6 +55,12 @@ class LostOffsetError(BrokerError):
     exit_code = 11
 
 
+class ShutdownError(FomoError):
+    """The service could not end in time, because a broker did not answer."""
+
+    exit_code = 12
+
+
 class CheckpointError(FomoError):
     """A checkpoint is missing, truncated, tampered with, or of another format version."""
 

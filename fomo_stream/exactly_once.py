@@ -10,13 +10,36 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from fomo_stream.delivery import SLICE_S, Call, Commit, Delivery, Outcome
-from fomo_stream.errors import BrokerError
+from fomo_stream.errors import BrokerError, ConfigError, FencedError, FomoError, NotPermittedError
 from fomo_stream.logs import kv
 
 log = logging.getLogger(__name__)
 
 ASLEEP_S = 5.0  # a call that took longer, against its own limit, was stopped together with the process
 HUNG_S = 4.0  # of waiting for a call that does not end
+
+# Nobody answers, or not yet: the same call may succeed later.
+NO_ANSWER = (
+    KafkaError._TIMED_OUT,
+    KafkaError._TRANSPORT,
+    KafkaError._RESOLVE,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._WAIT_COORD,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.NETWORK_EXCEPTION,
+    KafkaError.BROKER_NOT_AVAILABLE,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.CONCURRENT_TRANSACTIONS,
+)
+NOT_PERMITTED = (
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+)
 
 
 class ExactlyOnce(Delivery):
@@ -29,15 +52,16 @@ class ExactlyOnce(Delivery):
         super().__init__(make_producer, limits, most)
 
     def start(self, seconds: float) -> None:
-        """Fence off an earlier instance of the same name, and undo what it had not committed. Raises BrokerError."""
+        """Fence off an earlier instance of the same name, and undo what it had not committed.
+
+        Raises BrokerError when there is no answer for `seconds`, or the broker refuses; NotPermittedError where this
+        user lacks the permission; ConfigError when the settings let a transaction last longer than the broker does.
+        """
         try:
             self._producer.init_transactions(seconds)
         except KafkaException as error:
-            raise BrokerError(
-                f"the broker does not take transactions ({error.args[0].str()}): if it has none, add --delivery "
-                "at-least-once; else check that this user may write to the group's transactional ids, and that "
-                "transaction.state.log.replication.factor is not more than there are brokers"
-            ) from None
+            ids, resource = "the transactional ids GROUP-TOPIC-*", "GROUP-TOPIC- --resource-pattern-type prefixed"
+            raise no_transactions(error.args[0], ids, resource) from None
         self._is_fresh = False
 
     def begin(self) -> None:
@@ -121,7 +145,7 @@ class ExactlyOnce(Delivery):
         new producer goes on.
         """
         if not self._outage:
-            raise BrokerError(
+            raise FencedError(
                 "fenced: the broker takes no more transactions from this instance, as it was silent for longer than "
                 "transaction.timeout.ms or another one has the same --instance-id; nothing is lost: start it again "
                 f"({error.str()})"
@@ -139,3 +163,31 @@ class ExactlyOnce(Delivery):
             except KafkaException as error:
                 log.debug(kv("abort_failed", reason=error.args[0].str()))
         self._producer.purge()
+
+
+def no_transactions(error: KafkaError, ids: str, resource: str) -> FomoError:
+    """What to tell people of an `error` of the first call for transactions.
+
+    ids: the transactional ids that need a permission, in words; resource: the same as kafka-acls.sh takes them.
+    """
+    reason = error.str()
+    if error.retriable() or error.code() in NO_ANSWER:
+        return BrokerError(
+            f"the broker does not answer when asked for transactions ({reason}); nothing is lost: check that all "
+            "brokers run, and start again; if it never answers, check that transaction.state.log.replication.factor is "
+            "not more than there are brokers"
+        )
+    if error.code() in NOT_PERMITTED:
+        is_cluster = error.code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED
+        what = "IdempotentWrite on the cluster" if is_cluster else f"Write on {ids}"
+        where = "IdempotentWrite --cluster" if is_cluster else f"Write --transactional-id {resource}"
+        return NotPermittedError(
+            f"not permitted: {what} ({reason}); permit it with kafka-acls.sh --add --allow-principal User:NAME "
+            f"--operation {where}"
+        )
+    if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
+        return ConfigError(
+            f"the broker does not let a transaction last for so long ({reason}): lower --kafka.session.timeout.ms, or "
+            "--kafka.transaction.timeout.ms where that is given, or raise transaction.max.timeout.ms at the broker"
+        )
+    return BrokerError(f"the broker takes no transactions ({reason}): if it has none, add --delivery at-least-once")

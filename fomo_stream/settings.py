@@ -4,7 +4,7 @@ A flag wins over the environment, which wins over the configuration file, which 
 names are the same everywhere: flag `--batch-size`, variable `FOMO_BATCH_SIZE`, line `batch-size = 64` in the
 TOML file given by `--config` or `FOMO_CONFIG`. Settings of the Kafka clients pass through under `kafka`:
 `--kafka.security.protocol=SSL`, `FOMO_KAFKA_SECURITY_PROTOCOL=SSL`, or a `[kafka]` table. Their values may be
-secrets and are never shown.
+secrets and are never shown. A name that no setting has is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from uuid import uuid4
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import NoDecode
 
-from fomo_stream.settings_sources import BaseFlags, flag, flatten
+from fomo_stream.settings_sources import BaseFlags, did_you_mean, flag, flatten
 
 if TYPE_CHECKING:
     from fomo_stream.detector import DetectorConfig
@@ -85,6 +85,9 @@ class DetectorFlags(BaseFlags):
         le=1_000_000,
     )
     seed: int = flag("Detector", 0, "seed of everything random", ge=0)
+    threads: int = flag(
+        "Throughput", 1, "threads for each computation, at most one per processor", metavar="N", ge=1, le=1024
+    )
 
     @model_validator(mode="after")
     def _context_is_reachable(self) -> Self:
@@ -341,7 +344,7 @@ class RedriveSettings(BrokerFlags):
     group: str = flag(
         "Broker",
         "",
-        "consumer group that remembers what was sent; another one begins anew (default: <dead-letters>-redrive)",
+        "consumer group that remembers what was sent; another one sends all again (default: <dead-letters>-redrive)",
         metavar="GROUP",
     )
     reason: Names = flag(
@@ -352,6 +355,25 @@ class RedriveSettings(BrokerFlags):
         "Delivery", "exactly-once", "each sent once, by transactions; or at least once, for brokers without them"
     )
     log_level: Literal["debug", "info", "warning", "error"] = flag("General", "warning", "least severe line to log")
+
+    @field_validator("reason", mode="before")
+    @classmethod
+    def _reasons_are_named(cls, value: Any) -> Any:
+        if isinstance(value, str) and not _split(value):
+            raise ValueError("names at least one reason, or leave it out to send all")
+        return value
+
+    @field_validator("reason")
+    @classmethod
+    def _reasons_are_known(cls, reasons: tuple[str, ...]) -> tuple[str, ...]:
+        if reasons:
+            from fomo_stream.dead_letters import REASONS  # confluent_kafka: not needed to print --help
+
+            for reason in reasons:
+                if reason not in REASONS:
+                    hint = did_you_mean(reason, REASONS)
+                    raise ValueError(f"there is no reason {reason}{hint}; reasons are {', '.join(REASONS)}")
+        return reasons
 
     @model_validator(mode="after")
     def _topics_are_two(self) -> Self:

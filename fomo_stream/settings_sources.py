@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -25,6 +26,11 @@ from fomo_stream.errors import ConfigError
 
 ENV_PREFIX = "FOMO_"
 KAFKA_ENV_PREFIX = "FOMO_KAFKA_"
+
+# Variables that Kubernetes gives to every pod about a Service, here one whose name begins with `fomo`.
+OF_A_SERVICE = re.compile(
+    r"FOMO_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
+)
 
 
 def flag(group: str, default: Any, text: str, *, metavar: str = "", **constraints: Any) -> Any:
@@ -52,8 +58,8 @@ class BaseFlags(BaseSettings):
         """Order of precedence, highest first: flags, environment, file."""
         sources = [init_settings, env_settings]
         if "kafka" in cls.model_fields:
-            sources.append(InitSettingsSource(settings_cls, _kafka_environment(os.environ)))
-        path = init_settings().get("config") or os.environ.get(f"{ENV_PREFIX}CONFIG")
+            sources.append(InitSettingsSource(settings_cls, _kafka_environment(_variables())))
+        path = init_settings().get("config") or _variables().get(f"{ENV_PREFIX}CONFIG")
         if path:
             sources.append(InitSettingsSource(settings_cls, _read_file(Path(path), cls.model_fields)))
         return tuple(sources)
@@ -64,6 +70,7 @@ AnySettings = TypeVar("AnySettings", bound=BaseFlags)
 
 def load(cls: type[AnySettings], flags: Mapping[str, Any]) -> AnySettings:
     """Settings from `flags`, environment and configuration file; a `ConfigError` says what is wrong."""
+    _check_environment()
     try:
         return cls(**flags)
     except ValidationError as error:
@@ -80,10 +87,41 @@ def option(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean X?` when something known resembles `word`, else nothing."""
+def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
+    """`; did you mean X?` when something known resembles `word`, else nothing. prefix: what both were named without."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]}?" if close else ""
+    return f"; did you mean {prefix}{close[0]}?" if close else ""
+
+
+def _variables() -> dict[str, str]:
+    """The variables that may be settings, by their names in capital letters: upper and lower case are the same."""
+    variables = {name.upper(): value for name, value in os.environ.items() if not _is_of_a_service(name, value)}
+    return {name: value for name, value in variables.items() if name.startswith(ENV_PREFIX)}
+
+
+def _is_of_a_service(name: str, value: str) -> bool:
+    return bool(OF_A_SERVICE.fullmatch(name)) or (name.endswith("_PORT") and "://" in value)
+
+
+def _check_environment() -> None:
+    """Raise ConfigError, without their values, when variables look like settings and are none of any command."""
+    known = {field.upper() for cls in _subclasses(BaseFlags) for field in cls.model_fields}
+    problems = []
+    for name in _variables():
+        word = name.removeprefix(ENV_PREFIX)
+        if word in known or name.startswith(KAFKA_ENV_PREFIX):
+            continue
+        first, _, rest = word.partition("_")
+        of_client = {f"KAFKA_{rest}"} if difflib.get_close_matches(first, ["KAFKA"]) else set()
+        problems.append(f"there is no setting {name}{did_you_mean(word, known | of_client, ENV_PREFIX)}")
+    if problems:
+        raise ConfigError("; ".join(problems) + "; see --help for all, and correct the environment")
+
+
+def _subclasses(cls: type[BaseFlags]) -> Iterator[type[BaseFlags]]:
+    for one in cls.__subclasses__():
+        yield one
+        yield from _subclasses(one)
 
 
 def _explain(cls: type[BaseFlags], error: Any, flags: Mapping[str, Any]) -> str:
@@ -99,7 +137,8 @@ def _explain(cls: type[BaseFlags], error: Any, flags: Mapping[str, Any]) -> str:
     where = option(name)
     if name not in flags:
         variable = f"{ENV_PREFIX}{name.upper()}"
-        where = variable if variable in os.environ else f"{name.replace('_', '-')} in the configuration file"
+        is_variable = variable in map(str.upper, os.environ)
+        where = variable if is_variable else f"{name.replace('_', '-')} in the configuration file"
     shown = "" if name == "kafka" or isinstance(error["input"], dict) else f" {error['input']}"
     return f"{where}{shown}: {message[0].lower()}{message[1:]}"
 

@@ -14,7 +14,7 @@ from brokers import Broker, open_broker
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings in the environment of whoever runs the tests must not change their outcome."""
     for name in list(os.environ):
-        if name.startswith("FOMO_") and name != "FOMO_TEST_BOOTSTRAP":
+        if name.upper().startswith("FOMO_"):
             monkeypatch.delenv(name)
 
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import logging
+import re
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
 from fomo_stream.broker import make_admin
 from fomo_stream.cli import COMMANDS, main, parse
-from fomo_stream.errors import ConfigError
+from fomo_stream.errors import ConfigError, FomoError
 from fomo_stream.logs import ClientLog, kv
 from fomo_stream.settings import ScoreSettings, ServiceSettings
+
+GUIDE = Path(__file__).parents[1] / "deploy" / "README.md"
 
 
 def test_run_may_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,6 +75,9 @@ def test_score_takes_a_file_or_standard_input() -> None:
         (["score", "a.csv", "b.csv"], "b.csv"),
         (["--topic", "t", "--kafka.linger.ms"], "--kafka.linger.ms needs a value"),
         ([], "--topic is needed"),
+        (["redrive", "--dead-letters", "d", "--reason", "not_jsn"], "no reason not_jsn; did you mean not_json?"),
+        (["redrive", "--dead-letters", "d", "--reason", "not_json,zzz"], "no reason zzz; reasons are tombstone,"),
+        (["redrive", "--dead-letters", "d", "--reason", ""], "names at least one reason"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,6 +86,28 @@ def test_a_mistake_is_one_line_and_exit_code_2(argv: list[str], words: str, caps
     assert words in error
     assert error.startswith("fomo-stream: ")
     assert error.count("\n") == 1
+
+
+def test_a_misspelt_variable_is_one_line_and_exit_code_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FOMO_ALERT_RAET", "0.1")
+    assert main(["score", "no-such-file.csv"]) == 2
+    error = capsys.readouterr().err
+    assert "FOMO_ALERT_RAET; did you mean FOMO_ALERT_RATE?" in error
+    assert error.count("\n") == 1
+
+
+def errors(kind: type[FomoError] = FomoError) -> Iterator[type[FomoError]]:
+    yield kind
+    for one in kind.__subclasses__():
+        yield from errors(one)
+
+
+def test_the_guide_lists_every_exit_code() -> None:
+    section = GUIDE.read_text().split("## Exit codes")[1].split("\n## ")[0]
+    listed = [int(code) for code in re.findall(r"^\| (\d+) \|", section, re.MULTILINE)]
+    assert sorted(listed) == sorted({0, 130, 141, *(kind.exit_code for kind in errors())})
 
 
 @pytest.mark.parametrize("command", ["run", "demo", "score"])
@@ -93,6 +123,7 @@ def test_help_and_mistakes_do_not_wait_for_torch_or_kafka() -> None:
     code = (
         "import sys; from fomo_stream.cli import main\n"
         "assert main(['--topik', 't']) == 2\n"
+        "assert main(['--topic', 't', '--threads', '0']) == 2\n"
         "assert not {'torch', 'confluent_kafka', 'sklearn', 'river'} & set(sys.modules)"
     )
     began = time.perf_counter()
@@ -123,3 +154,22 @@ def test_a_client_setting_that_only_code_can_give_is_refused() -> None:
 def test_parse_reports_unknown_flags_of_clients_as_unknown() -> None:
     with pytest.raises(ConfigError, match="there is no flag --kafka"):
         parse(ScoreSettings, ["--kafka.linger.ms=3"])
+
+
+@pytest.mark.parametrize(
+    ("waits", "code"),
+    [
+        ("time.sleep(60)", 12),
+        # A call that keeps the interpreter to itself, or one when that is past running threads.
+        ("import ctypes; ctypes.PyDLL(None).sleep(60)", -signal.SIGALRM),
+    ],
+)
+def test_an_end_that_takes_too_long_is_cut_short(waits: str, code: int) -> None:
+    program = (
+        "import time; from fomo_stream import cli; from fomo_stream.logs import configure_logging\n"
+        f"configure_logging('info'); cli.end_within(0.5); {waits}"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20)
+    assert ended.returncode == code
+    assert ("shutdown_cut_short after_s=0.5" in ended.stderr) == (code == 12)
+    assert "Traceback" not in ended.stderr

@@ -22,7 +22,7 @@ from fomo_stream import exactly_once
 from fomo_stream.at_least_once import AtLeastOnce
 from fomo_stream.broker import Record
 from fomo_stream.delivery import MOST_BYTES, Outcome, Output
-from fomo_stream.errors import BrokerError
+from fomo_stream.errors import BrokerError, ConfigError, FencedError, FomoError, NotPermittedError
 from fomo_stream.exactly_once import ExactlyOnce
 
 LONG_S = 10.0  # no call takes so long
@@ -413,7 +413,7 @@ def test_a_fenced_instance_ends_and_says_what_to_do() -> None:
     setup.send(b"1")
     other = ExactlyOnce(partial(setup.broker.producer, "instance"), {})
     other.start(1.0)
-    with pytest.raises(BrokerError, match=r"fenced: .* --instance-id; nothing is lost: start it again"):
+    with pytest.raises(FencedError, match=r"fenced: .* --instance-id; nothing is lost: start it again"):
         setup.commit()
     assert (setup.out(), setup.broker.offsets) == ([], {})
     other.send(output(b"2"))
@@ -439,7 +439,7 @@ def test_after_an_outage_that_ended_its_transactions_an_instance_goes_on(at: str
     assert (setup.out(), setup.broker.offsets) == ([b"2"], {("t", 0): 2})
     setup.send(b"3")
     setup.broker.expire("instance")  # and there was no outage since
-    with pytest.raises(BrokerError, match="fenced"):
+    with pytest.raises(FencedError, match="fenced"):
         setup.commit(3)
 
 
@@ -452,12 +452,64 @@ def test_a_member_that_has_lost_its_partitions_commits_nothing() -> None:
     assert (setup.out(), setup.broker.offsets) == ([], {})
 
 
-def test_a_broker_without_transactions_is_named_at_the_start() -> None:
+def refusal_of_start(error: KafkaError) -> FomoError:
     broker = MemoryBroker()
-    broker.answers["init_transactions"] = [retriable()]
+    broker.answers["init_transactions"] = [error]
     delivery = ExactlyOnce(partial(broker.producer, "instance"), {})
-    with pytest.raises(BrokerError, match="--delivery at-least-once"):
+    with pytest.raises(FomoError) as caught:
         delivery.start(1.0)
+    return caught.value
+
+
+@pytest.mark.parametrize("code", [KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION])
+def test_a_broker_without_transactions_is_named_at_the_start(code: int) -> None:
+    refusal = refusal_of_start(KafkaError(code, "needs 0.11", fatal=True))
+    assert isinstance(refusal, BrokerError)
+    assert "takes no transactions (needs 0.11): if it has none, add --delivery at-least-once" in str(refusal)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        retriable(),
+        retriable(KafkaError._STATE),  # whatever it is, the client says that it may pass
+        KafkaError(KafkaError._TRANSPORT),
+        KafkaError(KafkaError._ALL_BROKERS_DOWN),
+        KafkaError(KafkaError.COORDINATOR_NOT_AVAILABLE),
+        KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS),
+        KafkaError(KafkaError.NOT_COORDINATOR),
+        KafkaError(KafkaError.REQUEST_TIMED_OUT),
+    ],
+    ids=KafkaError.name,
+)
+def test_a_start_without_an_answer_says_that_nothing_is_lost(error: KafkaError) -> None:
+    refusal = refusal_of_start(error)
+    assert type(refusal) is BrokerError
+    assert "the broker does not answer" in str(refusal)
+    assert "nothing is lost" in str(refusal)
+    assert "start again" in str(refusal)
+    assert "at-least-once" not in str(refusal)
+
+
+@pytest.mark.parametrize(
+    ("code", "permission"),
+    [
+        (KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "Write on the transactional ids"),
+        (KafkaError.CLUSTER_AUTHORIZATION_FAILED, "IdempotentWrite on the cluster"),
+    ],
+)
+def test_a_start_without_permission_names_it(code: int, permission: str) -> None:
+    refusal = refusal_of_start(KafkaError(code, fatal=True))
+    assert isinstance(refusal, NotPermittedError)
+    assert f"not permitted: {permission}" in str(refusal)
+    assert "at-least-once" not in str(refusal)
+
+
+def test_a_transaction_timeout_that_the_broker_does_not_take_is_named() -> None:
+    refusal = refusal_of_start(KafkaError(KafkaError.INVALID_TRANSACTION_TIMEOUT, fatal=True))
+    assert isinstance(refusal, ConfigError)
+    assert "lower --kafka.session.timeout.ms" in str(refusal)
+    assert "at-least-once" not in str(refusal)
 
 
 def test_closing_undoes_what_is_not_committed() -> None:

@@ -1,9 +1,9 @@
 """Whatever bytes arrive: a record or a RecordError, in bounded memory.
 
 Besides bytes without sense, most of which end at their first character, the inputs are JSON that is hostile in its
-values, and valid records and labels with damages. FOMO_FUZZ_INPUTS asks for more of them, FOMO_FUZZ_SEED for others:
+values, and valid records and labels with damages. FUZZ_INPUTS asks for more of them, FUZZ_SEED for others:
 
-    FOMO_FUZZ_INPUTS=10000000 FOMO_FUZZ_SEED=7 pytest tests/test_fuzz.py
+    FUZZ_INPUTS=10000000 FUZZ_SEED=7 pytest tests/test_fuzz.py
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from fomo_stream.feedback import parse_label
 from fomo_stream.records import decode, encode
 from fomo_stream.schema import RowReader, Schema, infer_schema
 
-INPUTS = int(os.environ.get("FOMO_FUZZ_INPUTS", "100000"))
-SEED = int(os.environ.get("FOMO_FUZZ_SEED", "0"))
+INPUTS = int(os.environ.get("FUZZ_INPUTS", "100000"))
+SEED = int(os.environ.get("FUZZ_SEED", "0"))
 T = TypeVar("T")
 BLOCK = 50  # inputs whose records become rows together
 

@@ -9,8 +9,8 @@ import pytest
 
 from fomo_stream.detector import DetectorConfig
 from fomo_stream.errors import ConfigError
-from fomo_stream.settings import DemoSettings, ScoreSettings, ServiceSettings
-from fomo_stream.settings_sources import load
+from fomo_stream.settings import DemoSettings, RedriveSettings, ScoreSettings, ServiceSettings
+from fomo_stream.settings_sources import BaseFlags, load
 
 
 def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(
@@ -159,3 +159,93 @@ def test_a_transaction_may_not_be_open_for_longer_than_the_broker_lets_it() -> N
         load(ServiceSettings, {**quick, "commit_interval_ms": 2001})
     with pytest.raises(ConfigError, match="at most 15000"):
         load(ServiceSettings, {"topic": "t", "commit_interval_ms": 15_001})
+
+
+# --- names of environment variables
+
+COMMANDS: list[tuple[type[BaseFlags], dict[str, Any]]] = [
+    (ServiceSettings, {"topic": "t"}),
+    (DemoSettings, {}),
+    (ScoreSettings, {}),
+    (RedriveSettings, {"dead_letters": "t"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("FOMO_ALERT_RAET", r"there is no setting FOMO_ALERT_RAET; did you mean FOMO_ALERT_RATE\?"),
+        ("fomo_alert_raet", r"there is no setting FOMO_ALERT_RAET; did you mean FOMO_ALERT_RATE\?"),
+        ("FOMO_HELTH_PORT", r"did you mean FOMO_HEALTH_PORT\?"),
+        ("FOMO_BATCHSIZE", r"did you mean FOMO_BATCH_SIZE\?"),
+        ("FOMO_KAKFA_SASL_PASSWORD", r"did you mean FOMO_KAFKA_SASL_PASSWORD\?"),
+        ("FOMO_ZZZZZZ", "there is no setting FOMO_ZZZZZZ; see --help"),
+        ("FOMO_", "there is no setting FOMO_; see --help"),
+    ],
+)
+def test_a_misspelt_variable_is_refused_without_its_value(
+    name: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "8081")
+    for settings, flags in COMMANDS:
+        with pytest.raises(ConfigError, match=words) as error:
+            load(settings, flags)
+        assert "8081" not in str(error.value)
+        assert "\n" not in str(error.value)
+
+
+def test_all_misspelt_variables_are_in_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FOMO_TOPIK", "FOMO_GRUOP"):
+        monkeypatch.setenv(name, "x")
+    with pytest.raises(ConfigError, match=r"FOMO_TOPIK; did you mean FOMO_TOPIC\?") as error:
+        load(ServiceSettings, {})
+    assert "FOMO_GRUOP; did you mean FOMO_GROUP?" in str(error.value)
+
+
+def test_variables_of_other_commands_and_of_clients_are_no_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for settings, _ in COMMANDS:
+        for name in set(settings.model_fields) - {"config"}:
+            monkeypatch.setenv(f"FOMO_{name.upper()}", "")  # known, and as if it was not there
+    monkeypatch.setenv("FOMO_KAFKA_SASL_PASSWORD", "secret")
+    monkeypatch.setenv("fomo_config", "")
+    for settings, flags in COMMANDS:
+        load(settings, flags)
+    monkeypatch.setenv("FOMO_TOPIC", "sensors")
+    assert load(ScoreSettings, {}).file == "-"
+
+
+def test_variables_are_the_same_in_small_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "fomo.toml"
+    file.write_text('topic = "t"\n')
+    monkeypatch.setenv("fomo_config", str(file))
+    monkeypatch.setenv("fomo_kafka_sasl_password", "secret")
+    monkeypatch.setenv("fomo_batch_size", "7")
+    settings = load(ServiceSettings, {})
+    assert (settings.topic, settings.batch_size, settings.kafka) == ("t", 7, {"sasl.password": "secret"})
+    monkeypatch.setenv("fomo_batch_size", "few")
+    with pytest.raises(ConfigError, match=r"^FOMO_BATCH_SIZE few: "):
+        load(ServiceSettings, {})
+
+
+@pytest.mark.parametrize("service", ["FOMO", "FOMO_STREAM", "FOMO_KAFKA"])
+def test_what_kubernetes_says_of_services_is_passed_over(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = f"{service}_PORT_8080_TCP"
+    variables = {
+        f"{service}_SERVICE_HOST": "10.0.0.1",
+        f"{service}_SERVICE_PORT": "8080",
+        f"{service}_SERVICE_PORT_HTTP": "8080",
+        f"{service}_PORT": "tcp://10.0.0.1:8080",
+        port: "tcp://10.0.0.1:8080",
+        f"{port}_PROTO": "tcp",
+        f"{port}_PORT": "8080",
+        f"{port}_ADDR": "10.0.0.1",
+        f"{service}_PORT_53_UDP_ADDR": "10.0.0.1",
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    for settings, flags in COMMANDS:
+        load(settings, flags)
+    assert load(ServiceSettings, {"topic": "t"}).kafka == {}
+    monkeypatch.setenv("FOMO_STREAM_PORT", "8080")
+    with pytest.raises(ConfigError, match="there is no setting FOMO_STREAM_PORT"):
+        load(ServiceSettings, {"topic": "t"})

@@ -1,0 +1,87 @@
+"""How many threads a computation may use: as many as asked for, but no more than this process has processors."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+
+from fomo_stream.logs import kv
+
+log = logging.getLogger(__name__)
+
+ROOT = Path("/")
+POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def limit_threads(wanted: int) -> int:
+    """Let each computation of this process use up to `wanted` threads, at most one per processor; returns how many.
+
+    It is for whole programs, before they compute anything: a library leaves this to the program that uses it.
+    """
+    threads = min(wanted, usable_processors())
+    if threads < wanted:
+        reason = "this process may use no more processors at once"
+        log.warning(kv("threads_limited", wanted=wanted, threads=threads, reason=reason))
+    # What is loaded from now on makes no more threads than this says; what is there already is told below.
+    os.environ.update(dict.fromkeys(POOLS, str(threads)))
+    # A thread that has nothing to do sleeps: on a machine with other work, one that spins can make all 20 times slower.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    torch.set_num_threads(threads)
+    with suppress(RuntimeError):  # it can be set once, and not after it was used
+        torch.set_num_interop_threads(1)
+    threadpool_limits(limits=threads)
+    return threads
+
+
+def usable_processors() -> int:
+    """How many processors this process can keep busy: those that it may run on, or fewer if its cgroup has a quota."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.ceil(min(allowed, cpu_quota(ROOT))))
+
+
+def cpu_quota(root: Path) -> float:
+    """Seconds of processor time per second that the cgroups of this process leave to it; infinite without a limit.
+
+    root: the folder that holds `proc` and `sys`. Limits of both versions of cgroups count, those of the groups above
+    too. What cannot be read limits nothing.
+    """
+    return min(_quotas(root), default=math.inf)
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    mounted = root / "sys" / "fs" / "cgroup"
+    for line in _text(root / "proc" / "self" / "cgroup").splitlines():
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        # In a container the path may be the one outside of it, where nothing is here: then the top is its own group.
+        inside = PurePosixPath(path.lstrip("/"))
+        for top in (mounted / controllers, mounted / "cpu") if controllers else (mounted, mounted / "unified"):
+            for group in (inside, *inside.parents):
+                yield _quota_of(top / group, is_first_version=bool(controllers))
+
+
+def _quota_of(group: Path, is_first_version: bool) -> float:
+    if is_first_version:
+        quota, period = _text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us")
+    else:
+        quota, _, period = _text(group / "cpu.max").partition(" ")
+    try:
+        share = int(quota) / int(period)
+    except (ValueError, ZeroDivisionError):  # no such file, or `max`
+        return math.inf
+    return share if share > 0 else math.inf  # -1: no limit
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace")
+    except OSError:
+        return ""
