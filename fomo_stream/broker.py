@@ -21,6 +21,7 @@ from fomo_stream.logs import ClientLog
 from fomo_stream.settings import COOPERATIVE, SESSION_TIMEOUT_MS, BrokerFlags, ServiceSettings
 
 LARGEST_MESSAGE_BYTES = 64 << 20
+REFRESH_MS = 10_000  # a client learns of new partitions within this time
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -66,15 +67,18 @@ def to_record(message: Message) -> Record:
 
 def client_config(settings: BrokerFlags) -> dict[str, Any]:
     """What every client needs to reach the broker."""
-    return {"bootstrap.servers": settings.bootstrap, "client.id": "fomo-stream", **settings.kafka}
+    return {
+        "bootstrap.servers": settings.bootstrap,
+        "client.id": "fomo-stream",
+        "topic.metadata.refresh.interval.ms": REFRESH_MS,
+        **settings.kafka,
+    }
 
 
 def make_consumer(settings: ServiceSettings, **callbacks: Any) -> Consumer:
     """The group's consumer: cooperative rebalancing, and no offset is stored or committed behind our back."""
     config = {
         "partition.assignment.strategy": COOPERATIVE,
-        # A new partition is found within this time; until then nobody reads it.
-        "topic.metadata.refresh.interval.ms": 10_000,
         # Records wait in the broker, not in this process: these bound its memory when it lags behind.
         "queued.min.messages": 5_000,
         "queued.max.messages.kbytes": 32 << 10,
@@ -126,15 +130,17 @@ def session_timeout_ms(settings: BrokerFlags) -> int:
     return int(text)
 
 
-def make_reader(settings: BrokerFlags) -> Consumer:
-    """A consumer that is no member of the group and commits nothing, to read what is committed to a partition's end.
+def make_reader(settings: BrokerFlags, isolation: str = "read_committed") -> Consumer:
+    """A consumer that is no member of the group and commits nothing, to read a partition to its end.
 
-    It asks for the group's offsets as well; the answer waits while a transaction that may change them is open.
+    isolation: what it reads, as in Kafka: read_committed, or read_uncommitted for what is written without transactions
+    and must not wait for those of others. It asks for the group's offsets as well; the answer waits while a transaction
+    that may change them is open.
     """
     config = {
         **client_config(settings),
         "group.id": settings.group,
-        "isolation.level": "read_committed",
+        "isolation.level": isolation,
         "enable.auto.commit": False,
         "enable.partition.eof": True,
         "fetch.wait.max.ms": 10,  # it wants to know the end, not to wait for more

@@ -190,6 +190,13 @@ class Delivery(ABC):
         """Whether its topic takes an output of that size, as far as is known."""
         return output.size() <= self._limits.get(output.topic, output.size())
 
+    def learn_partitions(self, topic: str) -> None:
+        """The topic has another number of partitions than before: the client has to know, or it refuses outputs."""
+        try:
+            self._producer.list_topics(topic, timeout=SLICE_S)
+        except KafkaException as error:  # a commit fails then, and is tried again
+            log.debug(kv("partitions_unknown", topic=topic, reason=error.args[0].str()))
+
     def refused(self, topic: str, source: Record) -> tuple[int, KafkaError | None]:
         """How often `topic` has refused an output about this record since the last commit, and why at last."""
         return self._refusals.get((topic, source.where()), (0, None))

@@ -22,6 +22,7 @@ from fomo_stream.errors import DamagedStateError, RecordError
 from fomo_stream.records import MAX_RECORD_BYTES, decode
 
 BAD_FEEDBACK = "bad_feedback"  # reason of dead letters
+EFFECT_PREFIX = b"feedback/"  # of keys in the state topic
 BLOCK = 16  # records of the index that are written together
 DIGEST_BYTES = 16
 NO_KEY = bytes(DIGEST_BYTES)
@@ -167,6 +168,24 @@ def _digest(key: bytes) -> bytes:
     return hashlib.blake2b(key, digest_size=DIGEST_BYTES).digest()
 
 
+class Effect(NamedTuple):
+    """An entry of the state topic: labels took effect before the record at `input_offset` was scored.
+
+    It is of use for as long as the input keeps that record, as only then can it be replayed.
+    """
+
+    input_offset: int
+    key: bytes
+
+    @classmethod
+    def decode(cls, key: bytes, value: bytes) -> Effect:
+        """Raises StateError when the value makes no sense."""
+        try:
+            return cls(int(orjson.loads(value)["input_offset"]), key)
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamagedStateError(f"the entry `{key.decode(errors='replace')}` is not readable ({error})") from None
+
+
 @dataclass(frozen=True)
 class Verdicts:
     """Labels that take effect together: before the record at input offset `takes_effect` is scored."""
@@ -206,8 +225,17 @@ class LabelQueue:
         """Offset of the feedback topic below which everything is finished; None: nothing yet."""
         return self._tracker.committable
 
+    def begin(self, start: int) -> None:
+        """What is before offset `start` of the feedback topic is finished."""
+        self._tracker.last = max(start, 0) - 1
+
     def open(self, at: int) -> bool:
-        """The record at offset `at` of the feedback topic was read; False: it was finished before a restart."""
+        """The record at offset `at` of the feedback topic was read.
+
+        False: it is finished, or waits already. A client may read again what it has read, when a broker comes back.
+        """
+        if at <= self._tracker.last:
+            return False
         self._tracker.open(at)
         if at in self._finished:
             self.close(at)

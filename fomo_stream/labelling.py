@@ -1,9 +1,10 @@
 """What happens to labels: read, applied to the detector, and their effect recorded.
 
 Each batch of labels that takes effect is recorded in the group's state topic, in the partition of the same number:
-key `feedback/<feedback topic>/<partition>/<offset of its first label>`, value
+key `feedback/<feedback topic>/<partition>/<input offset>/<offset of its first label>`, value
 `{"input_offset": 8130, "labels": [[41, 7302, true], ...]}`. That is: before the record at input offset 8130 was scored,
-the label at offset 41 of the feedback topic said that the record at input offset 7302 is an outlier.
+the label at offset 41 of the feedback topic said that the record at input offset 7302 is an outlier. So a replay can
+repeat it, for as long as the input keeps the record at 8130; then the entry is deleted.
 """
 
 from __future__ import annotations
@@ -15,26 +16,24 @@ import numpy as np
 import orjson
 
 from fomo_stream.broker import Record
-from fomo_stream.delivery import Delivery, Output, PartitionOf
-from fomo_stream.detector import Detector
+from fomo_stream.delivery import Delivery, Output
 from fomo_stream.errors import RecordError
-from fomo_stream.feedback import BAD_FEEDBACK, LabelQueue, RecordIndex, Verdicts, parse_label
+from fomo_stream.feedback import BAD_FEEDBACK, EFFECT_PREFIX, Effect, LabelQueue, Verdicts, parse_label
 from fomo_stream.logs import Throttle, kv
+from fomo_stream.partition import PartitionTask
 from fomo_stream.settings import ServiceSettings
 
 log = logging.getLogger(__name__)
 
-KEY_PREFIX = b"feedback/"
 LOG_EVERY_S = 1.0  # a line about each batch of labels, but at level info at most so often for a partition
 
 
 class Labelling:
-    """Takes labels in and has detectors heed them. partition_of: which partition to write to."""
+    """Takes labels in and has detectors heed them."""
 
-    def __init__(self, settings: ServiceSettings, delivery: Delivery, partition_of: PartitionOf) -> None:
+    def __init__(self, settings: ServiceSettings, delivery: Delivery) -> None:
         self._settings = settings
         self._delivery = delivery
-        self._partition_of = partition_of
         self._throttle = Throttle(LOG_EVERY_S)
 
     def receive(
@@ -55,29 +54,37 @@ class Labelling:
             raise RecordError(BAD_FEEDBACK, f"there is no record {where} yet; a label comes after what it is about")
         queue.add(record.offset, label)
 
-    def heed(self, number: int, queue: LabelQueue, index: RecordIndex, detector: Detector, position: int | None) -> int:
+    def heed(self, task: PartitionTask) -> int:
         """Have a partition's detector take the labels that are due; returns how many were about remembered records."""
-        verdicts = queue.take_due(index, position)
+        if task.detector is None:
+            return 0
+        verdicts = task.labels.take_due(task.index, task.position)
         if verdicts is None:
             return 0
         outlier = np.array([label[2] for label in verdicts.labels], dtype=bool)
-        news = detector.feedback(np.array(verdicts.numbers, dtype=np.int64), outlier)
+        news = task.detector.feedback(np.array(verdicts.numbers, dtype=np.int64), outlier)
         line = kv(
             "feedback",
             topic=self._settings.feedback,
-            partition=number,
+            partition=task.number,
             labels=len(verdicts.labels) + verdicts.too_late,
             news=news,
             too_late=verdicts.too_late,
             takes_effect=verdicts.takes_effect,
         )
-        log.log(logging.DEBUG if self._throttle.allow(str(number)) is None else logging.INFO, line)
+        log.log(logging.DEBUG if self._throttle.allow(str(task.number)) is None else logging.INFO, line)
         if verdicts.labels:
-            self._record(number, verdicts)
+            self._record(task, verdicts)
         return len(verdicts.labels)
 
-    def _record(self, number: int, verdicts: Verdicts) -> None:
-        topic = self._settings.state_topic
-        key = KEY_PREFIX + f"{self._settings.feedback}/{number}/{verdicts.labels[0][0]}".encode()
+    def _record(self, task: PartitionTask, verdicts: Verdicts) -> None:
+        place = f"{self._settings.feedback}/{task.number}/{verdicts.takes_effect}/{verdicts.labels[0][0]}"
+        effect = Effect(verdicts.takes_effect, EFFECT_PREFIX + place.encode())
         value = orjson.dumps({"input_offset": verdicts.takes_effect, "labels": verdicts.labels})
-        self._delivery.send(Output(topic, key, value, [], self._partition_of(topic, number, key)))
+        self._delivery.send(Output(self._settings.state_topic, effect.key, value, [], task.number))
+        task.add_effect(effect)
+
+    def forget(self, task: PartitionTask, first: int) -> None:
+        """Delete entries about labels that took effect before record `first`, the first one that the input keeps."""
+        for effect in task.take_effects(first):
+            self._delivery.send(Output(self._settings.state_topic, effect.key, None, [], task.number))

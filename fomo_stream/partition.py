@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import heapq
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import orjson
@@ -12,12 +13,15 @@ from fomo_stream.broker import Record
 from fomo_stream.changelog import Entries
 from fomo_stream.detector import Detector
 from fomo_stream.errors import DamagedStateError, RecordError, StateError
-from fomo_stream.feedback import LabelQueue, RecordIndex
+from fomo_stream.feedback import Effect, LabelQueue, RecordIndex
 from fomo_stream.schema import RowReader, Schema, shown
 from fomo_stream.settings import ServiceSettings
 from fomo_stream.store import POSITION, Position, Restored
 
 DETECTOR, SERIES, INDEX, LABELS, SCHEMA = "detector", "series", "index", "labels", "schema"
+
+
+MOST_FORGOTTEN = 1000  # entries about labels that are deleted in one commit
 
 
 class Pending(NamedTuple):
@@ -58,6 +62,7 @@ class PartitionTask:
         self.former: Detector | None = None  # of the same partition before it was rolled back
         self._restored: Restored | None = None
         self._written_schema = b""
+        self._effects: list[Effect] = []  # heap: entries that say when labels took effect
 
     def activate(self, restored: Restored) -> None:
         """Go on where `restored` says. Raises StateError when what it knows makes no sense."""
@@ -66,8 +71,10 @@ class PartitionTask:
         self.position = self.committed = restored.start
         self.received = restored.start - 1
         self.learned_until = restored.learned_until
+        self._effects = sorted(restored.effects)
         if self._settings.feedback is not None:
             self.labels.recover(restored.entries, LABELS)
+            self.labels.begin(restored.feedback_start)
 
     def equip(self, prototype: Detector, schema: Schema) -> tuple[Detector, RowReader]:
         """The detector and the reader: as restored, or with nothing learned.
@@ -101,6 +108,17 @@ class PartitionTask:
         stale = frozenset(self._restored.entries) | self._restored.stale
         stale -= {LABELS}  # which are done with all the same
         self._restored = Restored(self._restored.start, stale=stale)
+
+    def add_effect(self, effect: Effect) -> None:
+        """Labels took effect."""
+        heapq.heappush(self._effects, effect)
+
+    def take_effects(self, first: int) -> Iterator[Effect]:
+        """Those that took effect before the record at offset `first` of the input, so many at a time; they are gone."""
+        for _ in range(MOST_FORGOTTEN):
+            if not self._effects or self._effects[0].input_offset >= first:
+                return
+            yield heapq.heappop(self._effects)
 
     def changes(self) -> Entries:
         """What has changed since the last call, as entries of the store; nothing if no record or label came."""

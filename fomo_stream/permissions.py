@@ -2,46 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation
 
-from fomo_stream.errors import BrokerError
+from fomo_stream.broker import make_admin
+from fomo_stream.errors import BrokerError, NotPermittedError
+from fomo_stream.settings import BrokerFlags
 
 ANSWER_S = 5.0
 READ, WRITE = AclOperation.READ, AclOperation.WRITE
 
 
-def check_permissions(admin: Any, bootstrap: str, topics: Mapping[str, Collection[AclOperation]], group: str) -> None:
-    """Raise BrokerError when an operation on a topic that exists, or reading `group`, is not permitted.
+def ask_about_group(settings: BrokerFlags, **options: Any) -> Any:
+    """What the broker says of the group: its members and, if asked for, what is permitted. Raises KafkaException.
+
+    The client is made for this one question. One that has asked a coordinator which did not answer ends the process
+    when it goes on: https://github.com/confluentinc/librdkafka/issues/4605.
+    """
+    admin = make_admin(settings)
+    asked = admin.describe_consumer_groups([settings.group], request_timeout=ANSWER_S, **options)
+    try:
+        return asked[settings.group].result()
+    finally:
+        del admin, asked  # or the traceback of an error would keep the client alive
+
+
+def count_members(settings: BrokerFlags, instance_id: str | None = None) -> int:
+    """Members of the group, less a former self: one of this `instance_id`. Raises BrokerError when nobody can tell."""
+    try:
+        members = ask_about_group(settings).members
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+            return 0
+        raise BrokerError(
+            f"the broker does not say which members group {settings.group} has ({error.args[0].str()}); check that the "
+            "broker which coordinates the group answers, and that the group may be described; then start again"
+        ) from None
+    return sum(instance_id is None or member.group_instance_id != instance_id for member in members)
+
+
+def check_permissions(settings: BrokerFlags, admin: Any, topics: Mapping[str, Collection[AclOperation]]) -> None:
+    """Raise NotPermittedError when an operation on a topic that exists, or reading the group, is not permitted.
 
     A broker that does not tell what is permitted, or a topic or group that does not exist, raises nothing.
     """
+    group = settings.group
     missing = [
         (operation, "topic", topic)
         for topic, answer in admin.describe_topics(
             TopicCollection(list(topics)), include_authorized_operations=True, request_timeout=ANSWER_S
         ).items()
-        for operation in _missing(answer, topics[topic])
+        for operation in _missing(answer.result, topics[topic])
     ]
-    groups = admin.describe_consumer_groups([group], include_authorized_operations=True, request_timeout=ANSWER_S)
-    missing += [(operation, "group", group) for operation in _missing(groups[group], [READ])]
+    about_group = partial(ask_about_group, settings, include_authorized_operations=True)
+    missing += [(operation, "group", group) for operation in _missing(about_group, [READ])]
     if missing:
         named = ", ".join(f"{operation.name.capitalize()} on {kind} {name}" for operation, kind, name in missing)
         operation, kind, name = missing[0]
-        raise BrokerError(
-            f"not permitted: {named}; permit it with kafka-acls.sh --bootstrap-server {bootstrap} --add "
+        raise NotPermittedError(
+            f"not permitted: {named}; permit it with kafka-acls.sh --bootstrap-server {settings.bootstrap} --add "
             f"--allow-principal User:NAME --operation {operation.name.capitalize()} --{kind} {name}"
             + (", and so on" if missing[1:] else "")
         )
 
 
-def _missing(answer: Any, needed: Collection[AclOperation]) -> list[AclOperation]:
+def _missing(answer: Callable[[], Any], needed: Collection[AclOperation]) -> list[AclOperation]:
     """Which of the needed operations an answer of the broker does not list."""
     try:
-        permitted = answer.result().authorized_operations
+        permitted = answer().authorized_operations
     except KafkaException as error:
         refusals = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED)
         return list(needed) if error.args[0].code() in refusals else []

@@ -18,7 +18,7 @@ from fomo_stream.batching import FEW
 from fomo_stream.broker import Record
 from fomo_stream.delivery import Delivery
 from fomo_stream.detector import LEAST_CONTEXT, Detector
-from fomo_stream.errors import ConfigError, DamagedStateError, RecordError, SchemaError, StateError
+from fomo_stream.errors import DamagedStateError, RecordError, SchemaError, StateError
 from fomo_stream.labelling import Labelling
 from fomo_stream.logs import kv
 from fomo_stream.outputs import Outputs
@@ -28,6 +28,7 @@ from fomo_stream.records import decode, infer_schema, read_rows, result_of
 from fomo_stream.schema import RowReader, Schema, TooManyFeaturesError, shown
 from fomo_stream.settings import ServiceSettings
 from fomo_stream.store import Restored, to_output, unusable
+from fomo_stream.topics import TopicsSeen
 
 if TYPE_CHECKING:
     from fomo_stream.model import ZeroShotModel
@@ -61,7 +62,7 @@ class Pipeline:
         self._executor = executor
         self._observer = observer
         self._outputs = Outputs(settings, delivery, partitions, self.progress)
-        self._labelling = Labelling(settings, delivery, self._outputs.partition_of)
+        self._labelling = Labelling(settings, delivery)
         self._sent_at: list[float] = []  # when the records since the last commit began were polled
         self._staged_at: list[float] = []  # and those of the last commit
 
@@ -103,14 +104,16 @@ class Pipeline:
 
     # --- commits ------------------------------------------------------------------------------------------
 
-    def stage(self, topics: Mapping[str, object]) -> list[TopicPartition]:
+    def stage(self, seen: TopicsSeen) -> list[TopicPartition]:
         """Send what has changed in the state of every partition; returns the offsets to commit, of existing topics."""
         offsets = []
         self._staged_at, self._sent_at = self._sent_at, []
         for task in self.tasks.values():
             for name, value in task.changes().items():
                 self._delivery.send(to_output(self._settings.state_topic, task.number, name, value))
-            offsets += list(self._uncommitted(task, topics))
+            if task.is_active:
+                self._labelling.forget(task, seen.first_offsets.get(task.number, 0))
+            offsets += list(self._uncommitted(task, seen.partitions))
         return offsets
 
     def committed(self, offsets: Iterable[TopicPartition], now: float) -> None:
@@ -140,17 +143,7 @@ class Pipeline:
     # --- the schema ---------------------------------------------------------------------------------------
 
     def begin(self, schema: Schema) -> None:
-        """From now on records are scored with `schema`; what has waited for it comes first.
-
-        Raises ConfigError when the flags name other categorical fields.
-        """
-        named = self._settings.categorical
-        if named and set(named) != schema.categorical:
-            raise ConfigError(
-                f"--categorical {shown(named)} differs from the categorical fields of group {self._settings.group} "
-                f"({shown(sorted(schema.categorical)) or 'none'}); leave the flag out to use those, or choose another "
-                "--group"
-            )
+        """From now on records are scored with `schema`; what has waited for it comes first."""
         reader = RowReader(schema, self._settings.lags)
         # A seed context is the same for every partition, so it is encoded once.
         self._prototype = Detector(
@@ -160,25 +153,15 @@ class Pipeline:
             executor=self._executor,
             categorical=reader.categorical,
         )
-        rows = self._read_seed(schema)
+        rows = _read_seed(self._settings, schema)
         if rows is not None:
             self._prototype.seed_context(reader.past.rows(rows))
         self.schema = schema
         log.info(kv("schema", features=shown(schema.features), count=len(schema.features)))
 
     def check(self, schema: Schema) -> None:
-        """Raise SchemaError when the model cannot take as many features, or the seed context has none of them."""
-        RowReader(schema, self._settings.lags).past.check(self._model.config.raw_features, self._model.name)
-        self._read_seed(schema)
-
-    def _read_seed(self, schema: Schema) -> np.ndarray | None:
-        path = self._settings.seed_context
-        if path is None:
-            return None
-        rows = read_rows(path, schema)
-        if len(rows) < LEAST_CONTEXT:
-            raise SchemaError(f"--seed-context {path} has {len(rows)} usable rows; at least {LEAST_CONTEXT} are needed")
-        return rows
+        """See `check_schema`."""
+        check_schema(self._settings, self._model, schema)
 
     def infer(self) -> Schema | None:
         """A schema from the records that wait; None when they have no features: they are dead letters.
@@ -266,10 +249,7 @@ class Pipeline:
             self._heed(task)
 
     def _heed(self, task: PartitionTask) -> None:
-        if task.detector is not None:
-            self.progress.labels += self._labelling.heed(
-                task.number, task.labels, task.index, task.detector, task.position
-            )
+        self.progress.labels += self._labelling.heed(task)
 
     def _score_batch(self, task: PartitionTask, detector: Detector, reader: RowReader, pending: list[Pending]) -> None:
         """Score consecutive records of a partition and send one output for each, in their order."""
@@ -333,6 +313,22 @@ class Pipeline:
                     outliers,
                 )
             )
+
+
+def check_schema(settings: ServiceSettings, model: ZeroShotModel, schema: Schema) -> None:
+    """Raise SchemaError when the model cannot take as many features, or the seed context has none of them."""
+    RowReader(schema, settings.lags).past.check(model.config.raw_features, model.name)
+    _read_seed(settings, schema)
+
+
+def _read_seed(settings: ServiceSettings, schema: Schema) -> np.ndarray | None:
+    path = settings.seed_context
+    if path is None:
+        return None
+    rows = read_rows(path, schema)
+    if len(rows) < LEAST_CONTEXT:
+        raise SchemaError(f"--seed-context {path} has {len(rows)} usable rows; at least {LEAST_CONTEXT} are needed")
+    return rows
 
 
 _NO_FEATURES = "the record has no value of any feature; check the names given by --features"

@@ -24,9 +24,11 @@ from fomo_stream.dead_letters import (
     SOURCE_TIMESTAMP,
     SOURCE_TOPIC,
     TRUNCATED_FROM,
+    UNKNOWN,
     own_headers,
 )
-from fomo_stream.errors import BrokerError
+from fomo_stream.errors import BrokerError, FencedError, NotPermittedError, TopicError
+from fomo_stream.exactly_once import NOT_PERMITTED, no_transactions
 from fomo_stream.permissions import READ, WRITE, check_permissions
 from fomo_stream.settings import RedriveSettings
 
@@ -54,7 +56,7 @@ class Position:
 
     @classmethod
     def committed(cls, found: TopicPartition, first: int, end: int) -> Position:
-        """What the group has committed; `first` when that is nothing, or beyond the `end` of a topic made anew."""
+        """What the group has committed; `first` when that is nothing, or beyond the `end` of a topic made again."""
         try:
             ahead = {str(reason): int(offset) for reason, offset in json.loads(found.metadata or "{}").items()}
         except (ValueError, TypeError, AttributeError):  # another tool has set the offset
@@ -109,8 +111,9 @@ def _parts(counts: Counter[str]) -> str:
 def redrive(settings: RedriveSettings) -> Summary:
     """Send every dead letter that is there now and was not sent yet; the settings say which ones, and where to.
 
-    Raises BrokerError when the broker refuses or does not answer. What is committed by then was sent, and running it
-    again goes on from there.
+    Raises BrokerError when the broker refuses or does not answer: TopicError for a topic that does not exist,
+    NotPermittedError for what this user may not do, FencedError when another run has begun. What is committed by then
+    was sent, and running it again goes on from there.
     """
     partitions = _partitions(settings)
     with closing(make_reader(settings)) as reader:
@@ -133,11 +136,11 @@ def _partitions(settings: RedriveSettings) -> dict[str, int]:
         ) from None
     if found.controller_id in found.brokers:  # the embedded broker has no controller, and tells nothing of this
         needs = {settings.dead_letters: [READ], **({settings.to: [WRITE]} if settings.to else {})}
-        check_permissions(admin, settings.bootstrap, needs, settings.group)
+        check_permissions(settings, admin, needs)
     partitions = {topic: len(about.partitions) for topic, about in found.topics.items() if about.error is None}
     for role, topic in (("--dead-letters", settings.dead_letters), ("--to", settings.to)):
         if topic is not None and topic not in partitions:
-            raise BrokerError(
+            raise TopicError(
                 f"there is no topic {topic} on {settings.bootstrap}, or it may not be described; check {role}"
             )
     return partitions
@@ -190,7 +193,7 @@ class _Redrive:
                 continue
             number, error = message.partition(), message.error()
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                raise BrokerError(f"topic {topic} cannot be read ({error.str()}); check that it may be read")
+                raise _error(error, f"topic {topic} cannot be read ({error.str()}); check that it may be read")
             if error is not None or message.offset() + 1 >= self._ends[number]:
                 waiting.discard(number)
             if error is None and message.offset() < self._ends[number]:
@@ -233,18 +236,17 @@ class _Sender:
         self._settings = settings
         self._reader = reader
         self._partitions = partitions
-        self._refusals: list[str] = []
+        self._refusals: list[BrokerError] = []
         self._transactional = settings.delivery == "exactly-once"
         if not self._transactional:
             self._producer = make_producer(settings, None, **{"message.timeout.ms": STALLED_S * 1000})
             return
         name = settings.transactional_id
         self._producer = make_producer(settings, name)
-        with _explained(
-            f"the broker at {settings.bootstrap} begins no transaction",
-            f"check that transactional id {name} may be described and written, or use --delivery at-least-once",
-        ):
+        try:
             self._producer.init_transactions(STALLED_S)
+        except KafkaException as error:
+            raise no_transactions(error.args[0], f"transactional id {name}", name) from None
 
     def send(self, letters: Sequence[Record], offsets: list[TopicPartition]) -> None:
         """Raises BrokerError, and undoes the transaction, when the broker has not taken all of it."""
@@ -258,7 +260,7 @@ class _Sender:
             with _explained("letters cannot be sent", AGAIN):
                 left = self._producer.flush(STALLED_S)
             if self._refusals or left:
-                raise BrokerError(f"{(self._refusals or ['the broker does not answer'])[0]}; {AGAIN}")
+                raise (self._refusals or [BrokerError(f"the broker does not answer; {AGAIN}")])[0]
             with _explained(
                 f"what was sent cannot be committed for group {group}", f"check that it may be read; {AGAIN}"
             ):
@@ -282,7 +284,7 @@ class _Sender:
         source = (headers.get(SOURCE_TOPIC) or b"").decode(errors="replace")
         topic = self._settings.to or source
         if topic not in self._partitions:
-            raise BrokerError(
+            raise TopicError(
                 f"dead letter {letter.where()} came from topic {topic}, which does not exist or may not be described; "
                 "create it, or name another one with --to"
             )
@@ -290,7 +292,8 @@ class _Sender:
 
         def delivered(error: KafkaError | None, _message: object) -> None:
             if error is not None:
-                self._refusals.append(f"topic {topic} does not take dead letter {letter.where()} ({error.str()})")
+                text = f"topic {topic} does not take dead letter {letter.where()} ({error.str()}); {AGAIN}"
+                self._refusals.append(_error(error, text))
 
         with _explained(f"dead letter {letter.where()} cannot be sent", AGAIN):
             self._producer.produce(
@@ -306,7 +309,7 @@ class _Sender:
 
 
 def _reason(letter: Record) -> str:
-    return (dict(letter.headers).get(REASON) or b"unknown").decode(errors="replace")
+    return (dict(letter.headers).get(REASON) or UNKNOWN.encode()).decode(errors="replace")
 
 
 def _number(text: bytes | None) -> int | None:
@@ -326,5 +329,9 @@ def _explained(failure: str, remedy: str) -> Iterator[None]:
     except KafkaException as error:
         reason = error.args[0]
         if reason.code() == KafkaError._FENCED:
-            raise BrokerError("another run on the same dead letters has begun since, and goes on with them") from None
-        raise BrokerError(f"{failure} ({reason.str()}); {remedy}") from None
+            raise FencedError("another run on the same dead letters has begun since, and goes on with them") from None
+        raise _error(reason, f"{failure} ({reason.str()}); {remedy}") from None
+
+
+def _error(reason: KafkaError, text: str) -> BrokerError:
+    return NotPermittedError(text) if reason.code() in NOT_PERMITTED else BrokerError(text)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -22,22 +22,26 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, TopicPartition
 
+from fomo_stream.agreement import Agreement
 from fomo_stream.assignment import Assignment
 from fomo_stream.at_least_once import AtLeastOnce
 from fomo_stream.broker import make_consumer, make_producer, to_record
-from fomo_stream.delivery import SLICE_S, Delivery, Outcome
-from fomo_stream.errors import BrokerError
+from fomo_stream.delivery import SLICE_S, Call, Delivery, Outcome
+from fomo_stream.errors import FencedError
 from fomo_stream.exactly_once import ExactlyOnce
+from fomo_stream.group_log import GroupLog
 from fomo_stream.group_schema import GroupSchema
 from fomo_stream.health import HealthServer
 from fomo_stream.logs import Throttle, kv
-from fomo_stream.pipeline import Pipeline
+from fomo_stream.pipeline import Pipeline, check_schema
 from fomo_stream.progress import Observation
 from fomo_stream.schema import Schema
 from fomo_stream.schema_search import SchemaSearch
 from fomo_stream.settings import ServiceSettings
 from fomo_stream.store import Restorer
-from fomo_stream.topics import START_TIMEOUT_S, TopicsSeen, TopicWatch, pin_latest
+from fomo_stream.topic_report import TopicReport
+from fomo_stream.topic_setup import TopicSetup, pin_latest
+from fomo_stream.topics import START_TIMEOUT_S, TopicWatch
 
 if TYPE_CHECKING:
     from fomo_stream.model import ZeroShotModel
@@ -47,9 +51,9 @@ log = logging.getLogger(__name__)
 TURN_S = 0.005  # delivery reports, batch ages and the rest are looked at this often
 IDLE_POLL_S = 0.1
 RELEASE_S = 10.0  # a rebalance or shutdown waits this long for a commit
+CLOSE_S = 5.0  # and then this long to leave the group
 RETRY_S = 0.25  # between a commit that failed and the next try, times the number of failures squared
 LONGEST_RETRY_S = 10.0
-RESTORE_S = 30.0  # for longer no partition should have to wait
 PROGRESS_S = 10.0
 STALLED_AFTER_S = 120.0
 LATE_RECORDS = 1024  # a partition whose next generation is not built yet is read about this far ahead
@@ -83,8 +87,7 @@ class Service:
         self._failures = 0  # commits that failed one after the other
         self._progress_at = 0.0
         self._turned_at = time.monotonic()
-        self._incomplete_since: float | None = None  # there are partitions that are not restored
-        self._seen = TopicsSeen({}, {})
+        self._topics = TopicReport(settings)
 
     # --- from other threads -------------------------------------------------------------------------------
 
@@ -102,15 +105,12 @@ class Service:
         if self._state != "running":
             return [f"the service is {self._state}"]
         reasons = [] if self._joined else ["not yet a member of the group"]
-        if self._seen.trouble:
-            reasons.append(f"the broker does not answer: {self._seen.trouble}")
-        else:
-            needed = (self._settings.topic, self._settings.out, self._settings.dead_letters, self._settings.state_topic)
-            gone = [topic for topic in needed if topic not in self._seen.partitions]
-            reasons += [f"topic {topic} does not exist any more" for topic in gone]
+        reasons += self._topics.reasons()
         reasons += [reason for reason in (self._search.trouble, self._delivery.trouble) if reason]
-        if self._incomplete_since is not None and (waited := time.monotonic() - self._incomplete_since) > RESTORE_S:
-            reasons.append(f"partitions have been waiting to be restored for {waited:.0f} s")
+        for task in list(self._pipeline.tasks.values()):
+            if not task.is_active:
+                why = self._restorer.waits.get(task.number, "its turn has not come yet")
+                reasons.append(f"{self._settings.topic}[{task.number}] waits to be restored: {why}")
         return reasons
 
     def not_live(self) -> list[str]:
@@ -166,51 +166,66 @@ class Service:
             self._model = load_model(settings.model, settings.device)
         self._watch = TopicWatch(settings)
         stack.callback(self._watch.stop)
+        setup = TopicSetup(settings, self._watch)
+        setup.run()
+        self._topics.begin(self._watch.seen)
         self._watch.start()
-        self._seen = self._watch.seen
-        self._delivery = self._open_delivery()
+        if settings.features is not None:  # before the group is bound to anything
+            check_schema(settings, self._model, Schema.of(settings.features, settings.categorical))
+        group_log = GroupLog(settings)
+        agreement = Agreement(settings, self._model.name, group_log)
+        self._settings = settings = agreement.join()
+        self._delivery = self._open_delivery(setup.limits)
         stack.callback(self._delivery.close)
-        executor = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="fomo-generation"))
+        executor = ThreadPoolExecutor(1, thread_name_prefix="fomo-generation")
+        stack.callback(executor.shutdown, wait=False, cancel_futures=True)
         self._pipeline = Pipeline(
-            settings, self._model, self._delivery, executor, lambda: self._seen.partitions, self._observer
+            settings, self._model, self._delivery, executor, lambda: self._topics.seen.partitions, self._observer
         )
-        group_schema = GroupSchema(settings)
+        group_schema = GroupSchema(settings, group_log)
         self._search = SchemaSearch(settings, group_schema, self._pipeline)
-        if settings.features is not None:
-            # Before the group is bound to them.
-            self._pipeline.check(Schema.of(settings.features, settings.categorical))
-            self._pipeline.begin(group_schema.agree_on_flags(settings.features))
-        elif (schema := group_schema.stored()) is not None:
+        flags = settings.features
+        schema = group_schema.stored() if flags is None else group_schema.agree_on_flags(flags)
+        if schema is not None:
             self._pipeline.check(schema)
             self._pipeline.begin(schema)
-        self._restorer = Restorer(settings, self._watch, lambda task: self._pipeline.tasks.get(task.number) is task)
+        self._restorer = Restorer(
+            settings, self._watch, lambda task: self._pipeline.tasks.get(task.number) is task, agreement.check
+        )
         stack.callback(self._restorer.stop)
         answers = {"on_commit": self._delivery.offsets_committed} if isinstance(self._delivery, AtLeastOnce) else {}
         self._consumer = make_consumer(settings, error_cb=self._on_error, **answers)
-        stack.callback(self._consumer.close)
+        stack.callback(self._leave)
         self._assignment = Assignment(self._consumer, settings.topic, settings.feedback)
         if settings.start == "latest":
             for topic in filter(None, (settings.topic, settings.feedback)):
-                pin_latest(self._consumer, topic, self._seen.partitions[topic])
+                pin_latest(self._consumer, topic, self._topics.seen.partitions[topic])
         self._consumer.subscribe(
             [settings.topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )
         self._state = "running"
         log.info(kv("started", topic=settings.topic, out=settings.out, group=settings.group))
 
-    def _open_delivery(self) -> Delivery:
+    def _open_delivery(self, limits: Mapping[str, int]) -> Delivery:
+        """limits: bytes that a record may have, of the topics where the broker tells."""
         settings = self._settings
         # What a batch may hold depends on how far it is compressed: then only the broker can tell.
         codecs = (settings.kafka.get(key, "none") for key in ("compression.type", "compression.codec"))
         is_compressed = any(codec != "none" for codec in codecs)
-        limits = {} if is_compressed else self._watch.limits
+        more = {"batch.size": min([1_000_000, *limits.values()])}
+        limits = {} if is_compressed else limits
         most = settings.commit_records
-        more = {"batch.size": min([1_000_000, *self._watch.limits.values()])}
         if settings.delivery == "at-least-once":
             return AtLeastOnce(partial(make_producer, settings, None, **more), limits, most)
         delivery = ExactlyOnce(partial(make_producer, settings, settings.transactional_id, **more), limits, most)
         delivery.start(START_TIMEOUT_S)
         return delivery
+
+    def _leave(self) -> None:
+        """Leave the group. The client waits for the brokers for as long as it takes; the process must not."""
+        if not Call(self._consumer.close).wait(CLOSE_S):
+            effect = "its partitions go to others when its session times out"
+            log.warning(kv("group_not_left", reason="the broker does not answer", effect=effect))
 
     def _warn_of_settings(self) -> None:
         """Say which settings are of no use as they are."""
@@ -236,14 +251,12 @@ class Service:
         self._pipeline.score_due(now)
         self._commit_or_abort(now)
         self._activate()
-        is_complete = all(task.is_active for task in self._pipeline.tasks.values())
-        self._incomplete_since = None if is_complete else self._incomplete_since or now
         self._control_flow()
         self._look_at_topics()
         if now >= self._progress_at:
             self._log_progress(now)
         if self._fatal is not None:
-            raise BrokerError(
+            raise FencedError(
                 f"the broker has put this instance out of the group ({self._fatal.str()}); nothing is lost: start it "
                 "again, with an --instance-id of its own if it has one"
             )
@@ -265,7 +278,7 @@ class Service:
 
     def _commit(self) -> None:
         """Commit what was sent, what was learned, and how far each partition was read, all together."""
-        self._staged = self._pipeline.stage(self._seen.partitions)
+        self._staged = self._pipeline.stage(self._topics.seen)
         if self._staged or self._delivery.sent:
             self._conclude(self._delivery.commit(self._staged, self._consumer))
 
@@ -286,7 +299,7 @@ class Service:
         # The first time at once: it may have been a rebalance. Then less and less often.
         delay = 0.0 if is_progress else min(RETRY_S * self._failures**2, LONGEST_RETRY_S)
         self._failures += 1
-        tasks = self._pipeline.aborted(self._seen.topic_ids)
+        tasks = self._pipeline.aborted(self._topics.seen.topic_ids)
         log.warning(kv("aborted", partitions=len(tasks), effect="back to the last commit", retry_in_s=delay))
         self._assignment.hold(task.number for task in tasks)
         for task in tasks:
@@ -304,6 +317,7 @@ class Service:
 
     def _on_assign(self, _consumer: Any, partitions: list[Any]) -> None:
         self._joined = True
+        self._topics.shared_out()
         numbers = [partition.partition for partition in partitions]
         self._assignment.take(numbers)
         for number in numbers:
@@ -312,7 +326,7 @@ class Service:
 
     def _add(self, number: int) -> None:
         """Begin a partition, or begin it again, as soon as it is restored."""
-        self._restorer.request(self._pipeline.add(number, self._seen.topic_ids))
+        self._restorer.request(self._pipeline.add(number, self._topics.seen.topic_ids))
 
     def _on_revoke(self, _consumer: Any, partitions: list[Any]) -> None:
         numbers = [partition.partition for partition in partitions]
@@ -379,22 +393,11 @@ class Service:
         self._assignment.pause(places)
 
     def _look_at_topics(self) -> None:
-        """Compare what the broker says about the topics with what it said before."""
-        before, self._seen = self._seen, self._watch.seen.remembering(self._seen)
-        if before == self._seen:
-            return
-        topic = self._settings.topic
-        if self._seen.trouble != before.trouble:
-            if self._seen.trouble:
-                log.warning(kv("broker_unreachable", reason=self._seen.trouble, effect="retrying"))
-            else:
-                log.info(kv("broker_reachable"))
-        for gone in before.partitions.keys() - self._seen.partitions.keys():
-            log.warning(kv("topic_missing", topic=gone, effect="waiting until it is created again"))
-        for name in filter(None, (topic, self._settings.feedback)):
-            if self._seen.has_new(name, before):
-                log.warning(kv("topic_created_anew", topic=name, effect="reading from its beginning"))
-                self._must_abort = True  # what is known of the old one means nothing: restoring will find that out
+        """Act on what the broker says about the topics."""
+        changes = self._topics.look(self._watch.seen)
+        self._must_abort = self._must_abort or changes.created  # restoring will find out what is of use
+        for topic in changes.resized:
+            self._delivery.learn_partitions(topic)
 
     def _log_progress(self, now: float) -> None:
         line = self._pipeline.progress.take_line(now - self._progress_at + PROGRESS_S)

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,7 +23,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from fomo_stream.broker import make_reader, session_timeout_ms
 from fomo_stream.delivery import Output
-from fomo_stream.errors import BrokerError, DamagedStateError, StateError
+from fomo_stream.errors import DamagedStateError, LostOffsetError, StateError
+from fomo_stream.feedback import EFFECT_PREFIX, Effect
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.settings import ServiceSettings
 from fomo_stream.topics import TopicWatch
@@ -39,6 +40,7 @@ STALLED_S = 5.0  # without a record of the store
 HANGING_S = 15.0  # beyond the session timeout, after which the broker ends ours: a transaction that nobody will end
 BEHIND_S = 10.0  # a state that is older than the group's offset for so long is so because somebody has set the offset
 RETRY_S = 0.1
+STOP_S = 2.0  # for the thread to end; a call that waits for the broker is left behind
 
 
 def to_output(topic: str, number: int, name: str, value: bytes | None) -> Output:
@@ -93,6 +95,7 @@ class Restored:
     stale: frozenset[str] = frozenset()  # entries that are of no use any more, and are to be deleted
     learned_until: int = 0  # records before this offset have been learned already
     feedback_start: int = OFFSET_BEGINNING
+    effects: tuple[Effect, ...] = ()  # entries that say when labels took effect
 
 
 def where_to_go_on(
@@ -102,7 +105,7 @@ def where_to_go_on(
 
     The entries say themselves how far they go. If that is not what the group has committed, then somebody has set the
     group's offsets, or delivery is at least once: what is read again is scored but not learned again.
-    Raises BrokerError when the offset to go on from is not kept any more and --on-lost-offset is fail.
+    Raises LostOffsetError when the offset to go on from is not kept any more and --on-lost-offset is fail.
     """
     position = Position.decode(entries[POSITION]) if POSITION in entries else None
     known = position is not None
@@ -123,7 +126,7 @@ def where_to_go_on(
         notes.append(kv("offset_differs_from_state", partition=where, state=learned_until, group=start, effect=effect))
     if not found.low <= start <= found.high:
         if settings.on_lost_offset == "fail":
-            raise BrokerError(
+            raise LostOffsetError(
                 f"the next record to read of {where} has offset {start}, but the broker keeps {found.low} to "
                 f"{found.high}; choose where to go on with --on-lost-offset earliest or latest"
             )
@@ -133,12 +136,24 @@ def where_to_go_on(
 
 
 class Restorer:
-    """Restores partitions one after the other, in a thread. wanted: whether one that was asked for still is."""
+    """Restores partitions one after the other, in a thread.
 
-    def __init__(self, settings: ServiceSettings, watch: TopicWatch, wanted: Callable[[Any], bool]) -> None:
+    wanted: whether one that was asked for still is; check: raises a FomoError if nothing may be restored at all, asked
+    until it has once raised none.
+    """
+
+    def __init__(
+        self,
+        settings: ServiceSettings,
+        watch: TopicWatch,
+        wanted: Callable[[Any], bool],
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         self._settings = settings
         self._watch = watch
         self._wanted = wanted
+        self._check: Callable[[], None] | None = check
+        self.waits: dict[int, str] = {}  # by partition: why it could not be restored yet
         self._reader: Consumer = make_reader(settings)
         self._queue: deque[tuple[Any, float]] = deque()  # what was asked for, and not before when
         self._results: SimpleQueue[tuple[Any, Restored | Exception]] = SimpleQueue()
@@ -172,12 +187,11 @@ class Restorer:
             results.append((task, restored))
 
     def stop(self) -> None:
-        """End the thread and its client."""
+        """End the thread, which closes its client."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
-        self._thread.join()
-        self._reader.close()
+        self._thread.join(STOP_S)
 
     def _run(self) -> None:
         while (task := self._next()) is not None:
@@ -187,15 +201,32 @@ class Restorer:
                 restored = unusable(self._settings.state_topic, task.number, error)
             except KafkaException as error:
                 restored = None
-                if self._throttle.allow(error.args[0].name()) is not None:
-                    reason = error.args[0].str()
-                    log.info(kv("not_restored_yet", topic=self._settings.topic, partition=task.number, reason=reason))
+                self._wait(task, error.args[0].str())
+                if error.args[0].code() == KafkaError._UNKNOWN_PARTITION:
+                    self._refresh()
             except Exception as error:  # else nobody would hear of it, and nothing be restored any more
                 restored = error
             if restored is not None:
+                self.waits.pop(task.number, None)
                 self._results.put((task, restored))
             elif self._wanted(task):
                 self.request(task, RETRY_S)
+        self._reader.close()
+
+    def _wait(self, task: Any, reason: str) -> None:
+        """Say why a partition cannot be restored yet."""
+        self.waits[task.number] = reason
+        if self._throttle.allow(f"{task.number} {reason}") is not None:
+            log.info(kv("not_restored_yet", topic=self._settings.topic, partition=task.number, reason=reason))
+
+    def _refresh(self) -> None:
+        """Have the client learn of partitions that were added since it asked last."""
+        for topic in (self._settings.topic, self._settings.state_topic, self._settings.feedback):
+            try:
+                if topic is not None:
+                    self._reader.list_topics(topic, timeout=ANSWER_S)
+            except KafkaException as error:
+                log.debug(kv("partitions_unknown", topic=topic, reason=error.args[0].str()))
 
     def _next(self) -> Any:
         """The first of the queue that is due; None: it is time to end."""
@@ -213,9 +244,13 @@ class Restorer:
         """Where and with what the partition goes on; None: that cannot be known yet."""
         began = time.monotonic()
         settings, number = self._settings, task.number
-        seen = self._watch.seen
-        if number >= seen.partitions.get(settings.state_topic, 0):
-            self._watch.grow_state_topic()
+        if self._check is not None:
+            self._check()
+            self._check = None
+        if number >= self._watch.seen.partitions.get(settings.state_topic, 0):
+            self._wait(task, f"topic {settings.state_topic} has no partition {number} yet")
+            self._watch.look()
+            self._watch.grow()
             return None
         source, store = TopicPartition(settings.topic, number), TopicPartition(settings.state_topic, number)
         committed = self._committed([source])[0]
@@ -223,26 +258,31 @@ class Restorer:
         if self._may_hold_labels and self._watch.has_open_transaction(store):
             self._has_waited(task, store)
             return None  # a transaction with nothing but labels does not show in the input's offset
-        entries = self._read(store)
+        entries, effects = self._read(store)
         if self._is_behind(entries, committed) and not self._has_waited(task, store):
             return None  # the last transaction may be committed, but not yet marked so in this partition
-        found = Input(low, high, committed, seen.topic_ids.get(settings.topic, ""))
+        found = Input(low, high, committed, self._watch.seen.topic_ids.get(settings.topic, ""))
         where = f"{settings.topic}[{number}]"
         restored, notes = where_to_go_on(found, entries, settings, where)
         for note in notes:
             log.warning(note)
+        feedback_start = self._feedback_start(number)
         elapsed = time.monotonic() - began
+        labels = {} if settings.feedback is None else {"feedback_offset": feedback_start}
         done = kv(
             "restored",
             topic=settings.topic,
             partition=number,
             offset=restored.start,
+            **labels,
             entries=len(restored.entries),
             bytes=sum(map(len, restored.entries.values())),
             elapsed_s=elapsed,
         )
         log.info(done)
-        return Restored(**{**vars(restored), "feedback_start": self._feedback_start(number)})
+        if entries and not restored.entries:  # they are about an input topic that is gone
+            effects = [effect._replace(input_offset=-1) for effect in effects]
+        return replace(restored, feedback_start=feedback_start, effects=tuple(effects))
 
     def _is_behind(self, entries: Mapping[str, bytes], committed: int | None) -> bool:
         """Whether the entries are older than what the group has committed: they are written together."""
@@ -253,6 +293,7 @@ class Restorer:
     def _has_waited(self, task: Any, store: TopicPartition) -> bool:
         """Whether what is committed would be marked so by now, even by a broker that has just come back."""
         waited = time.monotonic() - self._behind_since.setdefault(task, time.monotonic())
+        self._wait(task, f"a transaction in {store.topic} has not ended yet")
         if waited <= BEHIND_S:
             return False
         if self._watch.has_open_transaction(store):
@@ -283,12 +324,13 @@ class Restorer:
             return int(low)
         return int(committed)
 
-    def _read(self, store: TopicPartition) -> dict[str, bytes]:
-        """The entries of a partition of the store, as of what is committed now."""
+    def _read(self, store: TopicPartition) -> tuple[dict[str, bytes], list[Effect]]:
+        """The entries of a partition of the store, and when labels took effect, as of what is committed now."""
         low, end = self._reader.get_watermark_offsets(store, timeout=ANSWER_S)
         entries: dict[str, bytes] = {}
+        effects: dict[bytes, Effect] = {}
         if low >= end:
-            return entries
+            return entries, []
         self._reader.assign([TopicPartition(store.topic, store.partition, low)])
         deadline = time.monotonic() + STALLED_S
         try:
@@ -299,22 +341,26 @@ class Restorer:
                 deadline = time.monotonic() + STALLED_S
                 error = message.error()
                 if error is None:
-                    _take(message, entries)
+                    _take(message, entries, effects)
                 elif error.code() != KafkaError._PARTITION_EOF:
                     raise KafkaException(error)
                 if message.offset() >= (end if error is not None else end - 1):
-                    return entries
+                    return entries, list(effects.values())
         finally:
             self._reader.unassign()
-        # A client that outlived its broker may wait for long for answers that do not come; a new one asks anew.
+        # A client that outlived its broker may wait for long for answers that do not come; a new one asks again.
         self._reader.close()
         self._reader = make_reader(self._settings)
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{store.topic} could not be read to its end"))
 
 
-def _take(message: Any, entries: dict[str, bytes]) -> None:
+def _take(message: Any, entries: dict[str, bytes], effects: dict[bytes, Effect]) -> None:
     """Apply one record of the store. Raises StateError when a later version has written it."""
     key, value = message.key() or b"", message.value()
+    if key.startswith(EFFECT_PREFIX):
+        effects.pop(key, None)
+        if value is not None:
+            effects[key] = Effect.decode(key, value)
     if not key.startswith(KEY_PREFIX):
         return
     name = key[len(KEY_PREFIX) :].decode(errors="replace")

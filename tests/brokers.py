@@ -1,6 +1,6 @@
 """A broker to test against, and what tests do with one.
 
-Which broker: `FOMO_TEST_BOOTSTRAP` names a running one; else `KAFKA_HOME` holds an Apache Kafka distribution with
+Which broker: `TEST_BOOTSTRAP` names a running one; else `KAFKA_HOME` holds an Apache Kafka distribution with
 `bin/kafka-start DIR PORT`, which is started on free ports; else librdkafka's embedded cluster is used.
 """
 
@@ -181,6 +181,13 @@ class Kafka(Broker):
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
 
+    def freeze(self) -> None:
+        """It keeps its connections, and answers nothing."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
     def remove(self) -> None:
         self.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -196,13 +203,13 @@ class Kafka(Broker):
 def kafka_home() -> Path | None:
     """Where Apache Kafka is, if it is to be used."""
     home = os.environ.get("KAFKA_HOME")
-    return Path(home).resolve() if home and not os.environ.get("FOMO_TEST_BOOTSTRAP") else None
+    return Path(home).resolve() if home and not os.environ.get("TEST_BOOTSTRAP") else None
 
 
 @contextmanager
 def open_broker() -> Iterator[Broker]:
     """The broker to test against; see the module's docstring for which."""
-    bootstrap = os.environ.get("FOMO_TEST_BOOTSTRAP")
+    bootstrap = os.environ.get("TEST_BOOTSTRAP")
     home = kafka_home()
     if bootstrap:
         yield Broker(bootstrap)

@@ -137,7 +137,10 @@ class MemoryBroker:
         self.waits += 1
         return (partition.topic, partition.partition) in self.hidden
 
-    def grow_state_topic(self) -> None:
+    def look(self) -> TopicsSeen:
+        return self.seen
+
+    def grow(self) -> None:
         for topic in self.partitions:
             self.partitions[topic] = max(self.partitions.values())
 

@@ -116,7 +116,7 @@ class Instance(Service):
         super().__init__(SETTINGS, cheap_model())
         clients: Any = broker, MemoryConsumer(broker, name, broker.generations.setdefault(name, 0))
         self._watch, self._consumer = clients
-        self._seen = broker.seen
+        self._topics.begin(broker.seen)
         self.executor = Lazy()
         self._delivery = Prompt(partial(broker.producer, name), {})
         self._delivery.start(LONG_S)
@@ -148,7 +148,7 @@ class Instance(Service):
     def read(self, number: int, records: int, labels: int, again: int = 0) -> None:
         for message in self._consumer.read("t", number, records, again):
             self._pipeline.receive(to_record(message), 0.0)
-        for message in self._consumer.read("f", number, labels):
+        for message in self._consumer.read("f", number, labels, again):
             self._pipeline.receive_label(to_record(message), self._assignment.exists)
 
     def score(self, is_due: bool, is_built: bool) -> None:
@@ -393,14 +393,14 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
         values = SCHEMA.rows([json.loads(message.raw_value or b"") for message in usable])
         rows = Shingler(SETTINGS.lags, 2).rows(values, [message.raw_key for message in usable])
         detector = Detector(cheap_model(), rows.shape[1], SETTINGS.detector_config())
-        effects: dict[int, list[list[tuple[int, int, bool]]]] = {}  # by the input offset where they take effect
+        effects: dict[int, list[tuple[int, int, bool]]] = {}  # by the input offset where they take effect, all at once
         for effect in self._effects(number):
-            effects.setdefault(effect["input_offset"], []).append(effect["labels"])
+            effects.setdefault(effect["input_offset"], []).extend(effect["labels"])
         parts = []
         for start, stop in pairwise([*sorted({0, *effects}), 10**9]):
-            for labels in effects.get(start, []):
-                numbers = np.array([offsets.index(label[1]) for label in labels])
-                detector.feedback(numbers, np.array([label[2] for label in labels]))
+            labels = effects.get(start, [])
+            numbers = np.array([offsets.index(label[1]) for label in labels], dtype=np.int64)
+            detector.feedback(numbers, np.array([label[2] for label in labels], dtype=bool))
             parts.append(detector.process(rows[np.searchsorted(offsets, start) : np.searchsorted(offsets, stop)]))
         expected = Scored.concatenate(parts)
         for result in self._results(number):

@@ -22,7 +22,7 @@ from fomo_stream.broker import Record
 from fomo_stream.checkpoint import shared_model
 from fomo_stream.delivery import Output
 from fomo_stream.detector import Detector, DetectorConfig
-from fomo_stream.errors import BrokerError, ConfigError, SchemaError
+from fomo_stream.errors import BrokerError, SchemaError
 from fomo_stream.lags import Shingler
 from fomo_stream.model import ModelConfig, ZeroShotModel
 from fomo_stream.pipeline import Pipeline
@@ -30,6 +30,7 @@ from fomo_stream.records import decode, read_rows
 from fomo_stream.schema import Schema
 from fomo_stream.settings import ServiceSettings
 from fomo_stream.store import Restored
+from fomo_stream.topics import TopicsSeen
 
 
 @cache
@@ -158,7 +159,7 @@ def begin(pipeline: Pipeline, number: int, start: int = 0) -> None:
 
 def commit(pipeline: Pipeline) -> dict[tuple[str, int], int]:
     """A commit succeeds; returns its offsets."""
-    offsets = pipeline.stage({"t": 2, "f": 2})
+    offsets = pipeline.stage(TopicsSeen({"t": 2, "f": 2}, {}))
     pipeline.committed(offsets, 0.0)
     return {(found.topic, found.partition): found.offset for found in offsets}
 
@@ -279,7 +280,7 @@ def test_a_label_topic_that_is_gone_gets_no_offset_but_outputs_never_go_without_
     pipeline.receive(record(0), 0.0)
     pipeline.finish([0])
     pipeline.receive_label(Record("f", 0, 0, None, None, b"{", []), lambda *_: True)
-    assert [(found.topic, found.offset) for found in pipeline.stage({})] == [("t", 1)]
+    assert [(found.topic, found.offset) for found in pipeline.stage(TopicsSeen({}, {}))] == [("t", 1)]
     assert commit(pipeline) == {("t", 0): 1, ("f", 0): 1}
 
 
@@ -539,15 +540,6 @@ def test_a_category_that_was_never_seen_is_an_outlier() -> None:
     flagged = {result["offset"] for result in results(delivery) if result["outlier"]}
     assert {350, 370} <= flagged
     assert len(flagged) < 20
-
-
-def test_categories_that_differ_from_the_groups_are_refused() -> None:
-    pipeline = make_pipeline(Recording(), known=False, categorical=("site",))
-    with pytest.raises(ConfigError, match=r"--categorical site differs .* \(none\).* choose another --group"):
-        pipeline.begin(Schema(("site", "x")))
-    other = make_pipeline(Recording(), known=False)
-    other.begin(Schema(("site", "x"), frozenset({"site"})))  # the flag is left out: the group's are used
-    assert other.schema is not None
 
 
 def test_rows_that_become_too_wide_by_their_past_are_refused() -> None:

@@ -23,6 +23,7 @@ from memory_broker import MemoryBroker, MemoryConsumer, MemoryReader, retriable
 from fomo_stream.delivery import Outcome
 from fomo_stream.errors import BrokerError, DamagedStateError, FomoError, StateError
 from fomo_stream.exactly_once import ExactlyOnce
+from fomo_stream.feedback import Effect
 from fomo_stream.settings import ServiceSettings
 from fomo_stream.store import POSITION, Input, Position, Restored, Restorer, to_output, where_to_go_on
 
@@ -181,10 +182,16 @@ commits = st.lists(
 def test_the_entries_of_a_partition_are_what_was_written_last_less_what_was_deleted(what: Any) -> None:
     broker = MemoryBroker()
     wanted: dict[int, dict[str, bytes]] = {0: {}, 1: {}}
+    effects: dict[int, list[Effect]] = {0: [], 1: []}
     for position, (entries, compacted, number) in enumerate(what, start=1):
         at = Position(position).encode()
         write(broker, {**entries, POSITION: at}, number)
-        broker.append((STATE, number), b"feedback/f/0/%d" % position, b"{}")  # which are for people to read
+        effect = b"feedback/f/%d/%d/0" % (number, position)
+        broker.append((STATE, number), effect, b'{"input_offset": %d}' % position)
+        if position % 2:
+            effects[number].append(Effect(position, effect))
+        else:  # the input has no record any more from which that could be repeated
+            broker.append((STATE, number), effect, None)
         broker.ends[STATE, number] += 1  # the mark of a commit
         broker.append(("t", number), None, b"")
         broker.offsets["t", number] = position
@@ -198,7 +205,9 @@ def test_the_entries_of_a_partition_are_what_was_written_last_less_what_was_dele
     with restorer(broker) as one:
         for number in (0, 1):
             one.request(Task(number))
-        assert {number: found.entries for number, found in taken(one, 2)} == wanted
+        restored = dict(taken(one, 2))
+    assert {number: found.entries for number, found in restored.items()} == wanted
+    assert {number: list(found.effects) for number, found in restored.items()} == effects
 
 
 def test_what_a_later_version_has_written_is_refused() -> None:
@@ -292,6 +301,26 @@ def test_a_transaction_that_may_hold_labels_alone_is_waited_for() -> None:
         broker.hidden.clear()
         ((_, found),) = taken(one)
     assert found.entries["detector/x"] == b"labelled"
+
+
+def test_stopping_does_not_wait_for_a_broker_that_does_not_answer() -> None:
+    broker = MemoryBroker()
+    answered, asked = Event(), Event()
+
+    def hang(_reader: MemoryReader, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        asked.set()
+        answered.wait(60)
+        return partitions
+
+    try:
+        with patch.object(MemoryReader, "committed", hang), restorer(broker) as one:
+            one.request(Task(0))
+            assert asked.wait(10)
+            began = time.monotonic()
+            one.stop()
+            assert time.monotonic() - began < 5
+    finally:
+        answered.set()
 
 
 def test_whatever_goes_wrong_while_restoring_is_heard_of() -> None:

@@ -36,7 +36,7 @@ def test_only_a_topic_that_was_created_anew_takes_partitions_back_to_what_is_res
 ) -> None:
     service = Service(ServiceSettings(topic="t" if topic == "t" else "other", feedback="f"), shared_model())
     aborts = 0
-    service._seen, *later = (seen(topic, answer) for answer in answers)
+    service._topics.seen, *later = (seen(topic, answer) for answer in answers)
     for answer in later:
         monkeypatch.setattr(service, "_watch", SimpleNamespace(seen=answer), raising=False)
         service._look_at_topics()

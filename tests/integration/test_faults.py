@@ -10,7 +10,7 @@ from brokers import kafka_home
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
-from fault_bench import run
+from fault_bench import MUST_BE_0, run
 
 
 @pytest.mark.skipif(kafka_home() is None, reason="needs an Apache Kafka to kill (KAFKA_HOME)")
@@ -19,6 +19,6 @@ def test_whatever_dies_each_record_is_scored_once_in_order_and_alike(tmp_path: P
     assert home is not None
     result = run(home, tmp_path, count=2000, seconds=60, n_nodes=3, session_s=6, seed=0)
     assert result["faults"] >= 4
-    for what in ("lost", "duplicates", "out_of_order", "different", "dead_letters"):
+    for what in MUST_BE_0:
         assert result[what] == 0, result
     assert result["offsets_complete"], result

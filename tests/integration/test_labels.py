@@ -226,24 +226,8 @@ def test_a_feedback_topic_that_is_created_anew_is_read_from_its_beginning(broker
         label(broker, settings, 0, range(60, 65))
         wait_for(lambda: committed(broker, settings) == 5, "the labels to be committed")
         broker.delete_topic(settings.feedback)
-        wait_for(lambda: settings.feedback not in running.service._seen.partitions, "the service to notice")
+        wait_for(lambda: settings.feedback not in running.service._topics.seen.partitions, "the service to notice")
         assert running.service.ready
         broker.create_topic(settings.feedback, partitions=4)
         label(broker, settings, 0, range(70, 77))
         wait_for(lambda: committed(broker, settings) == 7, "the new labels to be committed")
-
-
-def test_more_partitions_of_both_topics_are_read_in_pairs(broker: Broker) -> None:
-    if not broker.is_kafka:
-        pytest.skip("the embedded broker cannot grow topics")
-    settings = feedback_settings(broker)
-    assert settings.feedback is not None
-    with Running(settings) as running:
-        wait_for(lambda: running.service.ready, "the service to be ready")
-        broker.grow_topic(settings.topic, 6)
-        wait_for(lambda: len(running.service._pipeline.tasks) == 6, "the new partitions to be assigned")
-        broker.grow_topic(settings.feedback, 6)
-        broker.produce(settings.topic, readings(60), partition=5)
-        broker.read(settings.out, at_least=60)
-        label(broker, settings, 5, [55])
-        wait_for(lambda: committed(broker, settings) == 1, "the label to be committed")

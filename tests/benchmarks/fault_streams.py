@@ -1,0 +1,121 @@
+"""What goes in and comes out while faults are injected: records, labels on some of them, and what is committed."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from brokers import Broker, wait_for
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+
+FEATURES = ("load", "pressure", "speed", "temperature")
+
+
+def reading(number: int) -> dict[str, float]:
+    """Record `number`: four features that hang together, now and then an outlier."""
+    rng = random.Random(number)
+    load = rng.gauss(0, 1) if rng.random() > 0.01 else rng.choice((-8.0, 8.0))
+    return {name: load * (i + 1) + rng.gauss(0, 1) for i, name in enumerate(FEATURES)} | {"n": number}
+
+
+class Feed:
+    """Writes records at an even rate; knows when each was acknowledged."""
+
+    def __init__(self, broker: Broker, topic: str, count: int, partitions: int, seconds: float) -> None:
+        self.acknowledged: dict[int, float] = {}
+        self.longest_s = 0.0  # from sending a record until the brokers had it
+        self._producer = Producer(
+            {**broker.config, "enable.idempotence": True, "message.timeout.ms": 0, "linger.ms": 1}
+        )
+        self._topic, self._count, self._rate = topic, count, count / seconds
+        self.partitions = partitions  # that it writes to
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        sent = 0
+        while sent < self._count:
+            while sent < min(self._count, (time.monotonic() - began) * self._rate):
+                value = json.dumps(reading(sent))
+                done = self._done_with(sent)
+                self._producer.produce(self._topic, value, partition=sent % self.partitions, on_delivery=done)
+                sent += 1
+            self._producer.poll(0.005)
+        while self._producer.flush(1.0):
+            pass
+
+    def use(self, partitions: int) -> None:
+        """From now on write to so many partitions."""
+        self._producer.list_topics(self._topic, timeout=20)  # so that the client knows them
+        self.partitions = partitions
+
+    def _done_with(self, number: int) -> Callable[[Any, Any], None]:
+        sent_at = time.monotonic()
+
+        def done(error: Any, _message: Any) -> None:
+            assert error is None, error
+            self.acknowledged[number] = time.monotonic()
+            self.longest_s = max(self.longest_s, self.acknowledged[number] - sent_at)
+
+        return done
+
+    def join(self) -> None:
+        self._thread.join()
+
+
+class Outputs:
+    """Reads what is committed of the outputs, as it comes."""
+
+    def __init__(self, broker: Broker, topic: str) -> None:
+        self.seen: list[tuple[float, Any]] = []
+        self.numbers: set[int] = set()
+        # A broker that was killed may for a moment not know of what was read already: what comes twice counts once.
+        again = {"isolation.level": "read_committed", "auto.offset.reset": "earliest"}
+        self._consumer = Consumer({**broker.config, "group.id": "verifier", **again})
+        count = wait_for(lambda: broker.partitions(topic), f"topic {topic}")
+        self._consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(count)])
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            for message in self._consumer.consume(500, timeout=0.05):
+                if message.error() is None:
+                    record = json.loads(message.value())
+                    if record["n"] not in self.numbers:
+                        self.seen.append((time.monotonic(), record))
+                        self.numbers.add(record["n"])
+        self._consumer.close()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+
+class Labels:
+    """Gives verdicts on records that were scored a while ago."""
+
+    def __init__(self, broker: Broker, topic: str) -> None:
+        self._broker = broker
+        self._topic = topic
+        self.given = 0
+
+    def give(self, outputs: Outputs, rng: random.Random, count: int = 40) -> None:
+        """Some right, some wrong, and some of them twice."""
+        recent = outputs.seen[-1000:]
+        for _, record in rng.choices(recent, k=count):
+            number, offset = record["fomo"]["partition"], record["fomo"]["offset"]
+            wait_for(partial(self._has_partition, number), "the feedback topic", 60)
+            verdict = {"offset": offset, "outlier": rng.random() < 0.3}
+            self._broker.produce(self._topic, [verdict], partition=number)
+            self.given += 1
+
+    def _has_partition(self, number: int) -> bool:
+        return self._broker.partitions(self._topic) > number

@@ -1,0 +1,203 @@
+"""Faults by name, and instances of the service that are started again whenever they end."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from brokers import wait_for
+from clusters import Cluster, Node
+from confluent_kafka import KafkaException
+from fault_streams import Feed, Labels, Outputs
+from services import Command, command
+
+from fomo_stream.settings import ServiceSettings
+
+AWAY_S = 5.0  # a broker that others stand in for
+SILENT_S = 9.0  # a coordinator that is frozen: for longer than anybody waits for its answer
+MOST_PARTITIONS = 10
+# Of two things at once; the others are single faults.
+DOUBLE = ("start_without_coordinator",)
+
+
+class Supervised:
+    """One instance of the service, started again whenever it ends."""
+
+    def __init__(self, folder: Path, name: str, settings: ServiceSettings) -> None:
+        self.name = name
+        self.exits: list[int] = []
+        self.exits_by_itself: list[str] = []
+        self.settings = settings
+        self._folder = folder
+        self._stack = ExitStack()
+        self._stopped = False
+        self._running = self._start()
+        self._thread = threading.Thread(target=self._supervise, daemon=True)
+        self._thread.start()
+
+    def _start(self) -> Command:
+        self._stack.close()
+        path = self._folder / f"{self.name}-{len(self.exits)}.log"
+        return self._stack.enter_context(command(path, self.settings))
+
+    def _supervise(self) -> None:
+        while True:
+            code = self._running.process.wait()
+            self.exits.append(code)
+            if code > 0:
+                self.exits_by_itself.append(self._running.text().strip().splitlines()[-1])
+            if self._stopped:
+                return
+            self._running = self._start()
+
+    def signal(self, number: int) -> None:
+        self._running.process.send_signal(number)
+
+    @property
+    def has_partitions(self) -> bool:
+        return " restored " in self._running.text()
+
+    def stop(self) -> None:
+        self._stopped = True
+        self.signal(signal.SIGTERM)
+        self._thread.join(60)
+        self._stack.close()
+
+
+@dataclass
+class Injector:
+    """Faults by name; each returns when what it did is over."""
+
+    cluster: Cluster
+    instances: list[Supervised]
+    settings: ServiceSettings
+    feed: Feed
+    outputs: Outputs
+    labels: Labels
+    session_s: float
+    rng: random.Random
+    rounds: list[tuple[float, list[str]]] = field(default_factory=list)  # when, and what was injected together
+
+    @property
+    def injected(self) -> list[str]:
+        return [name for _, names in self.rounds for name in names]
+
+    def names(self) -> list[str]:
+        several_only = [
+            "group_coordinator_kill",
+            "group_coordinator_freeze",
+            "transaction_coordinator_kill",
+            "broker_freeze",
+            "start_without_coordinator",
+        ]
+        return [
+            "kill",
+            "terminate",
+            "freeze",
+            "broker_kill",
+            "produce_errors",
+            "broker_terminate",
+            "kill_static",
+            "labels",
+            "add_partition",
+            *(several_only if len(self.cluster.nodes) > 1 else []),
+        ]
+
+    def inject(self, name: str, instance: Supervised, node: Node) -> None:
+        print(f"{time.strftime('%H:%M:%S')} {name} {instance.name} node {node.number}", flush=True)
+        if name == "start_without_coordinator":
+            instance.signal(signal.SIGKILL)
+            time.sleep(2)  # the supervisor has started it again, and it is about to ask
+            self._break_broker("group_coordinator_freeze", node)
+        elif is_of_broker(name):
+            self._break_broker(name, node)
+        elif name == "labels":
+            self.labels.give(self.outputs, self.rng)
+        elif name == "add_partition":
+            self._add_partition()
+        elif name == "produce_errors":
+            topic = self.rng.choice((self.settings.out, self.settings.state_topic))
+            self.cluster.alter(topic, min_insync_replicas="9")
+            time.sleep(3)
+            self.cluster.alter(topic, min_insync_replicas=None)
+        elif name == "freeze":
+            instance.signal(signal.SIGSTOP)
+            time.sleep(self.session_s + 2)
+            instance.signal(signal.SIGCONT)
+        else:
+            instance = self.instances[0] if name == "kill_static" else instance
+            instance.signal(signal.SIGTERM if name == "terminate" else signal.SIGKILL)
+
+    def _add_partition(self) -> None:
+        count = self.feed.partitions + 1
+
+        def added() -> bool:
+            try:
+                if self.cluster.partitions(self.settings.topic) < count:
+                    self.cluster.grow_topic(self.settings.topic, count)
+            except KafkaException:  # the broker that was asked is just going
+                return False
+            return True
+
+        if count <= MOST_PARTITIONS:
+            wait_for(added, "another partition", 60)
+            self.feed.use(count)
+
+    def _break_broker(self, name: str, node: Node) -> None:
+        if name.startswith("group_coordinator"):
+            node = self.cluster.leader("__consumer_offsets", self.settings.group)
+        elif name == "transaction_coordinator_kill":
+            static = f"{self.settings.group}-{self.settings.topic}-static"
+            node = self.cluster.leader("__transaction_state", static)
+        if name.endswith("freeze"):
+            node.freeze()
+            time.sleep(3 if name == "broker_freeze" else SILENT_S)
+            node.go_on()
+        else:
+            node.stop(signal.SIGTERM if name == "broker_terminate" else signal.SIGKILL)
+            if len(self.cluster.nodes) > 1:
+                time.sleep(AWAY_S)
+            node.start()
+            wait_for(node.answers, "the broker to start", 60)
+        wait_for(self.cluster.is_complete, "the cluster to be complete", 120)
+
+
+def is_of_broker(name: str) -> bool:
+    return name.startswith(("broker", "group", "transaction", "start_without"))
+
+
+def inject_for(injector: Injector, until: float) -> None:
+    """Inject every kind of fault in turn, every other time two at once, one of a broker at most.
+
+    What was there after a fault is scored before the next one.
+    """
+    rng, names = injector.rng, injector.names()
+    order: list[str] = []
+    while time.monotonic() < until:
+        count = 1 + len(injector.rounds) % 2
+        chosen: list[str] = []
+        while len(chosen) < count:
+            fitting = [name for name in order if not (chosen and is_of_broker(chosen[0]) and is_of_broker(name))]
+            if fitting:
+                chosen.append(fitting[0])
+                order.remove(fitting[0])
+            else:
+                order += rng.sample(names, len(names))
+        victims = rng.sample(injector.instances[1:], min(count, 2)) * 2
+        nodes = rng.choices(injector.cluster.nodes, k=count)
+        threads = [
+            threading.Thread(target=injector.inject, args=(name, victims[i], nodes[i])) for i, name in enumerate(chosen)
+        ]
+        injector.rounds.append((time.monotonic(), chosen))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        scored = partial(injector.outputs.numbers.issuperset, list(injector.feed.acknowledged))
+        wait_for(scored, f"all to be well after {chosen}", 120)

@@ -1,0 +1,162 @@
+"""The members of a group agree: whoever has other settings is refused before it joins, and no member notices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from brokers import Broker, wait_for
+from services import Running, make_settings, readings, results, unique
+from test_operations import changed, refusal
+
+from fomo_stream.agreement import OF_OUTPUTS, OF_STATE, Agreement
+from fomo_stream.checkpoint import shared_model
+from fomo_stream.errors import AgreementError
+from fomo_stream.group_log import GroupLog
+from fomo_stream.settings import ServiceSettings
+
+MODEL = shared_model().name
+
+# Of every agreed setting: another value, and what is said of it.
+OTHERS: dict[str, tuple[dict[str, Any], str]] = {
+    "model": ({"model": "fusion"}, rf"--model is {MODEL} in the group, fusion@\w+ here"),
+    "features": ({"features": "temperature"}, "--features temperature,site differs .* temperature,motor.rpm,site"),
+    "categorical": ({"categorical": "kind"}, "--categorical is site in the group, kind here"),
+    "lags": ({"lags": 2}, "--lags is 1 in the group, 2 here"),
+    "context-size": ({"context_size": 200}, "--context-size is 100 in the group, 200 here"),
+    "adapt-after": ({"adapt_after": 500}, "--adapt-after is 10000 in the group, 500 here"),
+    "seed": ({"seed": 7}, "--seed is 0 in the group, 7 here"),
+    "remembered-rows": ({"feedback_memory": 50_000}, r"remembered rows \(.*\) is 10336 in the group, 50000 here"),
+    "remembered-scores": ({"alert_rate": 1e-4}, r"remembered scores \(.*\) is 10336 in the group, 20032 here"),
+    "feedback-memory": ({"feedback_memory": 100}, "--feedback-memory is 5000 in the group, 100 here"),
+    "out": ({"out": "elsewhere"}, "--out is .*-scores in the group, elsewhere here"),
+    "dead-letters": ({"dead_letters": "elsewhere"}, "--dead-letters is .*-dead-letters in the group, elsewhere here"),
+    "feedback": ({"feedback": None}, "--feedback is labels-.* in the group, none here"),
+    "result-field": ({"result_field": "verdict"}, "--result-field is fomo in the group, verdict here"),
+    "scores-only": ({"scores_only": True}, "--scores-only is false in the group, true here"),
+    "threads": ({"threads": 2}, "--threads is 1 in the group, 2 here"),
+    "delivery": ({"delivery": "at-least-once"}, "--delivery is exactly-once in the group, at-least-once here"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _needs_transactions(broker: Broker) -> None:
+    if not broker.is_kafka:
+        pytest.skip("the embedded broker does not say which members a group has")
+
+
+@pytest.fixture(scope="module")
+def member(broker: Broker) -> Iterator[Running]:
+    """One that is there already."""
+    if not broker.is_kafka:
+        pytest.skip("the embedded broker does not say which members a group has")
+    topic = unique("sensors")
+    broker.create_topic(topic, partitions=3)
+    with Running(make_settings(broker, topic, feedback=unique("labels"), categorical="site", lags=1)) as running:
+        wait_for(lambda: running.service.ready and running.service._pipeline.tasks, "the first member to be at work")
+        yield running
+
+
+def test_every_agreed_setting_has_a_test() -> None:
+    assert OTHERS.keys() == {*OF_STATE, *OF_OUTPUTS, "features"}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_second_member_with_another_setting_is_refused_and_the_first_loses_nothing(
+    member: Running, name: str
+) -> None:
+    changes, words = OTHERS[name]
+    before = dict(member.service._pipeline.tasks)
+    error = refusal(changed(member.settings, **changes))
+    assert isinstance(error, AgreementError)
+    assert error.exit_code == 10
+    with pytest.raises(AgreementError, match=words):
+        raise error
+    assert "--group" in str(error)
+    assert ("--reset-state" in str(error)) == (name in (*OF_STATE, "features"))
+    assert member.service._pipeline.tasks == before  # the very same tasks: none was given up and taken again
+    assert member.service.ready
+
+
+def test_what_need_not_be_agreed_on_may_differ(member: Running) -> None:
+    free = {"alert_rate": 0.02, "min_context": 20, "admit": "all", "batch_size": 7, "commit_interval_ms": 50}
+    other = changed(member.settings, **free, features=None, categorical=())
+    with Running(other) as running:
+        wait_for(lambda: running.service.ready and running.service._pipeline.tasks, "the second member to be ready")
+        assert running.service._pipeline.schema == member.service._pipeline.schema
+    wait_for(lambda: len(member.service._pipeline.tasks) == 3, "the partitions to come back")
+
+
+def test_a_group_without_members_takes_new_outputs(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("WARNING", logger="fomo_stream")
+    topic = unique("sensors")
+    broker.create_topic(topic, partitions=1)
+    settings = make_settings(broker, topic, instance_id="one")  # which stays a member for a while after it stopped
+    broker.produce(topic, readings(60))
+    with Running(settings):
+        broker.read(settings.out, at_least=60)
+    moved = changed(settings, out=unique("elsewhere"), result_field="verdict")
+    broker.produce(topic, readings(60, start=60))
+    with Running(moved):
+        outputs = results(broker.read(moved.out, at_least=60))
+    assert [output["n"] for output in outputs] == list(range(60, 120))
+    assert all(output["verdict"]["score"] is not None for output in outputs)  # what was learned is kept
+    lines = [line for line in caplog.text.splitlines() if "group_settings_changed" in line]
+    assert len(lines) == 1
+    assert f'out="{settings.out} -> {moved.out}"' in lines[0]
+    assert 'result_field="fomo -> verdict"' in lines[0]
+    assert len(broker.read(settings.out)) == 60
+
+
+def agreement(settings: ServiceSettings) -> Agreement:
+    return Agreement(settings, MODEL, GroupLog(settings))
+
+
+def test_of_two_that_change_the_same_settings_one_goes_on(broker: Broker) -> None:
+    """Neither is a member yet, so each may change them: who came second has the last word, and the first is told."""
+    topic = unique("sensors")
+    settings = make_settings(broker, topic)
+    broker.create_topic(settings.state_topic, config={"cleanup.policy": "compact"})
+    agreement(settings).join()
+    first = agreement(changed(settings, out="first"))
+    second = agreement(changed(settings, out="second"))
+    first.join()
+    first.check()
+    second.join()
+    second.check()
+    with pytest.raises(AgreementError, match=r"--out is second in the group, first here; .* start it again"):
+        first.check()
+
+
+def test_a_proposal_that_came_too_late_counts_for_nothing(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = unique("sensors")
+    settings = make_settings(broker, topic)
+    broker.create_topic(settings.state_topic, config={"cleanup.policy": "compact"})
+    agreement(settings).join()
+    first, second = (agreement(changed(settings, out=name)) for name in ("first", "second"))
+    append = GroupLog.append
+
+    def late(log: GroupLog, kind: bytes, value: bytes) -> bytes:
+        """Between what it read and what it writes, another one writes."""
+        monkeypatch.setattr(GroupLog, "append", append)
+        first.join()
+        return append(log, kind, value)
+
+    monkeypatch.setattr(GroupLog, "append", late)
+    with pytest.raises(AgreementError, match="--out is first in the group, second here; another instance was faster"):
+        second.join()
+    first.check()
+
+
+def test_a_group_of_an_earlier_version_keeps_its_categories(broker: Broker) -> None:
+    from fomo_stream.group_schema import GroupSchema
+    from fomo_stream.schema import Schema
+
+    topic = unique("sensors")
+    settings = make_settings(broker, topic, features=None)
+    broker.create_topic(settings.state_topic, config={"cleanup.policy": "compact"})
+    GroupSchema(settings).agree(Schema(("temperature", "site"), frozenset({"site"})))
+    assert agreement(settings).join().categorical == ("site",)
+    with pytest.raises(AgreementError, match="--categorical is site in the group, kind here"):
+        agreement(changed(settings, categorical="kind")).join()

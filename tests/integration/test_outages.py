@@ -1,0 +1,91 @@
+"""What an instance does when brokers are there and do not answer: it starts, waits or ends, and says why."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from brokers import kafka_home, wait_for
+from clusters import Cluster
+from services import command, make_settings, readings, unique
+
+pytestmark = pytest.mark.skipif(kafka_home() is None, reason="needs an Apache Kafka to freeze (KAFKA_HOME)")
+
+SHUTDOWN_S = 25.0
+FROZEN_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    home = kafka_home()
+    assert home is not None
+    # A broker that is frozen keeps its duties for longer than anybody waits for an answer when it starts.
+    patience = ["broker.session.timeout.ms=10000"]
+    cluster = Cluster(home, 3, tmp_path_factory.mktemp("cluster"), patience)
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def test_an_instance_starts_while_the_coordinator_of_its_group_does_not_answer(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    topic = unique("sensors")
+    cluster.create_topic(topic, partitions=2)
+    cluster.produce(topic, readings(100))
+    settings = make_settings(cluster, topic)
+    with command(tmp_path / "before.log", settings):  # so that the group and all topics are there
+        wait_for(lambda: cluster.committed(settings.group, topic) == 100, "the first records to be scored", 60)
+    coordinator = cluster.leader("__consumer_offsets", settings.group)
+    transactions = (f"one{i}" for i in range(100))  # which another broker coordinates
+    settings.instance_id = next(
+        name
+        for name in transactions
+        if cluster.leader("__transaction_state", f"{settings.group}-{topic}-{name}") is not coordinator
+    )
+    cluster.produce(topic, readings(100, start=100))
+    coordinator.freeze()
+    try:
+        with command(tmp_path / "after.log", settings) as running:
+            ended = partial(running.process.wait, FROZEN_S)
+            with pytest.raises(subprocess.TimeoutExpired):
+                assert ended() is None, f"exit code {running.process.poll()}: {running.text()}"
+            coordinator.go_on()
+            wait_for(lambda: cluster.committed(settings.group, topic) == 200, "the rest to be scored", 60)
+    finally:
+        coordinator.go_on()
+        wait_for(cluster.is_complete, "the cluster to be complete", 60)
+
+
+@pytest.mark.parametrize("when", ["restored", "started"])  # at work, or before its partitions are restored
+@pytest.mark.parametrize("frozen", [1, 2, 3])
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_shutting_down_takes_no_longer_than_25_seconds_whatever_the_brokers_do(
+    cluster: Cluster, tmp_path: Path, delivery: str, frozen: int, when: str
+) -> None:
+    topic = unique("sensors")
+    cluster.create_topic(topic, 6)
+    settings = make_settings(cluster, topic, delivery=delivery, feedback=f"{topic}-labels")
+    with command(tmp_path / "log", settings) as running:
+        running.wait_for_log(when)
+        cluster.produce(topic, readings(500))
+        for node in cluster.nodes[:frozen]:
+            node.freeze()
+        try:
+            time.sleep(2)
+            began = time.monotonic()
+            running.process.send_signal(signal.SIGTERM)
+            code = running.process.wait(90)
+            elapsed = time.monotonic() - began
+        finally:
+            for node in cluster.nodes:
+                node.go_on()
+            wait_for(cluster.is_complete, "the cluster to be complete", 60)
+        assert elapsed < SHUTDOWN_S, running.text()
+        assert code == 0, running.text()
