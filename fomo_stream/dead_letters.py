@@ -19,12 +19,6 @@ CUTS = (None, 512 << 10, 0)
 TRUNCATED_FROM = "fomo-truncated-from"  # header of one that was cut: bytes that its value had
 SOURCE_TOPIC, SOURCE_PARTITION, SOURCE_TIMESTAMP = "fomo-source-topic", "fomo-source-partition", "fomo-source-timestamp"
 REASON = "fomo-reason"
-UNKNOWN = "unknown"  # the reason of a letter that names none
-# Every reason that the service writes; `redrive --reason` takes these.
-REASONS = (
-    "tombstone", "too_large", "not_utf8", "not_json", "not_an_object", "no_features", "too_many_features",
-    "not_encodable", "output_refused", "bad_feedback", UNKNOWN,
-)  # fmt: skip
 ADDED = (REASON, "fomo-error", "fomo-exception", SOURCE_TOPIC, SOURCE_PARTITION, "fomo-source-offset", SOURCE_TIMESTAMP)
 
 

@@ -73,6 +73,23 @@ class SchemaError(FomoError, ValueError):
     exit_code = 5
 
 
+UNKNOWN = "unknown"  # the reason of a dead letter that names none
+# Every reason for which a record becomes a dead letter.
+REASONS = (
+    "tombstone",
+    "too_large",
+    "not_utf8",
+    "not_json",
+    "not_an_object",
+    "no_features",
+    "too_many_features",
+    "not_encodable",
+    "output_refused",
+    "bad_feedback",
+    UNKNOWN,
+)
+
+
 class RecordError(FomoError, ValueError):
     """One record cannot be scored. `reason` is a short code, fit for a header or a metric label."""
 

@@ -14,9 +14,9 @@ from fomo_stream.changelog import Entries
 from fomo_stream.detector import Detector
 from fomo_stream.errors import DamagedStateError, RecordError, StateError
 from fomo_stream.feedback import Effect, LabelQueue, RecordIndex
+from fomo_stream.position import POSITION, Position, Restored
 from fomo_stream.schema import RowReader, Schema, shown
 from fomo_stream.settings import ServiceSettings
-from fomo_stream.store import POSITION, Position, Restored
 
 DETECTOR, SERIES, INDEX, LABELS, SCHEMA = "detector", "series", "index", "labels", "schema"
 

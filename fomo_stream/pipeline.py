@@ -23,11 +23,12 @@ from fomo_stream.labelling import Labelling
 from fomo_stream.logs import kv
 from fomo_stream.outputs import Outputs
 from fomo_stream.partition import PartitionTask, Pending
+from fomo_stream.position import Restored, unusable
 from fomo_stream.progress import Observation, Progress
 from fomo_stream.records import decode, infer_schema, read_rows, result_of
 from fomo_stream.schema import RowReader, Schema, TooManyFeaturesError, shown
 from fomo_stream.settings import ServiceSettings
-from fomo_stream.store import Restored, to_output, unusable
+from fomo_stream.store import to_output
 from fomo_stream.topics import TopicsSeen
 
 if TYPE_CHECKING:

@@ -24,10 +24,9 @@ from fomo_stream.dead_letters import (
     SOURCE_TIMESTAMP,
     SOURCE_TOPIC,
     TRUNCATED_FROM,
-    UNKNOWN,
     own_headers,
 )
-from fomo_stream.errors import BrokerError, FencedError, NotPermittedError, TopicError
+from fomo_stream.errors import UNKNOWN, BrokerError, FencedError, NotPermittedError, TopicError
 from fomo_stream.exactly_once import NOT_PERMITTED, no_transactions
 from fomo_stream.permissions import READ, WRITE, check_permissions
 from fomo_stream.settings import RedriveSettings

@@ -18,6 +18,7 @@ from uuid import uuid4
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import NoDecode
 
+from fomo_stream.errors import REASONS
 from fomo_stream.settings_sources import BaseFlags, did_you_mean, flag, flatten
 
 if TYPE_CHECKING:
@@ -366,13 +367,10 @@ class RedriveSettings(BrokerFlags):
     @field_validator("reason")
     @classmethod
     def _reasons_are_known(cls, reasons: tuple[str, ...]) -> tuple[str, ...]:
-        if reasons:
-            from fomo_stream.dead_letters import REASONS  # confluent_kafka: not needed to print --help
-
-            for reason in reasons:
-                if reason not in REASONS:
-                    hint = did_you_mean(reason, REASONS)
-                    raise ValueError(f"there is no reason {reason}{hint}; reasons are {', '.join(REASONS)}")
+        for reason in reasons:
+            if reason not in REASONS:
+                hint = did_you_mean(reason, REASONS)
+                raise ValueError(f"there is no reason {reason}{hint}; reasons are {', '.join(REASONS)}")
         return reasons
 
     @model_validator(mode="after")

@@ -13,19 +13,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import orjson
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from fomo_stream.broker import make_reader, session_timeout_ms
 from fomo_stream.delivery import Output
-from fomo_stream.errors import DamagedStateError, LostOffsetError, StateError
+from fomo_stream.errors import BrokerError, DamagedStateError, StateError
 from fomo_stream.feedback import EFFECT_PREFIX, Effect
 from fomo_stream.logs import Throttle, kv
+from fomo_stream.position import POSITION, Input, Position, Restored, unusable, where_to_go_on
 from fomo_stream.settings import ServiceSettings
 from fomo_stream.topics import TopicWatch
 
@@ -33,7 +33,6 @@ log = logging.getLogger(__name__)
 
 KEY_PREFIX = b"state/"
 VERSION = b"\x01"  # first byte of every value
-POSITION = "position"  # the entry that every commit of a partition writes
 ASK_S = 0.3  # for one partition's committed offset, before the next partition has its turn
 ANSWER_S = 5.0
 STALLED_S = 5.0  # without a record of the store
@@ -46,93 +45,6 @@ STOP_S = 2.0  # for the thread to end; a call that waits for the broker is left 
 def to_output(topic: str, number: int, name: str, value: bytes | None) -> Output:
     """The record that writes an entry of a partition, or with None deletes it."""
     return Output(topic, KEY_PREFIX + name.encode(), value if value is None else VERSION + value, [], number)
-
-
-def unusable(topic: str, number: int, error: StateError) -> StateError:
-    """The error of a partition's state, with where it is and what to do."""
-    choices = "choose another --group, or forget what was learned with --reset-state"
-    remedy = choices if isinstance(error, DamagedStateError) else f"set that back, {choices}"
-    return StateError(f"{topic}[{number}]: {error}; {remedy}")
-
-
-@dataclass(frozen=True)
-class Position:
-    """How far a partition had come when its entries were written: the next offset to read, of the topic of that id."""
-
-    offset: int
-    topic_id: str = ""  # empty: the broker has none
-
-    def encode(self) -> bytes:
-        """As the value of an entry."""
-        return orjson.dumps({"offset": self.offset, "topic_id": self.topic_id})
-
-    @classmethod
-    def decode(cls, value: bytes) -> Position:
-        """What `encode` wrote. Raises StateError."""
-        try:
-            found = orjson.loads(value)
-            return cls(int(found["offset"]), str(found["topic_id"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise DamagedStateError(f"the entry `{POSITION}` is not readable ({error})") from None
-
-
-@dataclass(frozen=True)
-class Input:
-    """What the broker says of an input partition: offsets kept, committed by the group, and the topic's id."""
-
-    low: int
-    high: int
-    committed: int | None
-    topic_id: str = ""
-
-
-@dataclass(frozen=True)
-class Restored:
-    """Where and with what a partition goes on."""
-
-    start: int  # offset of the first record to read
-    entries: Mapping[str, bytes] = field(default_factory=dict)  # what it knows
-    stale: frozenset[str] = frozenset()  # entries that are of no use any more, and are to be deleted
-    learned_until: int = 0  # records before this offset have been learned already
-    feedback_start: int = OFFSET_BEGINNING
-    effects: tuple[Effect, ...] = ()  # entries that say when labels took effect
-
-
-def where_to_go_on(
-    found: Input, entries: Mapping[str, bytes], settings: ServiceSettings, where: str
-) -> tuple[Restored, list[str]]:
-    """Decide where a partition goes on and what of its entries counts; with lines for the log about what is unusual.
-
-    The entries say themselves how far they go. If that is not what the group has committed, then somebody has set the
-    group's offsets, or delivery is at least once: what is read again is scored but not learned again.
-    Raises LostOffsetError when the offset to go on from is not kept any more and --on-lost-offset is fail.
-    """
-    position = Position.decode(entries[POSITION]) if POSITION in entries else None
-    known = position is not None
-    notes = []
-    if position is not None and (
-        (position.topic_id and found.topic_id and position.topic_id != found.topic_id)
-        or (not found.topic_id and found.committed is None and position.offset > found.high)
-    ):
-        notes.append(kv("topic_created_anew", partition=where, effect="nothing of the old one counts"))
-        return Restored(found.low, {}, frozenset(entries)), notes
-    learned_until = min(position.offset, found.high) if position is not None else 0
-    start = found.committed
-    if start is None:
-        # A group's offsets expire. Entries written together with scores know better; others may have come alone.
-        start = learned_until if known and settings.delivery == "exactly-once" else found.low
-    if known and start != learned_until:
-        effect = "what is read again is scored, not learned again" if start < learned_until else "some is never learned"
-        notes.append(kv("offset_differs_from_state", partition=where, state=learned_until, group=start, effect=effect))
-    if not found.low <= start <= found.high:
-        if settings.on_lost_offset == "fail":
-            raise LostOffsetError(
-                f"the next record to read of {where} has offset {start}, but the broker keeps {found.low} to "
-                f"{found.high}; choose where to go on with --on-lost-offset earliest or latest"
-            )
-        lost, start = start, found.low if settings.on_lost_offset == "earliest" else found.high
-        notes.append(kv("offset_lost", partition=where, offset=lost, goes_on_at=start))
-    return Restored(start, dict(entries), frozenset(), learned_until), notes
 
 
 class Restorer:
@@ -244,9 +156,8 @@ class Restorer:
         """Where and with what the partition goes on; None: that cannot be known yet."""
         began = time.monotonic()
         settings, number = self._settings, task.number
-        if self._check is not None:
-            self._check()
-            self._check = None
+        if self._check is not None and not self._has_passed(task, self._check):
+            return None
         if number >= self._watch.seen.partitions.get(settings.state_topic, 0):
             self._wait(task, f"topic {settings.state_topic} has no partition {number} yet")
             self._watch.look()
@@ -283,6 +194,16 @@ class Restorer:
         if entries and not restored.entries:  # they are about an input topic that is gone
             effects = [effect._replace(input_offset=-1) for effect in effects]
         return replace(restored, feedback_start=feedback_start, effects=tuple(effects))
+
+    def _has_passed(self, task: Any, check: Callable[[], None]) -> bool:
+        """Whether restoring is permitted; False: the broker does not answer. Raises what `check` raises else."""
+        try:
+            check()
+        except BrokerError as error:
+            self._wait(task, str(error))
+            return False
+        self._check = None
+        return True
 
     def _is_behind(self, entries: Mapping[str, bytes], committed: int | None) -> bool:
         """Whether the entries are older than what the group has committed: they are written together."""

@@ -69,7 +69,7 @@ class TopicReport:
         reasons = [f"topic {topic} does not exist any more" for topic in needed if topic not in seen.partitions]
         new = self._new_partitions
         if new and time.monotonic() < self._grown_at + SHARED_OUT_S:
-            reasons.append(f"partitions {new[0]} to {new[-1]} of {settings.topic} are new: the group shares them out")
+            reasons.append(f"{_named(new)} of {settings.topic} not shared out by the group yet")
         if settings.feedback is not None and (lacking := seen.lacking(settings.feedback, settings.topic)):
             reasons.append(
                 f"feedback topic {settings.feedback} has {lacking} partitions fewer than {settings.topic}, whose "
@@ -98,3 +98,12 @@ class TopicReport:
         count = self.seen.partitions.get(self._settings.topic, 0)
         command = f"kafka-topics.sh --bootstrap-server {self._settings.bootstrap} --alter"
         return f"{command} --topic {topic} --partitions {count}"
+
+
+def _named(numbers: range) -> str:
+    """
+    >>> _named(range(2, 3)), _named(range(2, 5))
+    ('new partition 2', 'new partitions 2 to 4')
+    """
+    last = f"s {numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else f" {numbers[0]}"
+    return f"new partition{last}"

@@ -152,9 +152,9 @@ class TopicWatch:
         if not small or not self.has_controller:
             return
         count = seen.partitions[topic]
-        asked = self.admin.create_partitions([NewPartitions(name, count) for name in small], request_timeout=ANSWER_S)
+        new = [NewPartitions(name, count) for name in small]
         reasons = {}
-        for name, answer in asked.items():
+        for name, answer in self.admin.create_partitions(new, request_timeout=ANSWER_S).items():
             try:
                 answer.result()
             except KafkaException as error:  # another instance was faster, or it is not permitted

@@ -37,10 +37,11 @@ from fomo_stream.exactly_once import ExactlyOnce
 from fomo_stream.lags import Shingler
 from fomo_stream.partition import PartitionTask
 from fomo_stream.pipeline import Pipeline
+from fomo_stream.position import Position, Restored
 from fomo_stream.schema import Schema
 from fomo_stream.scored import Scored
 from fomo_stream.service import Service
-from fomo_stream.store import Position, Restored, Restorer
+from fomo_stream.store import Restorer
 
 SCHEMA = Schema(("x", "y"))
 SETTINGS = QuickSettings(

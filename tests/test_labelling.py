@@ -18,8 +18,8 @@ from fomo_stream.broker import Record
 from fomo_stream.delivery import Output
 from fomo_stream.detector import Detector
 from fomo_stream.pipeline import Pipeline
+from fomo_stream.position import Restored
 from fomo_stream.scored import Scored
-from fomo_stream.store import Restored
 
 STATE = "fomo-stream-t-state"
 

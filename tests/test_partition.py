@@ -17,8 +17,8 @@ from fomo_stream.broker import Record
 from fomo_stream.errors import StateError
 from fomo_stream.model import ZeroShotModel
 from fomo_stream.pipeline import Pipeline
+from fomo_stream.position import POSITION, Position, Restored
 from fomo_stream.schema import Schema
-from fomo_stream.store import POSITION, Position, Restored
 
 FLAGS: dict[str, Any] = {**QUICK, "feedback": "f", "feedback_memory": 30, "lags": 2}
 IDS = {"t": "T1", "f": "F1"}

@@ -26,10 +26,10 @@ from fomo_stream.errors import BrokerError, SchemaError
 from fomo_stream.lags import Shingler
 from fomo_stream.model import ModelConfig, ZeroShotModel
 from fomo_stream.pipeline import Pipeline
+from fomo_stream.position import Restored
 from fomo_stream.records import decode, read_rows
 from fomo_stream.schema import Schema
 from fomo_stream.settings import ServiceSettings
-from fomo_stream.store import Restored
 from fomo_stream.topics import TopicsSeen
 
 

@@ -24,8 +24,9 @@ from fomo_stream.delivery import Outcome
 from fomo_stream.errors import BrokerError, DamagedStateError, FomoError, StateError
 from fomo_stream.exactly_once import ExactlyOnce
 from fomo_stream.feedback import Effect
+from fomo_stream.position import POSITION, Input, Position, Restored, where_to_go_on
 from fomo_stream.settings import ServiceSettings
-from fomo_stream.store import POSITION, Input, Position, Restored, Restorer, to_output, where_to_go_on
+from fomo_stream.store import Restorer, to_output
 
 SETTINGS = ServiceSettings(topic="t", feedback="f", group="g")
 STATE = SETTINGS.state_topic

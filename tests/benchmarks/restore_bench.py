@@ -33,8 +33,9 @@ from services import unique  # noqa: E402
 from fomo_stream.broker import make_producer  # noqa: E402
 from fomo_stream.checkpoint import load_model  # noqa: E402
 from fomo_stream.detector import Detector  # noqa: E402
+from fomo_stream.position import POSITION, Position  # noqa: E402
 from fomo_stream.settings import ServiceSettings  # noqa: E402
-from fomo_stream.store import POSITION, Position, Restorer, to_output  # noqa: E402
+from fomo_stream.store import Restorer, to_output  # noqa: E402
 from fomo_stream.topics import TopicWatch  # noqa: E402
 
 COMMIT_EVERY = 300  # records

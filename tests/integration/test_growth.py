@@ -55,7 +55,7 @@ def test_partitions_that_are_added_are_scored_and_labelled(broker: Broker, caplo
         assert {(r["fomo"]["partition"], r["fomo"]["offset"]) for r in outputs} == {
             (partition, offset) for partition in range(5) for offset in range(60)
         }
-        assert f"partitions 2 to 4 of {topic} are new: the group shares them out" in reasons
+        assert f"new partitions 2 to 4 of {topic} not shared out by the group yet" in reasons
         for partition in range(2, 5):
             assert any(reason.startswith(f"{topic}[{partition}] waits to be restored: ") for reason in reasons), reasons
         for smaller in (settings.out, settings.dead_letters):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
+import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,11 @@ from services import CLIENT, Running, command, make_settings, readings, results,
 from fomo_stream.errors import BrokerError
 from fomo_stream.service import Service
 from fomo_stream.settings import ServiceSettings
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+
+from fault_bench import count_differences, effects_of
+from fault_streams import FEATURES, reading
 
 
 def feedback_settings(broker: Broker, **changes: Any) -> ServiceSettings:
@@ -231,3 +239,21 @@ def test_a_feedback_topic_that_is_created_anew_is_read_from_its_beginning(broker
         broker.create_topic(settings.feedback, partitions=4)
         label(broker, settings, 0, range(70, 77))
         wait_for(lambda: committed(broker, settings) == 7, "the new labels to be committed")
+
+
+def test_a_labelled_run_equals_a_replay_of_its_records_and_of_when_labels_took_effect(broker: Broker) -> None:
+    settings = feedback_settings(broker, features=",".join(FEATURES), min_context=50, context_size=200)
+    rng = random.Random(0)
+    produced = 0
+    with Running(settings):
+        for _ in range(12):
+            broker.produce(settings.topic, map(reading, range(produced, produced + 100)), partition=produced % 2)
+            produced += 100
+            outputs = results(broker.read(settings.out, at_least=produced - 50))  # so that labels and records mix
+            for output in rng.sample(outputs, 10):
+                label(broker, settings, output["fomo"]["partition"], [output["fomo"]["offset"]], rng.random() < 0.5)
+        wait_for(lambda: committed(broker, settings) == 120, "the labels to be committed")
+        records = results(broker.read(settings.out, at_least=produced))
+    source, when = broker.read(settings.topic), effects_of(broker, settings)
+    assert count_differences(source, records, when, settings) == 0
+    assert count_differences(source, records, defaultdict(dict), settings) > 100  # without labels

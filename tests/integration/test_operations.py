@@ -204,7 +204,7 @@ def test_a_frozen_instance_loses_its_partitions_and_repeats_nothing(broker: Brok
             broker.produce(settings.topic, readings(300, start=500))
             wait_for(lambda: broker.committed(settings.group, settings.topic) == 800, "all to be committed", 60)
             assert other.process.poll() is None
-    outputs = results(broker.read(settings.out))
+    outputs = results(broker.read(settings.out, at_least=800))
     assert sorted(record["n"] for record in outputs) == list(range(800))
 
 

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from services import Command, Running, make_settings, unique
 
 import fomo_stream
-from fomo_stream.dead_letters import REASONS, UNKNOWN
-from fomo_stream.errors import BrokerError
+from fomo_stream.errors import REASONS, UNKNOWN, BrokerError
 from fomo_stream.redrive import BATCH_RECORDS, Position, Summary, redrive
 from fomo_stream.settings import RedriveSettings
 
