@@ -13,8 +13,9 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from fomo_stream.changelog import Document
 from fomo_stream.errors import AgreementError, BrokerError
-from fomo_stream.group_log import GroupLog, Note
+from fomo_stream.group_log import IDENTITY, SCHEMA, GroupLog, Note
 from fomo_stream.group_schema import GroupSchema
 from fomo_stream.logs import kv
 from fomo_stream.permissions import count_members
@@ -46,9 +47,19 @@ OF_OUTPUTS = (
     "delivery",
     "threads",
 )
-# Sizes that follow from settings which are otherwise free to differ.
-SIZES = {
+# Names in a detector's identity of those that it has.
+OF_IDENTITY = {
+    "model": "model",
+    "context-size": "context_size",
+    "adapt-after": "adapt_after",
+    "seed": "seed",
+    "remembered-rows": "memory_rows",
+    "remembered-scores": "memory_scores",
+}
+# What is compared is not the setting itself; the sizes follow from settings that may differ otherwise.
+DERIVED = {
     "remembered-rows": "the number of remembered rows (by --feedback-memory and --adapt-after)",
+    "threads": "--threads (at most one for each processor that an instance may use)",
     "remembered-scores": "the number of remembered scores (by --alert-rate, --feedback-memory and --adapt-after)",
 }
 
@@ -65,6 +76,7 @@ class Agreement:
         self._settings = settings
         self._log = group_log
         self._own = self._values(model)
+        self.is_new = False  # the group has not run with these settings before
 
     def join(self) -> ServiceSettings:
         """Agree with the group before joining it; returns the settings, with the group's categorical fields.
@@ -73,14 +85,14 @@ class Agreement:
         takes new outputs.
         """
         found, agreed = self._current()
+        self.is_new = found is None
         if found is None:
-            schema = GroupSchema(self._settings, self._log).stored()  # of a group that recorded no settings yet
-            proposal = self._own if schema is None else {**self._own, "categorical": sorted(schema.categorical)}
-            found, agreed = self._propose(None, proposal)
+            found, agreed = self._propose(None, {**self._own, **self._learned()})
         differing = self._differing(agreed)
         if differing:
             self._check_change(agreed, differing)
             agreed = self._change(found, agreed, differing)
+            self.is_new = True
         return self._settings.model_copy(update={"categorical": tuple(agreed["categorical"])})
 
     def check(self) -> None:
@@ -91,24 +103,30 @@ class Agreement:
         _, agreed = self._current()
         differing = self._differing(agreed)
         if differing:
-            raise self._refusal(agreed, differing, "somebody changed them while this instance started; start it again")
+            raise self._refusal(agreed, differing, "they were changed while this instance started; use the group's")
 
     def _check_change(self, agreed: Values, differing: list[str]) -> None:
         """Raise AgreementError unless this instance may change what differs."""
         if lasting := [name for name in differing if name in OF_STATE]:
             remedy = "use the group's, choose another --group, or forget what was learned with --reset-state"
             raise self._refusal(agreed, lasting, remedy)
-        if members := count_members(self._settings, self._settings.instance_id):
-            remedy = (
-                f"use the group's, choose another --group, or stop the group first, which has {members} members (one "
-                "that was killed or has an --instance-id leaves when its session times out)"
-            )
-            raise self._refusal(agreed, differing, remedy)
+        if members := count_members(self._settings):
+            raise self._refusal(agreed, differing, self._stop_first(members))
+
+    @staticmethod
+    def _stop_first(members: int) -> str:
+        return (
+            f"use the group's, choose another --group, or stop the group first, which has {members} members (one that "
+            "was killed or has an --instance-id leaves when its session times out)"
+        )
 
     def _change(self, found: Note | None, agreed: Values, differing: list[str]) -> Values:
-        now = self._propose(found, {**self._own, "categorical": agreed["categorical"]})[1]
+        changed, now = self._propose(found, {**self._own, "categorical": agreed["categorical"]})
         if still := self._differing(now):
             raise self._refusal(now, still, "another instance was faster; use the group's, or choose another --group")
+        if members := count_members(self._settings):  # somebody has joined meanwhile, with what held before
+            self._propose(changed, agreed)
+            raise self._refusal(agreed, differing, self._stop_first(members))
         changes = {name.replace("-", "_"): f"{_shown(agreed.get(name))} -> {_shown(now[name])}" for name in differing}
         log.warning(kv("group_settings_changed", group=self._settings.group, **changes))
         return now
@@ -116,7 +134,7 @@ class Agreement:
     def _refusal(self, agreed: Values, differing: list[str], remedy: str) -> AgreementError:
         group, own = self._settings.group, self._own
         named = "; ".join(
-            f"{SIZES.get(name, '--' + name)} is {_shown(agreed.get(name))} in the group, {_shown(own[name])} here"
+            f"{DERIVED.get(name, '--' + name)} is {_shown(agreed.get(name))} in the group, {_shown(own[name])} here"
             for name in differing
         )
         return AgreementError(f"group {group} has agreed on other settings: {named}; {remedy}")
@@ -152,10 +170,24 @@ class Agreement:
                 found, agreed = note, values
         return found, agreed
 
+    def _learned(self) -> Values:
+        """What a group depends on that has learned, but recorded no settings: an earlier version did not.
+
+        As its schema says, and the state of the partition where the log is.
+        """
+        learned: Values = {}
+        if (schema := GroupSchema(self._settings, self._log).stored()) is not None:
+            learned["categorical"] = sorted(schema.categorical)
+        if self._log.state.keys() >= {IDENTITY, SCHEMA}:
+            identity = json.loads(Document().recover({"identity/0": self._log.state[IDENTITY]}, "identity"))
+            learned |= {name: identity[key] for name, key in OF_IDENTITY.items()}
+            learned["lags"] = json.loads(self._log.state[SCHEMA])["lags"]
+        return learned
+
     def _values(self, model: str) -> Values:
         settings, config = self._settings, self._settings.detector_config()
         flags = (*OF_STATE, *OF_OUTPUTS)
-        values = {name: getattr(settings, name.replace("-", "_")) for name in flags if name not in SIZES}
+        values = {name: getattr(settings, name.replace("-", "_")) for name in flags if name not in DERIVED}
         return {
             **values,
             "model": model,

@@ -175,8 +175,8 @@ def end_within(seconds: float) -> None:
 
     timer = threading.Timer(seconds, cut_short)
     timer.daemon = True
+    signal.setitimer(signal.ITIMER_REAL, seconds + 0.5)  # ends even an interpreter that runs no threads any more
     timer.start()
-    signal.setitimer(signal.ITIMER_REAL, seconds + 0.5)  # ends even an interpreter that is past running threads
 
 
 def demo(argv: Sequence[str]) -> int:

@@ -103,7 +103,7 @@ class Context:
     def feedback(self, verdicts: dict[int, bool]) -> int:
         """Note verdicts by record number (True: outlier). Returns how many were new; see `Detector.feedback`.
 
-        The memory has them at once, so p-values no longer refer to outliers; the context learns of them by `heed`.
+        The memory has them at once, so p-values no longer refer to outliers. The context follows in `apply_verdicts`.
         """
         known = [number for number in verdicts if self.memory.oldest <= number < self.memory.records]
         given = np.array(known, dtype=np.int64)
@@ -116,7 +116,7 @@ class Context:
                 del self._pending[number]  # as if nothing had been said since the last record
         return int(new.sum())
 
-    def heed(self) -> None:
+    def apply_verdicts(self) -> None:
         """Let the context follow the verdicts given since the last record; to be called before the next is learned.
 
         All at once and by record number, because the order counts: in the sketch older rows weigh less, and from a full

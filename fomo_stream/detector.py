@@ -111,7 +111,7 @@ class Detector:
         rows = self._checked(rows)
         parts = []
         while len(rows):
-            self._context.heed()
+            self._context.apply_verdicts()
             room = self.room
             part, rows = rows[:room], rows[room:]
             parts.append(self._learn(part, *self._logits(part)))
@@ -144,7 +144,7 @@ class Detector:
         if self._current is None:  # the warm-up may end among them, and then the others need scores
             self.process(rows)
         elif len(rows):
-            self._context.heed()
+            self._context.apply_verdicts()
             self._learn(rows, scored.logit, scored.generation)
 
     def seed_context(self, rows: Float) -> None:
@@ -199,12 +199,12 @@ class Detector:
     def flush_warm_up(self) -> None:
         """Let scores begin now, with fewer than min_context rows. Raises SchemaError with fewer than 4 rows."""
         if self._current is None:
-            context = self._context.copy()  # when there are too few, nothing is to change
-            context.heed()
+            context = self._context.copy()  # when there are too few, nothing may change
+            context.apply_verdicts()
             n = len(context.pool)
             if n < LEAST_CONTEXT:
                 raise SchemaError(f"{n} rows are too few for a context; at least {LEAST_CONTEXT} are needed")
-            self._context.heed()
+            self._context.apply_verdicts()
             self._begin()
 
     def cross_scored(self) -> Scored:

@@ -22,7 +22,6 @@ from fomo_stream.errors import DamagedStateError, RecordError
 from fomo_stream.records import MAX_RECORD_BYTES, decode
 
 BAD_FEEDBACK = "bad_feedback"  # reason of dead letters
-EFFECT_PREFIX = b"feedback/"  # of keys in the state topic
 BLOCK = 16  # records of the index that are written together
 DIGEST_BYTES = 16
 NO_KEY = bytes(DIGEST_BYTES)
@@ -166,24 +165,6 @@ class RecordIndex:
 def _digest(key: bytes) -> bytes:
     """A key of any length in few bytes, so that memory is bounded."""
     return hashlib.blake2b(key, digest_size=DIGEST_BYTES).digest()
-
-
-class Effect(NamedTuple):
-    """An entry of the state topic: labels took effect before the record at `input_offset` was scored.
-
-    It is of use for as long as the input keeps that record, as only then can it be replayed.
-    """
-
-    input_offset: int
-    key: bytes
-
-    @classmethod
-    def decode(cls, key: bytes, value: bytes) -> Effect:
-        """Raises StateError when the value makes no sense."""
-        try:
-            return cls(int(orjson.loads(value)["input_offset"]), key)
-        except (ValueError, KeyError, TypeError) as error:
-            raise DamagedStateError(f"the entry `{key.decode(errors='replace')}` is not readable ({error})") from None
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """What happens to labels: read, applied to the detector, and their effect recorded.
 
-Each batch of labels that takes effect is recorded in the group's state topic, in the partition of the same number:
-key `feedback/<feedback topic>/<partition>/<input offset>/<offset of its first label>`, value
+Each batch of labels that takes effect is recorded in the group's state topic, in the partition of the same number
+(`effects`): key `feedback/<feedback topic>/<partition>/<input offset>/<offset of its first label>`, value
 `{"input_offset": 8130, "labels": [[41, 7302, true], ...]}`. That is: before the record at input offset 8130 was scored,
 the label at offset 41 of the feedback topic said that the record at input offset 7302 is an outlier. So a replay can
 repeat it, for as long as the input keeps the record at 8130; then the entry is deleted.
@@ -17,8 +17,9 @@ import orjson
 
 from fomo_stream.broker import Record
 from fomo_stream.delivery import Delivery, Output
+from fomo_stream.effects import Effect
 from fomo_stream.errors import RecordError
-from fomo_stream.feedback import BAD_FEEDBACK, EFFECT_PREFIX, Effect, LabelQueue, Verdicts, parse_label
+from fomo_stream.feedback import BAD_FEEDBACK, LabelQueue, Verdicts, parse_label
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.partition import PartitionTask
 from fomo_stream.settings import ServiceSettings
@@ -29,7 +30,7 @@ LOG_EVERY_S = 1.0  # a line about each batch of labels, but at level info at mos
 
 
 class Labelling:
-    """Takes labels in and has detectors heed them."""
+    """Takes labels in and has detectors follow them."""
 
     def __init__(self, settings: ServiceSettings, delivery: Delivery) -> None:
         self._settings = settings
@@ -54,7 +55,7 @@ class Labelling:
             raise RecordError(BAD_FEEDBACK, f"there is no record {where} yet; a label comes after what it is about")
         queue.add(record.offset, label)
 
-    def heed(self, task: PartitionTask) -> int:
+    def apply(self, task: PartitionTask) -> int:
         """Have a partition's detector take the labels that are due; returns how many were about remembered records."""
         if task.detector is None:
             return 0
@@ -78,13 +79,12 @@ class Labelling:
         return len(verdicts.labels)
 
     def _record(self, task: PartitionTask, verdicts: Verdicts) -> None:
-        place = f"{self._settings.feedback}/{task.number}/{verdicts.takes_effect}/{verdicts.labels[0][0]}"
-        effect = Effect(verdicts.takes_effect, EFFECT_PREFIX + place.encode())
+        effect = Effect.of(self._settings.feedback or "", task.number, verdicts.takes_effect, verdicts.labels[0][0])
         value = orjson.dumps({"input_offset": verdicts.takes_effect, "labels": verdicts.labels})
         self._delivery.send(Output(self._settings.state_topic, effect.key, value, [], task.number))
-        task.add_effect(effect)
+        task.effects.add(effect)
 
     def forget(self, task: PartitionTask, first: int) -> None:
         """Delete entries about labels that took effect before record `first`, the first one that the input keeps."""
-        for effect in task.take_effects(first):
-            self._delivery.send(Output(self._settings.state_topic, effect.key, None, [], task.number))
+        for key in task.effects.take(first):
+            self._delivery.send(Output(self._settings.state_topic, key, None, [], task.number))

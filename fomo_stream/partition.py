@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import orjson
@@ -12,16 +11,14 @@ from fomo_stream.batching import MicroBatch
 from fomo_stream.broker import Record
 from fomo_stream.changelog import Entries
 from fomo_stream.detector import Detector
+from fomo_stream.effects import Effects
 from fomo_stream.errors import DamagedStateError, RecordError, StateError
-from fomo_stream.feedback import Effect, LabelQueue, RecordIndex
+from fomo_stream.feedback import LabelQueue, RecordIndex
 from fomo_stream.position import POSITION, Position, Restored
 from fomo_stream.schema import RowReader, Schema, shown
 from fomo_stream.settings import ServiceSettings
 
 DETECTOR, SERIES, INDEX, LABELS, SCHEMA = "detector", "series", "index", "labels", "schema"
-
-
-MOST_FORGOTTEN = 1000  # entries about labels that are deleted in one commit
 
 
 class Pending(NamedTuple):
@@ -57,12 +54,12 @@ class PartitionTask:
         self.received = -1  # offset received last
         self.learned_until = 0  # records before this offset have been learned already
         self.regime = 0  # that the last record was scored in
+        self.effects = Effects()  # entries that say when labels took effect
         self._settings = settings
         self._topic_id = topic_ids.get(settings.topic, "")
         self.former: Detector | None = None  # of the same partition before it was rolled back
         self._restored: Restored | None = None
         self._written_schema = b""
-        self._effects: list[Effect] = []  # heap: entries that say when labels took effect
 
     def activate(self, restored: Restored) -> None:
         """Go on where `restored` says. Raises StateError when what it knows makes no sense."""
@@ -71,7 +68,8 @@ class PartitionTask:
         self.position = self.committed = restored.start
         self.received = restored.start - 1
         self.learned_until = restored.learned_until
-        self._effects = sorted(restored.effects)
+        self.effects = Effects(restored.effects)
+        self._topic_id = restored.topic_id or self._topic_id  # which may be of a topic that is gone
         if self._settings.feedback is not None:
             self.labels.recover(restored.entries, LABELS)
             self.labels.begin(restored.feedback_start)
@@ -108,17 +106,6 @@ class PartitionTask:
         stale = frozenset(self._restored.entries) | self._restored.stale
         stale -= {LABELS}  # which are done with all the same
         self._restored = Restored(self._restored.start, stale=stale)
-
-    def add_effect(self, effect: Effect) -> None:
-        """Labels took effect."""
-        heapq.heappush(self._effects, effect)
-
-    def take_effects(self, first: int) -> Iterator[Effect]:
-        """Those that took effect before the record at offset `first` of the input, so many at a time; they are gone."""
-        for _ in range(MOST_FORGOTTEN):
-            if not self._effects or self._effects[0].input_offset >= first:
-                return
-            yield heapq.heappop(self._effects)
 
     def changes(self) -> Entries:
         """What has changed since the last call, as entries of the store; nothing if no record or label came."""

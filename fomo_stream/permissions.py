@@ -13,7 +13,7 @@ from fomo_stream.broker import make_admin
 from fomo_stream.errors import BrokerError, NotPermittedError
 from fomo_stream.settings import BrokerFlags
 
-ANSWER_S = 5.0
+ANSWER_S = 3.0
 READ, WRITE = AclOperation.READ, AclOperation.WRITE
 
 
@@ -31,10 +31,10 @@ def ask_about_group(settings: BrokerFlags, **options: Any) -> Any:
         del admin, asked  # or the traceback of an error would keep the client alive
 
 
-def count_members(settings: BrokerFlags, instance_id: str | None = None) -> int:
-    """Members of the group, less a former self: one of this `instance_id`. Raises BrokerError when nobody can tell."""
+def count_members(settings: BrokerFlags) -> int:
+    """Members of the group. Raises BrokerError when nobody can tell."""
     try:
-        members = ask_about_group(settings).members
+        return len(ask_about_group(settings).members)
     except KafkaException as error:
         if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
             return 0
@@ -42,7 +42,6 @@ def count_members(settings: BrokerFlags, instance_id: str | None = None) -> int:
             f"the broker does not say which members group {settings.group} has ({error.args[0].str()}); check that the "
             "broker which coordinates the group answers, and that the group may be described; then start again"
         ) from None
-    return sum(instance_id is None or member.group_instance_id != instance_id for member in members)
 
 
 def check_permissions(settings: BrokerFlags, admin: Any, topics: Mapping[str, Collection[AclOperation]]) -> None:

@@ -217,7 +217,7 @@ class Pipeline:
             task.labels.close(record.offset)
 
     def score_due(self, now: float) -> None:
-        """Score every micro-batch whose time has come, and heed the labels on what was scored.
+        """Score every micro-batch whose time has come, and apply the labels on what was scored.
 
         A micro-batch whose next generation is not built yet has to wait.
         """
@@ -226,7 +226,7 @@ class Pipeline:
                 if task.is_active and task.batch.is_due(now):
                     self._score(task, self.schema)
                 else:
-                    self._heed(task)
+                    self._apply_labels(task)
 
     def finish(self, numbers: Iterable[int]) -> None:
         """Score what was read of these partitions; not what would have to wait: it is read again."""
@@ -239,7 +239,7 @@ class Pipeline:
         """Score what waits, in micro-batches, up to where a generation would have to be waited for."""
         detector, reader = self._equip(task, schema)
         config = detector.config
-        self._heed(task)
+        self._apply_labels(task)
         while waiting := len(task.batch):
             # No micro-batch both brings a generation about and needs it.
             room = config.lag if detector.generation else detector.room
@@ -247,10 +247,10 @@ class Pipeline:
             if not detector.is_ready(n):
                 return
             self._score_batch(task, detector, reader, task.batch.take(n))
-            self._heed(task)
+            self._apply_labels(task)
 
-    def _heed(self, task: PartitionTask) -> None:
-        self.progress.labels += self._labelling.heed(task)
+    def _apply_labels(self, task: PartitionTask) -> None:
+        self.progress.labels += self._labelling.apply(task)
 
     def _score_batch(self, task: PartitionTask, detector: Detector, reader: RowReader, pending: list[Pending]) -> None:
         """Score consecutive records of a partition and send one output for each, in their order."""

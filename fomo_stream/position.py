@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import orjson
 from confluent_kafka import OFFSET_BEGINNING
 
+from fomo_stream.effects import Effect
 from fomo_stream.errors import DamagedStateError, LostOffsetError, StateError
-from fomo_stream.feedback import Effect
 from fomo_stream.logs import kv
 from fomo_stream.settings import ServiceSettings
 
@@ -64,6 +64,7 @@ class Restored:
     learned_until: int = 0  # records before this offset have been learned already
     feedback_start: int = OFFSET_BEGINNING
     effects: tuple[Effect, ...] = ()  # entries that say when labels took effect
+    topic_id: str = ""  # of the input for which this was found
 
 
 def where_to_go_on(
@@ -82,7 +83,7 @@ def where_to_go_on(
         (position.topic_id and found.topic_id and position.topic_id != found.topic_id)
         or (not found.topic_id and found.committed is None and position.offset > found.high)
     ):
-        notes.append(kv("topic_created_anew", partition=where, effect="nothing of the old one counts"))
+        notes.append(kv("topic_recreated", partition=where, effect="nothing of the old one counts"))
         return Restored(found.low, {}, frozenset(entries)), notes
     learned_until = min(position.offset, found.high) if position is not None else 0
     start = found.committed

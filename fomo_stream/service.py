@@ -157,7 +157,7 @@ class Service:
                 self._turn(now)
 
     def _start(self, stack: ExitStack) -> None:
-        """Check everything that can be wrong, agree on the schema where it is known, and join the group."""
+        """Check everything that can be wrong, agree with the group, and join it."""
         settings = self._settings
         self._warn_of_settings()
         if self._model is None:
@@ -167,14 +167,18 @@ class Service:
         self._watch = TopicWatch(settings)
         stack.callback(self._watch.stop)
         setup = TopicSetup(settings, self._watch)
-        setup.run()
-        self._topics.begin(self._watch.seen)
-        self._watch.start()
+        setup.begin()
         if settings.features is not None:  # before the group is bound to anything
             check_schema(settings, self._model, Schema.of(settings.features, settings.categorical))
         group_log = GroupLog(settings)
         agreement = Agreement(settings, self._model.name, group_log)
         self._settings = settings = agreement.join()
+        group_schema = GroupSchema(settings, group_log)
+        schema = self._agree_on_schema(group_schema, self._model)
+        setup.finish(is_known=not agreement.is_new)
+        self._topics.begin(self._watch.seen)
+        self._watch.start()
+        # Only now may an instance be refused no more: this ends another one of the same name.
         self._delivery = self._open_delivery(setup.limits)
         stack.callback(self._delivery.close)
         executor = ThreadPoolExecutor(1, thread_name_prefix="fomo-generation")
@@ -182,12 +186,8 @@ class Service:
         self._pipeline = Pipeline(
             settings, self._model, self._delivery, executor, lambda: self._topics.seen.partitions, self._observer
         )
-        group_schema = GroupSchema(settings, group_log)
         self._search = SchemaSearch(settings, group_schema, self._pipeline)
-        flags = settings.features
-        schema = group_schema.stored() if flags is None else group_schema.agree_on_flags(flags)
         if schema is not None:
-            self._pipeline.check(schema)
             self._pipeline.begin(schema)
         self._restorer = Restorer(
             settings, self._watch, lambda task: self._pipeline.tasks.get(task.number) is task, agreement.check
@@ -205,6 +205,14 @@ class Service:
         )
         self._state = "running"
         log.info(kv("started", topic=settings.topic, out=settings.out, group=settings.group))
+
+    def _agree_on_schema(self, group: GroupSchema, model: ZeroShotModel) -> Schema | None:
+        """The group's schema; None: it has to be inferred from records."""
+        flags = self._settings.features
+        schema = group.stored() if flags is None else group.agree_on_flags(flags)
+        if schema is not None:
+            check_schema(self._settings, model, schema)
+        return schema
 
     def _open_delivery(self, limits: Mapping[str, int]) -> Delivery:
         """limits: bytes that a record may have, of the topics where the broker tells."""

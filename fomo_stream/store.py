@@ -22,8 +22,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from fomo_stream.broker import make_reader, session_timeout_ms
 from fomo_stream.delivery import Output
+from fomo_stream.effects import Effect
 from fomo_stream.errors import BrokerError, DamagedStateError, StateError
-from fomo_stream.feedback import EFFECT_PREFIX, Effect
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.position import POSITION, Input, Position, Restored, unusable, where_to_go_on
 from fomo_stream.settings import ServiceSettings
@@ -158,11 +158,13 @@ class Restorer:
         settings, number = self._settings, task.number
         if self._check is not None and not self._has_passed(task, self._check):
             return None
-        if number >= self._watch.seen.partitions.get(settings.state_topic, 0):
-            self._wait(task, f"topic {settings.state_topic} has no partition {number} yet")
-            self._watch.look()
-            self._watch.grow()
+        seen = self._watch.look()  # the input may have been created again since the last look
+        if settings.topic not in seen.partitions:
+            self._wait(task, f"topic {settings.topic} does not exist")
             return None
+        if number >= seen.partitions.get(settings.state_topic, 0):
+            self._wait(task, f"topic {settings.state_topic} has no partition {number} yet")
+            return None  # it grows with the input
         source, store = TopicPartition(settings.topic, number), TopicPartition(settings.state_topic, number)
         committed = self._committed([source])[0]
         low, high = self._reader.get_watermark_offsets(source, timeout=ANSWER_S)
@@ -172,7 +174,7 @@ class Restorer:
         entries, effects = self._read(store)
         if self._is_behind(entries, committed) and not self._has_waited(task, store):
             return None  # the last transaction may be committed, but not yet marked so in this partition
-        found = Input(low, high, committed, self._watch.seen.topic_ids.get(settings.topic, ""))
+        found = Input(low, high, committed, seen.topic_ids.get(settings.topic, ""))
         where = f"{settings.topic}[{number}]"
         restored, notes = where_to_go_on(found, entries, settings, where)
         for note in notes:
@@ -193,7 +195,7 @@ class Restorer:
         log.info(done)
         if entries and not restored.entries:  # they are about an input topic that is gone
             effects = [effect._replace(input_offset=-1) for effect in effects]
-        return replace(restored, feedback_start=feedback_start, effects=tuple(effects))
+        return replace(restored, feedback_start=feedback_start, effects=tuple(effects), topic_id=found.topic_id)
 
     def _has_passed(self, task: Any, check: Callable[[], None]) -> bool:
         """Whether restoring is permitted; False: the broker does not answer. Raises what `check` raises else."""
@@ -278,10 +280,10 @@ class Restorer:
 def _take(message: Any, entries: dict[str, bytes], effects: dict[bytes, Effect]) -> None:
     """Apply one record of the store. Raises StateError when a later version has written it."""
     key, value = message.key() or b"", message.value()
-    if key.startswith(EFFECT_PREFIX):
+    if (effect := Effect.parse(key)) is not None:
         effects.pop(key, None)
         if value is not None:
-            effects[key] = Effect.decode(key, value)
+            effects[key] = effect
     if not key.startswith(KEY_PREFIX):
         return
     name = key[len(KEY_PREFIX) :].decode(errors="replace")

@@ -53,7 +53,7 @@ class TopicReport:
         read = filter(None, (self._settings.topic, self._settings.feedback))
         created = [topic for topic in read if self.seen.has_new(topic, before)]
         for topic in created:
-            log.warning(kv("topic_created_anew", topic=topic, effect="reading from its beginning"))
+            log.warning(kv("topic_recreated", topic=topic, effect="reading from its beginning"))
         return Changes(bool(created), self._resized(before))
 
     def shared_out(self) -> None:

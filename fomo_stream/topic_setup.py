@@ -28,18 +28,21 @@ STATE_TOPIC_CONFIG = {
 
 
 class TopicSetup:
-    """Checks and creates the topics of a service, asked for through `watch`."""
+    """Checks and creates the topics of a service, asked for through `watch`.
+
+    First those that the group needs to agree on its settings, then, once it has, those that the settings name.
+    """
 
     def __init__(self, settings: ServiceSettings, watch: TopicWatch) -> None:
         self._settings = settings
         self._watch = watch
         self.limits: dict[str, int] = {}  # bytes that a record may have, of the topics where the broker tells
 
-    def run(self) -> None:
-        """Check the input topic, and create the others where they are missing.
+    def begin(self) -> None:
+        """Check the input topic, and create the state topic where it is missing.
 
-        Raises BrokerError, within about 10 s, when the broker does not answer, a topic is missing, the feedback topic
-        has another number of partitions than the input, or the state topic is not compacted.
+        Raises BrokerError, within about 10 s, when the broker does not answer, a topic is missing, or the state topic
+        is not compacted.
         """
         settings, watch = self._settings, self._watch
         watch.connect()
@@ -60,9 +63,26 @@ class TopicSetup:
             )
         if settings.reset_state:
             self._reset_state()
-        self._create_missing()
+        watch.topics = (*watch.topics, settings.state_topic)
+        self._create_missing({settings.state_topic: STATE_TOPIC_CONFIG})
+        self._check_policy()
+
+    def finish(self, is_known: bool) -> None:
+        """Create outputs and the feedback topic where they are missing.
+
+        is_known: the group has used these topics before, so that the feedback topic may be grown as the input was.
+        Raises TopicError when one is missing, or the feedback topic has another number of partitions than the input.
+        """
+        settings = self._settings
+        inherited = self._inherited_config()
+        wanted = [settings.out, settings.dead_letters, settings.feedback]
+        self._create_missing({topic: inherited for topic in wanted if topic is not None})
+        if is_known:
+            self._watch.grow()
         self._check_feedback()
-        self._check_configs()
+        if self._watch.has_controller:
+            configs = self._watch.configs((settings.out, settings.dead_letters, settings.state_topic))
+            self.limits = {topic: int(config["max.message.bytes"]) for topic, config in configs.items()}
 
     def _command(self, action: str, topic: str) -> str:
         return f"kafka-topics.sh --bootstrap-server {self._settings.bootstrap} {action} --topic {topic}"
@@ -77,20 +97,11 @@ class TopicSetup:
             needs[settings.feedback] = [READ]
         check_permissions(settings, self._watch.admin, needs)
 
-    def _create_missing(self) -> None:
-        """Create what is missing of the other topics, with as many partitions as the input."""
+    def _create_missing(self, wanted: Mapping[str, Mapping[str, str]]) -> None:
+        """Create what is missing of these topics, with their configuration and as many partitions as the input."""
         watch = self._watch
-        count = watch.seen.partitions[self._settings.topic]
-        inherited = self._inherited_config()
-        wanted = {
-            self._settings.out: inherited,
-            self._settings.dead_letters: inherited,
-            self._settings.state_topic: STATE_TOPIC_CONFIG,
-        }
-        if self._settings.feedback is not None:
-            wanted[self._settings.feedback] = inherited
-        watch.topics = (*watch.topics, self._settings.state_topic)
         watch.look()
+        count = watch.seen.partitions.get(self._settings.topic, 1)
         missing = [topic for topic in wanted if topic not in watch.seen.partitions]
         reasons = self._create({topic: wanted[topic] for topic in missing}, count)
         deadline = time.monotonic() + START_TIMEOUT_S / 2
@@ -155,14 +166,13 @@ class TopicSetup:
         limit = int(config["max.message.bytes"]) + (64 << 10)
         return {"max.message.bytes": str(limit), "retention.ms": config["retention.ms"]}
 
-    def _check_configs(self) -> None:
-        """Learn how large records may be; refuse a state topic that forgets what was not written lately."""
+    def _check_policy(self) -> None:
+        """Refuse a state topic that forgets what was not written lately."""
         if not self._watch.has_controller:
             return
         settings = self._settings
-        configs = self._watch.configs((settings.out, settings.dead_letters, settings.state_topic))
-        self.limits = {topic: int(config["max.message.bytes"]) for topic, config in configs.items()}
-        policy = configs.get(settings.state_topic, {}).get("cleanup.policy", "compact")
+        config = self._watch.configs([settings.state_topic]).get(settings.state_topic, {})
+        policy = config.get("cleanup.policy", "compact")
         if policy != "compact":
             raise TopicError(
                 f"topic {settings.state_topic} has cleanup.policy={policy}, which would delete what partitions know; "

@@ -13,7 +13,7 @@ from confluent_kafka.admin import ConfigResource, NewPartitions, OffsetSpec, Res
 
 from fomo_stream.broker import make_admin, make_reader
 from fomo_stream.errors import BrokerError
-from fomo_stream.logs import kv
+from fomo_stream.logs import Throttle, kv
 from fomo_stream.settings import ServiceSettings
 
 log = logging.getLogger(__name__)
@@ -71,6 +71,7 @@ class TopicWatch:
         named = (settings.topic, settings.out, settings.dead_letters, settings.feedback)
         self.topics: tuple[str, ...] = tuple(topic for topic in named if topic is not None)
         self.seen = TopicsSeen({}, {})
+        self._throttle = Throttle()
 
     def connect(self) -> None:
         """Raises BrokerError, within START_TIMEOUT_S, when no broker answers."""
@@ -117,10 +118,14 @@ class TopicWatch:
         for look in itertools.count():
             if self._stopped.wait(WATCH_INTERVAL_S):
                 return
-            self.look()
-            self.grow()
-            if self._settings.feedback is not None and look % OFFSETS_EVERY == 0:
-                self._ask_first_offsets()
+            try:
+                self.look()
+                self.grow()
+                if look % OFFSETS_EVERY == 0:
+                    self._ask_first_offsets()
+            except Exception as error:  # else nobody would hear of it, and nothing be seen any more
+                log.exception(kv("topics_not_seen", reason=error))
+                self.seen = replace(self.seen, trouble=str(error))
 
     def _describe(self) -> TopicsSeen:
         partitions, topic_ids = {}, {}
@@ -134,7 +139,7 @@ class TopicWatch:
             else:
                 partitions[topic] = len(description.partitions)
                 topic_ids[topic] = str(description.topic_id)
-        return replace(self.seen, partitions=partitions, topic_ids=topic_ids, trouble="")
+        return self._seen_as(partitions, topic_ids)
 
     def _list(self) -> TopicsSeen:
         partitions = {}
@@ -142,7 +147,13 @@ class TopicWatch:
             found = self._asker.list_topics(topic, timeout=ANSWER_S).topics[topic]
             if found.error is None:
                 partitions[topic] = len(found.partitions)
-        return replace(self.seen, partitions=partitions, topic_ids={}, trouble="")
+        return self._seen_as(partitions, {})
+
+    def _seen_as(self, partitions: Mapping[str, int], topic_ids: Mapping[str, str]) -> TopicsSeen:
+        """What was learned of the input's offsets is of no use when that is another topic."""
+        topic, before = self._settings.topic, self.seen
+        is_same = topic in partitions and topic_ids.get(topic) == before.topic_ids.get(topic)
+        return TopicsSeen(partitions, topic_ids, first_offsets=before.first_offsets if is_same else {})
 
     def grow(self) -> None:
         """Give the state topic and the feedback topic as many partitions as the input; else it is left for later."""
@@ -164,7 +175,7 @@ class TopicWatch:
         for name in small:
             if not self.seen.lacking(name, topic):
                 log.info(kv("topic_grown", topic=name, partitions=count))
-            elif name in reasons:
+            elif name in reasons and self._throttle.allow(name) is not None:
                 log.warning(kv("topic_not_grown", topic=name, partitions=count, reason=reasons[name]))
 
     def configs(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -189,15 +200,16 @@ class TopicWatch:
 
     def _ask_first_offsets(self) -> None:
         """Learn which records the input still keeps."""
-        topic = self._settings.topic
-        numbers = range(self.seen.partitions.get(topic, 0))
+        topic, seen = self._settings.topic, self.seen
+        numbers = range(seen.partitions.get(topic, 0))
         if not self.has_controller or not numbers:
             return
         wanted = {TopicPartition(topic, number): OffsetSpec.earliest() for number in numbers}
-        offsets = dict(self.seen.first_offsets)
+        offsets = dict(seen.first_offsets)
         for partition, answer in self.admin.list_offsets(wanted, request_timeout=ANSWER_S).items():
             try:
                 offsets[partition.partition] = answer.result().offset
             except KafkaException as error:
                 log.debug(kv("first_offset_unknown", topic=topic, reason=error.args[0].str()))
-        self.seen = replace(self.seen, first_offsets=offsets)
+        if self.seen.topic_ids == seen.topic_ids:
+            self.seen = replace(self.seen, first_offsets=offsets)

@@ -133,16 +133,12 @@ class MemoryBroker:
     def seen(self) -> TopicsSeen:
         return TopicsSeen(self.partitions, self.topic_ids)
 
-    def has_open_transaction(self, partition: TopicPartition) -> bool:
-        self.waits += 1
-        return (partition.topic, partition.partition) in self.hidden
-
     def look(self) -> TopicsSeen:
         return self.seen
 
-    def grow(self) -> None:
-        for topic in self.partitions:
-            self.partitions[topic] = max(self.partitions.values())
+    def has_open_transaction(self, partition: TopicPartition) -> bool:
+        self.waits += 1
+        return (partition.topic, partition.partition) in self.hidden
 
 
 class Member(NamedTuple):

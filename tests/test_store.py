@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from memory_broker import MemoryBroker, MemoryConsumer, MemoryReader, retriable
 
 from fomo_stream.delivery import Outcome
+from fomo_stream.effects import Effect
 from fomo_stream.errors import BrokerError, DamagedStateError, FomoError, StateError
 from fomo_stream.exactly_once import ExactlyOnce
-from fomo_stream.feedback import Effect
 from fomo_stream.position import POSITION, Input, Position, Restored, where_to_go_on
 from fomo_stream.settings import ServiceSettings
 from fomo_stream.store import Restorer, to_output
@@ -190,7 +190,7 @@ def test_the_entries_of_a_partition_are_what_was_written_last_less_what_was_dele
         effect = b"feedback/f/%d/%d/0" % (number, position)
         broker.append((STATE, number), effect, b'{"input_offset": %d}' % position)
         if position % 2:
-            effects[number].append(Effect(position, effect))
+            effects[number].append(Effect.of("f", number, position, 0))
         else:  # the input has no record any more from which that could be repeated
             broker.append((STATE, number), effect, None)
         broker.ends[STATE, number] += 1  # the mark of a commit
@@ -363,11 +363,16 @@ def test_a_partition_waits_until_the_transaction_of_its_last_owner_has_ended(com
     assert (found.start, found.learned_until) == ((4, 4) if commits else (0, 0))
 
 
-def test_a_partition_that_is_new_gets_a_place_in_the_state_topic() -> None:
+def test_a_partition_that_is_new_waits_until_it_has_a_place_in_the_state_topic() -> None:
     broker = MemoryBroker()
     broker.partitions |= {"t": 3, STATE: 2}
-    assert restored(broker, number=2).start == 0
-    assert broker.partitions[STATE] == 3
+    with restorer(broker) as one:
+        one.request(Task(2))
+        until(lambda: one.waits)
+        assert one.waits == {2: f"topic {STATE} has no partition 2 yet"}
+        broker.partitions[STATE] = 3
+        ((_, found),) = taken(one)
+        assert (found.start, one.waits) == (0, {})
 
 
 @pytest.mark.parametrize(

@@ -172,9 +172,7 @@ class Piecemeal:
 
     def _count(self, calls: list[list[Verdict]]) -> None:
         if len(calls) > 1:
-            self.seen["warm-up" if not self.one.generation else "later"] += 1
-            self.seen["full"] += self.one.context_rows == self.config.context_size
-            self.seen["regimes"] += self.one.regime > 1
+            self.seen["later"] += self.one.generation > 0
             self.seen["generations"] += self.one.generation > 3
 
 
@@ -194,8 +192,7 @@ def test_how_verdicts_are_split_over_calls_makes_no_difference(number: int, admi
         seen.update(piecemeal.seen)
 
     check()
-    kinds = ["warm-up", "later", "full", "generations", "revoked", "commit", "restore", "copy", "ask"]
-    assert all(seen[what] for what in [*kinds, *["regimes"] * (admit == "auto")]), seen
+    assert all(seen[what] for what in ("later", "generations", "revoked", "commit", "restore", "copy", "ask")), seen
 
 
 def test_a_verdict_taken_back_before_the_next_record_leaves_no_trace() -> None:

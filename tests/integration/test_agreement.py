@@ -1,4 +1,4 @@
-"""The members of a group agree: whoever has other settings is refused before it joins, and no member notices."""
+"""The members of a group agree: an instance with other settings is refused before it joins, and no member notices."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "feedback": ({"feedback": None}, "--feedback is labels-.* in the group, none here"),
     "result-field": ({"result_field": "verdict"}, "--result-field is fomo in the group, verdict here"),
     "scores-only": ({"scores_only": True}, "--scores-only is false in the group, true here"),
-    "threads": ({"threads": 2}, "--threads is 1 in the group, 2 here"),
+    "threads": ({"threads": 2}, r"--threads \(.*\) is 1 in the group, 2 here"),
     "delivery": ({"delivery": "at-least-once"}, "--delivery is exactly-once in the group, at-least-once here"),
 }
 
@@ -64,8 +64,9 @@ def test_every_agreed_setting_has_a_test() -> None:
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_second_member_with_another_setting_is_refused_and_the_first_loses_nothing(
-    member: Running, name: str
+    member: Running, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("fomo_stream.agreement.usable_processors", lambda: 8)
     changes, words = OTHERS[name]
     before = dict(member.service._pipeline.tasks)
     error = refusal(changed(member.settings, **changes))
@@ -92,7 +93,7 @@ def test_a_group_without_members_takes_new_outputs(broker: Broker, caplog: pytes
     caplog.set_level("WARNING", logger="fomo_stream")
     topic = unique("sensors")
     broker.create_topic(topic, partitions=1)
-    settings = make_settings(broker, topic, instance_id="one")  # which stays a member for a while after it stopped
+    settings = make_settings(broker, topic)
     broker.produce(topic, readings(60))
     with Running(settings):
         broker.read(settings.out, at_least=60)
@@ -107,6 +108,62 @@ def test_a_group_without_members_takes_new_outputs(broker: Broker, caplog: pytes
     assert f'out="{settings.out} -> {moved.out}"' in lines[0]
     assert 'result_field="fomo -> verdict"' in lines[0]
     assert len(broker.read(settings.out)) == 60
+
+
+@pytest.mark.parametrize("changes", [{"features": "temperature"}, {"out": "elsewhere"}, {"lags": 1}])
+def test_a_refused_instance_does_not_end_the_one_that_has_its_name(broker: Broker, changes: dict[str, Any]) -> None:
+    topic = unique("sensors")
+    broker.create_topic(topic, partitions=1)
+    settings = make_settings(broker, topic, instance_id="one")
+    with Running(settings) as running:
+        wait_for(lambda: running.service.ready and running.service._pipeline.tasks, "the first one to be at work")
+        assert isinstance(refusal(changed(settings, **changes)), AgreementError)
+        broker.produce(topic, readings(60))
+        assert len(broker.read(settings.out, at_least=60)) == 60
+    assert not broker.partitions("elsewhere")
+
+
+def test_a_member_that_joins_while_others_change_the_settings_keeps_them(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = unique("sensors")
+    broker.create_topic(topic, partitions=1)
+    settings = make_settings(broker, topic)
+    broker.create_topic(settings.state_topic, 1, config={"cleanup.policy": "compact"})
+    agreement(settings).join()
+    append, started = GroupLog.append, Running(settings)
+
+    def late(log: GroupLog, kind: bytes, value: bytes) -> bytes:
+        """It counted no members; now there is one."""
+        monkeypatch.setattr(GroupLog, "append", append)
+        started.__enter__()
+        wait_for(lambda: started.service.ready and started.service._pipeline.tasks, "the member to be at work")
+        return append(log, kind, value)
+
+    monkeypatch.setattr(GroupLog, "append", late)
+    try:
+        with pytest.raises(AgreementError, match=r"--out is .* stop the group first, which has 1 members"):
+            agreement(changed(settings, out="elsewhere")).join()
+        agreement(settings).check()
+    finally:
+        started.stop()
+
+
+def test_a_group_that_learned_before_settings_were_recorded_keeps_those_of_its_state(broker: Broker) -> None:
+    topic = unique("sensors")
+    broker.create_topic(topic, partitions=1)
+    settings = make_settings(broker, topic, lags=1)
+    broker.produce(topic, readings(60))
+    with Running(settings):
+        broker.read(settings.out, at_least=60)
+    for note in GroupLog(settings).notes(b"settings/"):  # as if an earlier version had run
+        broker.produce(settings.state_topic, [None], keys=[note.key.decode()], partition=0)
+    for name, value in {"context_size": 200, "lags": 2, "model": "fusion"}.items():
+        assert f"--{name.replace('_', '-')} is " in str(refusal(changed(settings, **{name: value})))
+    broker.produce(topic, readings(60, start=60))
+    with Running(settings):
+        outputs = results(broker.read(settings.out, at_least=120))
+    assert [output["fomo"]["status"] for output in outputs].count("warming_up") == 50
 
 
 def agreement(settings: ServiceSettings) -> Agreement:
@@ -125,7 +182,7 @@ def test_of_two_that_change_the_same_settings_one_goes_on(broker: Broker) -> Non
     first.check()
     second.join()
     second.check()
-    with pytest.raises(AgreementError, match=r"--out is second in the group, first here; .* start it again"):
+    with pytest.raises(AgreementError, match=r"--out is second in the group, first here; they were changed while"):
         first.check()
 
 

@@ -117,8 +117,32 @@ def test_entries_about_labels_go_with_the_records_that_they_took_effect_before(
         delete_before(100)  # the record at 100 is the first that is kept
         wait_for(lambda: kept() == {0: [100, 150], 1: [50]}, "the first entry to go")
     delete_before(101)  # while nobody looks
-    with Running(settings):
+    with Running(settings) as running:
         wait_for(lambda: kept() == {0: [150], 1: [50]}, "the next entry to go")
         delete_before(150)  # all there are: the entry is about the record to come
         learn(150, 0)
         assert kept() == {0: [150, 200], 1: [50]}
+        broker.delete_topic(topic)  # of the new one, records with lower offsets are kept
+        wait_for(lambda: not running.service.ready, "the service to notice")
+        broker.create_topic(topic, partitions=2)
+        broker.produce(topic, readings(60, start=1000), partition=0)
+        wait_for(lambda: results(broker.read(settings.out))[-1]["n"] == 1059, "the new records to be scored")
+        label(broker, settings, 0, [5])
+        wait_for(lambda: running.service._topics.seen.first_offsets == {0: 0, 1: 0}, "the new offsets to be seen")
+        wait_for(lambda: kept() == {0: [60], 1: []}, "the old entries to go, and the new one to stay")
+
+
+def test_labels_grow_with_an_input_that_grew_while_nobody_ran(broker: Broker) -> None:
+    if not broker.is_kafka:
+        pytest.skip("the embedded broker cannot grow topics")
+    topic = unique("sensors")
+    broker.create_topic(topic, partitions=1)
+    settings = make_settings(broker, topic, feedback=f"{topic}-labels")
+    with Running(settings) as running:
+        wait_for(lambda: running.service.ready, "the service to be ready")
+    broker.grow_topic(topic, 2)
+    broker.produce(topic, readings(60), partition=1)
+    with Running(settings):
+        broker.read(settings.out, at_least=60)
+        label(broker, settings, 1, [55])
+        wait_for(lambda: effects(broker, settings), "the label to take effect")
