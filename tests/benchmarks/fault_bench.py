@@ -161,10 +161,40 @@ def service_group(broker: Broker, folder: Path, topic: str, session_s: float) ->
             instance.stop()
 
 
+def summary(injector: Injector, source: list[Any], elapsed: float) -> dict[str, Any]:
+    """All that is known when everything is over; source: the records of the input."""
+    cluster, settings, instances = injector.cluster, injector.settings, injector.instances
+    effects = effects_of(cluster, settings)
+    exits = collections.Counter(code for instance in instances for code in instance.exits)
+    return {
+        "benchmark": "faults",
+        "faults": len(injector.injected),
+        "kinds": dict(collections.Counter(injector.injected)),
+        "seconds": round(elapsed),
+        **verdict(source, results(cluster.read(settings.out)), effects, injector, settings),
+        **judge_labels(effects, injector.labels.given),
+        "partitions": injector.feed.partitions,
+        "aborts": exits[-signal.SIGABRT],
+        "dead_letters": len(cluster.read(settings.dead_letters)),
+        "offsets_complete": cluster.committed(settings.group, settings.topic) == len(source),
+        "session_timeout_s": injector.session_s,
+        "exits": {instance.name: dict(collections.Counter(instance.exits)) for instance in instances},
+        "exits_by_itself": [line for instance in instances for line in instance.exits_by_itself],
+    }
+
+
 def run(
-    home: Path, folder: Path, count: int, seconds: float, n_nodes: int, session_s: float, seed: int, partitions: int = 6
+    home: Path,
+    folder: Path,
+    count: int,
+    seconds: float,
+    n_nodes: int,
+    session_s: float,
+    seed: int,
+    only: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """Run the whole experiment; see the module's docstring. folder: for logs, and what the brokers store."""
+    partitions = 6
     cluster = Cluster(home, n_nodes, folder)
     try:
         topic = unique("faults")
@@ -180,7 +210,7 @@ def run(
             began = time.monotonic()
             labels = Labels(cluster, settings.feedback or "")
             rng = random.Random(seed)
-            injector = Injector(cluster, instances, settings, feed, outputs, labels, session_s, rng)
+            injector = Injector(cluster, instances, settings, feed, outputs, labels, session_s, rng, only)
             inject_for(injector, began + seconds - 2 * session_s)
             elapsed = time.monotonic() - began
             feed.join()
@@ -192,23 +222,7 @@ def run(
             wait_for(lambda: heeded() == given, "all labels to be heeded", 60)
         time.sleep(2)  # for outputs that should not come
         outputs.stop()
-        effects = effects_of(cluster, settings)
-        exits = collections.Counter(code for instance in instances for code in instance.exits)
-        return {
-            "benchmark": "faults",
-            "faults": len(injector.injected),
-            "kinds": dict(collections.Counter(injector.injected)),
-            "seconds": round(elapsed),
-            **verdict(source, results(cluster.read(settings.out)), effects, injector, settings),
-            **judge_labels(effects, given),
-            "partitions": feed.partitions,
-            "aborts": exits[-signal.SIGABRT],
-            "dead_letters": len(cluster.read(settings.dead_letters)),
-            "offsets_complete": cluster.committed(settings.group, topic) == len(source),
-            "session_timeout_s": session_s,
-            "exits": {instance.name: dict(collections.Counter(instance.exits)) for instance in instances},
-            "exits_by_itself": [line for instance in instances for line in instance.exits_by_itself],
-        }
+        return summary(injector, source, elapsed)
     except BaseException:
         for log in sorted(folder.glob("*.log")):
             print(f"--- the end of {log}", *log.read_text().splitlines()[-12:], sep="\n")
@@ -224,13 +238,15 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--session", type=float, default=10, help="session timeout, seconds")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="kinds of faults, separated by commas (default: all)")
     options = parser.parse_args()
     home = kafka_home()
     if home is None:
         parser.error("set KAFKA_HOME to an Apache Kafka")
     folder = Path(tempfile.mkdtemp(prefix="fomo-faults-"))
     print(f"logs and what the brokers store: {folder}", flush=True)
-    result = run(home, folder, options.records, options.seconds, options.nodes, options.session, options.seed)
+    only = tuple(filter(None, options.only.split(",")))
+    result = run(home, folder, options.records, options.seconds, options.nodes, options.session, options.seed, only)
     print(json.dumps(result))
     if any(result[what] for what in MUST_BE_0) or not result["offsets_complete"]:
         return 1

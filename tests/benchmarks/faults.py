@@ -20,7 +20,9 @@ from services import Command, command
 from fomo_stream.settings import ServiceSettings
 
 AWAY_S = 5.0  # a broker that others stand in for
-SILENT_S = 9.0  # a coordinator that is frozen: for longer than anybody waits for its answer
+# A coordinator that is frozen: for longer than a call to it may last, and less than a session, or all members count as
+# lost as well.
+SILENT_S = 7.0
 MOST_PARTITIONS = 10
 # Of two things at once; the others are single faults.
 DOUBLE = ("start_without_coordinator",)
@@ -82,6 +84,7 @@ class Injector:
     labels: Labels
     session_s: float
     rng: random.Random
+    only: tuple[str, ...] = ()  # kinds of faults; none: all
     rounds: list[tuple[float, list[str]]] = field(default_factory=list)  # when, and what was injected together
 
     @property
@@ -96,7 +99,7 @@ class Injector:
             "broker_freeze",
             "start_without_coordinator",
         ]
-        return [
+        return list(self.only) or [
             "kill",
             "terminate",
             "freeze",
@@ -180,7 +183,7 @@ def inject_for(injector: Injector, until: float) -> None:
     rng, names = injector.rng, injector.names()
     order: list[str] = []
     while time.monotonic() < until:
-        count = 1 + len(injector.rounds) % 2
+        count = 1 + len(injector.rounds) % 2 if len(names) > 1 else 1
         chosen: list[str] = []
         while len(chosen) < count:
             fitting = [name for name in order if not (chosen and is_of_broker(chosen[0]) and is_of_broker(name))]

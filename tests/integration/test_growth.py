@@ -8,8 +8,11 @@ from contextlib import contextmanager
 
 import pytest
 from brokers import Broker, wait_for
+from confluent_kafka import TopicPartition
 from services import Running, make_settings, readings, results, unique
 from test_labels import effects, label
+
+from fomo_stream import topics
 
 
 @contextmanager
@@ -68,24 +71,19 @@ def test_partitions_that_are_added_are_scored_and_labelled(broker: Broker, caplo
     assert "aborted" not in caplog.text
 
 
-def test_entries_about_labels_go_with_the_records_that_they_took_effect_before(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not broker.is_kafka:
-        pytest.skip("the embedded broker cannot delete records")
-    from confluent_kafka import TopicPartition
+class Labelled:
+    """An input of two partitions, records in it, and entries about labels on them."""
 
-    from fomo_stream import topics
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.topic = unique("sensors")
+        broker.create_topic(self.topic, partitions=2)
+        self.settings = make_settings(broker, self.topic, feedback=f"{self.topic}-labels")
 
-    monkeypatch.setattr(topics, "OFFSETS_EVERY", 1)
-    topic = unique("sensors")
-    broker.create_topic(topic, partitions=2)
-    settings = make_settings(broker, topic, feedback=f"{topic}-labels")
-
-    def kept() -> dict[int, list[int]]:
+    def kept(self) -> dict[int, list[int]]:
         """Input offsets of the entries, by partition."""
         found: dict[bytes, tuple[int, int] | None] = {}
-        for message in broker.read(settings.state_topic):
+        for message in self.broker.read(self.settings.state_topic):
             key = message.key() or b""
             if key.startswith(b"feedback/"):
                 at = key.decode().split("/")
@@ -93,43 +91,65 @@ def test_entries_about_labels_go_with_the_records_that_they_took_effect_before(
         entries = sorted(entry for entry in found.values() if entry is not None)
         return {number: [offset for one, offset in entries if one == number] for number in range(2)}
 
-    def learn(start: int, partition: int) -> None:
-        """Score 50 records, and have one of them labelled before the next ones come."""
-        broker.produce(topic, readings(50, start=start), partition=partition)
-        wait_for(lambda: committed_up_to(partition) == start + 50, "the records to be scored")
-        before = len(kept()[partition])
-        label(broker, settings, partition, [start])
-        wait_for(lambda: len(kept()[partition]) == before + 1, "the label to take effect")
+    def learn(self, partition: int, start: int, offset: int) -> None:
+        """Score 50 records, of which the first has this offset, and have that labelled before the next ones come."""
+        self.broker.produce(self.topic, readings(50, start=start), partition=partition)
+        wait_for(lambda: self._is_scored(partition, start + 49), "the records to be scored")
+        before = self.kept()[partition]
+        label(self.broker, self.settings, partition, [offset])
+        wait_for(lambda: set(self.kept()[partition]) - set(before), "the label to take effect")
 
-    def committed_up_to(partition: int) -> int:
-        outputs = results(broker.read(settings.out))
-        return 1 + max((r["fomo"]["offset"] for r in outputs if r["fomo"]["partition"] == partition), default=-1)
+    def _is_scored(self, partition: int, n: int) -> bool:
+        outputs = results(self.broker.read(self.settings.out))
+        return any((output["fomo"]["partition"], output["n"]) == (partition, n) for output in outputs)
 
-    def delete_before(offset: int) -> None:
-        deleted = broker.admin.delete_records([TopicPartition(topic, 0, offset)])
+    def delete_before(self, offset: int) -> None:
+        deleted = self.broker.admin.delete_records([TopicPartition(self.topic, 0, offset)])
         next(iter(deleted.values())).result(20)
 
-    with Running(settings):
+
+@pytest.fixture
+def labelled(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Labelled:
+    if not broker.is_kafka:
+        pytest.skip("the embedded broker cannot delete records or topics")
+    monkeypatch.setattr(topics, "OFFSETS_EVERY", 1)
+    return Labelled(broker)
+
+
+def test_entries_about_labels_go_with_the_records_that_they_took_effect_before(labelled: Labelled) -> None:
+    with Running(labelled.settings):
         for start in (0, 50, 100):
-            learn(start, 0)
-        learn(0, 1)
-        assert kept() == {0: [50, 100, 150], 1: [50]}
-        delete_before(100)  # the record at 100 is the first that is kept
-        wait_for(lambda: kept() == {0: [100, 150], 1: [50]}, "the first entry to go")
-    delete_before(101)  # while nobody looks
-    with Running(settings) as running:
-        wait_for(lambda: kept() == {0: [150], 1: [50]}, "the next entry to go")
-        delete_before(150)  # all there are: the entry is about the record to come
-        learn(150, 0)
-        assert kept() == {0: [150, 200], 1: [50]}
-        broker.delete_topic(topic)  # of the new one, records with lower offsets are kept
+            labelled.learn(0, start, start)
+        labelled.learn(1, 0, 0)
+        assert labelled.kept() == {0: [50, 100, 150], 1: [50]}
+        labelled.delete_before(100)  # the record at 100 is the first that is kept
+        wait_for(lambda: labelled.kept() == {0: [100, 150], 1: [50]}, "the first entry to go")
+    labelled.delete_before(101)  # while nobody looks
+    with Running(labelled.settings):
+        wait_for(lambda: labelled.kept() == {0: [150], 1: [50]}, "the next entry to go")
+        labelled.delete_before(150)  # all there are: the entry is about the record to come
+        labelled.learn(0, 150, 150)
+        assert labelled.kept() == {0: [150, 200], 1: [50]}
+
+
+def test_entries_about_labels_go_with_their_input_topic_and_no_record_of_the_next_one_is_scored_twice(
+    labelled: Labelled,
+) -> None:
+    broker, topic = labelled.broker, labelled.topic
+    with Running(labelled.settings) as running:
+        for partition in range(2):
+            labelled.learn(partition, 0, 0)
+        labelled.delete_before(50)
+        wait_for(lambda: running.service._topics.seen.first_offsets == {0: 50, 1: 0}, "the offsets to be seen")
+        broker.delete_topic(topic)
         wait_for(lambda: not running.service.ready, "the service to notice")
         broker.create_topic(topic, partitions=2)
-        broker.produce(topic, readings(60, start=1000), partition=0)
-        wait_for(lambda: results(broker.read(settings.out))[-1]["n"] == 1059, "the new records to be scored")
-        label(broker, settings, 0, [5])
+        labelled.learn(0, 1000, 5)
         wait_for(lambda: running.service._topics.seen.first_offsets == {0: 0, 1: 0}, "the new offsets to be seen")
-        wait_for(lambda: kept() == {0: [60], 1: []}, "the old entries to go, and the new one to stay")
+        wait_for(lambda: labelled.kept() == {0: [50], 1: []}, "the old entries to go, and the new one to stay")
+        labelled.learn(0, 1050, 55)
+    scored = [output["n"] for output in results(broker.read(labelled.settings.out))]
+    assert sorted(scored) == sorted([*range(50), *range(50), *range(1000, 1100)])
 
 
 def test_labels_grow_with_an_input_that_grew_while_nobody_ran(broker: Broker) -> None:
