@@ -36,6 +36,7 @@ from fomo_stream.detector import Detector  # noqa: E402
 from fomo_stream.position import POSITION, Position  # noqa: E402
 from fomo_stream.settings import ServiceSettings  # noqa: E402
 from fomo_stream.store import Restorer, to_output  # noqa: E402
+from fomo_stream.topic_setup import TopicSetup  # noqa: E402
 from fomo_stream.topics import TopicWatch  # noqa: E402
 
 COMMIT_EVERY = 300  # records
@@ -72,7 +73,7 @@ def measure(broker: Broker, name: str, records: int, features: int, context: int
         topic=topic, bootstrap=broker.bootstrap, group=topic, context_size=context, min_context=context, admit="all"
     )
     watch = TopicWatch(settings)
-    watch.start()
+    TopicSetup(settings, watch).begin()
     model = load_model("fusion")
     detector = Detector(model, features, settings.detector_config())
     log = Log(settings, detector)
