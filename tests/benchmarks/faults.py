@@ -178,11 +178,13 @@ def is_of_broker(name: str) -> bool:
 def inject_for(injector: Injector, until: float) -> None:
     """Inject every kind of fault in turn, every other time two at once, one of a broker at most.
 
-    What was there after a fault is scored before the next one.
+    Before the next fault, what was there after the last one is scored, and all instances have partitions again: else a
+    fault that meets an instance which is still joining would be two at once.
     """
     rng, names = injector.rng, injector.names()
     order: list[str] = []
     while time.monotonic() < until:
+        wait_for(lambda: all(one.has_partitions for one in injector.instances), "the group to be complete", 60)
         count = 1 + len(injector.rounds) % 2 if len(names) > 1 else 1
         chosen: list[str] = []
         while len(chosen) < count:
