@@ -13,10 +13,11 @@ from pathlib import Path
 
 from brokers import wait_for
 from clusters import Cluster, Node
-from confluent_kafka import KafkaException
+from confluent_kafka import ConsumerGroupState, KafkaException
 from fault_streams import Feed, Labels, Outputs
 from services import Command, command
 
+from fomo_stream.permissions import ask_about_group
 from fomo_stream.settings import ServiceSettings
 
 AWAY_S = 5.0  # a broker that others stand in for
@@ -90,6 +91,16 @@ class Injector:
     @property
     def injected(self) -> list[str]:
         return [name for _, names in self.rounds for name in names]
+
+    def is_complete(self) -> bool:
+        """Whether all instances have partitions, and the group has no other members and is not dealing any out."""
+        if not all(instance.has_partitions for instance in self.instances):
+            return False
+        try:
+            group = ask_about_group(self.settings)
+        except KafkaException:
+            return False
+        return len(group.members) == len(self.instances) and group.state == ConsumerGroupState.STABLE
 
     def names(self) -> list[str]:
         several_only = [
@@ -178,13 +189,13 @@ def is_of_broker(name: str) -> bool:
 def inject_for(injector: Injector, until: float) -> None:
     """Inject every kind of fault in turn, every other time two at once, one of a broker at most.
 
-    Before the next fault, what was there after the last one is scored, and all instances have partitions again: else a
-    fault that meets an instance which is still joining would be two at once.
+    Before the next fault, what was there after the last one is scored, and the group is complete: else a fault that
+    meets an instance which is still joining, or one that the group still waits for, would be two at once.
     """
     rng, names = injector.rng, injector.names()
     order: list[str] = []
     while time.monotonic() < until:
-        wait_for(lambda: all(one.has_partitions for one in injector.instances), "the group to be complete", 60)
+        wait_for(injector.is_complete, "the group to be complete", 60)
         count = 1 + len(injector.rounds) % 2 if len(names) > 1 else 1
         chosen: list[str] = []
         while len(chosen) < count:
