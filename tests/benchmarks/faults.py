@@ -189,13 +189,12 @@ def is_of_broker(name: str) -> bool:
 def inject_for(injector: Injector, until: float) -> None:
     """Inject every kind of fault in turn, every other time two at once, one of a broker at most.
 
-    Before the next fault, what was there after the last one is scored, and the group is complete: else a fault that
-    meets an instance which is still joining, or one that the group still waits for, would be two at once.
+    Before the next fault the group is complete, and what was there by then is scored: else a fault that meets an
+    instance which is still joining, or one that the group still waits for, would be two at once.
     """
     rng, names = injector.rng, injector.names()
     order: list[str] = []
     while time.monotonic() < until:
-        wait_for(injector.is_complete, "the group to be complete", 60)
         count = 1 + len(injector.rounds) % 2 if len(names) > 1 else 1
         chosen: list[str] = []
         while len(chosen) < count:
@@ -215,5 +214,6 @@ def inject_for(injector: Injector, until: float) -> None:
             thread.start()
         for thread in threads:
             thread.join()
+        wait_for(injector.is_complete, "the group to be complete", 120)
         scored = partial(injector.outputs.numbers.issuperset, list(injector.feed.acknowledged))
         wait_for(scored, f"all to be well after {chosen}", 120)
