@@ -13,22 +13,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fomo_stream.checkpoint import load_model as load_model
-    from fomo_stream.detector import Detector as Detector
-    from fomo_stream.detector import DetectorConfig as DetectorConfig
+    from fomo_stream.adapters.river import FoMoDetector as FoMoDetector
+    from fomo_stream.adapters.scikit_learn import ZeroShotDetector as ZeroShotDetector
+    from fomo_stream.detector.config import DetectorConfig as DetectorConfig
+    from fomo_stream.detector.detector import Detector as Detector
     from fomo_stream.errors import FomoError as FomoError
-    from fomo_stream.estimator import ZeroShotDetector as ZeroShotDetector
-    from fomo_stream.river_adapter import FoMoDetector as FoMoDetector
+    from fomo_stream.model.checkpoint import load_model as load_model
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Detector": "detector",
-    "DetectorConfig": "detector",
-    "FoMoDetector": "river_adapter",
+    "Detector": "detector.detector",
+    "DetectorConfig": "detector.config",
+    "FoMoDetector": "adapters.river",
     "FomoError": "errors",
-    "ZeroShotDetector": "estimator",
-    "load_model": "checkpoint",
+    "ZeroShotDetector": "adapters.scikit_learn",
+    "load_model": "model.checkpoint",
 }
 __all__ = list(_HOMES)
 

@@ -9,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from fomo_stream.quantiles import Knots, QuantileSketch, to_normal
+from fomo_stream.detector.quantile_sketch import QuantileSketch
+from fomo_stream.model.quantile_map import Knots, to_normal
 
 Float = NDArray[np.float64]
 Kind = Callable[[np.random.Generator, int], Float]

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
-from fomo_stream.broker import Headers
-from fomo_stream.topics import TopicsSeen
+from fomo_stream.kafka.clients import Headers
+from fomo_stream.kafka.topic_watch import TopicsSeen
 
 Place = tuple[str, int]  # topic and partition
 

@@ -15,12 +15,6 @@ def test_import_loads_neither_torch_nor_a_kafka_client() -> None:
     assert not {"torch", "confluent_kafka", "river", "sklearn", "numpy"} & modules_after("import fomo_stream")
 
 
-def test_pure_modules_import_neither_kafka_nor_settings() -> None:
-    names = ("quantiles", "evidence", "model", "checkpoint", "reservoir", "calibration", "detector", "batching")
-    found = modules_after(f"import {', '.join(f'fomo_stream.{name}' for name in names)}")
-    assert not {"confluent_kafka", "pydantic_settings"} & found
-
-
 def test_unknown_names_are_attribute_errors() -> None:
     import fomo_stream
 

@@ -125,8 +125,8 @@ limit_threads(1)
 import numpy as np
 import scipy.linalg
 import torch
-from fomo_stream.checkpoint import load_model
-from fomo_stream.model import encode_rows, logits_of
+from fomo_stream.model.checkpoint import load_model
+from fomo_stream.model.zero_shot import encode_rows, logits_of
 rows = np.random.default_rng(0).normal(size=(1500, 60))
 model = load_model("default", "cpu")
 def compute():  # as the service does: contexts are built beside the thread that scores
@@ -149,7 +149,7 @@ def test_commands_compute_with_one_thread_unless_told_otherwise(arguments: tuple
     file = tmp_path / "empty.csv"
     file.write_text("a\n")
     code = (
-        "import sys; from fomo_stream.cli import main\n"
+        "import sys; from fomo_stream.cli.main import main\n"
         "assert main(sys.argv[1:]) == 4\n"  # there is no such model, which is found out once threads are limited
         "import torch; print(torch.get_num_threads())"
     )

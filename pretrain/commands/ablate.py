@@ -8,8 +8,8 @@ from typing import Any
 
 from fomo_stream.errors import ConfigError
 from pretrain.commands import add_machine, use_threads
-from pretrain.presets import PRESETS, setting
-from pretrain.studies import SIZES, STUDIES, Study, configured, grid
+from pretrain.evaluation.studies import SIZES, STUDIES, Study, configured, grid
+from pretrain.training.presets import PRESETS, setting
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from pretrain.ablate import ablate
+    from pretrain.evaluation.ablate import ablate
 
     if (options.study is None) == (not options.vary):
         raise ConfigError(f"name a study ({', '.join(STUDIES)}) or give --vary PATH=V1,V2,...")
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
 
 def planned(study: Study, options: argparse.Namespace) -> Any:
     """The ablation that the flags ask for: an `Ablation`."""
-    from pretrain.ablate import Ablation, judged
+    from pretrain.evaluation.ablate import Ablation, judged
 
     base, size = options.base or study.base, options.size
     changes: dict[str, Any] = {}

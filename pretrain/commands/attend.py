@@ -8,14 +8,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.checkpoint import load_model
 from fomo_stream.errors import ConfigError
-from fomo_stream.inspection import Float, attention_weights, most_attended, plot_attended
-from fomo_stream.model import MAX_CONTEXT
+from fomo_stream.limits import MAX_CONTEXT
+from fomo_stream.model.attention import Float, attention_weights, most_attended
+from fomo_stream.model.checkpoint import load_model
 from pretrain.commands import add_machine, use_threads
-from pretrain.draws import Draws
-from pretrain.prior import GmmConfig, sample_gmm
-from pretrain.tables import Table, read_table
+from pretrain.evaluation.attention_plot import plot_attended
+from pretrain.evaluation.tables import Table, read_table
+from pretrain.priors.draws import Draws
+from pretrain.priors.gmm import GmmConfig, sample_gmm
 
 FEWEST_FOR_A_TEST = 10  # queries
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pretrain.commands import add_machine, use_threads
-from pretrain.presets import add_settings, configuration
-from pretrain.train import compute_dtype, train
+from pretrain.training.presets import add_settings, configuration
+from pretrain.training.train import compute_dtype, train
 
 PHASES = ("synthesis", "evidence", "forward", "backward", "update")
 
@@ -24,9 +24,9 @@ def run(options: argparse.Namespace) -> int:
     """Train for twice --steps (20) and report on the second half; the first warms up."""
     import torch
 
-    from fomo_stream.checkpoint import resolve_device
-    from pretrain.arithmetic import measure_ceilings
-    from pretrain.run_files import read_log
+    from fomo_stream.model.checkpoint import resolve_device
+    from pretrain.training.arithmetic import measure_ceilings
+    from pretrain.training.run_files import read_log
 
     use_threads(options.threads)
     device = resolve_device(options.device)

@@ -7,16 +7,16 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from fomo_stream.errors import ConfigError
-from fomo_stream.model import MAX_CONTEXT
-from pretrain import stress
+from fomo_stream.limits import MAX_CONTEXT
 from pretrain.commands import add_machine, listed
-from pretrain.comparison import performance_profile, scoreboard
-from pretrain.detectors import BASELINES, Method, baselines, limit_threads, models
-from pretrain.evaluate import METRICS, Pending, run_all
-from pretrain.evaluation_plots import plot_evaluation
-from pretrain.evaluation_report import stress_report, tables_report
-from pretrain.run_files import replace_file
-from pretrain.tables import Table, Task, draw_task, read_table, table_files
+from pretrain.evaluation import stress
+from pretrain.evaluation.comparison import performance_profile, scoreboard
+from pretrain.evaluation.detectors import BASELINES, Method, baselines, limit_threads, models
+from pretrain.evaluation.evaluate import METRICS, Pending, run_all
+from pretrain.evaluation.pictures import plot_evaluation
+from pretrain.evaluation.report import stress_report, tables_report
+from pretrain.evaluation.tables import Table, Task, draw_task, read_table, table_files
+from pretrain.training.run_files import replace_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,11 +6,11 @@ import argparse
 import math
 from pathlib import Path
 
-from fomo_stream.checkpoint import save_model
 from fomo_stream.errors import CheckpointError, ConfigError
-from fomo_stream.model import PRESETS as MODELS
-from fomo_stream.model import ModelConfig, ZeroShotModel
-from pretrain.run_files import RunFiles, read_log
+from fomo_stream.model.checkpoint import save_model
+from fomo_stream.model.zero_shot import PRESETS as MODELS
+from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel
+from pretrain.training.run_files import RunFiles, read_log
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,7 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from pretrain.carry import pack
+    from pretrain.training.carry import pack
 
     files = pack(options.run, options.out)
     size = sum(file.stat().st_size for file in files) / 2**20

@@ -7,13 +7,13 @@ import json
 import sys
 from pathlib import Path
 
-from fomo_stream.checkpoint import resolve_device
 from fomo_stream.errors import ConfigError
+from fomo_stream.model.checkpoint import resolve_device
 from pretrain.commands import add_machine, listed, use_threads
-from pretrain.evidence_profile import Profile, prior_areas, profile_of, table_areas
-from pretrain.mixture import BatchSource
-from pretrain.presets import add_settings, configuration
-from pretrain.profile_report import report_text, write_report
+from pretrain.evaluation.evidence_profile import Profile, prior_areas, profile_of, table_areas
+from pretrain.evaluation.profile_report import report_text, write_report
+from pretrain.priors.mixture import BatchSource
+from pretrain.training.presets import add_settings, configuration
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pretrain.carry import pack
 from pretrain.commands import add_machine, use_threads
-from pretrain.presets import add_settings, configuration
-from pretrain.train import train
+from pretrain.training.carry import pack
+from pretrain.training.presets import add_settings, configuration
+from pretrain.training.train import train
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,7 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from pretrain.carry import unpack
+    from pretrain.training.carry import unpack
 
     step = unpack(options.pack, options.out)
     print(f"unpacked {options.pack} to {options.out}, step {step}")

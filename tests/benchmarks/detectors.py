@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream import FoMoDetector, ZeroShotDetector
-from fomo_stream.checkpoint import save_model
-from fomo_stream.model import PRESETS, ZeroShotModel
+from fomo_stream.model.checkpoint import save_model
+from fomo_stream.model.zero_shot import PRESETS, ZeroShotModel
 
 Float = NDArray[np.float64]
 MODEL = os.environ.get("FOMO_MODEL", "default")

@@ -47,9 +47,10 @@ from fault_streams import FEATURES, Feed, Labels, Outputs  # noqa: E402
 from faults import DOUBLE, Injector, Supervised, inject_for  # noqa: E402
 from services import results, unique  # noqa: E402
 
-from fomo_stream.checkpoint import load_model  # noqa: E402
-from fomo_stream.detector import Detector, Scored  # noqa: E402
-from fomo_stream.settings import ServiceSettings  # noqa: E402
+from fomo_stream.detector.detector import Detector  # noqa: E402
+from fomo_stream.detector.results import Results  # noqa: E402
+from fomo_stream.model.checkpoint import load_model  # noqa: E402
+from fomo_stream.settings.service import ServiceSettings  # noqa: E402
 
 MUST_BE_0 = (
     "lost",
@@ -138,7 +139,7 @@ def count_differences(source: list[Any], records: list[Any], effects: Effects, s
             numbers = np.array([number_of[label[1]] for label in labels])
             detector.feedback(numbers, np.array([label[2] for label in labels]))
             done = number
-        scored = Scored.concatenate([*parts, detector.process(rows[done:])])
+        scored = Results.concatenate([*parts, detector.process(rows[done:])])
         for message, logit, p in zip(messages, scored.logit.tolist(), scored.p_value.tolist(), strict=True):
             place = (partition, message.offset())
             different += place in found and found[place] != tuple(None if x != x else x for x in (logit, p))

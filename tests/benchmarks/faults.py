@@ -17,8 +17,8 @@ from confluent_kafka import ConsumerGroupState, KafkaException
 from fault_streams import Feed, Labels, Outputs
 from services import Command, command
 
-from fomo_stream.permissions import ask_about_group
-from fomo_stream.settings import ServiceSettings
+from fomo_stream.kafka.permissions import ask_about_group
+from fomo_stream.settings.service import ServiceSettings
 
 AWAY_S = 5.0  # a broker that others stand in for
 # A coordinator that is frozen: for longer than a call to it may last, and less than a session, or all members count as

@@ -30,14 +30,14 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / 
 from brokers import Broker, open_broker, wait_for  # noqa: E402
 from services import unique  # noqa: E402
 
-from fomo_stream.broker import make_producer  # noqa: E402
-from fomo_stream.checkpoint import load_model  # noqa: E402
-from fomo_stream.detector import Detector  # noqa: E402
-from fomo_stream.position import POSITION, Position  # noqa: E402
-from fomo_stream.settings import ServiceSettings  # noqa: E402
-from fomo_stream.store import Restorer, to_output  # noqa: E402
-from fomo_stream.topic_setup import TopicSetup  # noqa: E402
-from fomo_stream.topics import TopicWatch  # noqa: E402
+from fomo_stream.detector.detector import Detector  # noqa: E402
+from fomo_stream.kafka.clients import make_producer  # noqa: E402
+from fomo_stream.kafka.position import POSITION, Position  # noqa: E402
+from fomo_stream.kafka.restore import Restorer, to_output  # noqa: E402
+from fomo_stream.kafka.topic_setup import TopicSetup  # noqa: E402
+from fomo_stream.kafka.topic_watch import TopicWatch  # noqa: E402
+from fomo_stream.model.checkpoint import load_model  # noqa: E402
+from fomo_stream.settings.service import ServiceSettings  # noqa: E402
 
 COMMIT_EVERY = 300  # records
 

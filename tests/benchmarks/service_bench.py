@@ -34,7 +34,7 @@ from brokers import Broker, open_broker, wait_for  # noqa: E402
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition  # noqa: E402
 from services import Command, command, unique  # noqa: E402
 
-from fomo_stream.settings import ServiceSettings  # noqa: E402
+from fomo_stream.settings.service import ServiceSettings  # noqa: E402
 
 FEATURES = 10
 WARM = 40_000

@@ -18,10 +18,10 @@ from typing import Any
 
 from brokers import Broker, wait_for
 
-from fomo_stream.checkpoint import shared_model
-from fomo_stream.model import ZeroShotModel
-from fomo_stream.service import Service
-from fomo_stream.settings import ServiceSettings
+from fomo_stream.kafka.service import Service
+from fomo_stream.model.checkpoint import shared_model
+from fomo_stream.model.zero_shot import ZeroShotModel
+from fomo_stream.settings.service import ServiceSettings
 
 # Short enough for a test to see a dead member leave; the least that Apache Kafka takes.
 CLIENT = {"session.timeout.ms": "6000", "topic.metadata.refresh.interval.ms": "1000"}

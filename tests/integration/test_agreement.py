@@ -10,11 +10,11 @@ from brokers import Broker, wait_for
 from services import Running, make_settings, readings, results, unique
 from test_operations import changed, refusal
 
-from fomo_stream.agreement import OF_OUTPUTS, OF_STATE, Agreement
-from fomo_stream.checkpoint import shared_model
 from fomo_stream.errors import AgreementError
-from fomo_stream.group_log import GroupLog
-from fomo_stream.settings import ServiceSettings
+from fomo_stream.kafka.agreement import OF_OUTPUTS, OF_STATE, Agreement
+from fomo_stream.kafka.group_log import GroupLog
+from fomo_stream.model.checkpoint import shared_model
+from fomo_stream.settings.service import ServiceSettings
 
 MODEL = shared_model().name
 
@@ -66,7 +66,7 @@ def test_every_agreed_setting_has_a_test() -> None:
 def test_a_second_member_with_another_setting_is_refused_and_the_first_loses_nothing(
     member: Running, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fomo_stream.agreement.usable_processors", lambda: 8)
+    monkeypatch.setattr("fomo_stream.kafka.agreement.usable_processors", lambda: 8)
     changes, words = OTHERS[name]
     before = dict(member.service._pipeline.tasks)
     error = refusal(changed(member.settings, **changes))
@@ -207,8 +207,8 @@ def test_a_proposal_that_came_too_late_counts_for_nothing(broker: Broker, monkey
 
 
 def test_a_group_of_an_earlier_version_keeps_its_categories(broker: Broker) -> None:
-    from fomo_stream.group_schema import GroupSchema
-    from fomo_stream.schema import Schema
+    from fomo_stream.kafka.group_schema import GroupSchema
+    from fomo_stream.records.schema import Schema
 
     topic = unique("sensors")
     settings = make_settings(broker, topic, features=None)

@@ -15,8 +15,8 @@ from confluent_kafka import Consumer
 from services import CLIENT, Running, command, make_settings, readings, results, unique
 
 from fomo_stream.errors import BrokerError
-from fomo_stream.service import Service
-from fomo_stream.settings import ServiceSettings
+from fomo_stream.kafka.service import Service
+from fomo_stream.settings.service import ServiceSettings
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 

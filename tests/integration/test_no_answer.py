@@ -9,9 +9,9 @@ import pytest
 from brokers import Broker, Kafka
 from services import make_settings, unique
 
-from fomo_stream.broker import make_producer
 from fomo_stream.errors import BrokerError
-from fomo_stream.exactly_once import ExactlyOnce
+from fomo_stream.kafka.clients import make_producer
+from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
 
 
 def test_a_start_while_the_broker_does_not_answer_says_so_and_can_be_tried_again(broker: Broker) -> None:

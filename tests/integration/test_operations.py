@@ -11,9 +11,9 @@ from brokers import Broker, wait_for
 from confluent_kafka import TopicPartition
 from services import Running, command, make_settings, readings, results, unique
 
-from fomo_stream.broker import make_producer
 from fomo_stream.errors import BrokerError, FomoError
-from fomo_stream.settings import ServiceSettings
+from fomo_stream.kafka.clients import make_producer
+from fomo_stream.settings.service import ServiceSettings
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,8 @@ from brokers import Broker, Kafka, kafka_home, wait_for
 from confluent_kafka import Consumer
 from services import CLIENT, Running, command, make_settings, readings, results, unique
 
-from fomo_stream import service
-from fomo_stream.delivery import Delivery
+from fomo_stream.kafka import service
+from fomo_stream.kafka.delivery.delivery import Delivery
 
 
 def numbers(messages: list[Any]) -> list[int]:

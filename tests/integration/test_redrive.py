@@ -17,8 +17,8 @@ from services import Command, Running, make_settings, unique
 
 import fomo_stream
 from fomo_stream.errors import REASONS, UNKNOWN, BrokerError
-from fomo_stream.redrive import BATCH_RECORDS, Position, Summary, redrive
-from fomo_stream.settings import RedriveSettings
+from fomo_stream.kafka.redrive import BATCH_RECORDS, Position, Summary, redrive
+from fomo_stream.settings.commands import RedriveSettings
 
 TIME = 1_700_000_000_000
 
@@ -316,6 +316,6 @@ def reasons_in(source: str) -> Iterator[str]:
 
 
 def test_every_reason_that_the_service_gives_can_be_asked_for() -> None:
-    modules = Path(str(fomo_stream.__file__)).parent.glob("*.py")
+    modules = Path(str(fomo_stream.__file__)).parent.rglob("*.py")
     given = {reason for module in modules for reason in reasons_in(module.read_text())}
     assert given - OF_FILES == set(REASONS) - {UNKNOWN}

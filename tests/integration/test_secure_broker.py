@@ -24,8 +24,9 @@ from confluent_kafka.admin import (
 from services import CLIENT, Command, Running, command, readings
 
 from fomo_stream.errors import BrokerError, NotPermittedError, TopicError
-from fomo_stream.redrive import redrive
-from fomo_stream.settings import RedriveSettings, ServiceSettings
+from fomo_stream.kafka.redrive import redrive
+from fomo_stream.settings.commands import RedriveSettings
+from fomo_stream.settings.service import ServiceSettings
 
 GUIDE = Path(__file__).parents[2] / "deploy" / "README.md"
 USER, PASSWORD = "fomo", "correct-horse"

@@ -14,12 +14,12 @@ import pytest
 from brokers import Broker, free_ports, wait_for
 from services import Command, Running, make_settings, readings, unique
 
-from fomo_stream.broker import make_producer
 from fomo_stream.errors import BrokerError, ConfigError, SchemaError
-from fomo_stream.group_schema import KIND, GroupSchema
-from fomo_stream.model import ModelConfig, ZeroShotModel
-from fomo_stream.schema import Schema
-from fomo_stream.service import Service
+from fomo_stream.kafka.clients import make_producer
+from fomo_stream.kafka.group_schema import KIND, GroupSchema
+from fomo_stream.kafka.service import Service
+from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel
+from fomo_stream.records.schema import Schema
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""The detector as a River anomaly detector and as a scikit-learn estimator."""

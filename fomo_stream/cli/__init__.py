@@ -1,0 +1,1 @@
+"""The command line. `main` finds the command and its settings; each command is a module."""

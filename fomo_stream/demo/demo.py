@@ -1,0 +1,192 @@
+"""`fomo-stream demo`: a simulated pump, an embedded broker and the real service, live in the terminal.
+
+Sensor readings go to a topic in real time, the service scores them as it would anywhere, and the screen shows what
+it flags beside the faults that were really injected - of which the service knows nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import orjson
+from confluent_kafka import Producer
+from rich.console import Console
+from rich.live import Live
+
+from fomo_stream.demo.board import Board, plain_event, plain_status, screen
+from fomo_stream.demo.sensors import sensor_stream
+from fomo_stream.errors import BrokerError
+from fomo_stream.kafka.embedded_broker import EmbeddedBroker
+from fomo_stream.kafka.service import Service
+from fomo_stream.logs import ClientLog
+from fomo_stream.model.checkpoint import load_model
+from fomo_stream.model.zero_shot import ZeroShotModel
+from fomo_stream.settings.service import ServiceSettings
+
+if TYPE_CHECKING:
+    from fomo_stream.settings.commands import DemoSettings
+
+TOPIC, OUT = "sensors", "anomalies"
+START_S = 30.0  # for the service to join its group
+FAULTS_EVERY_S = 3.0  # on average
+DETECTOR = ("context_size", "min_context", "alert_rate", "admit", "adapt_after", "seed")  # settings for the service
+PACE_S = 0.01  # readings are sent in bursts this far apart
+
+
+def run_demo(settings: DemoSettings) -> int:
+    """Run until Ctrl-C, SIGTERM or `settings.seconds`; returns the exit code. Raises what stopped the service."""
+    console = Console(highlight=False)
+    console.print("fomo-stream demo: starting an embedded broker and the service ...", style="dim")
+    stop = threading.Event()
+    model = load_model(settings.model, settings.device)
+    with EmbeddedBroker() as broker, stopping_on_sigterm(stop):
+        board = Board(settings, broker.bootstrap, TOPIC, OUT)
+        with (
+            contextlib.suppress(KeyboardInterrupt),
+            Pump(settings, board, broker.bootstrap) as pump,
+            Scorer(settings, model, board, broker.bootstrap) as scorer,
+        ):
+            scorer.wait_until_ready(stop)
+            pump.start()
+            show(console, board, scorer, stop, settings)
+        console.print(board.summary(), soft_wrap=True)
+    return 0
+
+
+def show(console: Console, board: Board, scorer: Scorer, stop: threading.Event, settings: DemoSettings) -> None:
+    """Show the board until it is time to stop."""
+    end = time.monotonic() + (settings.seconds or float("inf"))
+    if settings.plain or not console.is_terminal:
+        console.print(
+            f"broker {board.bootstrap}: records on topic {TOPIC}, scored ones on topic {OUT}; "
+            "delivery is at least once, as the embedded broker has no transactions",
+            soft_wrap=True,
+        )
+        while not stop.wait(max(0.0, min(1.0, end - time.monotonic()))):
+            scorer.check()
+            for flag in board.take_new_flags():
+                console.print(plain_event(flag), soft_wrap=True)
+            console.print(plain_status(board.status()), soft_wrap=True)
+            if time.monotonic() >= end:
+                return
+        return
+    with Live(console=console, auto_refresh=False, screen=True) as live:
+        while not stop.wait(0.2) and time.monotonic() < end:
+            scorer.check()
+            live.update(screen(board, console.size.height), refresh=True)
+
+
+class Pump:
+    """Sends sensor readings to the topic in real time, from a thread of its own."""
+
+    def __init__(self, settings: DemoSettings, board: Board, bootstrap: str) -> None:
+        self._rate = settings.rate
+        self._board = board
+        self._readings = sensor_stream(
+            settings.seed,
+            settings.sensors,
+            fault_every=max(300.0, FAULTS_EVERY_S * settings.rate),
+            # the first context should be an honest one
+            first_fault=settings.min_context + 500,
+        )
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._send, name="fomo-demo-pump", daemon=True)
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 2}, logger=ClientLog("pump"))
+        self._producer.list_topics(TOPIC, timeout=10)  # the embedded broker creates a topic that is asked about
+
+    def __enter__(self) -> Pump:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def start(self) -> None:
+        """Send the first reading, and the others in their time."""
+        self._board.begin()
+        self._thread.start()
+
+    def _send(self) -> None:
+        due = time.monotonic()  # when the next reading is to be sent
+        while not self._stopped.wait(max(PACE_S, due - time.monotonic())):
+            now = time.monotonic()
+            if now - due > 1.0:  # this machine is too slow or was asleep: go on from here, without a rush
+                due = now
+            while due <= now:
+                record, fault = next(self._readings)
+                self._board.sent(record, fault)
+                self._producer.produce(TOPIC, orjson.dumps(record), key=record["pump"])
+                due += 1 / self._rate
+            self._producer.poll(0)
+        self._producer.flush(2)
+
+
+class Scorer:
+    """The service, as `fomo-stream run` runs it, in a thread; its trouble surfaces in `check`."""
+
+    def __init__(self, settings: DemoSettings, model: ZeroShotModel, board: Board, bootstrap: str) -> None:
+        self._failure: BaseException | None = None
+        # Not read from the environment: FOMO_KAFKA_* and the like are meant for a real broker.
+        service_settings = ServiceSettings.model_construct(
+            topic=TOPIC,
+            out=OUT,
+            dead_letters="dead-letters",
+            group="fomo-demo",
+            bootstrap=bootstrap,
+            # The embedded broker answers a fetch late when there was nothing at first, even if there is by then.
+            kafka={"fetch.wait.max.ms": "10"},
+            **{name: getattr(settings, name) for name in DETECTOR},
+        )
+        self._service = Service(service_settings, model, board.observe)
+        self._thread = threading.Thread(target=self._run, name="fomo-demo-service", daemon=True)
+
+    def __enter__(self) -> Scorer:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._service.stop()
+        self._thread.join()
+
+    def wait_until_ready(self, stop: threading.Event) -> None:
+        """Return when records that arrive are scored, or `stop` is set."""
+        end = time.monotonic() + START_S
+        while not self._service.ready and not stop.wait(0.05):
+            self.check()
+            if time.monotonic() > end:
+                raise BrokerError(f"the demo's service was not ready after {START_S:.0f} s; is this machine very busy?")
+
+    def check(self) -> None:
+        """Raise what ended the service, if anything did."""
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            self._service.run()
+        except BaseException as error:
+            self._failure = error
+
+
+@contextlib.contextmanager
+def stopping_on_sigterm(stop: threading.Event) -> Iterator[None]:
+    """Let SIGTERM set `stop`; outside the main thread, where signals cannot be handled, do nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,119 @@
+"""The last records of a partition: their rows, what they scored, and what became of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fomo_stream.detector.changelog import Entries, Survivors, Table
+
+Float = NDArray[np.float64]
+Int = NDArray[np.int64]
+
+UNKNOWN, OUTLIER, INLIER = 0, 1, 2  # verdicts of feedback
+ROW_BLOCK, SCORE_BLOCK = 16, 128  # records to an entry of the log
+
+
+class History:
+    """Rows of the last `rows` records and scores of the last `scores`, by record number.
+
+    Every record's score is kept, learned or not: a window of admitted records alone has its tail cut off by the gate.
+    Rows are kept because a score means little under another context (a new generation scores them afresh), because
+    whether a row becomes context is decided only once its successors are known, and because feedback may come late.
+    """
+
+    def __init__(self, n_features: int, rows: int, scores: int) -> None:
+        if not 1 <= rows <= scores:
+            raise ValueError(f"a memory of {scores} scores holds 1 to {scores} rows, not {rows}")
+        self.records = 0  # remembered or forgotten; the next record has this number
+        # rings; what may yet change is beside the scores, so that a row is written once
+        self._rows = Table(ROW_BLOCK, rows=np.full((rows, n_features), np.nan), gate_p=np.full(rows, np.nan))
+        self._scores = Table(
+            SCORE_BLOCK,
+            logit=np.full(scores, np.nan),
+            verdict=np.full(scores, UNKNOWN, dtype=np.int8),
+            learned=np.zeros(scores, dtype=bool),
+        )
+
+    @property
+    def oldest(self) -> int:
+        """Number of the oldest record whose row is still known."""
+        return max(0, self.records - self._rows.size)
+
+    def append(self, rows: Float, logit: Float, gate_p: Float) -> None:
+        """Take the next records: rows (n, d), logits (n,), p-values of the gate (n,); NaN while warming up."""
+        self.records += len(rows)
+        keep = min(len(rows), self._rows.size)  # of more, the first would be forgotten at once
+        at = np.arange(self.records - keep, self.records) % self._rows.size
+        self._rows.put(at, rows=rows[len(rows) - keep :], gate_p=gate_p[len(rows) - keep :])
+        keep = min(len(rows), self._scores.size)
+        at = np.arange(self.records - keep, self.records) % self._scores.size
+        self._scores.put(at, logit=logit[len(rows) - keep :], verdict=UNKNOWN, learned=False)
+
+    def known(self, numbers: Int) -> NDArray[np.bool_]:
+        """Which of these records' rows are here."""
+        return (numbers >= self.oldest) & (numbers < self.records)
+
+    def rows(self, numbers: Int) -> Float:
+        """Rows of known records."""
+        return self._rows["rows"][numbers % self._rows.size]
+
+    def gate_p(self, numbers: Int) -> Float:
+        """The gate's p-values of known records."""
+        return self._rows["gate_p"][numbers % self._rows.size]
+
+    def verdict(self, numbers: Int) -> NDArray[np.int8]:
+        """What feedback said of known records."""
+        return self._scores["verdict"][numbers % self._scores.size]
+
+    def learned(self, numbers: Int) -> NDArray[np.bool_]:
+        """Whether known records were offered to the context."""
+        return self._scores["learned"][numbers % self._scores.size]
+
+    def judge(self, numbers: Int, verdict: NDArray[np.int8]) -> None:
+        """Note verdicts (n,) on known records."""
+        self._scores.put(numbers % self._scores.size, verdict=verdict)
+
+    def learn(self, numbers: Int) -> None:
+        """Note that known records were offered to the context."""
+        self._scores.put(numbers % self._scores.size, learned=True)
+
+    def find(self, values: Float, columns: Int) -> Int:
+        """Numbers of the known records whose rows have exactly these values (k,) in these columns; NaN equals NaN."""
+        numbers = np.arange(self.oldest, self.records)
+        rows = self.rows(numbers)[:, columns]
+        same: NDArray[np.bool_] = ((rows == values) | (np.isnan(rows) & np.isnan(values))).all(1)
+        return numbers[same]
+
+    def window(self, size: int, before: int) -> Float:
+        """Scores of the last `size` records before the one of number `before`, less outliers by feedback; ascending."""
+        numbers = np.arange(max(0, before - size), before)
+        scores = self._scores["logit"][numbers % self._scores.size]
+        return np.sort(scores[~np.isnan(scores) & (self.verdict(numbers) != OUTLIER)])
+
+    def rescore(self, numbers: Int, logit: Float) -> None:
+        """Replace the scores of these records, where they are still kept."""
+        kept = numbers >= self.records - self._scores.size
+        self._scores.put(numbers[kept] % self._scores.size, logit=logit[kept])
+
+    def snapshot(self) -> dict[str, NDArray[Any]]:
+        """The state, as arrays that `restore` takes back."""
+        return {"records": np.array(self.records), **self._rows.snapshot(), **self._scores.snapshot()}
+
+    def restore(self, state: dict[str, NDArray[Any]]) -> None:
+        """Become what `snapshot` saw."""
+        self.records = int(state["records"])
+        self._rows.restore(state)
+        self._scores.restore(state)
+
+    def changes(self, name: str) -> Entries:
+        """Entries of what was written since the last call, at first of everything; not the number of records."""
+        return {**self._rows.changes(f"{name}/rows"), **self._scores.changes(f"{name}/scores")}
+
+    def recover(self, entries: Survivors, name: str, records: int) -> None:
+        """Become what the entries say after so many records. Raises StateError when they do not fit."""
+        self.records = records
+        self._rows.recover(entries, f"{name}/rows")
+        self._scores.recover(entries, f"{name}/scores")

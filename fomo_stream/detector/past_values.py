@@ -1,0 +1,228 @@
+"""Temporal context: each row together with the rows before it of the same series (shingling)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from copy import copy
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fomo_stream.detector.changelog import Document, Entries, Survivors
+from fomo_stream.detector.fingerprint import check_same
+from fomo_stream.errors import DamagedStateError, SchemaError, StateError
+
+Float = NDArray[np.float64]
+Key = bytes | str | None  # None: the series of all that has no key
+
+MOST_LAGS = 100
+MOST_COLUMNS = 1000  # of a row with its past
+DIGEST_BYTES = 16
+SERIES = "series/"  # before a digest: the key of an entry of the log
+ORDER = struct.Struct("<q")  # at the start of its value: places the series' last use among the others'
+
+
+class PastValues:
+    """Puts the `lags` previous rows of its series beside every row, as Random Cut Forest's shingles do.
+
+    Series are told apart by key. The `max_keys` that were seen last are remembered: one that comes back later begins
+    anew. What a row gets depends on the rows before it alone, not on how they come in batches. With 0 lags rows stay
+    as they are and nothing is remembered.
+
+    Raises SchemaError when a row with its past has more than 1,000 columns.
+
+    >>> shingler = PastValues(lags=2, n_features=1)
+    >>> shingler.rows(np.array([[1.0], [2.0], [3.0], [40.0]]), ["a", "a", "a", "b"])
+    array([[ 1., nan, nan],
+           [ 2.,  1., nan],
+           [ 3.,  2.,  1.],
+           [40., nan, nan]])
+    """
+
+    def __init__(self, lags: int, n_features: int, max_keys: int = 10_000) -> None:
+        if not 0 <= lags <= MOST_LAGS:
+            raise ValueError(f"lags must be between 0 and {MOST_LAGS}, not {lags}")
+        self.lags = lags
+        self.n_features = n_features
+        self.max_keys = max_keys
+        self._series: OrderedDict[bytes, _Past] = OrderedDict()  # the one that was used last comes last
+        self._uses = 0
+        self._begin_log()
+        if lags and self.width > MOST_COLUMNS:
+            raise SchemaError(
+                f"{n_features} features with {lags} earlier values of each make {self.width} columns, at most "
+                f"{MOST_COLUMNS} are taken; name fewer with --features, or lower --lags"
+            )
+
+    @property
+    def width(self) -> int:
+        """Columns of a row with its past."""
+        return self.n_features * (self.lags + 1)
+
+    def columns(self, features: Iterable[int]) -> tuple[int, ...]:
+        """Where these features, and their earlier values, stand in a row with its past."""
+        wanted = tuple(features)
+        return tuple(lag * self.n_features + feature for lag in range(self.lags + 1) for feature in wanted)
+
+    def check(self, limit: int, model: str) -> None:
+        """Raise SchemaError when `model`, which takes up to `limit` columns (0: any number), cannot take the rows."""
+        if limit and self.width > limit:
+            parts = f" ({self.n_features} and {self.lags} earlier values of each)" if self.lags else ""
+            remedy = ", or lower --lags" if self.lags else ""
+            raise SchemaError(
+                f"model {model} takes up to {limit} features, the rows have {self.width}{parts}; "
+                f"name the ones to use with --features{remedy}"
+            )
+
+    def rows(self, values: Float, keys: Sequence[Key] | None = None) -> Float:
+        """The next rows (n, d) with their past: (n, d * (lags + 1)), newest first, NaN where there is none yet.
+
+        keys: (n,) the series of each row; None: all are of one.
+        """
+        if not self.lags:
+            return values
+        shingles = np.empty((len(values), self.lags + 1, self.n_features))
+        start = 0
+        for key, run in groupby(keys if keys is not None else [None] * len(values)):
+            stop = start + sum(1 for _ in run)
+            history = np.concatenate([self._take(key), values[start:stop]])
+            newest = np.arange(self.lags, len(history))
+            shingles[start:stop] = history[newest[:, None] - np.arange(self.lags + 1)]
+            self._put(key, history[len(history) - self.lags :].copy())
+            start = stop
+        return shingles.reshape(len(values), self.width)
+
+    def peek(self, values: Float, keys: Sequence[Key] | None = None) -> Float:
+        """What `rows` would return, without remembering the rows."""
+        twin = copy(self)
+        twin._series = self._series.copy()
+        twin._begin_log()
+        return twin.rows(values, keys)
+
+    def widen(self, n_features: int) -> None:
+        """From now on rows have further features at their end, which no row so far had."""
+        more = n_features - self.n_features
+        self._series = OrderedDict(
+            (digest, _Past(past.used, np.pad(past.rows, ((0, 0), (0, more)), constant_values=np.nan)))
+            for digest, past in self._series.items()
+        )
+        self._changed.update(self._series)
+        self.n_features = n_features
+
+    def _take(self, key: Key) -> Float:
+        past = self._series.pop(_digest(key), None)
+        return np.full((self.lags, self.n_features), np.nan) if past is None else past.rows
+
+    def _put(self, key: Key, rows: Float) -> None:
+        digest = _digest(key)
+        self._uses += 1
+        self._series[digest] = _Past(self._uses, rows)
+        self._changed.add(digest)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Keep the `max_keys` series that were used last."""
+        while len(self._series) > self.max_keys:
+            digest, _ = self._series.popitem(last=False)
+            # what the log never had need not be deleted there: so no more is kept in mind, however many come and go
+            (self._changed.add if digest in self._logged else self._changed.discard)(digest)
+
+    def snapshot(self) -> dict[str, NDArray[Any]]:
+        """The state, as arrays that `restore` takes back: series in the order in which they were last seen."""
+        shape = (len(self._series), self.lags, self.n_features)
+        return {
+            "keys": np.frombuffer(b"".join(self._series), dtype=np.uint8).reshape(-1, DIGEST_BYTES),
+            "histories": np.array([past.rows for past in self._series.values()]).reshape(shape),
+        }
+
+    def restore(self, state: dict[str, NDArray[Any]]) -> None:
+        """Become what `snapshot` saw. Raises StateError when that had other lags or features."""
+        keys, histories = state["keys"], state["histories"]
+        if histories.shape[1:] != (self.lags, self.n_features):
+            raise StateError(
+                f"the snapshot is of rows with {histories.shape[1]} lags and {histories.shape[2]} features, "
+                f"not of {self.lags} and {self.n_features}"
+            )
+        self._uses = len(keys)
+        self._series = OrderedDict(
+            (key.tobytes(), _Past(used, np.array(rows)))
+            for used, (key, rows) in enumerate(zip(keys, histories, strict=True))
+        )
+        self._begin_log()
+
+    # -- log -----------------------------------------------------------------------------------------------------
+
+    def changes(self) -> Entries:
+        """Entries of the series that came, went on or were forgotten since the last call; at first of all."""
+        entries = self._identity_log.changes("identity", json.dumps(self._shape).encode())
+        for digest in self._changed:
+            past = self._series.get(digest)
+            entries[SERIES + digest.hex()] = None if past is None else ORDER.pack(past.used) + past.rows.tobytes()
+            (self._logged.discard if past is None else self._logged.add)(digest)
+        self._changed.clear()
+        return entries
+
+    def recover(self, entries: Survivors) -> None:
+        """Become what the entries say: what came before is forgotten.
+
+        Raises StateError when they are of other lags or features, or damaged; the shingler is then of no use.
+        """
+        self._begin_log()
+        check_same(json.loads(self._identity_log.recover(entries, "identity")), self._shape, self._shape)
+        series = {}
+        for key, value in entries.items():
+            if key.startswith(SERIES):
+                series[_digest_in(key)] = self._read(key, value)
+        self._series = OrderedDict(sorted(series.items(), key=lambda item: item[1].used))
+        self._uses = max((past.used for past in series.values()), default=0)
+        self._changed.clear()
+        self._logged.update(series)
+        self._forget()
+
+    @property
+    def _shape(self) -> dict[str, int]:
+        return {"lags": self.lags, "features": self.n_features}
+
+    def _begin_log(self) -> None:
+        """From now on the log is one that has nothing yet."""
+        self._identity_log = Document()
+        self._changed: set[bytes] = set(self._series)  # digests whose entries are not what they should be
+        self._logged: set[bytes] = set()  # digests that have entries
+
+    def _read(self, key: str, value: bytes) -> _Past:
+        n = self.lags * self.n_features
+        if len(value) != ORDER.size + 8 * n:
+            raise StateError(f"the state does not fit: {key} has {len(value)} bytes, not {ORDER.size + 8 * n}")
+        rows = np.frombuffer(value, np.float64, offset=ORDER.size).reshape(self.lags, self.n_features)
+        return _Past(ORDER.unpack_from(value)[0], rows)
+
+
+class _Past(NamedTuple):
+    """What is remembered of a series."""
+
+    used: int  # the higher, the later
+    rows: Float  # (lags, d), the last ones, oldest first; NaN: none yet
+
+
+def _digest_in(key: str) -> bytes:
+    try:
+        digest = bytes.fromhex(key.removeprefix(SERIES))
+    except ValueError:
+        digest = b""
+    if len(digest) != DIGEST_BYTES:
+        raise DamagedStateError(f"the state is damaged: {key} is the key of no series")
+    return digest
+
+
+def _digest(key: Key) -> bytes:
+    """A key of any length in 16 bytes, so that memory is bounded."""
+    if key is None:
+        return bytes(DIGEST_BYTES)
+    data = key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()

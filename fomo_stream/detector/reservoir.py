@@ -1,0 +1,127 @@
+"""Bounded samples of a stream's records, in numbered slots."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fomo_stream.detector.changelog import Entries, Survivors, Table
+from fomo_stream.limits import MAX_CONTEXT
+
+Float = NDArray[np.float64]
+Int = NDArray[np.int64]
+
+EMPTY = -1  # number of no record
+BLOCK_BYTES = 1024  # of rows, about: slots are written in no order, and a block with every one of its rows
+
+
+def _mix(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64 finaliser: a well-spread 64-bit number for each counter, with no generator state to keep."""
+    with np.errstate(over="ignore"):
+        z = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+class Reservoir:
+    """A random sample of at most `capacity` rows of those admitted, each known by its record's number.
+
+    Every record number has a priority of its own, a pseudo-random one that rises with the number: by one e-fold every
+    `horizon` records. The rows of the highest priorities stay (Efraimidis & Spirakis 2006, with the forward decay of
+    Cormode et al. 2009). So the sample is uniform over the last `horizon` records or so, older ones fade
+    exponentially, and what it holds is a function of (seed, horizon, the set of admitted numbers) alone: neither the
+    order of admissions nor how they come in batches matters, and admitting a row again changes nothing, as long as none
+    was taken out: what had to leave before does not come back to fill a gap.
+    """
+
+    def __init__(self, capacity: int, n_features: int, horizon: float = np.inf, seed: int = 0) -> None:
+        if not 2 <= capacity <= MAX_CONTEXT:
+            raise ValueError(f"a reservoir holds 2 to {MAX_CONTEXT} rows, not {capacity}")
+        self.capacity = capacity
+        self.horizon = horizon
+        self.seed = seed
+        self._slots = Table(
+            max(1, BLOCK_BYTES // (8 * n_features)),
+            rows=np.zeros((capacity, n_features)),
+            numbers=np.full(capacity, EMPTY, dtype=np.int64),
+        )
+
+    def __len__(self) -> int:
+        return int(np.count_nonzero(self._taken))
+
+    @property
+    def numbers(self) -> Int:
+        """Record numbers (len(self),) of the rows, ascending."""
+        return np.sort(self._slots["numbers"][self._taken])
+
+    @property
+    def rows(self) -> Float:
+        """A copy of the rows (len(self), n_features), by record number."""
+        slots = np.flatnonzero(self._taken)
+        return self._slots["rows"][slots[np.argsort(self._slots["numbers"][slots])]]
+
+    @property
+    def _taken(self) -> NDArray[np.bool_]:
+        taken: NDArray[np.bool_] = self._slots["numbers"] != EMPTY
+        return taken
+
+    def _priority(self, numbers: Int) -> Float:
+        offset = np.uint64((self.seed * 0x632BE59BD9B4E019) % 2**64)
+        with np.errstate(over="ignore"):
+            uniform = (_mix(numbers.astype(np.uint64) + offset) >> np.uint64(11)).astype(np.float64)
+        return numbers / self.horizon - np.log(-np.log((uniform + 0.5) * 2.0**-53))
+
+    def admit(self, numbers: Int, rows: Float) -> Int:
+        """Offer rows (n, n_features) of the records of these numbers (n,), all different.
+
+        Returns the slots (m,), m <= n, that now hold another row than before.
+        """
+        held = np.flatnonzero(self._taken)
+        present = self._slots["numbers"][held]
+        new = ~np.isin(numbers, present)
+        numbers, rows = numbers[new], rows[new]
+        if not len(numbers):
+            return np.zeros(0, dtype=np.int64)
+        everything = np.concatenate([present, numbers])
+        excess = max(0, len(everything) - self.capacity)
+        leaving = np.zeros(len(everything), dtype=bool)
+        leaving[np.argsort(self._priority(everything), kind="stable")[:excess]] = True
+        self._slots.put(held[leaving[: len(held)]], numbers=EMPTY)
+        entering = ~leaving[len(held) :]
+        slots = np.flatnonzero(~self._taken)[: int(entering.sum())]
+        self._slots.put(slots, rows=rows[entering], numbers=numbers[entering])
+        return slots
+
+    def discard(self, numbers: Int) -> Int:
+        """Take the rows of these records out; returns the slots (m,) that were emptied."""
+        slots = np.flatnonzero(self._taken & np.isin(self._slots["numbers"], numbers))
+        self._slots.put(slots, numbers=EMPTY)
+        return slots
+
+    def make_room(self, share: float, before: int) -> None:
+        """Of the rows older than record `before`, keep those of the highest priorities, `share` of the capacity."""
+        old = self.numbers[self.numbers < before]
+        ranked = old[np.argsort(-self._priority(old), kind="stable")]
+        self.discard(ranked[int(share * self.capacity) :])
+
+    def snapshot(self) -> dict[str, NDArray[Any]]:
+        """The state, as arrays that `restore` takes back."""
+        slots = np.flatnonzero(self._taken)
+        return {"rows": self._slots["rows"][slots], "slots": slots, "numbers": self._slots["numbers"][slots]}
+
+    def restore(self, state: dict[str, NDArray[Any]]) -> None:
+        """Become what `snapshot` saw."""
+        numbers, rows = np.full(self.capacity, EMPTY), np.zeros((self.capacity, state["rows"].shape[1]))
+        numbers[state["slots"]], rows[state["slots"]] = state["numbers"], state["rows"]
+        self._slots.restore({"rows": rows, "numbers": numbers})
+
+    def changes(self, name: str) -> Entries:
+        """Entries of the slots that were written since the last call; at first of all."""
+        return self._slots.changes(name)
+
+    def recover(self, entries: Survivors, name: str) -> None:
+        """Become what the entries say. Raises StateError when they do not fit."""
+        self._slots.recover(entries, name)

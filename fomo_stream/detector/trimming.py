@@ -1,0 +1,64 @@
+"""Do rows belong together? The most outlying of a context are left out; a new regime must agree with itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fomo_stream.detector.calibration import p_values
+from fomo_stream.detector.categories import Frequencies
+from fomo_stream.model.zero_shot import ZeroShotModel, cross_scores, encode_rows, logits_of
+
+Float = NDArray[np.float64]
+
+COMMITTEES = 8
+COMMITTEE_ROWS = 32
+HALF = 500  # rows, at most, that either half of a new regime is represented by
+ODD, AGREEING = 0.05, 0.8  # p-value of an odd row; share of rows that must not be odd
+
+
+def committee_logits(model: ZeroShotModel, rows: Float, seed: tuple[int, ...]) -> Float:
+    """How outlying each of rows (n, d) is among small random samples of the others: mean logits (n,).
+
+    A cluster of outliers hides its members from each other in a leave-one-out score: each has near neighbours. Few or
+    none of them are in a sample of 32 rows. (Subsampling against masking, as in isolation forests and iNNE.)
+    """
+    n = len(rows)
+    rng = np.random.default_rng(seed)
+    size = min(COMMITTEE_ROWS, n // 2)
+    members = np.stack([rng.choice(n, size, replace=False) for _ in range(COMMITTEES)])
+    given = torch.from_numpy(rows).to(model.device)
+    with torch.inference_mode():
+        logits = model(given[torch.from_numpy(members)], given.expand(COMMITTEES, -1, -1)).double().cpu().numpy()
+    own = np.zeros((COMMITTEES, n), dtype=bool)
+    np.put_along_axis(own, members, True, axis=1)
+    mean: Float = np.where(own, 0.0, logits).sum(0) / np.maximum((~own).sum(0), 1)
+    return mean
+
+
+def trimmed(
+    model: ZeroShotModel, rows: Float, doubtful: NDArray[np.bool_], share: float, seed: tuple[int, ...]
+) -> NDArray[np.bool_]:
+    """Which of rows (n, d) stay (n,) when the `share` of the doubtful ones that is most outlying is left out."""
+    keep = np.ones(len(rows), dtype=bool)
+    leaving = int(share * doubtful.sum())
+    if leaving and len(rows) >= 8:
+        logits = np.where(doubtful, committee_logits(model, rows, seed), -np.inf)
+        keep[np.argsort(-logits, kind="stable")[:leaving]] = False
+    return keep
+
+
+def is_consistent(model: ZeroShotModel, rows: Float, categorical: tuple[int, ...]) -> bool:
+    """Whether the later half of rows (n, d), in their order, looks normal to one who knows the earlier half only.
+
+    So does a stream that has settled anew; one that is on its way does not, nor a mixture of bursts and other records.
+    """
+    half = len(rows) // 2
+    if half < 4:
+        return False
+    at = np.unique(np.linspace(0, half - 1, min(half, HALF)).astype(np.int64))
+    frequencies = Frequencies.fit(rows[at], categorical)
+    earlier, later = frequencies.encode_own(rows[at]), frequencies.encode(rows[half + at])
+    p = p_values(logits_of(model, encode_rows(model, earlier), later), np.sort(cross_scores(model, earlier)))
+    return bool(np.mean(p > ODD) >= AGREEING)

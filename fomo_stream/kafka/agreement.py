@@ -1,0 +1,209 @@
+"""What all members of a group have in common besides the schema: settings that a record's result depends on.
+
+They are recorded in the group's log before the first member joins, and compared before any other does: an instance with
+other settings is refused, and no member has to give up a partition for it. A record replaces the one that it names. Of
+several that name the same one the earliest counts, so all who read the log agree on what holds. No setting that could
+be a secret is recorded.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from fomo_stream.detector.changelog import Document
+from fomo_stream.errors import AgreementError, BrokerError
+from fomo_stream.kafka.group_log import IDENTITY, SCHEMA, GroupLog, Note
+from fomo_stream.kafka.group_schema import GroupSchema
+from fomo_stream.kafka.permissions import count_members
+from fomo_stream.logs import kv
+from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.threads import usable_processors
+
+log = logging.getLogger(__name__)
+
+KIND = b"settings/"
+
+# What a state depends on can only change together with it; the rest can change while the group has no members.
+OF_STATE = (
+    "model",
+    "categorical",
+    "lags",
+    "context-size",
+    "adapt-after",
+    "seed",
+    "remembered-rows",
+    "remembered-scores",
+)
+OF_OUTPUTS = (
+    "feedback-memory",
+    "out",
+    "dead-letters",
+    "feedback",
+    "result-field",
+    "scores-only",
+    "delivery",
+    "threads",
+)
+# Names in a detector's identity of those that it has.
+OF_IDENTITY = {
+    "model": "model",
+    "context-size": "context_size",
+    "adapt-after": "adapt_after",
+    "seed": "seed",
+    "remembered-rows": "memory_rows",
+    "remembered-scores": "memory_scores",
+}
+# What is compared is not the setting itself; the sizes follow from settings that may differ otherwise.
+DERIVED = {
+    "remembered-rows": "the number of remembered rows (by --feedback-memory and --adapt-after)",
+    "threads": "--threads (at most one for each processor that an instance may use)",
+    "remembered-scores": "the number of remembered scores (by --alert-rate, --feedback-memory and --adapt-after)",
+}
+
+Values = dict[str, Any]
+
+
+class Agreement:
+    """Joins the settings of this instance with those of its group.
+
+    model: name and digest of the checkpoint. Calls raise BrokerError when the broker is slow or gone.
+    """
+
+    def __init__(self, settings: ServiceSettings, model: str, group_log: GroupLog) -> None:
+        self._settings = settings
+        self._log = group_log
+        self._own = self._values(model)
+        self.is_new = False  # the group has not run with these settings before
+
+    def join(self) -> ServiceSettings:
+        """Agree with the group before joining it; returns the settings, with the group's categorical fields.
+
+        Raises AgreementError, which names what differs, when the group has agreed on others. A group without members
+        takes new outputs.
+        """
+        found, agreed = self._current()
+        self.is_new = found is None
+        if found is None:
+            found, agreed = self._propose(None, {**self._own, **self._learned()})
+        differing = self._differing(agreed)
+        if differing:
+            self._check_change(agreed, differing)
+            agreed = self._change(found, agreed, differing)
+            self.is_new = True
+        return self._settings.model_copy(update={"categorical": tuple(agreed["categorical"])})
+
+    def check(self) -> None:
+        """Raise AgreementError if the group has agreed on other settings since `join`.
+
+        Between that and being a member, an instance does not keep others from changing them.
+        """
+        _, agreed = self._current()
+        differing = self._differing(agreed)
+        if differing:
+            raise self._refusal(agreed, differing, "they were changed while this instance started; use the group's")
+
+    def _check_change(self, agreed: Values, differing: list[str]) -> None:
+        """Raise AgreementError unless this instance may change what differs."""
+        if lasting := [name for name in differing if name in OF_STATE]:
+            remedy = "use the group's, choose another --group, or forget what was learned with --reset-state"
+            raise self._refusal(agreed, lasting, remedy)
+        if members := count_members(self._settings):
+            raise self._refusal(agreed, differing, self._stop_first(members))
+
+    @staticmethod
+    def _stop_first(members: int) -> str:
+        return (
+            f"use the group's, choose another --group, or stop the group first, which has {members} members (one that "
+            "was killed or has an --instance-id leaves when its session times out)"
+        )
+
+    def _change(self, found: Note | None, agreed: Values, differing: list[str]) -> Values:
+        changed, now = self._propose(found, {**self._own, "categorical": agreed["categorical"]})
+        if still := self._differing(now):
+            raise self._refusal(now, still, "another instance was faster; use the group's, or choose another --group")
+        if members := count_members(self._settings):  # somebody has joined meanwhile, with what held before
+            self._propose(changed, agreed)
+            raise self._refusal(agreed, differing, self._stop_first(members))
+        changes = {name.replace("-", "_"): f"{_shown(agreed.get(name))} -> {_shown(now[name])}" for name in differing}
+        log.warning(kv("group_settings_changed", group=self._settings.group, **changes))
+        return now
+
+    def _refusal(self, agreed: Values, differing: list[str], remedy: str) -> AgreementError:
+        group, own = self._settings.group, self._own
+        named = "; ".join(
+            f"{DERIVED.get(name, '--' + name)} is {_shown(agreed.get(name))} in the group, {_shown(own[name])} here"
+            for name in differing
+        )
+        return AgreementError(f"group {group} has agreed on other settings: {named}; {remedy}")
+
+    def _differing(self, agreed: Mapping[str, Any]) -> list[str]:
+        names = [name for name in (*OF_STATE, *OF_OUTPUTS) if agreed.get(name) != self._own[name]]
+        if not self._own["categorical"]:  # then they are the group's
+            names = [name for name in names if name != "categorical"]
+        return names
+
+    def _propose(self, former: Note | None, values: Values) -> tuple[Note | None, Values]:
+        """Record these settings in place of former ones; returns what holds then."""
+        replaced = former.key.decode() if former is not None else None
+        self._log.append(KIND, json.dumps({"replaces": replaced, "settings": values}).encode())
+        found, agreed = self._current()
+        if found is None:
+            raise self._log.not_kept()
+        return found, agreed
+
+    def _current(self) -> tuple[Note | None, Values]:
+        """The record that holds, and its settings."""
+        found, agreed = None, {}
+        for note in self._log.notes(KIND):
+            try:
+                content = json.loads(note.value)
+                replaces, values = content["replaces"], dict(content["settings"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise BrokerError(
+                    f"the settings of group {self._settings.group} in topic {self._settings.state_topic} are not "
+                    f"readable ({error}); choose another --group, or begin again with --reset-state"
+                ) from None
+            if replaces == (found.key.decode() if found is not None else None):
+                found, agreed = note, values
+        return found, agreed
+
+    def _learned(self) -> Values:
+        """What a group depends on that has learned, but recorded no settings: an earlier version did not.
+
+        As its schema says, and the state of the partition where the log is.
+        """
+        learned: Values = {}
+        if (schema := GroupSchema(self._settings, self._log).stored()) is not None:
+            learned["categorical"] = sorted(schema.categorical)
+        if self._log.state.keys() >= {IDENTITY, SCHEMA}:
+            identity = json.loads(Document().recover({"identity/0": self._log.state[IDENTITY]}, "identity"))
+            learned |= {name: identity[key] for name, key in OF_IDENTITY.items()}
+            learned["lags"] = json.loads(self._log.state[SCHEMA])["lags"]
+        return learned
+
+    def _values(self, model: str) -> Values:
+        settings, config = self._settings, self._settings.detector_config()
+        flags = (*OF_STATE, *OF_OUTPUTS)
+        values = {name: getattr(settings, name.replace("-", "_")) for name in flags if name not in DERIVED}
+        return {
+            **values,
+            "model": model,
+            "categorical": sorted(settings.categorical),
+            "threads": min(settings.threads, usable_processors()),  # the last digits of scores may depend on it
+            "remembered-rows": config.memory_rows,
+            "remembered-scores": config.memory_scores,
+        }
+
+
+def _shown(value: Any) -> str:
+    """A value as a user would write it.
+
+    >>> _shown(["a", "b"]), _shown(None), _shown(True), _shown("x")
+    ('a,b', 'none', 'true', 'x')
+    """
+    if isinstance(value, list):
+        return ",".join(map(str, value)) or "none"
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)

@@ -1,0 +1,174 @@
+"""Kafka clients at the edge: how they are configured, and the embedded broker.
+
+Every client of the service is made here, so that settings, logs and what must not be overridden are in one
+place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+from confluent_kafka.admin import AdminClient
+
+from fomo_stream.errors import ConfigError
+from fomo_stream.logs import ClientLog
+from fomo_stream.settings.flags import COOPERATIVE, SESSION_TIMEOUT_MS, BrokerFlags
+from fomo_stream.settings.service import ServiceSettings
+
+LARGEST_MESSAGE_BYTES = 64 << 20
+REFRESH_MS = 10_000  # a client learns of new partitions within this time
+
+Headers = list[tuple[str, bytes | None]]
+
+
+class Record(NamedTuple):
+    """One consumed record, as bytes."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int | None  # milliseconds since 1970
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+    def where(self) -> str:
+        """`topic[partition]@offset`, as every error and log line names a record."""
+        return f"{self.topic}[{self.partition}]@{self.offset}"
+
+    @property
+    def timestamp_or_now(self) -> int:
+        """Its timestamp as a producer takes it: 0 stands for now."""
+        return self.timestamp if self.timestamp is not None and self.timestamp > 0 else 0
+
+
+def to_record(message: Message) -> Record:
+    """A client's message without the client."""
+    kind, timestamp = message.timestamp()
+    try:
+        headers = message.headers() or []
+    except UnicodeDecodeError:  # a header name that is not text has no place in the output either
+        headers = []
+    return Record(
+        message.topic(),
+        message.partition(),
+        message.offset(),
+        timestamp if kind else None,
+        message.key(),
+        message.value(),
+        headers,
+    )
+
+
+def client_config(settings: BrokerFlags) -> dict[str, Any]:
+    """What every client needs to reach the broker."""
+    return {
+        "bootstrap.servers": settings.bootstrap,
+        "client.id": "fomo-stream",
+        "topic.metadata.refresh.interval.ms": REFRESH_MS,
+        **settings.kafka,
+    }
+
+
+def make_consumer(settings: ServiceSettings, **callbacks: Any) -> Consumer:
+    """The group's consumer: cooperative rebalancing, and no offset is stored or committed behind our back."""
+    config = {
+        "partition.assignment.strategy": COOPERATIVE,
+        # Records wait in the broker, not in this process: these bound its memory when it lags behind.
+        "queued.min.messages": 5_000,
+        "queued.max.messages.kbytes": 32 << 10,
+        "fetch.max.bytes": 32 << 20,
+        "receive.message.max.bytes": 2 * LARGEST_MESSAGE_BYTES,
+        **client_config(settings),
+        "group.id": settings.group,
+        "isolation.level": "read_committed",
+        # Where to read from is always given (`restore`), and when that is gone, --on-lost-offset decides.
+        "auto.offset.reset": "error",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        **callbacks,
+    }
+    if settings.instance_id is not None:
+        config["group.instance.id"] = settings.instance_id
+    if config.get("group.protocol") == "consumer":  # the broker assigns (KIP-848) and refuses a strategy
+        del config["partition.assignment.strategy"]
+    return _create(Consumer, config, "consumer")
+
+
+def make_producer(settings: BrokerFlags, transactional_id: str | None = None, **callbacks: Any) -> Producer:
+    """An idempotent producer: a retry inside it neither repeats nor reorders. transactional_id: for transactions.
+
+    A transaction that its instance does not end is aborted by the broker when the group gives its partitions to others.
+    """
+    config = {
+        "linger.ms": 5,
+        "retry.backoff.ms": 10,  # a transaction that begins at once has to wait for the one before to be written down
+        "partitioner": "murmur2_random",  # a key goes where a Java client would send it
+        "message.max.bytes": LARGEST_MESSAGE_BYTES,
+        "queue.buffering.max.kbytes": 1 << 20,
+        "message.timeout.ms": 0,  # without transactions: as long as it takes
+        **client_config(settings),
+        "enable.idempotence": True,
+        **callbacks,
+    }
+    if transactional_id is not None:
+        config.setdefault("transaction.timeout.ms", session_timeout_ms(settings))
+        config |= {"transactional.id": transactional_id, "message.timeout.ms": config["transaction.timeout.ms"]}
+    return _create(Producer, config, "producer")
+
+
+def session_timeout_ms(settings: BrokerFlags) -> int:
+    """How long the group waits for an instance that says nothing."""
+    text = settings.kafka.get("session.timeout.ms", str(SESSION_TIMEOUT_MS))
+    if not text.isdigit():
+        raise ConfigError(f"--kafka.session.timeout.ms must be a number of milliseconds, not {text!r}")
+    return int(text)
+
+
+def make_reader(settings: BrokerFlags, isolation: str = "read_committed") -> Consumer:
+    """A consumer that is no member of the group and commits nothing, to read a partition to its end.
+
+    isolation: what it reads, as in Kafka: read_committed, or read_uncommitted for what is written without transactions
+    and must not wait for those of others. It asks for the group's offsets as well; the answer waits while a transaction
+    that may change them is open.
+    """
+    config = {
+        **client_config(settings),
+        "group.id": settings.group,
+        "isolation.level": isolation,
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "fetch.wait.max.ms": 10,  # it wants to know the end, not to wait for more
+        "queued.max.messages.kbytes": 64 << 10,
+        "auto.offset.reset": "earliest",
+    }
+    config.pop("group.protocol", None)
+    return _create(Consumer, config, "reader")
+
+
+def make_admin(settings: BrokerFlags, **callbacks: Any) -> AdminClient:
+    """A client to ask about topics and to create them."""
+    config = {**client_config(settings), **callbacks}
+    config.pop("group.protocol", None)
+    return _create(AdminClient, config, "admin")
+
+
+def _create(kind: type[Any], config: Mapping[str, Any], name: str) -> Any:
+    report = config.get("error_cb")
+    callbacks = {"error_cb": partial(_without_secrets, report)} if callable(report) else {}
+    try:
+        return kind({**config, **callbacks}, logger=ClientLog(name))
+    except KafkaException as error:
+        raise ConfigError(f"--kafka: {error.args[0].str()}") from None
+    except (TypeError, AttributeError, ValueError) as error:  # a setting that only Python code can give: error_cb, ...
+        raise ConfigError(f"--kafka: {error}; it cannot be set here") from None
+
+
+def _without_secrets(report: Callable[[KafkaError], None], error: KafkaError) -> None:
+    """Report an error of a client without what it quotes of this setting; others it hides by itself."""
+    text = re.sub(r"(?<=sasl\.oauthbearer\.config).*", " (not shown)", error.str(), flags=re.DOTALL)
+    report(error if text == error.str() else KafkaError(error.code(), text, fatal=error.fatal()))

@@ -1,0 +1,75 @@
+"""Dead letters: what cannot be used goes to a topic of its own, as it came, with the reason in its headers."""
+
+from __future__ import annotations
+
+import logging
+
+from confluent_kafka import KafkaError
+
+from fomo_stream.errors import TopicError
+from fomo_stream.kafka.clients import Headers, Record
+from fomo_stream.kafka.delivery.delivery import Delivery, Output, PartitionOf
+from fomo_stream.logs import Throttle, kv
+
+log = logging.getLogger(__name__)
+
+# Bytes of the value that are left of a dead letter too large for its topic; None: all.
+CUTS = (None, 512 << 10, 0)
+
+TRUNCATED_FROM = "fomo-truncated-from"  # header of one that was cut: bytes that its value had
+SOURCE_TOPIC, SOURCE_PARTITION, SOURCE_TIMESTAMP = "fomo-source-topic", "fomo-source-partition", "fomo-source-timestamp"
+REASON = "fomo-reason"
+ADDED = (REASON, "fomo-error", "fomo-exception", SOURCE_TOPIC, SOURCE_PARTITION, "fomo-source-offset", SOURCE_TIMESTAMP)
+
+
+class DeadLetters:
+    """Sends records to the dead-letter topic. partition_of: which partition to write to."""
+
+    def __init__(self, topic: str, delivery: Delivery, partition_of: PartitionOf) -> None:
+        self._topic = topic
+        self._delivery = delivery
+        self._partition_of = partition_of
+        self._throttle = Throttle()
+
+    def send(self, record: Record, reason: str, message: str, exception: BaseException | None = None) -> None:
+        """Send the original bytes, cut if the topic takes no more. exception: what was raised, if anything was."""
+        left_out = self._throttle.allow(reason)
+        if left_out is not None:
+            log.warning(kv("dead_letter", record=record.where(), reason=reason, error=message, more_since=left_out))
+        refusals, why = self._delivery.refused(self._topic, record)
+        if refusals >= len(CUTS):
+            raise TopicError(
+                f"topic {self._topic} refuses the dead letter of {record.where()}, even without its value "
+                f"({why.str() if why else 'unknown'}); check that topic's configuration"
+            )
+        # The class that says most: a RecordError is often raised for another one.
+        name = "" if exception is None else type(exception.__context__ or exception).__name__
+        headers = _headers(record, reason, message, name)
+        output = self._output(record, headers)
+        for cut in CUTS[refusals:]:
+            if cut is not None and record.value is not None and len(record.value) > cut:
+                output.value = record.value[:cut]
+                truncated_from = (TRUNCATED_FROM, str(len(record.value)).encode())
+                output.headers = [*(h for h in output.headers if h[0] != truncated_from[0]), truncated_from]
+            if self._delivery.fits(output):
+                break
+        if why is not None and why.code() == KafkaError.INVALID_TIMESTAMP:
+            output.timestamp = 0
+        self._delivery.send(output)
+
+    def _output(self, record: Record, headers: Headers) -> Output:
+        partition = self._partition_of(self._topic, record.partition, record.key)
+        return Output(self._topic, record.key, record.value, headers, partition, record.timestamp_or_now, record)
+
+
+def own_headers(record: Record) -> Headers:
+    """The headers of a record but those that are added to a dead letter."""
+    return [header for header in record.headers if header[0] not in (*ADDED, TRUNCATED_FROM)]
+
+
+def _headers(record: Record, reason: str, message: str, exception: str = "") -> Headers:
+    """The record's own headers, then ours; ours of an earlier time do not stay."""
+    timestamp = "" if record.timestamp is None else str(record.timestamp)
+    source = (record.topic, str(record.partition), str(record.offset), timestamp)
+    texts = zip(ADDED, (reason, message, exception, *source), strict=True)
+    return [*own_headers(record), *((name, text[:1000].encode(errors="replace")) for name, text in texts)]

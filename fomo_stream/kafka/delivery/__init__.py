@@ -1,0 +1,1 @@
+"""What is sent between two commits takes effect with the second one, together with the offsets."""

@@ -1,0 +1,105 @@
+"""Delivery for brokers without transactions: offsets are committed once the broker has everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from fomo_stream.kafka.delivery.delivery import SLICE_S, Call, Commit, Delivery, Outcome
+
+RETRY_S = 0.25  # between two tries to commit the same offsets
+
+# The group has given this member's partitions to others, or is about to; or a topic is gone.
+_IN_VAIN = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.FENCED_INSTANCE_ID,
+    KafkaError.REBALANCE_IN_PROGRESS,
+)
+
+
+class AtLeastOnce(Delivery):
+    """Offsets are committed when everything sent before is acknowledged; after a crash some of it is sent again."""
+
+    def __init__(self, make_producer: Callable[..., Any], limits: Mapping[str, int], most: int = 10_000) -> None:
+        self._answers: list[tuple[KafkaError | None, Sequence[TopicPartition]]] = []  # to commits of offsets
+        self._not_before = 0.0  # to try again
+        super().__init__(make_producer, limits, most)
+
+    def begin(self) -> None:
+        """There is nothing to begin."""
+
+    def offsets_committed(self, error: KafkaError | None, partitions: Sequence[TopicPartition]) -> None:
+        """The client's callback: the broker has answered, or will not."""
+        self._answers.append((error, partitions))
+
+    def _carry_out(self, commit: Commit) -> Callable[[], None]:
+        producer = self._producer
+
+        def carry_out() -> None:
+            if self._failure is None and producer.flush(SLICE_S) and self._failure is None:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "outputs wait to be acknowledged"))
+
+        return carry_out
+
+    def _proceed(self, commit: Commit, seconds: float) -> Outcome:
+        if monotonic() < self._not_before:
+            return Outcome.PENDING
+        if not commit.offsets_sent:
+            outcome = super()._proceed(commit, seconds)
+            if outcome is not Outcome.COMMITTED or not commit.offsets:
+                return outcome
+        try:
+            return self._commit_offsets(commit, seconds)
+        except KafkaException as error:
+            commit.offsets_sent = False  # again
+            self._not_before = monotonic() + RETRY_S
+            return self._meaning(error.args[0])
+
+    def _commit_offsets(self, commit: Commit, seconds: float) -> Outcome:
+        """By the thread that owns the consumer: another one would have to wait until that does not poll."""
+        if seconds:  # nobody polls meanwhile, so no callback is called
+            # The call has no time limit of its own, and this one has: so it is made when the broker answers.
+            commit.consumer.committed(commit.offsets, timeout=SLICE_S)
+            self._answers = [(None, commit.consumer.commit(offsets=commit.offsets, asynchronous=False))]
+        elif not commit.offsets_sent:
+            self._answers = []
+            commit.offsets_sent = True
+            commit.consumer.commit(offsets=commit.offsets, asynchronous=True)
+        while self._answers:
+            error, partitions = self._answers.pop()
+            if error is None and _places(partitions) != _places(commit.offsets):
+                continue  # the answer to a commit before, that was given up
+            if error is not None:
+                raise KafkaException(error)
+            for partition in partitions:
+                if partition.error is not None:
+                    self._note(partition.error)
+            return Outcome.COMMITTED
+        return Outcome.PENDING
+
+    def _outcome_of(self, error: KafkaError, call: Call) -> Outcome:
+        return self._meaning(error)
+
+    def _meaning(self, error: KafkaError) -> Outcome:
+        self._note(error)
+        return Outcome.FAILED if error.code() in _IN_VAIN else Outcome.PENDING
+
+    def _abort(self) -> None:
+        self._producer.purge()
+        self._producer.flush(SLICE_S)
+        self._producer = self._new_producer()  # the old one may be at odds with the broker about what came last
+
+    def close(self) -> None:
+        """Wait a little for what is under way."""
+        self._producer.flush(SLICE_S)
+        self._producer.purge()
+        self._producer.flush(SLICE_S)
+
+
+def _places(partitions: Sequence[TopicPartition]) -> set[tuple[str, int, int]]:
+    return {(found.topic, found.partition, found.offset) for found in partitions}

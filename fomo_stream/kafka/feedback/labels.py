@@ -1,0 +1,275 @@
+"""Feedback: what a label says, which record it is about, and when it takes effect.
+
+A label is about one record of the partition whose number its own partition has. It is due as soon as that record is
+behind: scored, or passed over. Whoever asks for the due labels decides when, and so at which offset they take effect.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+
+from fomo_stream.detector.changelog import Entries, Survivors, Table
+from fomo_stream.errors import DamagedStateError, RecordError
+from fomo_stream.kafka.batching import OffsetTracker
+from fomo_stream.records.json_codec import MAX_RECORD_BYTES, decode
+
+BAD_FEEDBACK = "bad_feedback"  # reason of dead letters
+BLOCK = 16  # records of the index that are written together
+DIGEST_BYTES = 16
+NO_KEY = bytes(DIGEST_BYTES)
+MOST_OPEN = (
+    50_000  # labels of a partition that are not committed yet: the entry that says which of them are done is small
+)
+MOST_WAITING = 10_000  # labels of a partition held in memory; verdicts on so many make a record below 1 MB
+
+
+class Label(NamedTuple):
+    """One verdict on one record, given by its offset, or else as the last one with a key."""
+
+    offset: int | None
+    key: bytes | None
+    outlier: bool
+
+
+def parse_label(
+    value: bytes | None, key: bytes | None, partition: int, topic: str, field: str, max_bytes: int = MAX_RECORD_BYTES
+) -> Label:
+    """Read the label in a record of the feedback topic.
+
+    value, key: of that record; partition: its number; topic: the input topic; field: the result field of the outputs,
+    for an output that was sent back with a verdict. Raises nothing but RecordError, with reason bad_feedback.
+
+    >>> parse_label(b'{"partition": 3, "offset": 812, "outlier": true}', None, 3, "sensors", "fomo")
+    Label(offset=812, key=None, outlier=True)
+    >>> parse_label(b'{"outlier": false}', b"p7", 3, "sensors", "fomo")
+    Label(offset=None, key=b'p7', outlier=False)
+    """
+    try:
+        record = decode(value, max_bytes)
+    except RecordError as error:
+        raise _bad(str(error)) from None
+    outlier = record.get("outlier")
+    if not isinstance(outlier, bool):
+        raise _bad('a label says "outlier": true or "outlier": false, beside the record that it is about')
+    result = record.get(field)
+    source: Mapping[str, Any] = result if isinstance(result, dict) and "offset" in result else record
+    if source.get("topic", topic) != topic:
+        raise _bad(f"the label is about a record of another topic than {topic}")
+    number = source.get("partition", partition)
+    if type(number) is not int or not 0 <= number < 2**63:
+        raise _bad('"partition" must be the number of a partition')
+    if number != partition:
+        raise _bad(
+            f"the label is about partition {number}, but stands in {partition}: produce it to partition {number}"
+        )
+    return _about(source, key, outlier)
+
+
+def _about(source: Mapping[str, Any], message_key: bytes | None, outlier: bool) -> Label:
+    offset, key = source.get("offset"), source.get("key")
+    if offset is not None:
+        if type(offset) is not int or not 0 <= offset < 2**63:
+            raise _bad('"offset" must be the offset of a record: a whole number, 0 or more')
+        return Label(offset, None, outlier)
+    if key is not None:
+        if not isinstance(key, str):
+            raise _bad('"key" must be the key of a record, as text')
+        return Label(None, key.encode(errors="surrogatepass"), outlier)
+    if message_key is None:
+        raise _bad('the label names no record: it needs "offset" or "key", or the record\'s key as its own')
+    return Label(None, message_key, outlier)
+
+
+def _bad(message: str) -> RecordError:
+    return RecordError(BAD_FEEDBACK, message)
+
+
+class RecordIndex:
+    """The last records of a partition: which number the detector knows them by, by offset and by key.
+
+    >>> index = RecordIndex(capacity=2)
+    >>> for number, offset in enumerate((10, 12, 13)): index.add(number, offset, b"p7")
+    >>> index.find(Label(12, None, True)), index.find(Label(None, b"p7", True)), index.find(Label(10, None, True))
+    ((1, 12), (2, 13), None)
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._records: deque[tuple[int, int, bytes]] = deque()  # number, offset, digest of the key
+        self._numbers: dict[int, int] = {}  # by offset
+        self._offsets: dict[bytes, int] = {}  # of the last record with each key
+        self._fresh = 0  # of the last records, how many `changes` has not seen
+        self._table = Table(
+            BLOCK,
+            number=np.full(capacity, -1),
+            offset=np.zeros(capacity, dtype=np.int64),
+            key=np.zeros((capacity, DIGEST_BYTES), dtype=np.uint8),
+        )
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def add(self, number: int, offset: int, key: bytes | None) -> None:
+        """The record at `offset`, later than all before, is scored: the detector's record `number`."""
+        digest = NO_KEY if key is None else _digest(key)
+        self._records.append((number, offset, digest))
+        self._numbers[offset] = number
+        if key is not None:
+            self._offsets[digest] = offset
+        self._fresh += 1
+        if len(self._records) > self._capacity:
+            _, oldest, oldest_key = self._records.popleft()
+            del self._numbers[oldest]
+            if self._offsets.get(oldest_key) == oldest:
+                del self._offsets[oldest_key]
+
+    def find(self, label: Label) -> tuple[int, int] | None:
+        """(number, offset) of the record that a label is about; None when it is not among the last ones."""
+        offset = self._offsets.get(_digest(label.key)) if label.key is not None else label.offset
+        if offset is None or offset not in self._numbers:
+            return None
+        return self._numbers[offset], offset
+
+    def changes(self, name: str) -> Entries:
+        """What has changed since the last call, as entries of a compacted log."""
+        fresh = list(self._records)[-self._fresh :] if self._fresh else []
+        if fresh:
+            number = np.array([record[0] for record in fresh])
+            key = np.frombuffer(b"".join(record[2] for record in fresh), dtype=np.uint8).reshape(-1, DIGEST_BYTES)
+            offset = np.array([record[1] for record in fresh])
+            self._table.put(number % self._capacity, number=number, offset=offset, key=key)
+        self._fresh = 0
+        return self._table.changes(name) if self._capacity else {}
+
+    def recover(self, entries: Survivors, name: str) -> None:
+        """Become what the entries say. Raises StateError when some are missing."""
+        if not self._capacity:
+            return
+        self._table.recover(entries, name)
+        for slot in np.argsort(self._table["number"]):
+            if self._table["number"][slot] >= 0:
+                key = self._table["key"][slot].tobytes()
+                self._records.append((int(self._table["number"][slot]), int(self._table["offset"][slot]), key))
+        self._numbers = {offset: number for number, offset, _ in self._records}
+        self._offsets = {key: offset for _, offset, key in self._records if key != NO_KEY}
+
+
+def _digest(key: bytes) -> bytes:
+    """A key of any length in few bytes, so that memory is bounded."""
+    return hashlib.blake2b(key, digest_size=DIGEST_BYTES).digest()
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """Labels that take effect together: before the record at input offset `takes_effect` is scored."""
+
+    takes_effect: int
+    numbers: list[int]  # (n,) the detector's numbers of the records
+    labels: list[tuple[int, int, bool]]  # (n,) offset in the feedback topic, offset of the record, outlier; ascending
+    too_late: int  # labels beside these whose record is not remembered
+
+
+class LabelQueue:
+    """The labels of one partition, from being read until they have taken effect.
+
+    Only then may their own offset be committed, in one commit with what the detector has learned from them.
+    topic_id: of the feedback topic, if the broker has ids.
+    """
+
+    def __init__(self, topic_id: str = "") -> None:
+        self._topic_id = topic_id
+        self._waiting: list[tuple[int, int, Label]] = []  # heap: offset of the record (-1: by key), own offset, label
+        self._tracker = OffsetTracker()
+        self._finished: frozenset[int] = frozenset()  # offsets to come that were finished before a restart
+        self._written = b""  # what `changes` has written last
+        self.committed: int | None = None  # what the group has committed last
+
+    def __len__(self) -> int:
+        """Labels that wait for their record."""
+        return len(self._waiting)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more labels should be read for now."""
+        return len(self._waiting) >= MOST_WAITING or len(self._tracker) >= MOST_OPEN
+
+    @property
+    def committable(self) -> int | None:
+        """Offset of the feedback topic below which everything is finished; None: nothing yet."""
+        return self._tracker.committable
+
+    def begin(self, start: int) -> None:
+        """What is before offset `start` of the feedback topic is finished."""
+        self._tracker.last = max(start, 0) - 1
+
+    def open(self, at: int) -> bool:
+        """The record at offset `at` of the feedback topic was read.
+
+        False: it is finished, or waits already. A client may read again what it has read, when a broker comes back.
+        """
+        if at <= self._tracker.last:
+            return False
+        self._tracker.open(at)
+        if at in self._finished:
+            self.close(at)
+            return False
+        return True
+
+    def close(self, at: int) -> None:
+        """It is finished."""
+        self._tracker.close(at)
+
+    def add(self, at: int, label: Label) -> None:
+        """It holds a label."""
+        heapq.heappush(self._waiting, (-1 if label.offset is None else label.offset, at, label))
+
+    def take_due(self, index: RecordIndex, position: int | None) -> Verdicts | None:
+        """The labels on records before offset `position`; None when there are none. They are finished by that."""
+        if position is None or not self._waiting or self._waiting[0][0] >= position:
+            return None
+        due: list[tuple[int, Label]] = []
+        while self._waiting and self._waiting[0][0] < position:
+            _, at, label = heapq.heappop(self._waiting)
+            due.append((at, label))
+        due.sort(key=lambda item: item[0])  # of two verdicts on one record, the later counts
+        numbers, labels = [], []
+        for at, label in due:
+            self.close(at)
+            found = index.find(label)
+            if found is not None:
+                numbers.append(found[0])
+                labels.append((at, found[1], label.outlier))
+        return Verdicts(position, numbers, labels, len(due) - len(labels))
+
+    def changes(self, name: str) -> Entries:
+        """Which labels are finished, though one before them is not, if that has changed since the last call."""
+        ahead = sorted({*self._tracker.ahead, *self._finished_ahead()})
+        value = orjson.dumps({"topic_id": self._topic_id, "finished": ahead}) if ahead else b""
+        if value == self._written:
+            return {}
+        self._written = value
+        return {name: value or None}
+
+    def recover(self, entries: Survivors, name: str) -> None:
+        """Become what the entry says, if it is about this feedback topic. Raises StateError when it makes no sense."""
+        self._written = entries.get(name, b"")
+        if not self._written:
+            return
+        try:
+            found = orjson.loads(self._written)
+            if found["topic_id"] == self._topic_id:
+                self._finished = frozenset(map(int, found["finished"]))
+        except (ValueError, TypeError, KeyError) as error:
+            raise DamagedStateError(f"{name} is no list of offsets ({error})") from None
+
+    def _finished_ahead(self) -> Iterable[int]:
+        """Of those finished before a restart, the ones that have not been read again yet."""
+        return (at for at in self._finished if at > self._tracker.last)

@@ -1,0 +1,66 @@
+"""One schema for the whole group, agreed through the group's log.
+
+Every instance that has inferred a schema proposes it, reads the log back, and uses the earliest proposal in it.
+"""
+
+from __future__ import annotations
+
+import json
+
+from fomo_stream.errors import AgreementError, BrokerError
+from fomo_stream.kafka.group_log import GroupLog
+from fomo_stream.records.json_codec import decode
+from fomo_stream.records.schema import Schema
+from fomo_stream.settings.service import ServiceSettings
+
+KIND = b"schema/"
+
+
+class GroupSchema:
+    """Reads and proposes the schema of a group; calls raise BrokerError when the broker is slow or gone."""
+
+    def __init__(self, settings: ServiceSettings, log: GroupLog | None = None) -> None:
+        self._settings = settings
+        self._log = log or GroupLog(settings)
+
+    def stored(self) -> Schema | None:
+        """The group's schema: the earliest proposal in the state topic, or None when there is none."""
+        proposals = self._log.notes(KIND)
+        return self._parse(proposals[0].value) if proposals else None
+
+    def agree(self, proposal: Schema) -> Schema:
+        """The group's schema, which is `proposal` unless somebody was earlier."""
+        schema = self.stored()
+        if schema is None:
+            content = {"features": list(proposal.features), "categorical": sorted(proposal.categorical)}
+            self._log.append(KIND, json.dumps(content).encode())
+            schema = self.stored()
+        if schema is None:
+            raise self._log.not_kept()
+        return schema
+
+    def agree_on_flags(self, names: tuple[str, ...]) -> Schema:
+        """The group's schema when --features names it; an AgreementError when the group uses another one."""
+        proposal = Schema.of(names, self._settings.categorical)
+        schema = self.agree(proposal)
+        if set(schema.features) != set(proposal.features):
+            raise AgreementError(
+                f"--features {','.join(proposal.features)} differs from the features of group {self._settings.group}, "
+                f"{','.join(schema.features)}; leave the flag out to use those, choose another --group, or forget what "
+                "was learned with --reset-state"
+            )
+        return schema
+
+    def _parse(self, value: bytes) -> Schema:
+        try:
+            content = decode(value)
+            features, categorical = content["features"], content.get("categorical", [])  # older ones have none
+            for names in (features, categorical):
+                if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+                    raise TypeError("features must be a list of names")
+            return Schema(tuple(features), frozenset(categorical))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BrokerError(
+                f"the schema in topic {self._settings.state_topic} is not readable ({error}); "
+                "choose another --group, or delete that topic to have the features inferred again"
+            ) from None

@@ -1,0 +1,70 @@
+"""What becomes of records: scored ones go to the output topic, others to the dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError
+
+from fomo_stream.kafka.clients import Record
+from fomo_stream.kafka.dead_letters import DeadLetters
+from fomo_stream.kafka.delivery.delivery import Delivery, Output
+from fomo_stream.ops.progress import Progress
+from fomo_stream.records.json_codec import encode
+from fomo_stream.settings.service import ServiceSettings
+
+
+class Outputs:
+    """Sends them through `delivery`.
+
+    partitions: current partition counts by topic, to keep a record's partition where input and output match.
+    """
+
+    def __init__(
+        self,
+        settings: ServiceSettings,
+        delivery: Delivery,
+        partitions: Callable[[], Mapping[str, int]],
+        progress: Progress,
+    ) -> None:
+        self._settings = settings
+        self._delivery = delivery
+        self._partitions = partitions
+        self._progress = progress
+        self._dead_letters = DeadLetters(settings.dead_letters, delivery, self.partition_of)
+
+    def scored(self, record: Record, fields: Mapping[str, Any], result: Mapping[str, Any]) -> None:
+        """Send a record with its result, or if that cannot be, a dead letter in its place."""
+        out = self._settings.out
+        try:
+            value = encode(fields, result, self._settings.result_field, self._settings.scores_only)
+        except (ValueError, TypeError, RecursionError) as error:
+            self.dead_letter(record, "not_encodable", f"the scored record is no JSON: {error}", error)
+            return
+        partition = self.partition_of(out, record.partition, record.key)
+        output = Output(out, record.key, value, record.headers, partition, record.timestamp_or_now, record)
+        refusals, why = self._delivery.refused(out, record)
+        if refusals == 1 and why is not None and why.code() == KafkaError.INVALID_TIMESTAMP:
+            output.timestamp = 0
+        elif refusals or not self._delivery.fits(output):
+            reason = why.str() if why is not None else f"it takes no records of {output.size()} bytes"
+            self.dead_letter(record, "output_refused", f"topic {out} refuses it: {reason}")
+            return
+        self._delivery.send(output)
+
+    def dead_letter(self, record: Record, reason: str, message: str, exception: BaseException | None = None) -> None:
+        """Send a record that cannot be used, as it came, with the reason."""
+        self._progress.dead_letters += 1
+        self._dead_letters.send(record, reason, message, exception)
+
+    def partition_of(self, topic: str, partition: int, key: bytes | None) -> int:
+        """The partition to write to: the source's own where the counts match, else -1: by key.
+
+        What has no key keeps to the others of its partition, and so in order.
+        """
+        counts = self._partitions()
+        count = counts.get(topic, 0)
+        if count == counts.get(self._settings.topic, 0):
+            return partition
+        return partition % count if count and key is None else -1

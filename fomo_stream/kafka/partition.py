@@ -1,0 +1,160 @@
+"""All that belongs to one input partition: records that wait, a detector, labels; what of it outlives the process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from fomo_stream.detector.changelog import Entries
+from fomo_stream.detector.detector import Detector
+from fomo_stream.errors import DamagedStateError, RecordError, StateError
+from fomo_stream.kafka.batching import MicroBatch
+from fomo_stream.kafka.clients import Record
+from fomo_stream.kafka.feedback.effects import Effects
+from fomo_stream.kafka.feedback.labels import LabelQueue, RecordIndex
+from fomo_stream.kafka.position import POSITION, Position, Restored
+from fomo_stream.records.rows import RowReader
+from fomo_stream.records.schema import Schema, shown
+from fomo_stream.settings.service import ServiceSettings
+
+DETECTOR, SERIES, INDEX, LABELS, SCHEMA = "detector", "series", "index", "labels", "schema"
+
+
+class Pending(NamedTuple):
+    """A record that waits for its turn."""
+
+    record: Record
+    fields: dict[str, Any]
+    polled_at: float  # seconds, monotonic
+    error: RecordError | None = None  # why it cannot be scored
+
+    def size(self) -> int:
+        """Bytes that it holds in memory, about."""
+        return 2 * len(self.record.value or b"")
+
+
+class PartitionTask:
+    """The state of one input partition in this instance.
+
+    It is inactive until it is restored: what arrives before that is read again. topic_ids: by topic, where known.
+    """
+
+    def __init__(self, number: int, settings: ServiceSettings, topic_ids: Mapping[str, str]) -> None:
+        self.number = number
+        self.batch = MicroBatch[Pending](settings.batch_size, settings.batch_age_ms / 1000)
+        self.index = RecordIndex(settings.detector_config().feedback_memory)  # what labels can be about
+        self._index_name = f"{INDEX}/{settings.detector_config().feedback_memory}"  # of another size: of no use
+        self.labels = LabelQueue(topic_ids.get(settings.feedback or "", ""))
+        self.detector: Detector | None = None  # from the first batch on
+        self.reader: RowReader | None = None  # likewise
+        self.is_active = False
+        self.position: int | None = None  # offset before which every record is finished; None: nothing is known
+        self.committed: int | None = None  # position that the group has committed last
+        self.received = -1  # offset received last
+        self.learned_until = 0  # records before this offset have been learned already
+        self.regime = 0  # that the last record was scored in
+        self.effects = Effects()  # entries that say when labels took effect
+        self._settings = settings
+        self._topic_id = topic_ids.get(settings.topic, "")
+        self.former: Detector | None = None  # of the same partition before it was rolled back
+        self._restored: Restored | None = None
+        self._written_schema = b""
+
+    def activate(self, restored: Restored) -> None:
+        """Go on where `restored` says. Raises StateError when what it knows makes no sense."""
+        self.is_active = True
+        self._restored = restored
+        self.position = self.committed = restored.start
+        self.received = restored.start - 1
+        self.learned_until = restored.learned_until
+        self.effects = Effects(restored.effects)
+        self._topic_id = restored.topic_id or self._topic_id  # which may be of a topic that is gone
+        if self._settings.feedback is not None:
+            self.labels.recover(restored.entries, LABELS)
+            self.labels.begin(restored.feedback_start)
+
+    def equip(self, prototype: Detector, schema: Schema) -> tuple[Detector, RowReader]:
+        """The detector and the reader: as restored, or with nothing learned.
+
+        Raises StateError when the state is of other features, another model, or settings that do not go with it.
+        """
+        if self.detector is None or self.reader is None:
+            self.detector, self.reader = prototype.copy(), RowReader(schema, self._settings.lags)
+            entries = self._restored.entries if self._restored is not None else {}
+            if SCHEMA in entries:
+                self._check_schema(entries[SCHEMA], schema)
+                self.detector.recover(_under(entries, DETECTOR), self.former)
+                self.reader.past.recover(_under(entries, SERIES))
+                if any(name.startswith(f"{self._index_name}/") for name in entries):
+                    self.index.recover(entries, self._index_name)
+                self._written_schema = entries[SCHEMA]
+                self.regime = self.detector.regime
+            self.former = None
+            if self._restored is not None:  # what it knows is in the detector now
+                kept = f"{self._index_name}/"
+                old = {name for name in entries if name.startswith(f"{INDEX}/") and not name.startswith(kept)}
+                self._restored = Restored(self._restored.start, stale=self._restored.stale | old)
+        return self.detector, self.reader
+
+    def start_anew(self) -> None:
+        """Forget what was restored, all of which is stale then."""
+        assert self._restored is not None
+        self.detector = self.reader = None
+        self.learned_until = 0
+        self.index = RecordIndex(self._settings.detector_config().feedback_memory)
+        stale = frozenset(self._restored.entries) | self._restored.stale
+        stale -= {LABELS}  # which are done with all the same
+        self._restored = Restored(self._restored.start, stale=stale)
+
+    def changes(self) -> Entries:
+        """What has changed since the last call, as entries of the store; nothing if no record or label came."""
+        if not self.is_active or self.position is None:
+            return {}
+        entries: Entries = {}
+        if self.detector is not None and self.reader is not None:
+            entries |= _prefixed(self.detector.changes(), DETECTOR)
+            entries |= _prefixed(self.reader.past.changes(), SERIES)
+            entries |= self.index.changes(self._index_name)
+            entries |= self._schema_changes(self.reader.schema)
+        if self._settings.feedback is not None:
+            entries |= self.labels.changes(LABELS)
+        if entries or self.position != self.committed:
+            entries[POSITION] = Position(max(self.position, self.learned_until), self._topic_id).encode()
+        if entries and self._restored is not None and self._restored.stale:
+            entries = {**dict.fromkeys(self._restored.stale), **entries}
+            self._restored = Restored(self._restored.start)
+        return entries
+
+    def _schema_changes(self, schema: Schema) -> Entries:
+        content = {"features": schema.features, "categorical": sorted(schema.categorical), "lags": self._settings.lags}
+        value = orjson.dumps(content)
+        if value == self._written_schema:
+            return {}
+        self._written_schema = value
+        return {SCHEMA: value}
+
+    def _check_schema(self, value: bytes, schema: Schema) -> None:
+        try:
+            found = orjson.loads(value)
+            features, categorical, lags = tuple(found["features"]), set(found["categorical"]), int(found["lags"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamagedStateError(f"{SCHEMA} is not readable ({error})") from None
+        if lags != self._settings.lags:
+            raise StateError(f"--lags was {lags} when the state was written, it is {self._settings.lags} now")
+        for what, old, new in (
+            ("features", features, schema.features),
+            ("categorical fields", sorted(categorical), sorted(schema.categorical)),
+        ):
+            if old != new:
+                raise StateError(f"the state has {what} {shown(old) or 'none'}, now they are {shown(new) or 'none'}")
+
+
+def _under(entries: Mapping[str, bytes], name: str) -> dict[str, bytes]:
+    prefix = name + "/"
+    return {key.removeprefix(prefix): value for key, value in entries.items() if key.startswith(prefix)}
+
+
+def _prefixed(entries: Entries, name: str) -> Entries:
+    return {f"{name}/{key}": value for key, value in entries.items()}

@@ -1,0 +1,336 @@
+"""Dead letters, sent back to the topics that they came from.
+
+A letter goes back as the record that it was: key, value, headers, timestamp, and partition where that still exists.
+It is sent once, however often this runs and whichever reasons are asked for: of every partition of dead letters, a
+`Position` says how far it is done, and how much further for some reasons. It is committed for the group, in the
+transaction that sends.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from fomo_stream.errors import UNKNOWN, BrokerError, FencedError, NotPermittedError, TopicError
+from fomo_stream.kafka.clients import Record, make_admin, make_producer, make_reader, to_record
+from fomo_stream.kafka.dead_letters import (
+    REASON,
+    SOURCE_PARTITION,
+    SOURCE_TIMESTAMP,
+    SOURCE_TOPIC,
+    TRUNCATED_FROM,
+    own_headers,
+)
+from fomo_stream.kafka.delivery.exactly_once import NOT_PERMITTED, no_transactions
+from fomo_stream.kafka.permissions import READ, WRITE, check_permissions
+from fomo_stream.settings.commands import RedriveSettings
+
+CONNECT_S = 6.0  # until the broker answers at all
+TIMEOUT_S = 10.0  # for a later answer
+STALLED_S = 30  # without a letter, or without an acknowledgement
+BATCH_RECORDS = 1000  # in one transaction; fewer when they are large
+BATCH_BYTES = 16 << 20
+AGAIN = "running it again goes on where it stopped"
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a partition is done: below `offset`, and below theirs for the reasons in `ahead`.
+
+    >>> position = Position(10).advanced(50, ["not_json"])
+    >>> position.is_done("not_json", 49), position.is_done("too_large", 49)
+    (True, False)
+    >>> position.advanced(60, [])
+    Position(offset=60, ahead={})
+    """
+
+    offset: int
+    ahead: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def committed(cls, found: TopicPartition, first: int, end: int) -> Position:
+        """What the group has committed; `first` when that is nothing, or beyond the `end` of a topic made again."""
+        try:
+            ahead = {str(reason): int(offset) for reason, offset in json.loads(found.metadata or "{}").items()}
+        except (ValueError, TypeError, AttributeError):  # another tool has set the offset
+            ahead = {}
+        is_usable = found.offset >= 0 and max(found.offset, *ahead.values(), 0) <= end
+        return cls(found.offset, ahead) if is_usable else cls(first)
+
+    def as_offset(self, topic: str, partition: int) -> TopicPartition:
+        """To commit; `ahead` is its metadata."""
+        metadata = json.dumps(self.ahead, sort_keys=True) if self.ahead else ""
+        return TopicPartition(topic, partition, self.offset, metadata)
+
+    def is_done(self, reason: str, offset: int) -> bool:
+        """Whether an earlier run has dealt with the letter at `offset`, which has this reason."""
+        return offset < max(self.offset, self.ahead.get(reason, 0))
+
+    def first(self, reasons: Sequence[str]) -> int:
+        """Below this offset all letters with one of these reasons (none: any) are done."""
+        return min((max(self.offset, self.ahead.get(reason, 0)) for reason in reasons), default=self.offset)
+
+    def advanced(self, to: int, reasons: Sequence[str]) -> Position:
+        """After the letters below `to` with one of these reasons (none: any) are done."""
+        offset = self.offset if reasons else to
+        ahead = {**self.ahead, **{reason: max(to, self.ahead.get(reason, 0)) for reason in reasons}}
+        return Position(offset, {reason: done for reason, done in ahead.items() if done > offset})
+
+
+@dataclass
+class Summary:
+    """What became of the letters."""
+
+    topic: str
+    dry_run: bool = False
+    sent: Counter[str] = field(default_factory=Counter)  # by reason
+    left: Counter[str] = field(default_factory=Counter)  # by why they were left
+
+    def __str__(self) -> str:
+        """One line for people.
+
+        >>> str(Summary("dead", sent=Counter(not_json=2, no_features=1), left=Counter({"cut": 1})))
+        'sent 3 dead letters of dead (2 not_json, 1 no_features), left 1 (1 cut)'
+        """
+        sent, left = ("would send", "leave") if self.dry_run else ("sent", "left")
+        sent_ones = f"{sent} {self.sent.total()} dead letters of {self.topic}{_parts(self.sent)}"
+        return f"{sent_ones}, {left} {self.left.total()}{_parts(self.left)}"
+
+
+def _parts(counts: Counter[str]) -> str:
+    return f" ({', '.join(f'{count} {name}' for name, count in counts.most_common())})" if counts else ""
+
+
+def redrive(settings: RedriveSettings) -> Summary:
+    """Send every dead letter that is there now and was not sent yet; the settings say which ones, and where to.
+
+    Raises BrokerError when the broker refuses or does not answer: TopicError for a topic that does not exist,
+    NotPermittedError for what this user may not do, FencedError when another run has begun. What is committed by then
+    was sent, and running it again goes on from there.
+    """
+    partitions = _partitions(settings)
+    with closing(make_reader(settings)) as reader:
+        # The sender first: it ends what another run has left open, and only then are offsets what they are.
+        sender = None if settings.dry_run else _Sender(settings, reader, partitions)
+        return _Redrive(settings, reader, partitions[settings.dead_letters], sender).run()
+
+
+def _partitions(settings: RedriveSettings) -> dict[str, int]:
+    """How many partitions each topic has."""
+    troubles: list[str] = []
+    admin = make_admin(settings, error_cb=lambda error: troubles.append(error.str()))
+    try:
+        found = admin.list_topics(timeout=CONNECT_S)
+    except KafkaException as error:
+        admin.poll(0)  # delivers the reason, when the client knows one
+        raise BrokerError(
+            f"no broker answers at {settings.bootstrap} ({[error.args[0].str(), *troubles][-1]}); "
+            "check --bootstrap, that the broker runs, and --kafka.security.protocol and the like"
+        ) from None
+    if found.controller_id in found.brokers:  # the embedded broker has no controller, and tells nothing of this
+        needs = {settings.dead_letters: [READ], **({settings.to: [WRITE]} if settings.to else {})}
+        check_permissions(settings, admin, needs)
+    partitions = {topic: len(about.partitions) for topic, about in found.topics.items() if about.error is None}
+    for role, topic in (("--dead-letters", settings.dead_letters), ("--to", settings.to)):
+        if topic is not None and topic not in partitions:
+            raise TopicError(
+                f"there is no topic {topic} on {settings.bootstrap}, or it may not be described; check {role}"
+            )
+    return partitions
+
+
+class _Redrive:
+    """One run: reads the topic of dead letters, batch by batch, up to its present end."""
+
+    def __init__(self, settings: RedriveSettings, reader: Any, partitions: int, sender: _Sender | None) -> None:
+        self._settings = settings
+        self._reader = reader
+        self._sender = sender
+        self._summary = Summary(settings.dead_letters, settings.dry_run)
+        self._ends: dict[int, int] = {}
+        self._positions: dict[int, Position] = {}
+        topic, group = settings.dead_letters, settings.group
+        with _explained(f"the offsets of group {group} cannot be read", f"check that group {group} may be read"):
+            committed = reader.committed([TopicPartition(topic, n) for n in range(partitions)], timeout=TIMEOUT_S)
+            _raise_error_of(committed)
+        with _explained(f"topic {topic} cannot be read", "check that it may be read"):
+            for found in committed:
+                first, self._ends[found.partition] = reader.get_watermark_offsets(found, timeout=TIMEOUT_S)
+                self._positions[found.partition] = Position.committed(found, first, self._ends[found.partition])
+
+    def run(self) -> Summary:
+        batch: list[Record] = []
+        size = 0
+        for letter in self._letters():
+            batch.append(letter)
+            size += len(letter.value or b"")
+            if len(batch) >= BATCH_RECORDS or size >= BATCH_BYTES:
+                self._handle(batch, {one.partition: one.offset + 1 for one in batch})
+                batch, size = [], 0
+        self._handle(batch, self._ends)
+        return self._summary
+
+    def _letters(self) -> Iterator[Record]:
+        """Those that no earlier run has dealt with."""
+        topic, reasons = self._settings.dead_letters, self._settings.reason
+        begins = {number: position.first(reasons) for number, position in self._positions.items()}
+        waiting = {number for number, begin in begins.items() if begin < self._ends[number]}
+        self._reader.assign([TopicPartition(topic, number, begins[number]) for number in waiting])
+        silent = 0
+        while waiting:
+            message = self._reader.poll(1.0)
+            silent = silent + 1 if message is None else 0
+            if silent >= STALLED_S:
+                raise BrokerError(f"nothing came from topic {topic} for {STALLED_S} s, though there is more; {AGAIN}")
+            if message is None or message.partition() not in waiting:
+                continue
+            number, error = message.partition(), message.error()
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                raise _error(error, f"topic {topic} cannot be read ({error.str()}); check that it may be read")
+            if error is not None or message.offset() + 1 >= self._ends[number]:
+                waiting.discard(number)
+            if error is None and message.offset() < self._ends[number]:
+                letter = to_record(message)
+                if not self._positions[number].is_done(_reason(letter), letter.offset):
+                    yield letter
+
+    def _handle(self, batch: Sequence[Record], reached: dict[int, int]) -> None:
+        """Send what is to be sent of a batch; then all below `reached`, by partition, is done."""
+        whys = [self._why_left(letter) for letter in batch]
+        outgoing = [letter for letter, why in zip(batch, whys, strict=True) if why is None]
+        positions = {
+            number: self._positions[number].advanced(offset, self._settings.reason)
+            for number, offset in reached.items()
+        }
+        changed = {number: position for number, position in positions.items() if position != self._positions[number]}
+        if changed and self._sender is not None:
+            topic = self._settings.dead_letters
+            self._sender.send(outgoing, [position.as_offset(topic, number) for number, position in changed.items()])
+        self._positions |= changed
+        self._summary.sent.update(map(_reason, outgoing))
+        self._summary.left.update(why for why in whys if why is not None)
+
+    def _why_left(self, letter: Record) -> str | None:
+        headers = dict(letter.headers)
+        reason = _reason(letter)
+        if self._settings.reason and reason not in self._settings.reason:
+            return f"{reason} for a later run"
+        if TRUNCATED_FROM in headers:
+            return "cut"
+        if self._settings.to is None and not headers.get(SOURCE_TOPIC):
+            return "without source topic"
+        return None
+
+
+class _Sender:
+    """Sends letters and commits offsets: both, or with transactions neither."""
+
+    def __init__(self, settings: RedriveSettings, reader: Any, partitions: dict[str, int]) -> None:
+        self._settings = settings
+        self._reader = reader
+        self._partitions = partitions
+        self._refusals: list[BrokerError] = []
+        self._transactional = settings.delivery == "exactly-once"
+        if not self._transactional:
+            self._producer = make_producer(settings, None, **{"message.timeout.ms": STALLED_S * 1000})
+            return
+        name = settings.transactional_id
+        self._producer = make_producer(settings, name)
+        try:
+            self._producer.init_transactions(STALLED_S)
+        except KafkaException as error:
+            raise no_transactions(error.args[0], f"transactional id {name}", name) from None
+
+    def send(self, letters: Sequence[Record], offsets: list[TopicPartition]) -> None:
+        """Raises BrokerError, and undoes the transaction, when the broker has not taken all of it."""
+        group = self._settings.group
+        try:
+            if self._transactional:
+                with _explained("no transaction begins", AGAIN):
+                    self._producer.begin_transaction()
+            for letter in letters:
+                self._produce(letter)
+            with _explained("letters cannot be sent", AGAIN):
+                left = self._producer.flush(STALLED_S)
+            if self._refusals or left:
+                raise (self._refusals or [BrokerError(f"the broker does not answer; {AGAIN}")])[0]
+            with _explained(
+                f"what was sent cannot be committed for group {group}", f"check that it may be read; {AGAIN}"
+            ):
+                self._commit(offsets)
+        except BaseException:
+            if self._transactional:
+                with suppress(KafkaException):
+                    self._producer.abort_transaction(TIMEOUT_S)
+            raise
+
+    def _commit(self, offsets: list[TopicPartition]) -> None:
+        if self._transactional:
+            member = self._reader.consumer_group_metadata()
+            self._producer.send_offsets_to_transaction(offsets, member, TIMEOUT_S)
+            self._producer.commit_transaction(STALLED_S)
+        else:
+            _raise_error_of(self._reader.commit(offsets=offsets, asynchronous=False))
+
+    def _produce(self, letter: Record) -> None:
+        headers = dict(letter.headers)
+        source = (headers.get(SOURCE_TOPIC) or b"").decode(errors="replace")
+        topic = self._settings.to or source
+        if topic not in self._partitions:
+            raise TopicError(
+                f"dead letter {letter.where()} came from topic {topic}, which does not exist or may not be described; "
+                "create it, or name another one with --to"
+            )
+        number, timestamp = _number(headers.get(SOURCE_PARTITION)), _number(headers.get(SOURCE_TIMESTAMP))
+
+        def delivered(error: KafkaError | None, _message: object) -> None:
+            if error is not None:
+                text = f"topic {topic} does not take dead letter {letter.where()} ({error.str()}); {AGAIN}"
+                self._refusals.append(_error(error, text))
+
+        with _explained(f"dead letter {letter.where()} cannot be sent", AGAIN):
+            self._producer.produce(
+                topic,
+                key=letter.key,
+                value=letter.value,
+                headers=own_headers(letter),
+                partition=number if number is not None and number < self._partitions[topic] else -1,  # -1: by key
+                timestamp=letter.timestamp_or_now if timestamp is None else timestamp,
+                on_delivery=delivered,
+            )
+        self._producer.poll(0)
+
+
+def _reason(letter: Record) -> str:
+    return (dict(letter.headers).get(REASON) or UNKNOWN.encode()).decode(errors="replace")
+
+
+def _number(text: bytes | None) -> int | None:
+    return int(text) if text is not None and text.isdigit() else None
+
+
+def _raise_error_of(partitions: Sequence[TopicPartition]) -> None:
+    for partition in partitions:
+        if partition.error is not None:
+            raise KafkaException(partition.error)
+
+
+@contextmanager
+def _explained(failure: str, remedy: str) -> Iterator[None]:
+    try:
+        yield
+    except KafkaException as error:
+        reason = error.args[0]
+        if reason.code() == KafkaError._FENCED:
+            raise FencedError("another run on the same dead letters has begun since, and goes on with them") from None
+        raise _error(reason, f"{failure} ({reason.str()}); {remedy}") from None
+
+
+def _error(reason: KafkaError, text: str) -> BrokerError:
+    return NotPermittedError(text) if reason.code() in NOT_PERMITTED else BrokerError(text)

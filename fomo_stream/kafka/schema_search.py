@@ -1,0 +1,43 @@
+"""How a running instance comes by its schema when no flag names the features: from the group, or from records."""
+
+from __future__ import annotations
+
+import logging
+
+from fomo_stream.errors import BrokerError
+from fomo_stream.kafka.batching import Patience
+from fomo_stream.kafka.group_schema import GroupSchema
+from fomo_stream.kafka.pipeline import Pipeline
+from fomo_stream.logs import kv
+from fomo_stream.settings.service import ServiceSettings
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 5.0
+
+
+class SchemaSearch:
+    """Waits for a sample of records, then has the group agree on the schema that they show."""
+
+    def __init__(self, settings: ServiceSettings, group: GroupSchema, pipeline: Pipeline) -> None:
+        self._group = group
+        self._pipeline = pipeline
+        self._patience = Patience(settings.infer_records, settings.infer_seconds)
+        self._retry_at = 0.0
+        self.trouble = ""  # why the group cannot agree at the moment
+
+    def look(self, now: float) -> None:
+        """Begin scoring, if enough records wait or the first ones have waited long enough."""
+        waiting = sum(len(task.batch) for task in self._pipeline.tasks.values())
+        if not self._patience.is_over(waiting, now) or now < self._retry_at:
+            return
+        try:
+            schema = self._group.stored() or self._pipeline.infer()
+            if schema is not None:
+                self._pipeline.check(schema)
+                self._pipeline.begin(self._group.agree(schema))
+            self.trouble = ""
+        except BrokerError as error:
+            self._retry_at = now + RETRY_S
+            self.trouble = str(error)
+            log.warning(kv("schema_not_agreed", reason=error, retry_in_s=RETRY_S))

@@ -1,0 +1,79 @@
+"""What a query looks at: the context rows it attends to most, as numbers and as a picture.
+
+As in the paper's qualitative analysis of sample-to-sample attention: cross-attention weights of the last layer,
+averaged over heads. Models without a transformer attend to nothing and are refused.
+
+>>> import numpy as np
+>>> from fomo_stream import load_model
+>>> rng = np.random.default_rng(0)
+>>> found = attended_context(load_model("fusion-router"), rng.normal(size=(200, 3)), rng.normal(size=(4, 3)), top=5)
+>>> found.indices.shape, bool((np.diff(found.weights) <= 0).all())
+((4, 5), True)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fomo_stream.errors import ConfigError, SchemaError
+from fomo_stream.model.checkpoint import SHIPPED, read_metadata, shipped_models
+from fomo_stream.model.zero_shot import TILE, ContextCache, ZeroShotModel, canonical_order, encode_rows
+
+if TYPE_CHECKING:
+    pass
+
+Float = NDArray[np.float64]
+
+
+class Attended(NamedTuple):
+    """The context rows that each of q queries attends to most, the most attended first."""
+
+    indices: NDArray[np.int64]  # (q, top) into the context's rows
+    weights: Float  # (q, top); over all n rows of the context they would sum to one
+
+
+def attended_context(model: ZeroShotModel, context: Float, queries: Float, top: int = 5) -> Attended:
+    """The `top` rows of context (n, d) that each of queries (q, d) attends to most; raw units, NaN = missing.
+
+    Raises ConfigError for a model without a transformer, SchemaError for rows that do not fit each other.
+    """
+    return most_attended(attention_weights(model, context, queries), top)
+
+
+def most_attended(weights: Float, top: int = 5) -> Attended:
+    """The `top` largest of weights (q, n), or all of them if there are fewer; of equal ones the first row's leads."""
+    if top < 1:
+        raise ConfigError(f"top is the number of context rows to name: at least 1, not {top}")
+    indices = np.argsort(-weights, axis=1, kind="stable")[:, :top]
+    return Attended(indices, np.take_along_axis(weights, indices, 1))
+
+
+def attention_weights(model: ZeroShotModel, context: Float, queries: Float, cache: ContextCache | None = None) -> Float:
+    """How much queries (q, d) attend to each row of context (n, d): (q, n), every query's weights sum to one.
+
+    cache: what `encode_rows` made of this context, to save making it again. The order of the context's rows changes
+    nothing but the order of the columns. Errors as in `attended_context`.
+    """
+    if not model.config.layers:
+        raise ConfigError(
+            f"model {model.name} has no transformer, so its queries attend to nothing;"
+            f" models that have one: {', '.join(_models_that_attend()) or 'none is shipped'}"
+        )
+    if queries.ndim != 2 or queries.shape[1] != context.shape[1]:
+        raise SchemaError(f"the context has {context.shape[1]} features, the queries are {queries.shape}")
+    cache = encode_rows(model, context) if cache is None else cache
+    rows = torch.from_numpy(np.ascontiguousarray(queries, dtype=np.float64)).to(model.device)
+    with torch.inference_mode():
+        tiles = [model.attention_weights(cache, tile[None])[0] for tile in torch.split(rows, TILE)] if len(rows) else []
+    found = np.empty((len(rows), len(context)))
+    if tiles:  # columns are in the order of the cache's rows
+        found[:, canonical_order(context)] = torch.cat(tiles).cpu().numpy()
+    return found
+
+
+def _models_that_attend() -> list[str]:
+    return [name for name in shipped_models() if read_metadata(SHIPPED / f"{name}.safetensors")["config"].get("layers")]

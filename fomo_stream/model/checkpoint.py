@@ -1,0 +1,134 @@
+"""Checkpoints: safetensors weights whose metadata holds the configuration, the training summary and a digest.
+
+Nothing is unpickled, and a file that is truncated, altered or of another format is refused before it is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from fomo_stream.errors import CheckpointError, ConfigError
+from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel
+
+FORMAT = "fomo-stream/1"
+DEFAULT_MODEL = "fusion-router"
+SHIPPED = Path(__file__).parents[1] / "weights"
+
+
+def shipped_models() -> list[str]:
+    """Names that `load_model` takes besides paths and "default"."""
+    return sorted(path.stem for path in SHIPPED.glob("*.safetensors"))
+
+
+def _digest(config: str, training: str, tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over the configuration, the training summary and every weight, by name."""
+    seen = hashlib.sha256(f"{config}\n{training}\n".encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        seen.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        seen.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return seen.hexdigest()
+
+
+def save_model(
+    model: ZeroShotModel, path: str | Path, training: Mapping[str, Any] | None = None, half: bool = False
+) -> None:
+    """Write a checkpoint atomically. training: anything JSON can hold about how the weights came to be; half: store
+    weights rounded to float16, in half the space (they are float32 again once loaded)."""
+    path = Path(path)
+    dtype = torch.float16 if half else torch.float32
+    tensors = {name: value.detach().cpu().to(dtype).contiguous().clone() for name, value in model.state_dict().items()}
+    config = json.dumps(asdict(model.config), sort_keys=True)
+    summary = json.dumps(dict(training or {}), sort_keys=True)
+    metadata = {
+        "format": FORMAT,
+        "config": config,
+        "training": summary,
+        "digest": _digest(config, summary, tensors),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    save_file(tensors, partial, metadata=metadata)
+    os.replace(partial, path)
+
+
+def read_metadata(path: str | Path) -> dict[str, Any]:
+    """Format, configuration, digest and training summary of a checkpoint, without its weights."""
+    return _read(Path(path), weights=False)[0]
+
+
+def _read(path: Path, weights: bool = True) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()} if weights else {}  # noqa: SIM118
+    except FileNotFoundError:
+        raise CheckpointError(f"no checkpoint at {path}; shipped models: {', '.join(shipped_models())}") from None
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} is not a readable checkpoint, perhaps truncated ({error}); fetch it again"
+        ) from None
+    found = metadata.get("format")
+    if found != FORMAT:
+        raise CheckpointError(f"{path} has format {found!r}, this version of fomo-stream reads {FORMAT!r}")
+    if weights and _digest(metadata.get("config", ""), metadata.get("training", ""), tensors) != metadata.get("digest"):
+        raise CheckpointError(f"{path} does not match its digest: it was altered or damaged; fetch it again")
+    try:
+        parsed = {**metadata, "config": json.loads(metadata["config"]), "training": json.loads(metadata["training"])}
+    except (KeyError, ValueError) as error:
+        raise CheckpointError(f"{path} has damaged metadata ({error}); fetch it again") from None
+    return parsed, tensors
+
+
+def resolve_device(device: str = "auto") -> torch.device:
+    """ "auto" is the GPU where there is one. Raises ConfigError for a device this machine has not."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+        torch.zeros(1, dtype=torch.float64, device=chosen).item()  # float64 is what distances are computed in
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
+        raise ConfigError(f"device {device!r} cannot be used here ({str(error).splitlines()[0]}); try cpu") from None
+    return chosen
+
+
+def load_model(name_or_path: str | Path = "default", device: str = "auto") -> ZeroShotModel:
+    """A model ready to score, by shipped name or by path to a .safetensors file; on `device`, in eval mode.
+
+    Raises CheckpointError for an unknown name and for a file that is missing, truncated, altered, or of another format.
+    """
+    target = resolve_device(device)
+    text = DEFAULT_MODEL if str(name_or_path) == "default" else str(name_or_path)
+    path = SHIPPED / f"{text}.safetensors" if text in shipped_models() else Path(text)
+    if path.suffix != ".safetensors":
+        raise CheckpointError(
+            f"no model named {text!r}; shipped: {', '.join(shipped_models())}; or give the path of a .safetensors file"
+        )
+    metadata, tensors = _read(path)
+    config = ModelConfig.from_dict(metadata["config"])
+    if not all(torch.isfinite(tensor).all() for tensor in tensors.values()):
+        raise CheckpointError(f"{path} holds weights that are no finite numbers: its training failed; use another one")
+    model = ZeroShotModel(config, name=f"{path.stem}@{metadata['digest'][:8]}")
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise CheckpointError(f"{path} does not hold the weights its configuration asks for ({error})") from None
+    return model.to(target).eval().requires_grad_(False)
+
+
+@lru_cache(maxsize=8)
+def shared_model(name_or_path: str = "default", device: str = "auto") -> ZeroShotModel:
+    """`load_model`, once per process and name: detectors and estimators share the weights, which never change."""
+    return load_model(name_or_path, device)

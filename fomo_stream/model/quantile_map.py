@@ -1,0 +1,98 @@
+"""Quantile transform to a normal, with tails that keep growing: fitted at once, or row by row as a stream is learned.
+
+Two fits give the same `Knots`: `fit_knots` on a batch of rows (pretraining, batch detectors) and `QuantileSketch`,
+which keeps time-decayed weighted quantiles in bounded memory (streams). One transform, `to_normal`, serves both.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+N_KNOTS = 1000
+Float = NDArray[np.float64]
+
+
+class Knots(NamedTuple):
+    """Empirical quantiles of each feature; leading dimensions (a batch of contexts) are optional.
+
+    values: (..., n_features, n_knots), raw units, ascending; levels: broadcastable to it, in (0, 1), ascending;
+    scale: (..., n_features), raw units for one normal unit beyond the outer knots.
+    """
+
+    values: Tensor
+    levels: Tensor
+    scale: Tensor
+
+
+def constant_scale(center: Tensor, deviation: Tensor, n_rows: int | Tensor) -> Tensor:
+    """Spread to divide by, raw units: the standard deviation, or a stand-in where a feature is constant.
+
+    A value that differs from n identical ones is about as surprising as the odd one among n, which lies sqrt(n)
+    deviations out whatever it is; so the stand-in is |the constant| (or 1) / sqrt(n). Rounding noise is no spread.
+    No spread is below 1e-200, lest a value divided by it be infinite.
+    """
+    size = center.abs()
+    stand_in = torch.where(size > 0, size, torch.ones_like(size)) / n_rows**0.5
+    return torch.where(deviation > 1e-9 * size, deviation, stand_in).clamp(min=1e-200)
+
+
+def fit_knots(rows: Tensor, n_knots: int = N_KNOTS) -> Knots:
+    """Quantiles of complete rows (..., n_rows, n_features), no NaN; exact for up to n_knots rows."""
+    n = rows.shape[-2]
+    ordered = rows.transpose(-1, -2).contiguous().sort(dim=-1).values
+    if n > n_knots:
+        at = torch.linspace(0, n - 1, n_knots, dtype=rows.dtype, device=rows.device)
+        low = at.floor().long().clamp(max=n - 2)
+        part = at - low
+        # not lerp: its rounding can break the tie of two equal neighbours
+        below, above = ordered[..., low], ordered[..., low + 1]
+        values = below + part * (above - below)
+        levels = (at + 0.5) / n
+    else:
+        values = ordered
+        levels = (torch.arange(n, dtype=rows.dtype, device=rows.device) + 0.5) / n
+    scale = constant_scale(rows.mean(-2), rows.std(-2, correction=0), n)
+    return Knots(values, levels, scale)
+
+
+def z_score_knots(rows: Tensor) -> Knots:
+    """Knots with which `to_normal` gives plain z-scores: one, at the mean, and straight tails from there.
+
+    rows: (..., n_rows, n_features), complete.
+    """
+    center = rows.mean(-2)
+    scale = constant_scale(center, rows.std(-2, correction=0), rows.shape[-2])
+    return Knots(center.unsqueeze(-1), torch.full((1,), 0.5, dtype=rows.dtype, device=rows.device), scale)
+
+
+def to_normal(rows: Tensor, knots: Knots) -> Tensor:
+    """Map each feature to a standard normal through its empirical quantiles (paper, section 3.1; spec trap 1).
+
+    rows: (..., n_rows, n_features), raw units, NaN allowed. Returns the same shape, unitless: ties sit at their
+    mid-rank, NaN stays NaN, and beyond the outer knots the result keeps growing linearly.
+    """
+    x = rows.transpose(-1, -2).contiguous()
+    values = knots.values.expand(*x.shape[:-1], -1).contiguous()
+    levels = knots.levels.expand_as(values).contiguous()
+    last = values.shape[-1] - 1
+    first_ge = torch.searchsorted(values, x, right=False)
+    last_le = torch.searchsorted(values, x, right=True) - 1
+    above, below = first_ge.clamp(max=last), last_le.clamp(min=0)
+    p_above, p_below = levels.gather(-1, above), levels.gather(-1, below)
+    v_above, v_below = values.gather(-1, above), values.gather(-1, below)
+    gap = v_above - v_below
+    between = torch.where(gap > 0, (x - v_below) / torch.where(gap > 0, gap, 1.0), 0.5)
+    z = torch.special.ndtri(p_below + between.clamp(0, 1) * (p_above - p_below))
+    scale = knots.scale.unsqueeze(-1)
+    over = (x - values[..., -1:]).clamp(min=0) / scale
+    under = (values[..., :1] - x).clamp(min=0) / scale
+    # outside the knots a row ranks as the outermost one even where the outer knot is a tie far from rank 0 or 1
+    z = torch.where(over > 0, torch.special.ndtri(levels[..., -1:]), z)
+    z = torch.where(under > 0, torch.special.ndtri(levels[..., :1]), z)
+    z = torch.where(torch.isnan(x), x, z + over - under)
+    return z.transpose(-1, -2)

@@ -1,0 +1,334 @@
+"""The zero-shot model: context rows in, one logit per query row out, no training on the user's data.
+
+`encode_context` does everything that depends on the context alone, once; `score_queries` then costs a query one
+comparison with the context per space (evidence) and one cross-attention per layer (transformer). Presets go from a
+fusion of evidence (89 numbers) to the transformer of the paper (4.9 M).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fomo_stream.errors import CheckpointError, SchemaError
+from fomo_stream.limits import MAX_CONTEXT
+from fomo_stream.model.evidence import CHANNELS, Evidence, evidence_channels, fit_evidence
+from fomo_stream.model.imputation import Filling, complete, fit_filling
+from fomo_stream.model.quantile_map import Knots, fit_knots, to_normal, z_score_knots
+from fomo_stream.model.router import Layer, LayerCache
+
+TILE = 64  # queries per forward pass; every pass has this shape, so that a row's neighbours cannot change its bits
+OWN_ROWS = 512  # context rows scored at a time: attention over all of 5,000 by 5,000 would take hundreds of MiB
+CHANNEL_LIMIT = 12.0  # asinh grows slowly: 12 is 80,000 spreads out
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What a checkpoint's weights mean. Defaults: the fusion of evidence alone."""
+
+    raw_features: int = 0  # D, raw inputs of the network after the quantile transform; 0 = none
+    evidence: bool = True  # feed evidence channels to the network
+    fusion: bool = True  # add the weighted sum of the evidence channels to the logit
+    layers: int = 0  # L; 0 = no transformer
+    width: int = 256  # h
+    heads: int = 4
+    feed_forward: int = 512
+    routers: int = 500  # R; 0 = full attention between context rows
+    channel_dropout: float = 0.0  # share of evidence channels hidden from the transformer per training step ...
+    fusion_dropout: float = 0.0  # ... and from the fusion, so that it does not lean on a few of them
+    quantile: bool = True  # raw inputs go through the quantile map; False: they are plain z-scores
+
+    def __post_init__(self) -> None:
+        if self.layers and not (self.raw_features or self.evidence):
+            raise CheckpointError("a transformer needs raw_features, evidence, or both as input")
+        if not self.layers and not self.fusion:
+            raise CheckpointError("a model needs a fusion, a transformer, or both")
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> ModelConfig:
+        """Reads what `asdict` wrote; unknown names mean another format version."""
+        if not isinstance(values, dict):
+            raise CheckpointError(f"configuration must be an object of settings, not {values!r}")
+        known = asdict(cls())
+        unknown = set(values) - set(known)
+        if unknown:
+            raise CheckpointError(f"configuration has unknown entries {sorted(unknown)}; update fomo-stream")
+        for name, value in values.items():
+            wanted = type(known[name])
+            if type(value) is not wanted and not (wanted is float and type(value) is int):
+                raise CheckpointError(f"configuration has {name} = {value!r}, expected {wanted.__name__}")
+        return cls(**values)
+
+
+_SMALL = {"width": 64, "heads": 4, "feed_forward": 128, "routers": 32, "layers": 2, "channel_dropout": 0.8}
+PRESETS: dict[str, ModelConfig] = {
+    "paper-100": ModelConfig(raw_features=100, evidence=False, fusion=False, layers=4),
+    "paper-20": ModelConfig(raw_features=20, evidence=False, fusion=False, layers=4),
+    "fusion": ModelConfig(fusion_dropout=0.5),
+    "fusion-router": ModelConfig(**_SMALL, fusion_dropout=0.5),  # type: ignore[arg-type]
+    "router": ModelConfig(**_SMALL, fusion=False),  # type: ignore[arg-type]
+    "tiny": ModelConfig(layers=1, width=8, heads=2, feed_forward=16, routers=4),
+}
+
+
+class Features(NamedTuple):
+    """What the network reads of rows; a part that the model has no use for is None."""
+
+    channels: Tensor | None  # (B, q, C) evidence
+    raw: Tensor | None  # (B, q, D)
+
+
+@dataclass(frozen=True)
+class ContextCache:
+    """An encoded context of n rows; immutable. `score_queries` needs nothing else."""
+
+    n_rows: int
+    d: int
+    n_features: Tensor  # (B,)
+    filling: Filling
+    knots: Knots
+    evidence: Evidence | None
+    own: Tensor | None  # (B, n) logits of the context's own rows, leave-one-out; None without evidence
+    layers: tuple[LayerCache, ...] = field(repr=False)
+
+
+class ZeroShotModel(nn.Module):
+    """Evidence fusion, router transformer, or the transformer on top of the fusion, by `config`.
+
+    Parameters of the paper's presets: 4.89 M (D=100) and 4.87 M (D=20), of which the last layer's exchange between
+    context rows is never used (nothing reads it), as in the released model.
+    """
+
+    def __init__(self, config: ModelConfig, name: str = "unnamed") -> None:
+        super().__init__()
+        self.config = config
+        self.name = name
+        if config.fusion:
+            # softplus(raw) >= 0: no evidence may speak for a row being normal. The start is a mean of the channels.
+            self.fusion_raw = nn.Parameter(torch.full((len(CHANNELS),), -3.5))
+            self.fusion_bias = nn.Parameter(torch.tensor(-1.0))
+        if config.layers:
+            inputs = config.raw_features + (len(CHANNELS) if config.evidence else 0)
+            self.embed = nn.Linear(inputs, config.width)
+            self.layers = nn.ModuleList(
+                Layer(config.width, config.heads, config.feed_forward, config.routers) for _ in range(config.layers)
+            )
+            last = nn.Linear(2 * config.width, 2)
+            self.head = nn.Sequential(nn.Linear(config.width, 2 * config.width), nn.GELU(), last)
+            if config.fusion:  # start as the fusion; the transformer adds to it
+                nn.init.zeros_(last.weight)
+                nn.init.zeros_(last.bias)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are, and where rows have to be."""
+        return next(self.parameters()).device
+
+    def encode_context(
+        self, rows: Tensor, n_features: Tensor | None = None, knots: Knots | None = None
+    ) -> ContextCache:
+        """Everything the context alone decides.
+
+        rows: (n, d) or a batch of contexts (B, n, d), raw units, NaN = missing, 2 <= n <= 5,000; n_features: (B,),
+        zero padding beyond it, None = all d; knots: a quantile transform of one context, instead of one fitted on rows.
+        Raises SchemaError for a context that is too small, too large, or wider than a raw-feature model takes.
+        """
+        cache, features = self._describe_context(rows, n_features, knots)
+        layers = self._encode(features)
+        own = None  # with raw inputs a row would attend to itself
+        if features.raw is None and features.channels is not None:
+            parts = torch.split(features.channels, OWN_ROWS, dim=1)
+            own = torch.cat([self._score(Features(part, None), layers) for part in parts], 1)
+        return replace(cache, own=own, layers=layers)
+
+    def score_queries(self, cache: ContextCache, queries: Tensor) -> Tensor:
+        """Logits of queries (q, d) or (B, q, d) against an encoded context: (q,) or (B, q), higher = more outlying.
+
+        Queries run in padded tiles of TILE rows: on one device a logit depends, to the last bit, on the query and the
+        context alone.
+        """
+        flat = queries.dim() == 2
+        x = queries.unsqueeze(0) if flat else queries
+        if x.shape[-1] != cache.d:
+            raise SchemaError(f"the context has {cache.d} features, the query rows have {x.shape[-1]}")
+        q = x.shape[1]
+        tiles = torch.split(F.pad(x, (0, 0, 0, -q % TILE)), TILE, dim=1) if q else ()
+        scored = [self._score(self._describe(tile.contiguous(), cache), cache.layers) for tile in tiles]
+        logits = torch.cat(scored, 1)[:, :q] if scored else x.new_zeros((len(x), 0))
+        return logits.squeeze(0) if flat else logits
+
+    def attention_weights(self, cache: ContextCache, queries: Tensor) -> Tensor:
+        """What queries (B, q, d) attend to in the last layer, averaged over heads: (B, q, n) over the encoded context's
+        rows, each query's summing to one. The model has to have a transformer (`config.layers`)."""
+        z = self._embed(self._describe(queries, cache), None)
+        for layer, seen in zip(self.layers[:-1], cache.layers, strict=False):
+            assert isinstance(layer, Layer)
+            z = layer.queries(z, seen)
+        last = self.layers[-1]
+        assert isinstance(last, Layer)
+        return last.cross.weights(z, cache.layers[-1]).mean(1)
+
+    def forward(self, context: Tensor, queries: Tensor, n_features: Tensor | None = None) -> Tensor:
+        """One full pass, for training: context (B, n, d), queries (B, q, d), raw units -> logits (B, q)."""
+        return self.forward_features(*self.describe(context, queries, n_features))
+
+    def describe(self, context: Tensor, queries: Tensor, n_features: Tensor | None = None) -> tuple[Features, Features]:
+        """Features of context and queries: the part of `forward` that has nothing to learn."""
+        cache, features = self._describe_context(context, n_features)
+        return features, self._describe(queries, cache)
+
+    def forward_features(self, context: Features, queries: Features) -> Tensor:
+        """The rest of `forward`: logits (B, q)."""
+        of_network = self._shown(context, self.config.channel_dropout if self.config.layers else 0.0)
+        of_fusion = self._shown(context, self.config.fusion_dropout if self.config.fusion else 0.0)
+        return self._score(queries, self._encode(context, of_network), of_network, of_fusion)
+
+    def _describe_context(
+        self, rows: Tensor, n_features: Tensor | None = None, knots: Knots | None = None
+    ) -> tuple[ContextCache, Features]:
+        """A cache without layers, and the features of the context's own rows."""
+        rows = rows.unsqueeze(0) if rows.dim() == 2 else rows
+        b, n, d = rows.shape
+        if not 2 <= n <= MAX_CONTEXT:
+            raise SchemaError(f"a context has 2 to {MAX_CONTEXT} rows, this one has {n}")
+        limit = self.config.raw_features
+        if limit and d > limit:
+            raise SchemaError(f"this model takes up to {limit} features, the rows have {d}; name the ones to use")
+        if n_features is None:
+            n_features = torch.full((b,), d, device=rows.device)
+        filling = fit_filling(rows)
+        rows = complete(rows, filling)
+        knots = fit_knots(rows) if knots is None else Knots(*(part.to(rows)[None] for part in knots))
+        evidence = channels = None
+        if self.config.fusion or self.config.evidence:
+            evidence, channels = fit_evidence(rows, n_features, knots)
+        if not self.config.quantile:
+            knots = z_score_knots(rows)
+        cache = ContextCache(n, d, n_features, filling, knots, evidence, None, ())
+        return cache, Features(channels, self._raw_inputs(rows, cache))
+
+    def _describe(self, queries: Tensor, cache: ContextCache) -> Features:
+        """Features of raw queries (B, q, d)."""
+        rows = complete(queries, cache.filling)
+        channels = None if cache.evidence is None else evidence_channels(rows, cache.evidence)
+        return Features(channels, self._raw_inputs(rows, cache))
+
+    def _raw_inputs(self, rows: Tensor, cache: ContextCache) -> Tensor | None:
+        """Quantile-transformed features (or z-scores), scaled by D / d and zero-padded to D: (B, q, D) (paper, 3.1)."""
+        limit = self.config.raw_features
+        if not limit:
+            return None
+        x = to_normal(rows, cache.knots).float()
+        width = cache.n_features[:, None, None]
+        x = torch.where(torch.arange(cache.d, device=x.device) < width, x * (limit / width), 0.0)
+        return F.pad(x, (0, limit - cache.d))
+
+    def _shown(self, context: Features, dropout: float) -> Tensor | None:
+        """Channel dropout: (B, 1, C) of factors, the same for every row of a dataset, in training only."""
+        if not (self.training and dropout and context.channels is not None):
+            return None
+        shown = torch.rand(len(context.channels), 1, len(CHANNELS), device=self.device) >= dropout
+        return shown.float() / (1 - dropout)
+
+    def _embed(self, features: Features, shown: Tensor | None) -> Tensor:
+        """Network inputs (B, q, width)."""
+        parts = [] if features.raw is None else [features.raw]
+        if self.config.evidence:
+            assert features.channels is not None
+            channels = features.channels.float().clamp(-CHANNEL_LIMIT, CHANNEL_LIMIT)
+            parts.append(channels if shown is None else channels * shown)
+        out: Tensor = self.embed(torch.cat(parts, -1))
+        return out
+
+    def _encode(self, context: Features, shown: Tensor | None = None) -> tuple[LayerCache, ...]:
+        """What the queries of each layer see of the context."""
+        if not self.config.layers:
+            return ()
+        z = self._embed(context, shown)
+        caches = []
+        for i, layer in enumerate(self.layers):
+            assert isinstance(layer, Layer)
+            caches.append(layer.cross.keys_values(z))
+            if i + 1 < len(self.layers):  # nothing reads the context rows that leave the last layer
+                z = layer.context(z)
+        return tuple(caches)
+
+    def _score(
+        self,
+        queries: Features,
+        layers: tuple[LayerCache, ...],
+        shown: Tensor | None = None,
+        shown_to_fusion: Tensor | None = None,
+    ) -> Tensor:
+        """Logits (B, q) of query features against an encoded context."""
+        logit = torch.zeros((), device=self.device)
+        if self.config.fusion:
+            assert queries.channels is not None
+            weights = F.softplus(self.fusion_raw)
+            # a sum of products, not a matrix product: the same order of additions for every row
+            if shown_to_fusion is not None:
+                weights = weights * shown_to_fusion
+            logit = (queries.channels.to(weights.dtype) * weights).sum(-1) + self.fusion_bias
+        if self.config.layers:
+            z = self._embed(queries, shown)
+            for layer, cache in zip(self.layers, layers, strict=True):
+                assert isinstance(layer, Layer)
+                z = layer.queries(z, cache)
+            out = self.head(z)
+            logit = logit + (out[..., 1] - out[..., 0])
+        return logit
+
+
+def canonical_order(rows: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The order (n,) in which `encode_rows` puts rows (n, d)."""
+    return np.lexsort(rows.T[::-1])
+
+
+def encode_rows(model: ZeroShotModel, rows: NDArray[np.float64], knots: Knots | None = None) -> ContextCache:
+    """`encode_context` of one context (n, d) of plain numbers, raw units, NaN = missing.
+
+    Rows are put in a canonical order first, so that the cache does not depend on theirs, to the last bit.
+    """
+    order = canonical_order(rows)
+    with torch.inference_mode():
+        cache = model.encode_context(torch.from_numpy(rows[order]).to(model.device), knots=knots)
+        if cache.own is None:
+            return cache
+        back = torch.from_numpy(np.argsort(order)).to(model.device)
+        return replace(cache, own=cache.own[:, back])
+
+
+def logits_of(model: ZeroShotModel, cache: ContextCache, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """`score_queries` of plain numbers (q, d): logits (q,), float64."""
+    queries = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.float64))
+    with torch.inference_mode():
+        scored = model.score_queries(cache, queries.to(model.device))
+    logits: NDArray[np.float64] = scored.cpu().numpy().astype(np.float64)
+    return logits
+
+
+def cross_scores(model: ZeroShotModel, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Logits (n,) of context rows (n, d), first and second half scored against each other: what unseen inliers score.
+
+    The halves are contiguous, because neighbouring rows of a stream resemble each other more than rows to come will.
+
+    Fewer than 4 rows have no two halves that make contexts; they are scored against all of them, themselves included.
+    """
+    if len(rows) < 4:
+        return logits_of(model, encode_rows(model, rows), rows)
+    out = np.empty(len(rows))
+    first = np.arange(len(rows)) < len(rows) // 2
+    for half in (first, ~first):
+        out[half] = logits_of(model, encode_rows(model, rows[~half]), rows[half])
+    return out
+
+
+def row_keys(rows: NDArray[np.float64]) -> list[bytes]:
+    """One hashable key a row (n, d); equal rows have equal keys (-0.0 is 0.0, NaN is NaN)."""
+    return [row.tobytes() for row in np.where(np.isnan(rows), np.nan, rows) + 0.0]

@@ -1,0 +1,157 @@
+"""Which fields of a stream's first records are features, and why the others are not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from fomo_stream.errors import SchemaError
+from fomo_stream.records.schema import Schema, numbers, shown
+
+
+class TooManyFeaturesError(SchemaError):
+    """Records have more numbers than anybody measures."""
+
+
+def _leaves(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in record.items():
+        if len(prefix) + len(key) > LONGEST_NAME:
+            continue
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+# Endings of names, consulted only together with how the values behave.
+_TIME_WORDS = {"time", "timestamp", "ts", "date", "datetime", "epoch", "at", "created", "updated"}
+_ID_WORDS = {"id", "ids", "uid", "uuid", "guid", "key", "pk", "hash", "serial"}
+_COUNT_WORDS = {"seq", "sequence", "counter", "index", "idx", "offset", "row", "rownum", "line"}
+_YEAR_2000, _YEAR_2100 = 946_684_800.0, 4_102_444_800.0  # seconds since 1970
+_ENOUGH = 10  # records: with fewer, values rise in order by chance
+LONGEST_NAME = 1000  # characters of a path: what is longer is passed over, to look it up would take too long
+MOST_FEATURES = 1000  # that are inferred; more are no measurements but keys that data ended up in
+_RARE = 0.05  # share of records below which a leaf has no context to be compared with
+
+
+def infer_schema(
+    records: Iterable[Mapping[str, Any]],
+    result_field: str = "fomo",
+    categorical: Sequence[str] = (),
+    key: str | None = None,
+) -> tuple[Schema, dict[str, str]]:
+    """Choose the features of a stream from its first records, taken in order.
+
+    Returns the schema - numeric and boolean leaves, sorted by path - and the leaves left out, with the reason
+    for each: text, lists, timestamps, counters, near-unique identifiers, and what an earlier run left under
+    `result_field`. Paths of more than 1,000 characters are passed over. When in doubt a leaf stays. Constant features
+    stay: it matters when they change. `categorical` fields are features whatever they hold; the field `key`, which
+    tells series apart, is none.
+    Raises SchemaError when no feature is left, TooManyFeaturesError when more than 1,000 are.
+
+    >>> orders = [{"order_id": 7919 * i % 1000, "price": i % 7, "shop": "x"} for i in range(50)]
+    >>> schema, left_out = infer_schema(orders)
+    >>> schema.features, left_out
+    (('price',), {'order_id': 'near-unique identifier', 'shop': 'text'})
+    """
+    sample = list(records)
+    leaves: dict[str, list[Any]] = {}
+    for record in sample:
+        for path, value in _leaves(record):
+            leaves.setdefault(path, []).append(value)
+    left_out: dict[str, str] = {}
+    features = list(categorical)
+    for path in sorted(leaves.keys() - set(categorical)):
+        if path == result_field or path.startswith(result_field + "."):
+            left_out[path] = "result of an earlier run"
+        elif path == key:
+            left_out[path] = "key of the series"
+        elif reason := _why_not(path, leaves[path], len(sample)):
+            left_out[path] = reason
+        elif len(features) < MOST_FEATURES:
+            features.append(path)
+        else:
+            raise TooManyFeaturesError(
+                f"the first {len(sample)} records have more than {MOST_FEATURES} features "
+                f"({shown(features, 5)}); name the ones to use with --features"
+            )
+    if not features:
+        named = ", ".join(f"{path[:60]} ({reason})" for path, reason in list(left_out.items())[:10])
+        raise SchemaError(
+            f"no numeric field to score in the first {len(sample)} records; left out: {named or 'nothing'}; "
+            "name the ones to use with --features, or categories with --categorical"
+        )
+    return Schema(tuple(sorted(features)), frozenset(categorical)), left_out
+
+
+def _why_not(path: str, values: list[Any], n_records: int) -> str | None:
+    """Why the leaf at `path` is no feature, or None when it is one. values: its values in stream order."""
+    present = [value for value in values if value is not None]
+    x = numbers([[value] for value in present], 1)[:, 0]
+    numeric = np.array([isinstance(value, Real) for value in present], dtype=bool)
+    if not present or (numeric.all() and np.isnan(x).all()):
+        return "always missing"
+    if numeric.mean() < 0.5:
+        return "a list" if isinstance(present[int(np.argmin(numeric))], list) else "text"
+    x = np.clip(x[~np.isnan(x)], -1e300, 1e300)  # differences must not overflow
+    if len(x) < _RARE * n_records:
+        return f"present in only {len(x)} of {n_records} records"
+    if all(isinstance(value, bool) for value in present):
+        return None
+    words = _words(path)
+    if _is_timestamp(x, words):
+        return "timestamp"
+    if _is_counter(x, words):
+        return "monotone counter"
+    if _is_identifier(x, words):
+        return "near-unique identifier"
+    return None
+
+
+def _words(path: str) -> set[str]:
+    """The last two words of the leaf's own name: 'order.createdAt' -> created, at."""
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", path.rpartition(".")[2])
+    return set(re.findall(r"[a-z]+", name.lower())[-2:])
+
+
+def _is_timestamp(x: np.ndarray, words: set[str]) -> bool:
+    rising = len(x) >= _ENOUGH and float(np.mean(np.diff(x) >= 0)) >= 0.9 and x[-1] > x[0]
+    named = bool(words & _TIME_WORDS)
+    is_epoch = any(_YEAR_2000 * unit <= x.min() and x.max() <= _YEAR_2100 * unit for unit in (1, 1e3, 1e6, 1e9))
+    # A memory gauge of 2 GB has the size of an epoch but neither its name nor its direction. A latency may be
+    # called a time, but does not only rise.
+    return (is_epoch and (named or rising)) or (named and rising and bool((np.diff(x) >= 0).all()))
+
+
+def _is_counter(x: np.ndarray, words: set[str]) -> bool:
+    steps = np.diff(x)
+    in_order = len(x) >= _ENOUGH and bool((steps > 0).all() or (steps < 0).all())
+    # One partition after the other: a counter falls back where the next one begins.
+    mostly = len(x) >= _ENOUGH and max(float(np.mean(steps > 0)), float(np.mean(steps < 0))) >= 0.9
+    if mostly and words & _COUNT_WORDS and (x == np.round(x)).all():
+        return True
+    # A sensor may rise for long, but not by the same amount each time: noise and rounding see to that. Records of
+    # several partitions come in turns, so order is not asked of a long sample.
+    if not in_order and len(x) < 5 * _ENOUGH:
+        return False
+    ordered = np.sort(x)
+    size = np.abs(ordered)
+    # Rounding errors go with the size of the values beside a step: one 1e308 must not make all others look equal.
+    tolerance = 4 * np.finfo(np.float64).eps * np.maximum(np.maximum(size[1:], size[:-1]), np.median(size))
+    steps = np.diff(ordered)
+    same = np.abs(steps - np.median(steps)) <= tolerance
+    return bool((steps > 0).all()) and float(same.mean()) >= 0.9
+
+
+def _is_identifier(x: np.ndarray, words: set[str]) -> bool:
+    if len(x) < 3 or not (x == np.round(x)).all():
+        return False
+    distinct = len(np.unique(x)) / len(x)
+    # Nothing is measured to 16 digits, so such integers are random or composed keys whatever their name.
+    return (distinct >= 0.5 and bool(words & _ID_WORDS)) or (
+        distinct >= 0.99 and len(x) >= _ENOUGH and float(np.median(np.abs(x))) >= 2.0**53
+    )

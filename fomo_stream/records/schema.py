@@ -1,0 +1,125 @@
+"""Which fields of a record are scored, and in which order.
+
+A *feature* is a numeric or boolean leaf of a record, named by its dotted path (``motor.temperature``).
+What is no finite number - null, text, NaN, Infinity, an integer beyond the floats - is missing: NaN in a row.
+Of a *categorical* feature any scalar is a value; a row holds its code (see `categories`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fomo_stream.detector.categories import category_code
+from fomo_stream.errors import SchemaError
+
+Float = NDArray[np.float64]
+_PLAIN = frozenset({int, float, bool, type(None)})
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The features of a stream, as dotted paths, in the order of the columns of its rows.
+
+    categorical: which of them are categories, in any order.
+    """
+
+    features: tuple[str, ...]
+    categorical: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if not self.features:
+            raise SchemaError("no features are named; name at least one with --features")
+        twice = sorted({name for name in self.features if self.features.count(name) > 1})
+        if twice:
+            raise SchemaError(f"feature {twice[0]!r} is named twice; name each one once in --features")
+        strange = sorted(self.categorical - set(self.features))
+        if strange:
+            raise SchemaError(f"categorical field {strange[0]!r} is no feature; name it in --categorical")
+
+    @classmethod
+    def of(cls, features: Sequence[str], categorical: Sequence[str] = ()) -> Schema:
+        """These features in this order, then the categorical fields that are not among them."""
+        return cls((*features, *(name for name in categorical if name not in features)), frozenset(categorical))
+
+    @property
+    def categorical_columns(self) -> tuple[int, ...]:
+        """The columns of rows that hold category codes."""
+        return tuple(i for i, name in enumerate(self.features) if name in self.categorical)
+
+    def rows(self, records: Sequence[Mapping[str, Any]]) -> np.ndarray:
+        """(n_records, n_features) float64 in the records' own units; booleans are 0 and 1, NaN is missing.
+
+        Columns of categorical features hold `category_code`s.
+
+        >>> Schema(("a", "b.c")).rows([{"a": True, "b": {"c": 2}}, {"a": "high"}])
+        array([[ 1.,  2.],
+               [nan, nan]])
+        """
+        categorical = self.categorical_columns
+        # Only a name with a dot needs more than one dictionary look-up.
+        dotted = [i for i, name in enumerate(self.features) if "." in name]
+        values = []
+        for record in records:
+            row = list(map(record.get, self.features))
+            for i in dotted:
+                if row[i] is None or isinstance(row[i], dict):
+                    row[i] = look_up(record, self.features[i])
+            for i in categorical:
+                row[i] = category_code(row[i])
+            values.append(row)
+        return numbers(values, len(self.features))
+
+
+def look_up(node: Mapping[str, Any], path: str) -> Any:
+    """The leaf at `path`, or None. A key that itself contains dots is preferred to nested ones."""
+    value = node.get(path)
+    if value is not None and not isinstance(value, dict):
+        return value
+    dot = path.find(".")
+    while dot >= 0:
+        child = node.get(path[:dot])
+        if isinstance(child, dict):
+            value = look_up(child, path[dot + 1 :])
+            if value is not None:
+                return value
+        dot = path.find(".", dot + 1)
+    return None
+
+
+def numbers(values: list[list[Any]], width: int) -> np.ndarray:
+    kinds: set[type] = set()
+    for row in values:
+        kinds.update(map(type, row))
+    try:
+        if kinds <= _PLAIN:  # NumPy would also parse strings, so only known types may take this way
+            numbers = np.array(values, dtype=np.float64).reshape(len(values), width)
+        else:
+            raise OverflowError
+    except OverflowError:  # text and other strangers, or an integer beyond the largest float
+        cells = [_number(value) for row in values for value in row]
+        numbers = np.array(cells, dtype=np.float64).reshape(len(values), width)
+    numbers[np.isinf(numbers)] = np.nan
+    return numbers
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, (Real, np.bool_)):
+        try:
+            return float(value)
+        except OverflowError:
+            return np.nan
+    return np.nan
+
+
+# --- inference
+
+
+def shown(names: Sequence[str], most: int = 50) -> str:
+    """Some names for a log line or a message: not all of a thousand, and no endless one."""
+    return ",".join(name[:60] for name in names[:most]) + (",..." if len(names) > most else "")

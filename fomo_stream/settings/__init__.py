@@ -1,0 +1,1 @@
+"""Every setting: flags, environment, configuration file and defaults. Nothing else reads the environment."""

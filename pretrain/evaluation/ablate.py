@@ -1,0 +1,263 @@
+"""Ablations: train every variant of a study, judge all on the same data, and write a table and pictures.
+
+A study's directory holds a run per variant and seed, which is resumed as any run is, the results of every evaluation,
+and `results.csv`, `report.md`, `cost.png` and `quality.png`. Nothing that was computed before is computed again.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+
+from fomo_stream.errors import ConfigError, FomoError
+from fomo_stream.limits import MAX_CONTEXT
+from fomo_stream.model.checkpoint import save_model, shared_model
+from fomo_stream.model.zero_shot import ZeroShotModel
+from pretrain.evaluation.detectors import Encoded
+from pretrain.evaluation.evaluate import Pending, Run, run_all
+from pretrain.evaluation.plots import plot_panels
+from pretrain.evaluation.studies import Variant
+from pretrain.evaluation.tables import Task, draw_task, read_table, table_files
+from pretrain.priors.mixture import BatchSource, DataConfig
+from pretrain.training.arithmetic import encode_flops, parameters, query_flops
+from pretrain.training.run_files import RunFiles, as_json, read_log, read_tensors, replace_file
+from pretrain.training.train import TrainConfig, train
+
+HELD_BACK_SEED = 7_000_003  # of the data that judges; training seeds are small numbers
+MAX_TEST = 2000  # query rows of a real table
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of the table: a variant, means over its seeds. Metrics in percent; sd: between seeds, 0 for one."""
+
+    variant: str
+    seeds: int
+    steps: float
+    train_seconds: float
+    ms_per_step: float
+    synthesis: float  # share of the time
+    parameters: int
+    mflop_per_query: float  # once the context is encoded
+    gflop_per_context: float  # to encode it
+    loss: float  # in training, over the last quarter of the log
+    auroc: float  # on held-back synthetic data
+    auroc_sd: float
+    aupr: float
+    tables_auroc: float  # on real tables; NaN without
+    tables_auroc_sd: float
+    tables_aupr: float
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """What is run. judge: the prior of the held-back data, of which `datasets` are drawn."""
+
+    variants: Sequence[tuple[Variant, TrainConfig]]
+    judge: DataConfig
+    out: Path
+    seeds: int = 1
+    datasets: int = 64
+    tables: Path | None = None
+    device: str = "auto"
+
+
+def ablate(study: Ablation, title: str, report: Callable[[str], None] | None = None) -> list[Result]:
+    """Run what is missing and write the report, anew after every variant. report: gets the lines of progress instead
+    of stderr. Raises FomoError where a run was interrupted."""
+    tell = report or (lambda line: print(line, file=sys.stderr, flush=True))
+    results = []
+    for variant, config in study.variants:
+        runs = []
+        for seed in range(study.seeds):
+            tell(f"variant={variant.label!r} seed={seed}")
+            runs.append(_run(study, variant, replace(config, seed=seed), report))
+        results.append(_summary(variant, config, study, runs))
+        write_report(results, study, title)
+    return results
+
+
+@dataclass(frozen=True)
+class _Finished:
+    """One trained and judged run."""
+
+    log: list[dict[str, float]]
+    steps: int
+    synthetic: list[Run]
+    real: list[Run]
+
+
+def judged(base: DataConfig, variants: Sequence[DataConfig]) -> DataConfig:
+    """The held-back data of a study: the base's, as wide and with contexts as large as the largest variant's."""
+    width = max(data.max_features for data in variants)
+    context = min(MAX_CONTEXT, max(data.context_max for data in variants))
+    return replace(base, max_features=width, context_min=context, context_max=context, reuse=None)
+
+
+def _run(study: Ablation, variant: Variant, config: TrainConfig, report: Callable[[str], None] | None) -> _Finished:
+    home = study.out / _slug(variant.label) / f"seed-{config.seed}"
+    if not _complete(home, config):
+        train(config, home, study.device, report=report)
+        if not _complete(home, config):
+            raise FomoError(f"stopped in {home}; give the same command again to go on")
+    files = RunFiles(home)
+    weights, step = files.lowest_loss() if files.best.exists() else files.weights()
+    checkpoint = home / f"model-{step}.safetensors"
+    if not checkpoint.exists():
+        model = ZeroShotModel(config.network)
+        model.load_state_dict(weights)
+        save_model(model, checkpoint)
+    context = min(config.data.context_max, MAX_CONTEXT)
+    name = f"{variant.label}/seed-{config.seed}/{shared_model(str(checkpoint), study.device).name}"
+    method = {name: partial(Encoded, str(checkpoint), study.device)}
+    synthetic = run_all(_held_back(study, context), method, study.out / "synthetic.csv", context, 0, _silent)
+    real = run_all(_tables(study, context), method, study.out / "tables.csv", context, MAX_TEST, _silent)
+    if failed := [run for run in synthetic + real if run.error]:
+        raise ConfigError(f"{name} cannot be judged on {failed[0].dataset}: {failed[0].error}")
+    return _Finished(read_log(files.log), step, synthetic, real)
+
+
+def _complete(home: Path, config: TrainConfig) -> bool:
+    """Whether the run in `home` has come to its end."""
+    files = RunFiles(home)
+    if not files.state.exists():
+        return False
+    files.claim(config)
+    about = read_tensors(files.state)[1]
+    by_time = config.minutes is not None and float(about["elapsed"]) >= 60 * config.minutes
+    return by_time or int(about["step"]) >= config.steps
+
+
+def _held_back(study: Ablation, context: int) -> list[Pending]:
+    """Synthetic datasets that no training seed draws. Variants with smaller contexts see a part of the same ones."""
+    data = study.judge
+    mark = f"{crc32(json.dumps(as_json(data)).encode()):08x}"  # another set of variants may be judged on other data
+    source = BatchSource(data, HELD_BACK_SEED)
+    batch_of = lru_cache(maxsize=1)(source.batch)
+
+    def draw(number: int) -> Task:
+        batch = batch_of(number // data.batch)
+        one = number % data.batch
+        width = int(batch.n_features[one])
+        seen, asked = batch.context[one, :context, :width], batch.queries[one, :, :width]
+        labels = batch.labels[one].long()
+        return Task(f"synthetic-{number}", 0, seen.double().numpy(), asked.double().numpy(), labels.numpy())
+
+    return [Pending(f"synthetic-{number}", 0, partial(draw, number), mark) for number in range(study.datasets)]
+
+
+def _tables(study: Ablation, context: int) -> list[Pending]:
+    if study.tables is None:
+        return []
+    tables = [read_table(path) for path in table_files(study.tables).values()]
+    return [Pending(t.name, 0, partial(draw_task, t, 0, context, MAX_TEST), t.digest) for t in tables]
+
+
+def _summary(variant: Variant, config: TrainConfig, study: Ablation, runs: list[_Finished]) -> Result:
+    lines = [line for run in runs for line in (run.log[1:] or run.log)]  # the first one warms up
+    last = [line["loss"] for run in runs for line in run.log[-max(1, len(run.log) // 4) :]]
+    auroc, aupr = ([_mean(getattr(r, m) for r in run.synthetic) for run in runs] for m in ("auroc", "aupr"))
+    real_auroc, real_aupr = ([_mean(getattr(r, m) for r in run.real) for run in runs] for m in ("auroc", "aupr"))
+    shape, context = config.network, config.data.context_max
+    features = min(shape.raw_features or study.judge.max_features, study.judge.max_features)
+    return Result(
+        variant=variant.label,
+        seeds=len(runs),
+        steps=_mean(run.log[-1]["step"] for run in runs),
+        train_seconds=round(_mean(run.log[-1]["seconds"] for run in runs), 1),
+        ms_per_step=round(statistics.median(line["ms_per_step"] for line in lines), 2),
+        synthesis=round(_mean(line.get("synthesis", 0.0) for line in lines), 4),
+        parameters=parameters(shape),
+        mflop_per_query=round(query_flops(shape, context, features) / 1e6, 3),
+        gflop_per_context=round(encode_flops(shape, context, features) / 1e9, 3),
+        loss=round(_mean(last), 4),
+        auroc=round(_mean(auroc), 2),
+        auroc_sd=round(float(np.std(auroc)), 2),
+        aupr=round(_mean(aupr), 2),
+        tables_auroc=round(_mean(real_auroc), 2),
+        tables_auroc_sd=round(float(np.std(real_auroc)), 2),
+        tables_aupr=round(_mean(real_aupr), 2),
+    )
+
+
+def write_report(results: list[Result], study: Ablation, title: str) -> None:
+    """Table as CSV and Markdown, and pictures of cost and quality against what is varied."""
+    names = [entry.name for entry in fields(Result)]
+
+    def write_csv(path: Path) -> None:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, names, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(asdict(result) for result in results)
+
+    replace_file(study.out / "results.csv", write_csv)
+    text = markdown(results, study, title)
+    replace_file(study.out / "report.md", lambda path: path.write_text(text, encoding="utf-8"))
+    labels = [result.variant for result in results]
+    cost = {
+        "ms a training step": ([r.ms_per_step for r in results], None),
+        "MFLOP a query": ([r.mflop_per_query for r in results], None),
+        "GFLOP to encode a context": ([r.gflop_per_context for r in results], None),
+        "parameters (thousands)": ([r.parameters / 1e3 for r in results], None),
+    }
+    quality = {
+        "AUROC, held-back synthetic (%)": ([r.auroc for r in results], [r.auroc_sd for r in results]),
+        "AUPR, held-back synthetic (%)": ([r.aupr for r in results], None),
+        "training loss": ([r.loss for r in results], None),
+    }
+    if study.tables is not None:
+        errors = [r.tables_auroc_sd for r in results]
+        quality["AUROC, real tables (%)"] = ([r.tables_auroc for r in results], errors)
+        quality["AUPR, real tables (%)"] = ([r.tables_aupr for r in results], None)
+    plot_panels(labels, cost, study.out / "cost.png", f"{title}: cost")
+    plot_panels(labels, quality, study.out / "quality.png", f"{title}: quality")
+
+
+def markdown(results: list[Result], study: Ablation, title: str) -> str:
+    """The report."""
+    data = study.judge
+    head = "variant|steps|ms/step|synthesis|parameters|MFLOP/query|GFLOP/context|loss|AUROC|AUPR"
+    lines = [
+        f"# Ablation: {title}", "",
+        f"{study.seeds} seed(s); judged on {study.datasets} held-back synthetic datasets of up to {data.max_features} "
+        f"features, {data.queries} queries, half of them outliers; ± is the deviation between seeds. In percent.",
+    ]  # fmt: skip
+    if study.tables is not None:
+        head += "|AUROC, tables|AUPR, tables"
+        lines.append(f"Tables: {len(table_files(study.tables))} in {study.tables.name}, one random split each.")
+    columns = head.split("|")
+    lines += ["", "| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    for r in results:
+        cells = [
+            r.variant, f"{r.steps:.0f}", f"{r.ms_per_step:.1f}", f"{r.synthesis:.1%}", f"{r.parameters:,}",
+            f"{r.mflop_per_query:.3f}", f"{r.gflop_per_context:.3f}", f"{r.loss:.3f}",
+            f"{r.auroc:.2f} ± {r.auroc_sd:.2f}", f"{r.aupr:.2f}",
+        ]  # fmt: skip
+        if study.tables is not None:
+            cells += [f"{r.tables_auroc:.2f} ± {r.tables_auroc_sd:.2f}", f"{r.tables_aupr:.2f}"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", "![cost](cost.png)", "![quality](quality.png)", ""])
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return statistics.fmean(found) if found else float("nan")
+
+
+def _slug(label: str) -> str:
+    """A label as the name of a directory."""
+    return re.sub(r"[^A-Za-z0-9.=+-]+", "_", label)
+
+
+def _silent(line: str) -> None:
+    """Evaluations are many and short; the table says it all."""

@@ -1,0 +1,119 @@
+"""Comparing methods over datasets as the paper does: ranks, one-sided Wilcoxon tests, performance profiles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from pretrain.evaluation.evaluate import Run
+from pretrain.evaluation.tables import Float
+
+FEWEST_FOR_A_TEST = 5  # datasets; on fewer not even a baseline that always wins gets p < 0.05
+DECIMALS = 2  # of a percentage: what the paper publishes, and where ranks and tests see a tie
+
+
+@dataclass(frozen=True)
+class Scoreboard:
+    """One metric of every method on every dataset that all of them finished, in percent.
+
+    datasets: m names; methods: k names; mean, spread: (m, k), over the seeds (spread: standard deviation, 0 for a
+    single seed); features: (m,) columns a dataset has.
+    """
+
+    datasets: list[str]
+    methods: list[str]
+    mean: Float
+    spread: Float
+    features: Float
+
+    def ranks(self) -> Float:
+        """(m, k): 1 is the best on its dataset, ties share the mean of their ranks."""
+        return average_ranks(self.mean)
+
+    def narrow(self, most: int) -> Scoreboard:
+        """Only datasets of at most so many features."""
+        rows = np.flatnonzero(self.features <= most)
+        names = [self.datasets[i] for i in rows]
+        return Scoreboard(names, self.methods, self.mean[rows], self.spread[rows], self.features[rows])
+
+
+def scoreboard(runs: Sequence[Run], metric: str, groups: Sequence[str] = ()) -> tuple[Scoreboard, list[str]]:
+    """Means over seeds, and the datasets left out because some method failed there.
+
+    groups: datasets whose names begin with one of these count as one, the mean of its parts (as the paper does with
+    the categories of MVTec-AD).
+    """
+    methods = list(dict.fromkeys(run.method for run in runs))
+    failed = {run.dataset for run in runs if run.error}
+    values: dict[str, dict[str, dict[str, list[float]]]] = {}  # group -> dataset -> method -> one value a seed
+    features: dict[str, list[int]] = {}
+    for run in runs:
+        if run.dataset not in failed:
+            group = next((g for g in groups if run.dataset.startswith(g)), run.dataset)
+            by_method = values.setdefault(group, {}).setdefault(run.dataset, {})
+            by_method.setdefault(run.method, []).append(getattr(run, metric))
+            features.setdefault(group, []).append(run.n_features)
+    names = list(values)
+    shape = (len(names), len(methods))
+    mean, spread = np.zeros(shape), np.zeros(shape)
+    for i, name in enumerate(names):
+        for j, method in enumerate(methods):
+            parts = [np.asarray(part[method]) for part in values[name].values()]
+            mean[i, j] = np.mean([part.mean() for part in parts])
+            spread[i, j] = np.mean([part.std(ddof=1) if len(part) > 1 else 0.0 for part in parts])
+    width = np.asarray([float(np.mean(features[name])) for name in names])
+    return Scoreboard(names, methods, mean.round(DECIMALS), spread, width), sorted(failed)
+
+
+def average_ranks(values: Float) -> Float:
+    """Ranks (m, k) along the last axis, the largest value first; ties share the mean of their ranks."""
+    from scipy.stats import rankdata
+
+    ranks: Float = rankdata(-values, axis=1)
+    return ranks
+
+
+def one_sided_p(baseline: Float, ours: Float) -> float:
+    """p of the one-sided Wilcoxon signed rank test over datasets, alternative "baseline minus ours is above zero".
+
+    Below 0.05 the baseline is better, above 0.95 ours is (paper, section "Metrics and Hypothesis Testing").
+    NaN where the two differ on fewer than FEWEST_FOR_A_TEST datasets, which can prove nothing.
+    """
+    from scipy.stats import wilcoxon
+
+    if np.sum(baseline != ours) < FEWEST_FOR_A_TEST:
+        return float("nan")
+    return float(wilcoxon(baseline, ours, alternative="greater").pvalue)
+
+
+class PerformanceProfile(NamedTuple):
+    """ratios: (g,) ascending, from 1; share: (g, k) of datasets on which a method's ratio is no larger; area: (k,)
+    under the curves over the range of ratios, 1 = best everywhere."""
+
+    ratios: Float
+    share: Float
+    area: Float
+
+
+def performance_profile(values: Float) -> PerformanceProfile:
+    """Performance profiles (Dolan & More 2002) as in the paper's appendix: the ratio tau is the best value on a dataset
+    over the method's own. values: (m, k), not negative, higher = better."""
+    best = values.max(1, keepdims=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        tau = np.where(values == best, 1.0, best / values)
+    ratios = np.unique(np.concatenate([[1.0], tau[np.isfinite(tau)]]))
+    share = (tau[None] <= ratios[:, None, None]).mean(1)
+    if len(ratios) == 1:
+        return PerformanceProfile(ratios, share, share[0])
+    area = (share[:-1] * np.diff(ratios)[:, None]).sum(0) / (ratios[-1] - 1.0)
+    return PerformanceProfile(ratios, share, area)
+
+
+def p_values(board: Scoreboard, ours: str) -> Mapping[str, float]:
+    """`one_sided_p` of every other method against `ours`."""
+    own = board.mean[:, board.methods.index(ours)]
+    others = [(j, method) for j, method in enumerate(board.methods) if method != ours]
+    return {method: one_sided_p(board.mean[:, j], own) for j, method in others}

@@ -1,0 +1,187 @@
+"""The detectors of an evaluation: zero-shot models and, from PyOD, classical baselines.
+
+A `Detector` is fitted on inliers and then scores rows, higher = more outlying. A `Method` makes one from a seed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from fomo_stream.errors import ConfigError
+from fomo_stream.model.checkpoint import shared_model
+from fomo_stream.model.zero_shot import encode_rows, logits_of
+from pretrain.evaluation.tables import Float
+
+NEIGHBOURS = 5  # of kNN and DTE-NP, as in the paper
+ECOD_SHARE = 100
+
+
+class Detector(Protocol):
+    """Rows are raw, NaN = missing."""
+
+    def fit(self, rows: Float) -> object:
+        """Take inliers (n, d)."""
+
+    def score(self, rows: Float) -> Float:
+        """Scores (q,) of rows (q, d); a row's score must not depend on the other rows'."""
+
+
+Method = Callable[[int], Detector]
+
+
+class ZeroShot:
+    """A model as users get it, through the scikit-learn estimator."""
+
+    def __init__(self, model: str, device: str, seed: int) -> None:
+        from fomo_stream.adapters.scikit_learn import ZeroShotDetector
+
+        self.detector = ZeroShotDetector(model=model, device=device, random_state=seed)
+
+    def fit(self, rows: Float) -> object:
+        return self.detector.fit(rows)
+
+    def score(self, rows: Float) -> Float:
+        scores: Float = -self.detector.score_samples(rows)
+        return scores
+
+
+class Encoded:
+    """The bare model: the same logits at a third of the cost, where no query is itself a context row.
+
+    A model with raw inputs sees a random subset of wider data, the same for context and queries (paper, appendix,
+    "Dealing with varying dimensions and dataset size").
+    """
+
+    def __init__(self, model: str, device: str, seed: int) -> None:
+        self.model, self.seed = shared_model(model, device), seed
+
+    def fit(self, rows: Float) -> object:
+        width = rows.shape[1]
+        limit = self.model.config.raw_features or width
+        self.columns = np.arange(width)
+        if width > limit:
+            self.columns = np.sort(np.random.default_rng(self.seed).choice(width, limit, replace=False))
+        self.cache = encode_rows(self.model, rows[:, self.columns])
+        return self
+
+    def score(self, rows: Float) -> Float:
+        return logits_of(self.model, self.cache, rows[:, self.columns])
+
+
+class Baseline:
+    """A PyOD detector on z-scores of the context; missing values are the context's mean."""
+
+    def __init__(self, make: Callable[[int], Any]) -> None:
+        self.make = make
+
+    def fit(self, rows: Float) -> object:
+        from sklearn.impute import SimpleImputer
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+
+        self.scale = make_pipeline(SimpleImputer(keep_empty_features=True), StandardScaler())
+        scaled = self.scale.fit_transform(rows)
+        self.detector = self.make(len(rows)).fit(scaled)
+        return self
+
+    def score(self, rows: Float) -> Float:
+        return self.raw_score(self.scale.transform(rows))
+
+    def raw_score(self, scaled: Float) -> Float:
+        scores: Float = self.detector.decision_function(scaled)
+        return scores
+
+
+class Ecod(Baseline):
+    """PyOD's ECOD ranks test rows together with each other, which reads the test set (and costs it accuracy: outliers
+    fill the tails that betray them). In portions of a hundredth of the context that is next to nothing."""
+
+    def raw_score(self, scaled: Float) -> Float:
+        portion = max(1, self.detector.X_train.shape[0] // ECOD_SHARE)
+        parts = np.array_split(scaled, range(portion, len(scaled), portion))
+        return np.concatenate([super(Ecod, self).raw_score(part) for part in parts])
+
+
+class DteNp(Baseline):
+    """DTE-NP (Livernoche et al. 2024): the diffusion time that best explains the mean distance r to the neighbours.
+
+    The posterior of the noise variance is an inverse gamma with mode r / d; the score is the diffusion step, 0 to 999,
+    whose variance is next to it. Where d <= 2 that law does not exist, and r is the score.
+    """
+
+    def raw_score(self, scaled: Float) -> Float:
+        distance = super().raw_score(scaled)
+        if scaled.shape[1] <= 2:
+            return distance
+        variances = 1 - np.cumprod(1 - np.linspace(1e-4, 1e-2, 1000))
+        steps: Float = np.interp(distance / scaled.shape[1], variances, np.arange(1000)).round()
+        return steps
+
+
+BASELINES = ("knn", "dte-np", "lof", "iforest", "ecod", "ocsvm")
+
+
+def baselines(names: Sequence[str]) -> dict[str, Method]:
+    """Methods by name, with the settings of the paper's baselines. Raises ConfigError for unknown names, or without
+    PyOD."""
+    if unknown := [name for name in names if name not in BASELINES]:
+        raise ConfigError(f"there is no baseline {', '.join(unknown)}; there are {', '.join(BASELINES)}")
+    if not names:
+        return {}
+    os.environ.setdefault("MPLBACKEND", "Agg")  # PyOD imports pyplot, which must not look for a screen
+    try:
+        from pyod.models.ecod import ECOD
+        from pyod.models.iforest import IForest
+        from pyod.models.knn import KNN
+        from pyod.models.lof import LOF
+        from pyod.models.ocsvm import OCSVM
+    except ImportError as error:
+        raise ConfigError(
+            f"baselines need PyOD ({error}); pip install 'fomo-stream[pretrain]', or leave them out: --baselines none"
+        ) from None
+
+    def neighbours(n: int, most: int = NEIGHBOURS) -> int:
+        return min(most, n - 1)
+
+    methods: dict[str, Method] = {
+        "knn": lambda seed: Baseline(lambda n: KNN(n_neighbors=neighbours(n))),
+        "dte-np": lambda seed: DteNp(lambda n: KNN(n_neighbors=neighbours(n), method="mean")),
+        "lof": lambda seed: Baseline(lambda n: LOF(n_neighbors=neighbours(n, 20))),
+        "iforest": lambda seed: Baseline(lambda n: IForest(n_estimators=100, random_state=seed)),
+        "ecod": lambda seed: Ecod(lambda n: ECOD()),
+        "ocsvm": lambda seed: Baseline(lambda n: OCSVM(nu=0.5, gamma="auto")),
+    }
+    return {name: methods[name] for name in names}
+
+
+def models(names: Sequence[str], device: str, bare: bool = False) -> dict[str, Method]:
+    """Zero-shot models by their name and digest, `fusion@a85585ac`; `bare`: without the estimator around them.
+
+    Raises CheckpointError for models that do not exist, and ConfigError for a device that does not, or without
+    scikit-learn, of which the estimator is a part.
+    """
+    if not bare and find_spec("sklearn") is None:
+        raise ConfigError("evaluating on tables needs scikit-learn: pip install 'fomo-stream[pretrain]'")
+    found: dict[str, Method] = {}
+    for name in names:
+        kind = partial(Encoded, name, device) if bare else partial(ZeroShot, name, device)
+        found[shared_model(name, device).name] = kind
+    return found
+
+
+def limit_threads(threads: int) -> Any:
+    """A context manager: at most so many CPU threads, in torch and in what NumPy and scikit-learn call."""
+    torch.set_num_threads(threads)
+    if find_spec("threadpoolctl") is None:  # it comes with scikit-learn; without that, torch does all that is long
+        return nullcontext()
+    from threadpoolctl import threadpool_limits
+
+    return threadpool_limits(limits=threads)

@@ -1,0 +1,152 @@
+"""What an evaluation found, in Markdown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from pretrain.evaluation.comparison import PerformanceProfile, Scoreboard, p_values
+from pretrain.evaluation.evaluate import METRICS, Run
+from pretrain.evaluation.stress import StressRow
+
+TITLES = {"auroc": "AUROC", "aupr": "AUPR", "f1": "F1"}
+WIDTHS = (20, 50, 100, 500)  # subsets by features, as in the paper's tables
+BEHIND = 1.0  # points; smaller gaps to the best are no loss worth a line
+
+
+def tables_report(
+    boards: dict[str, Scoreboard],
+    profiles: dict[str, PerformanceProfile],
+    runs: Sequence[Run],
+    models: Sequence[str],
+    setting: str,
+    pictures: Iterable[str] = (),
+) -> str:
+    """The report on a folder of tables. boards, profiles: by metric; models: the methods that are ours."""
+    board = boards["auroc"]
+    failures = [run for run in runs if run.error]
+    parts = ["# Evaluation", setting, _summary(boards, profiles, runs)]
+    for model in models:
+        if len(board.methods) > 1:
+            parts += [_tests(boards, model), _losses(boards["auroc"], model)]
+    for metric, each in boards.items():
+        parts.append(_per_dataset(each, TITLES[metric]))
+    parts += [f"![{name.removesuffix('.png').replace('_', ' ')}]({name})" for name in pictures]
+    if failures:
+        lines = [f"- {run.dataset}, seed {run.seed}, {run.method}: {run.error}" for run in failures]
+        parts.append("## Failed\n\nThese datasets are left out above.\n\n" + "\n".join(lines))
+    if strange := sum(run.nonfinite > 0 for run in runs):
+        parts.append(f"{strange} runs gave scores that are no numbers; they were ranked last (see `nonfinite`).")
+    return "\n\n".join(parts) + "\n"
+
+
+def _summary(boards: dict[str, Scoreboard], profiles: dict[str, PerformanceProfile], runs: Sequence[Run]) -> str:
+    board = boards["auroc"]
+    ranks = {metric: each.ranks().mean(0) for metric, each in boards.items()}
+    rows = []
+    for j in np.argsort(ranks["auroc"], kind="stable"):
+        method = board.methods[j]
+        seconds = [run.fit_seconds + run.score_seconds for run in runs if run.method == method and not run.error]
+        cells = [method, *(f"{boards[metric].mean[:, j].mean():.2f}" for metric in METRICS)]
+        cells += [f"{ranks[metric][j]:.2f}" for metric in METRICS]
+        cells += [f"{profiles[metric].area[j]:.3f}" for metric in METRICS]
+        rows.append([*cells, f"{np.mean(seconds):.2f}"])
+    heads = ["method", *TITLES.values()]
+    heads += [f"{kind} {title}" for kind in ("rank", "profile area") for title in TITLES.values()] + ["s a run"]
+    count = f"{len(board.datasets)} datasets, means in percent; rank 1 and area 1 are the best."
+    return f"## Summary\n\n{count}\n\n{markdown_table(heads, rows)}"
+
+
+def _tests(boards: dict[str, Scoreboard], model: str) -> str:
+    rows = []
+    for metric, board in boards.items():
+        subsets = [("all", board)]
+        narrow = [(f"d ≤ {width}", board.narrow(width)) for width in WIDTHS]
+        for name, part in narrow:
+            if 1 < len(part.datasets) < len(board.datasets) and len(part.datasets) != len(subsets[-1][1].datasets):
+                subsets.append((name, part))
+        for name, part in subsets:
+            found = p_values(part, model)
+            rows.append([TITLES[metric], f"{name} ({len(part.datasets)})", *map(_p_cell, found.values())])
+    others = [method for method in boards["auroc"].methods if method != model]
+    text = (
+        f"## {model} against the others\n\np of the one-sided Wilcoxon signed rank test, alternative "
+        f'"baseline minus {model} is above zero": below 0.05 (underlined) the baseline is better, above 0.95 (bold) '
+        f"{model} is; -: too few datasets on which the two differ."
+    )
+    return f"{text}\n\n{markdown_table(['metric', 'datasets', *others], rows)}"
+
+
+def _p_cell(p: float) -> str:
+    if math.isnan(p):
+        return "-"
+    return f"**{p:.3f}**" if p > 0.95 else f"<u>{p:.3f}</u>" if p < 0.05 else f"{p:.3f}"
+
+
+def _losses(board: Scoreboard, model: str) -> str:
+    own = board.mean[:, board.methods.index(model)]
+    best = board.mean.max(1)
+    rows = [
+        [board.datasets[i], f"{own[i]:.2f}", board.methods[int(board.mean[i].argmax())], f"{best[i]:.2f}"]
+        for i in np.argsort(own - best)
+        if best[i] - own[i] >= BEHIND
+    ]
+    if not rows:
+        return f"{model} is nowhere {BEHIND:g} AUROC points or more behind the best."
+    text = f"{model} is {BEHIND:g} AUROC points or more behind the best on {len(rows)} of {len(own)} datasets:"
+    return f"{text}\n\n{markdown_table(['dataset', model, 'best', 'its AUROC'], rows)}"
+
+
+def _per_dataset(board: Scoreboard, title: str) -> str:
+    rows = []
+    for i, name in enumerate(board.datasets):
+        cells = [f"{m:.2f} ± {s:.2f}" for m, s in zip(board.mean[i], board.spread[i], strict=True)]
+        top = board.mean[i] == board.mean[i].max()
+        rows.append(
+            [name, f"{board.features[i]:g}", *(f"**{c}**" if t else c for c, t in zip(cells, top, strict=True))]
+        )
+    rows.append(["mean", "", *(f"{value:.2f}" for value in board.mean.mean(0))])
+    rows.append(["mean rank", "", *(f"{value:.2f}" for value in board.ranks().mean(0))])
+    table = markdown_table(["dataset", "d", *board.methods], rows)
+    return f"## {title} of each dataset\n\nMean ± standard deviation over seeds, in percent.\n\n{table}"
+
+
+def stress_report(runs: Sequence[Run], rows: Sequence[StressRow], setting: str) -> str:
+    """The report on the stress table: means over datasets, their standard errors, and the spread between datasets."""
+    methods = list(dict.fromkeys(run.method for run in runs))
+    parts = ["# Synthetic stress table", setting]
+    for i, metric in enumerate(METRICS):
+        body = []
+        for row in rows:
+            cells = [row.name, f"{row.published[i]:.2f}"]
+            for method in methods:
+                values = [
+                    getattr(run, metric)
+                    for run in runs
+                    if run.dataset == row.name and run.method == method and not run.error
+                ]
+                cells.append(mean_and_error(values))
+            body.append(cells)
+        table = markdown_table(["datasets", "the paper's FoMo-0D", *methods], body)
+        parts.append(f"## {TITLES[metric]}\n\n{table}")
+    if failures := sum(bool(run.error) for run in runs):
+        parts.append(f"{failures} runs failed and are left out; see `error` in the CSV.")
+    return "\n\n".join(parts) + "\n"
+
+
+def mean_and_error(values: Sequence[float]) -> str:
+    """`97.12 ± 0.40 (sd 2.80, n 50)`: mean, its standard error, the spread between datasets and their number; of a
+    single value `97.12 (n 1)`."""
+    if len(values) < 2:
+        return f"{values[0]:.2f} (n 1)" if values else "-"
+    spread = float(np.std(values, ddof=1))
+    error = spread / math.sqrt(len(values))
+    return f"{np.mean(values):.2f} ± {error:.2f} (sd {spread:.2f}, n {len(values)})"
+
+
+def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A pipe table."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

@@ -1,0 +1,1 @@
+"""Synthetic labelled datasets: the priors, and batches drawn from a mixture of them."""

@@ -1,0 +1,98 @@
+"""The causal prior: tables as a random network of mechanisms would produce them, and rows that break its ways.
+
+Root causes (mixtures of latent classes) run through a random multi-layer network with noise at every node; some nodes
+are seen as features, whose marginals are then warped, rounded or flattened. Outliers differ in their causes, their
+class, the mechanism, or in the features themselves. Everything is vectorised over datasets.
+
+    >>> from pretrain.priors.draws import Draws
+    >>> batch = causal_batch(CausalConfig(max_features=20), Draws(0), datasets=4, context=300, queries=64)
+    >>> batch.context.shape, batch.labels.sum(1).tolist(), bool(batch.queries.isfinite().all())
+    (torch.Size([4, 300, 20]), [32.0, 32.0, 32.0, 32.0], True)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from pretrain.priors.anomalies import Scene, spoil_features
+from pretrain.priors.checks import check_weights
+from pretrain.priors.draws import Draws
+from pretrain.priors.gmm import Batch, split
+from pretrain.priors.mechanisms import NetworkConfig, another_mechanism, draw_rows, draw_world, observe, run
+from pretrain.priors.table_prior import Tables, draw_kinds, draw_strength, odd_inliers, raw_tables, real_features
+
+
+@dataclass(frozen=True)
+class OutlierShares:
+    """How often each kind of outlier is drawn, relative to the others."""
+
+    inflated_causes: float = 0.06  # the root causes scatter more widely about their class
+    hidden_class: float = 1.0  # a latent class that the inliers do not have
+    mechanism: float = 0.09  # part of the network has other weights
+    inflated_features: float = 0.05  # features scatter more widely about their class
+    noise: float = 0.26  # features uniform over a range about as wide as the usual one
+    dependency: float = 0.03  # features taken from other rows
+    spikes: float = 0.05  # one to three features far off
+    clusters: float = 0.04  # groups of rows moved away together
+    local: float = 0.03  # displaced by a small multiple of the distance to the nearest inliers
+    perturbed: float = 0.01  # some features off by a little
+    contextual: float = 0.02  # some features as in another class
+    between: float = 0.02  # in the gap between two classes
+    far: float = 0.03  # beyond the farthest inlier
+
+
+KINDS = tuple(OutlierShares.__dataclass_fields__)
+
+
+@dataclass(frozen=True)
+class CausalConfig(NetworkConfig):
+    """What the tables look like. A range is drawn from once per dataset, log-uniformly unless it says otherwise.
+
+    Lengths are in standard deviations of the inliers. The defaults were set by comparing evidence profiles (which
+    classical detectors do well, which badly) with those of real tables: there, outliers mostly lie in the gaps between
+    tight classes of inliers, far from each row but not from the middle, so hidden classes and uniform noise lead.
+    Nearest neighbours in plain z-scores do better there, and local ratios worse, than one would expect: few causes, and
+    near-copies of rows, bring that about.
+    """
+
+    shares: OutlierShares = field(default_factory=OutlierShares)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_weights("shares", self.shares)
+
+
+def causal_batch(config: CausalConfig, draws: Draws, datasets: int, context: int, queries: int) -> Batch:
+    """Fresh datasets from the causal prior, split into context and queries."""
+    tables = causal_tables(config, draws, datasets, context + queries // 2, queries - queries // 2)
+    return split(tables.inliers, tables.outliers, tables.n_features, draws, context, queries)
+
+
+def causal_tables(config: CausalConfig, draws: Draws, datasets: int, inliers: int, outliers: int) -> Tables:
+    """Fresh datasets of so many inliers and outliers each."""
+    world = draw_world(config, draws, datasets)
+    usual, unusual = draw_rows(config, draws, world, inliers, outliers)
+    of_kind = draw_kinds(config, config.shares, draws, datasets, outliers)
+    strength = draw_strength(config, draws, datasets, outliers)
+
+    # Outliers by what happens to them inside the network
+    if "hidden_class" in of_kind:
+        unusual.classes = torch.where(of_kind["hidden_class"], config.classes, unusual.classes)
+    as_usual = torch.ones(1, 1, device=draws.device)
+    boost = torch.where(of_kind["inflated_causes"], strength, 1.0) if "inflated_causes" in of_kind else as_usual
+    stats: list[tuple[Tensor, Tensor]] = []
+    pool = run(world, usual, as_usual, stats)
+    strange = run(world, unusual, boost, stats)
+    if "mechanism" in of_kind:
+        other = run(another_mechanism(draws, world, strength), unusual, boost, stats)
+        strange = torch.where(of_kind["mechanism"][..., None], other, strange)
+
+    normal, strange = observe(world, pool, usual, strange, unusual)
+    normal = odd_inliers(config, draws, normal)
+    # Outliers by what happens to the features that are seen
+    real = real_features(world.n_features, config.max_features)
+    scene = Scene(strange, unusual.classes, normal, usual.classes, config.classes + 1, strength, real)
+    return raw_tables(config, draws, normal, spoil_features(scene, of_kind, draws), world.n_features)

@@ -1,0 +1,247 @@
+"""The copula prior: tables whose features are bound together by a copula, with marginals of any shape.
+
+A table is a mixture of classes; each has its own place, spread and dependence: factor models (dense, in blocks or
+sparse) under Gaussian or Student copulas, or groups of features with Clayton or Gumbel copulas, turned towards any
+corner. Outliers keep the marginals and break the dependence, or are of the kinds of `anomalies`.
+
+    >>> from pretrain.priors.draws import Draws
+    >>> batch = copula_batch(CopulaConfig(max_features=20), Draws(0), datasets=4, context=300, queries=64)
+    >>> batch.context.shape, batch.labels.sum(1).tolist(), bool(batch.queries.isfinite().all())
+    (torch.Size([4, 300, 20]), [32.0, 32.0, 32.0, 32.0], True)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, field
+
+import torch
+from torch import Tensor
+
+from pretrain.priors.anomalies import Scene, spoil_features
+from pretrain.priors.checks import Range, check_range, check_share, check_weights
+from pretrain.priors.copula_laws import clayton_scores, gaussian_scores, gumbel_scores, student_scores
+from pretrain.priors.draws import Draws
+from pretrain.priors.gmm import Batch, split
+from pretrain.priors.marginals import choose, tastes
+from pretrain.priors.table_prior import (
+    TableConfig,
+    Tables,
+    draw_class_shares,
+    draw_kinds,
+    draw_strength,
+    draw_widths,
+    odd_inliers,
+    raw_tables,
+    real_features,
+)
+
+
+@dataclass(frozen=True)
+class CopulaShares:
+    """How often each kind of outlier is drawn, relative to the others. All but the first three are as in `causal`."""
+
+    reflected: float = 0.10  # features mirrored within their marginals: correlations of another sign
+    other_tail: float = 0.06  # features extreme together where those of inliers never are
+    hidden_class: float = 0.28
+    inflated_features: float = 0.06
+    noise: float = 0.16
+    dependency: float = 0.05
+    spikes: float = 0.05
+    clusters: float = 0.04
+    local: float = 0.05
+    perturbed: float = 0.03
+    contextual: float = 0.04
+    between: float = 0.06
+    far: float = 0.02
+
+
+@dataclass(frozen=True)
+class CopulaFamilies:
+    """Relative weights of the copulas' families. The order is that of `_draw_scores`."""
+
+    gaussian: float = 1.0
+    student: float = 1.0
+    clayton: float = 0.7
+    gumbel: float = 0.7
+
+
+@dataclass(frozen=True)
+class QuantileShapes:
+    """Relative weights of the marginals' shapes within a class. The order is that of `_quantiles`."""
+
+    normal: float = 1.0
+    skewed: float = 0.8  # Tukey's g-and-h: skewed, heavy-tailed
+    uniform: float = 0.3
+    two_peaks: float = 0.3
+
+
+@dataclass(frozen=True)
+class CopulaConfig(TableConfig):
+    """What the tables look like. A range is drawn from once per dataset, log-uniformly unless it says otherwise."""
+
+    single_class: float = 0.25
+    classes: int = 8
+    separation: Range = (0.4, 4.0)  # of the classes, in a share of the features that is uniform from 0.1 to 1
+    class_spread: Range = (0.1, 1.0)  # of a class in each feature, drawn anew for every class and feature
+    factors: tuple[int, int] = (1, 8)  # that bind the features, or groups of features with a frailty of their own
+    structures: tuple[float, float, float] = (0.4, 0.3, 0.3)  # weights: every factor in every feature, blocks, sparse
+    dependence: Range = (0.2, 0.98)  # uniform: how much of a feature its factors explain; Kendall's tau in groups
+    independent_share: float = 0.3  # uniform up to this share of the features depend on nothing
+    degrees: Range = (1.5, 30.0)  # of freedom of Student copulas
+    mixed_families: float = 0.3  # share of datasets in which every group of features has a family of its own
+    families: CopulaFamilies = field(default_factory=CopulaFamilies)
+    shapes: QuantileShapes = field(default_factory=QuantileShapes)
+    shares: CopulaShares = field(default_factory=CopulaShares)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range("class_spread", self.class_spread, low=1e-9)
+        check_range("factors", self.factors, low=1)
+        check_range("dependence", self.dependence, 0.0, 1.0)
+        check_range("degrees", self.degrees, low=1.0)
+        for name in ("independent_share", "mixed_families"):
+            check_share(name, getattr(self, name))
+        if len(self.structures) != 3 or min(self.structures) < 0 or max(self.structures) <= 0:
+            raise ValueError(f"structures are three weights (dense, blocks, sparse), not {self.structures!r}")
+        for name in ("families", "shapes", "shares"):
+            check_weights(name, getattr(self, name))
+
+
+@dataclass
+class _Law:
+    """The joint laws of B datasets with C + 1 classes (the last one hidden), K factors or groups and D features."""
+
+    families: Tensor  # (B, D) index
+    loadings: Tensor  # (B, C + 1, K, D)
+    groups: Tensor  # (B, D) below K
+    tau: Tensor  # (B, K)
+    degrees: Tensor  # (B,)
+    corners: Tensor  # (B, C + 1, D), -1 or 1: which way the features of a class are turned
+    alone: Tensor  # (B, D) bool, features that depend on nothing
+    centers: Tensor  # (B, C + 1, D)
+    spreads: Tensor  # (B, C + 1, D)
+
+
+def copula_batch(config: CopulaConfig, draws: Draws, datasets: int, context: int, queries: int) -> Batch:
+    """Fresh datasets from the copula prior, split into context and queries."""
+    tables = copula_tables(config, draws, datasets, context + queries // 2, queries - queries // 2)
+    return split(tables.inliers, tables.outliers, tables.n_features, draws, context, queries)
+
+
+def copula_tables(config: CopulaConfig, draws: Draws, datasets: int, inliers: int, outliers: int) -> Tables:
+    """Fresh datasets of so many inliers and outliers each."""
+    n_features = draw_widths(config, draws, datasets)
+    law = _draw_law(config, draws, datasets)
+    classes = draws.category(draw_class_shares(config, draws, datasets), datasets, inliers + outliers)
+    of_kind = draw_kinds(config, config.shares, draws, datasets, outliers)
+    strength = draw_strength(config, draws, datasets, outliers)
+    if "hidden_class" in of_kind:
+        hidden = torch.where(of_kind["hidden_class"], config.classes, classes[:, inliers:])
+        classes = torch.cat([classes[:, :inliers], hidden], 1)
+
+    scores = _draw_scores(config, law, classes, draws)
+    strange = _break_dependence(law, scores[:, inliers:], classes[:, inliers:], strength, of_kind, draws)
+    scores = torch.cat([scores[:, :inliers], strange], 1)
+    rows = _quantiles(scores, config.shapes, draws)
+    member = classes[..., None].expand_as(rows)
+    rows = law.centers.gather(1, member) + law.spreads.gather(1, member) * rows
+    usual = rows[:, :inliers]
+    rows = (rows - usual.mean(1, True)) / usual.std(1, keepdim=True).clamp_min(1e-3)
+
+    normal, strange = odd_inliers(config, draws, rows[:, :inliers]), rows[:, inliers:]
+    real = real_features(n_features, config.max_features)
+    scene = Scene(strange, classes[:, inliers:], normal, classes[:, :inliers], config.classes + 1, strength, real)
+    return raw_tables(config, draws, normal, spoil_features(scene, of_kind, draws), n_features)
+
+
+def _draw_law(config: CopulaConfig, draws: Draws, b: int) -> _Law:
+    classes, d = config.classes + 1, config.max_features
+    most = config.factors[1]
+    factors = draws.log_uniform(b, 1, low=config.factors[0], high=most + 0.99).long()
+    groups = draws.integers(0, factors - 1, b, d)
+    present = (torch.arange(most, device=draws.device) < factors)[..., None]  # (B, K, 1)
+    block = torch.nn.functional.one_hot(groups, most).transpose(1, 2).bool()
+    sparse = (draws.chance(0.3, b, most, d) | block) & present
+    structure = draws.category(config.structures, b)[:, None, None]
+    mask = torch.where(structure == 0, present, torch.where(structure == 1, block, sparse))
+
+    explained = draws.uniform(b, 1, low=config.dependence[0], high=config.dependence[1])
+    own = draws.uniform(b, d, low=0.6, high=1.0)  # some features are less bound than the others
+    # a class binds the features as the table does, or in a way of its own
+    alike = draws.chance(0.5, b, classes, 1, 1)
+    loadings = torch.where(alike, draws.normal(b, 1, most, d), draws.normal(b, classes, most, d)) * mask[:, None]
+    loadings = loadings / loadings.norm(dim=2, keepdim=True).clamp_min(1e-6) * (explained * own).sqrt()[:, None, None]
+
+    mixed = draws.chance(config.mixed_families, b, 1)
+    weights = astuple(config.families)
+    families = torch.where(mixed, draws.category(weights, b, most), draws.category(weights, b, 1)).gather(1, groups)
+    apart = draws.log_uniform(b, 1, 1, low=config.separation[0], high=config.separation[1])
+    apart = apart * (draws.normal(b, classes, 1) * config.remoteness).exp()
+    turned = torch.where(draws.chance(0.5, b, classes, 1), draws.sign(b, 1, d), draws.sign(b, classes, d))
+    return _Law(
+        families=families,
+        loadings=loadings,
+        groups=groups,
+        tau=(explained * draws.uniform(b, most, low=0.6, high=1.0)).clamp(0.02, 0.97),
+        degrees=draws.log_uniform(b, low=config.degrees[0], high=config.degrees[1]),
+        corners=turned,
+        alone=draws.chance(draws.uniform(b, 1).square() * config.independent_share, b, d),
+        centers=draws.normal(b, classes, d) * apart * draws.chance(draws.uniform(b, 1, 1, low=0.1), b, 1, d),
+        spreads=draws.log_uniform(b, classes, d, low=config.class_spread[0], high=config.class_spread[1]),
+    )
+
+
+def _draw_scores(config: CopulaConfig, law: _Law, classes: Tensor, draws: Draws) -> Tensor:
+    """(B, N, D) normal scores of rows of the given classes."""
+    rows = classes.shape[1]
+    gaussian = gaussian_scores(law.loadings, classes, draws)
+    versions = [gaussian, gaussian, gaussian, gaussian]
+    if config.families.student:
+        versions[1] = student_scores(gaussian, law.degrees, draws)
+    if config.families.clayton:
+        versions[2] = clayton_scores(law.tau, law.groups, rows, draws)
+    if config.families.gumbel:
+        versions[3] = gumbel_scores(law.tau, law.groups, rows, draws)
+    scores = choose(versions, law.families[:, None])
+    scores = scores * law.corners.gather(1, classes[..., None].expand_as(scores))
+    return torch.where(law.alone[:, None], draws.normal(*scores.shape), scores)
+
+
+def _break_dependence(
+    law: _Law, scores: Tensor, classes: Tensor, strength: Tensor, of_kind: Mapping[str, Tensor], draws: Draws
+) -> Tensor:
+    """Scores (B, m, D) of outliers with the dependence of those of the two kinds broken, others as they were."""
+    b, m, d = scores.shape
+    spoil = (strength != 1)[..., None]
+    result = scores
+    if "reflected" in of_kind:
+        # about half of the features, so that pairs of one mirrored and one not abound; the same ones in all rows or not
+        mirrored = torch.where(draws.chance(0.5, b, 1, 1), draws.sign(b, 1, d), draws.sign(b, m, d))
+        result = torch.where(of_kind["reflected"][..., None] & spoil, scores * mirrored, result)
+    if "other_tail" in of_kind:
+        corner = law.corners.gather(1, classes[..., None].expand_as(scores))
+        # Clayton binds the lower tail and Gumbel the upper; the others both, so any odd corner will do
+        family = law.families[:, None]
+        corner = torch.where(family == 2, corner, torch.where(family == 3, -corner, draws.sign(b, m, d)))
+        share = 1 - 1 / strength.clamp_min(1.0)[..., None]
+        level = 1.2 + 0.1 * strength[..., None] + 0.3 * draws.normal(b, m, d).abs()
+        moved = (1 - share) * scores + share * corner * level
+        result = torch.where(of_kind["other_tail"][..., None], moved, result)
+    return result
+
+
+def _quantiles(scores: Tensor, shapes: QuantileShapes, draws: Draws) -> Tensor:
+    """Normal scores (B, N, D) through one increasing quantile function per column."""
+    b, _, d = scores.shape
+    skew = (0.5 * draws.normal(b, 1, d)).clamp(-1.2, 1.2)
+    skew = torch.where(skew.abs() < 0.02, 0.02, skew)
+    tail = draws.log_uniform(b, 1, d, low=0.01, high=0.3)
+    power = draws.uniform(b, 1, d, low=0.25, high=0.7)
+    shapes_ = (
+        scores,
+        torch.expm1(skew * scores) / skew * (tail * scores.square() / 2).exp(),
+        (torch.special.ndtr(scores) - 0.5) * 12**0.5,
+        scores.sign() * scores.abs().pow(power),
+    )
+    return choose(shapes_, tastes(astuple(shapes), b, d, draws))

@@ -1,0 +1,138 @@
+"""Batches from a mixture of priors: every batch a function of (seed, step) alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from pretrain.priors.causal import CausalConfig, causal_tables
+from pretrain.priors.checks import Range, check_least, check_range, check_share, check_weights
+from pretrain.priors.copulas import CopulaConfig, copula_tables
+from pretrain.priors.draws import Draws, stream_seed
+from pretrain.priors.gmm import MAX_DIMENSIONS, Batch, GmmConfig, sample_gmm, split
+from pretrain.priors.reuse import GmmReuse, ReuseConfig
+from pretrain.priors.row_effects import contaminated, draw_amounts, repeated, with_gaps
+from pretrain.priors.table_prior import Tables
+
+PRIORS = {"gmm": "gmm_weight", "causal": "causal_weight", "copulas": "copula_weight"}  # name -> its weight's setting
+_PLAN_STREAM, _DATA_STREAM = 1, 2
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """What the batches hold."""
+
+    gmm_weight: float = 0.1  # chance of a dataset to come from the Gaussian mixtures, ...
+    causal_weight: float = 0.8  # ... from the causal prior ...
+    copula_weight: float = 0.1  # ... and from the copulas, relative to each other
+    max_features: int = 100
+    batch: int = 8  # datasets
+    context_min: int = 200  # rows; the size of a step's contexts is uniform between the two
+    context_max: int = 1000
+    queries: int = 256  # rows a dataset, half of them outliers
+    curriculum: float = 1.0  # from this share of the run on, GMM outliers begin at `curriculum_percentile`
+    curriculum_percentile: float = 80.0
+    contaminated_share: float = 0.15  # datasets whose context holds outliers that nobody labelled ...
+    contamination: Range = (0.0, 0.1)  # ... and how many of its rows they are: a share uniform between the two
+    duplicated_share: float = 0.0  # datasets in which rows repeat others of their kind ...
+    duplicates: Range = (0.01, 0.5)  # ... and how many of the rows do, uniform
+    incomplete_share: float = 0.0  # datasets with missing values ...
+    missing: Range = (0.01, 0.2)  # ... and how many of the values are, uniform
+    gmm: GmmConfig = field(default_factory=GmmConfig)
+    causal: CausalConfig = field(default_factory=CausalConfig)
+    copulas: CopulaConfig = field(default_factory=CopulaConfig)
+    reuse: ReuseConfig | None = None  # None: every GMM dataset is fresh
+
+    def __post_init__(self) -> None:
+        check_least(self, {"batch": 1, "max_features": 1})
+        if self.gmm_weight > 0 and not self.gmm.min_features <= self.max_features <= MAX_DIMENSIONS:
+            raise ValueError(
+                f"Gaussian mixtures have {self.gmm.min_features} to {MAX_DIMENSIONS} features, not {self.max_features}"
+            )
+        if self.queries < 2 or self.queries % 2:
+            raise ValueError(f"queries come in balanced halves: give an even number, not {self.queries}")
+        if not 2 <= self.context_min <= self.context_max:
+            raise ValueError(f"context sizes need 2 <= min <= max, not {self.context_min}..{self.context_max}")
+        check_weights("data", self, tuple(PRIORS.values()))
+        for name in ("contaminated_share", "duplicated_share", "incomplete_share"):
+            check_share(f"data.{name}", getattr(self, name))
+        for name, most in (("contamination", 0.5), ("duplicates", 1.0), ("missing", 0.5)):
+            check_range(f"data.{name}", getattr(self, name), 0.0, most)
+
+    @property
+    def outliers(self) -> int:
+        """How many outliers of every dataset are drawn: those among the queries, and those that a context may hide."""
+        hidden = self.contamination[1] if self.contaminated_share else 0.0
+        return self.queries // 2 + math.ceil(hidden * self.context_max)
+
+
+class BatchSource:
+    """Draws the batch of a step on a device."""
+
+    def __init__(self, config: DataConfig, seed: int, device: torch.device | str = "cpu") -> None:
+        self.config, self.seed, self.device = config, seed, torch.device(device)
+        self._gmm = replace(config.gmm, max_features=config.max_features)
+        self._causal = replace(config.causal, max_features=config.max_features)
+        self._copulas = replace(config.copulas, max_features=config.max_features)
+        self._reuse = None
+        if config.reuse is not None:
+            inliers = config.context_max + config.queries // 2
+            self._reuse = GmmReuse(self._gmm, config.reuse, config.batch, inliers, config.outliers, seed, device)
+
+    def batch(self, step: int, progress: float = 0.0) -> Batch:
+        """The batch of `step`, as wide as its widest dataset; `progress` in [0, 1] decides on the curriculum."""
+        config = self.config
+        plan = Draws(stream_seed(self.seed, _PLAN_STREAM, step))  # on the CPU: it decides sizes
+        context = int(plan.integers(config.context_min, config.context_max, 1))
+        weights = [getattr(config, weight) for weight in PRIORS.values()]
+        prior = plan.category(weights, config.batch).tolist()
+        percentile = config.curriculum_percentile if progress > config.curriculum else config.gmm.percentile
+        draws = Draws(stream_seed(self.seed, _DATA_STREAM, step), self.device)
+        parts = []
+        for i, name in enumerate(PRIORS):
+            slots = [slot for slot, p in enumerate(prior) if p == i]
+            if slots:
+                parts.append(self._tables(name, step, slots, percentile, draws, context + config.queries // 2))
+        n_features = torch.cat([p.n_features for p in parts])
+        width = int(n_features.max())
+        inliers = torch.cat([p.inliers[..., :width] for p in parts])
+        outliers = torch.cat([p.outliers[..., :width] for p in parts])
+        return self._split(inliers, outliers, n_features, context, draws)
+
+    def _split(self, inliers: Tensor, outliers: Tensor, n_features: Tensor, context: int, draws: Draws) -> Batch:
+        """Context and queries, and what befalls their rows. Effects that are off draw nothing."""
+        config, b, half = self.config, len(inliers), self.config.queries // 2
+        if config.duplicated_share:
+            amount = draw_amounts(config.duplicated_share, config.duplicates, draws, b)
+            # a query must not hide in the context: those that do are copies of each other alone
+            parts = [repeated(part, amount, draws) for part in (outliers[:, :half], outliers[:, half:])]
+            inliers, outliers = repeated(inliers, amount, draws), torch.cat(parts, 1)
+        batch = split(inliers, outliers, n_features, draws, context, config.queries)
+        if config.contaminated_share:
+            amount = draw_amounts(config.contaminated_share, config.contamination, draws, b)
+            batch.context = contaminated(batch.context, outliers[:, half:], amount, draws)
+        if config.incomplete_share:
+            amount = draw_amounts(config.incomplete_share, config.missing, draws, b)
+            batch.context, batch.queries = with_gaps(batch.context, batch.queries, amount, draws)
+        return batch
+
+    def _tables(self, prior: str, step: int, slots: list[int], percentile: float, draws: Draws, inliers: int) -> Tables:
+        """Datasets of one prior for the given slots of the step's batch."""
+        b, outliers = len(slots), self.config.outliers
+        if prior == "causal":
+            return causal_tables(self._causal, draws, b, inliers, outliers)
+        if prior == "copulas":
+            return copula_tables(self._copulas, draws, b, inliers, outliers)
+        if self._reuse is None:
+            data = sample_gmm(replace(self._gmm, percentile=percentile), draws, b, inliers, outliers)
+            return Tables(data.inliers, data.outliers, data.mixtures.n_features)
+        seen, strange, n_features = self._reuse.datasets(step, slots, percentile)
+        # another part of the dataset is the context each time
+        return Tables(_shuffled(seen, draws)[:, :inliers], _shuffled(strange, draws)[:, :outliers], n_features)
+
+
+def _shuffled(rows: Tensor, draws: Draws) -> Tensor:
+    return rows.gather(1, draws.order(*rows.shape[:2])[..., None].expand_as(rows))

@@ -1,0 +1,158 @@
+"""Reuse, to make synthesis cheap: one dataset seen under many linear transforms, and again in later epochs.
+
+T maps x_K to W x_K + b on the inflated features only. It preserves Mahalanobis distances, so labels stay right, and
+gives the mixtures covariances that are no longer diagonal.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from pretrain.priors.checks import check_least
+from pretrain.priors.draws import Draws, stream_seed
+from pretrain.priors.gmm import GmmConfig, GmmDatasets, Mixtures, sample_gmm
+
+_POOL_STREAM, _TRANSFORM_STREAM = 101, 102
+_DATASETS_AT_ONCE = 16  # bounds the memory of rejection sampling while a pool is built
+
+
+@dataclass
+class LinearTransform:
+    """x -> weight x + bias, one for each of B datasets; the identity on features outside K.
+
+    weight: (B, D, D), symmetric; bias: (B, D).
+    """
+
+    weight: Tensor
+    bias: Tensor
+
+    def rows(self, rows: Tensor) -> Tensor:
+        """(B, n, D) -> the same shape. Component means are rows too."""
+        return torch.baddbmm(self.bias[:, None], rows, self.weight)
+
+    def covariances(self, variances: Tensor) -> Tensor:
+        """Diagonal covariances (B, M, D) -> full ones (B, M, D, D)."""
+        scaled = self.weight[:, None] * variances[:, :, None, :]
+        return scaled @ self.weight[:, None]
+
+
+def draw_transform(inflated: Tensor, draws: Draws) -> LinearTransform:
+    """Random transforms on the features K given by `inflated` (B, D): W = U diag(lambda) U^T with U orthonormal,
+    lambda in [-1, -0.1] u [0.1, 1] so that no direction is flattened, and b in [-1, 1]."""
+    b, d = inflated.shape
+    both = inflated[:, :, None] & inflated[:, None, :]
+    eye = torch.eye(d, device=draws.device)
+    # the QR of a matrix that is the identity outside K has an orthonormal block on K and unit vectors elsewhere
+    basis = torch.linalg.qr(torch.where(both, draws.normal(b, d, d), eye)).Q
+    eigenvalues = draws.uniform(b, d, low=0.1, high=1.0) * draws.sign(b, d)
+    weight = (basis * eigenvalues[:, None]) @ basis.transpose(1, 2)
+    weight = torch.where(both, (weight + weight.transpose(1, 2)) / 2, eye)
+    bias = draws.uniform(b, d, low=-1.0) * inflated
+    return LinearTransform(weight, bias)
+
+
+@dataclass
+class Transformed:
+    """Datasets under T. inliers, outliers: (B, n, D), (B, m, D); means: (B, M, D); covariances: (B, M, D, D)."""
+
+    inliers: Tensor
+    outliers: Tensor
+    means: Tensor
+    covariances: Tensor
+
+
+def transform(data: GmmDatasets, draws: Draws) -> Transformed:
+    """Datasets and the parameters of their mixtures under one random T each. Labels stay as they are."""
+    t = draw_transform(data.mixtures.inflated, draws)
+    return Transformed(
+        t.rows(data.inliers),
+        t.rows(data.outliers),
+        t.rows(data.mixtures.means),
+        t.covariances(data.mixtures.variances),
+    )
+
+
+@dataclass(frozen=True)
+class ReuseConfig:
+    """How often fresh datasets are used again. The paper: 500 fresh ones an epoch, each transformed 15 times."""
+
+    unique: int = 500  # fresh datasets an epoch, rounded up to whole batches
+    transforms: int = 15  # more passes over them, each under another T
+    epochs: int = 1  # P: epochs with datasets of their own, after which the same datasets come round
+    fresh_transforms: bool = True  # when they come round, under other transforms than before
+    memory_gb: float = 4.0  # pools beyond it are forgotten and drawn again (from the same seed) when needed
+
+    def __post_init__(self) -> None:
+        check_least(self, {"unique": 1, "transforms": 0, "epochs": 1, "memory_gb": 0})
+
+
+class GmmReuse:
+    """The GMM prior with reuse. What a step sees is a function of (seed, step), however it got there."""
+
+    def __init__(
+        self,
+        gmm: GmmConfig,
+        reuse: ReuseConfig,
+        batch: int,
+        inliers: int,
+        outliers: int,
+        seed: int,
+        device: torch.device | str,
+    ) -> None:
+        self.gmm, self.reuse, self.batch, self.seed = gmm, reuse, batch, seed
+        self.device = torch.device(device)
+        self.sizes = (inliers, outliers)
+        self.groups = -(-reuse.unique // batch)  # batches of fresh datasets per epoch
+        self.steps_per_epoch = self.groups * (1 + reuse.transforms)
+        pool_bytes = 4 * self.groups * batch * (inliers + outliers) * gmm.max_features
+        self._most_pools = max(1, int(reuse.memory_gb * 1e9 / pool_bytes))
+        self._pools: OrderedDict[tuple[int, float], GmmDatasets] = OrderedDict()
+
+    def datasets(self, step: int, slots: list[int], percentile: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows of the datasets in the given slots of a step's batch: inliers (b, n, D), outliers (b, m, D), and
+        n_features (b,)."""
+        epoch, within = divmod(step, self.steps_per_epoch)
+        turn, group = divmod(within, self.groups)
+        pool = self._pool(epoch % self.reuse.epochs, percentile)
+        which = torch.tensor(slots, device=self.device) + group * self.batch
+        mixtures = pool.mixtures[which]
+        inliers, outliers = pool.inliers[which], pool.outliers[which]
+        again = epoch >= self.reuse.epochs and self.reuse.fresh_transforms
+        if turn or again:
+            stamp = step if self.reuse.fresh_transforms else step % (self.reuse.epochs * self.steps_per_epoch)
+            draws = Draws(stream_seed(self.seed, _TRANSFORM_STREAM, stamp), self.device)
+            t = draw_transform(pool.mixtures.inflated[group * self.batch :][: self.batch], draws)
+            t = LinearTransform(t.weight[slots], t.bias[slots])
+            inliers, outliers = t.rows(inliers), t.rows(outliers)
+        return inliers, outliers, mixtures.n_features
+
+    def _pool(self, epoch: int, percentile: float) -> GmmDatasets:
+        key = (epoch, percentile)
+        if key not in self._pools:
+            while len(self._pools) >= self._most_pools:
+                self._pools.popitem(last=False)
+            self._pools[key] = self._draw_pool(epoch, percentile)
+        self._pools.move_to_end(key)
+        return self._pools[key]
+
+    def _draw_pool(self, epoch: int, percentile: float) -> GmmDatasets:
+        gmm = replace(self.gmm, percentile=percentile)
+        draws = Draws(stream_seed(self.seed, _POOL_STREAM, epoch), self.device)
+        total = self.groups * self.batch
+        parts = [
+            sample_gmm(gmm, draws, min(_DATASETS_AT_ONCE, total - start), *self.sizes)
+            for start in range(0, total, _DATASETS_AT_ONCE)
+        ]
+        together = [p.mixtures for p in parts]
+        mixtures = Mixtures(
+            torch.cat([m.means for m in together]),
+            torch.cat([m.variances for m in together]),
+            torch.cat([m.components for m in together]),
+            torch.cat([m.inflated for m in together]),
+            torch.cat([m.n_features for m in together]),
+        )
+        return GmmDatasets(mixtures, torch.cat([p.inliers for p in parts]), torch.cat([p.outliers for p in parts]))

@@ -1,0 +1,1 @@
+"""From batches of synthetic datasets to a checkpoint. `train` has the loop."""

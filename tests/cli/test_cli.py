@@ -1,0 +1,176 @@
+"""The command line: commands, flags, help, and mistakes without a traceback."""
+
+from __future__ import annotations
+
+import logging
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from fomo_stream.cli.main import COMMANDS, main, parse
+from fomo_stream.errors import ConfigError, FomoError
+from fomo_stream.kafka.clients import make_admin
+from fomo_stream.logs import ClientLog, kv
+from fomo_stream.settings.commands import ScoreSettings
+from fomo_stream.settings.service import ServiceSettings
+
+GUIDE = Path(__file__).parents[2] / "deploy" / "README.md"
+
+
+def test_run_may_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+
+    def run(argv: Sequence[str]) -> int:
+        seen.append(list(argv))
+        return 0
+
+    monkeypatch.setitem(COMMANDS, "run", run)
+    assert main(["--topic", "t"]) == main(["run", "--topic", "t"]) == 0
+    assert seen == [["--topic", "t"]] * 2
+
+
+def test_flags_become_settings() -> None:
+    settings = parse(
+        ServiceSettings,
+        [
+            "--topic",
+            "t",
+            "--features",
+            "a,b.c",
+            "--scores-only",
+            "--kafka.linger.ms",
+            "7",
+            "--kafka.sasl.mechanism=PLAIN",
+        ],
+    )
+    assert settings.features == ("a", "b.c")
+    assert settings.scores_only
+    assert settings.kafka == {"linger.ms": "7", "sasl.mechanism": "PLAIN"}
+
+
+def test_a_boolean_flag_can_be_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOMO_SCORES_ONLY", "true")
+    assert parse(ServiceSettings, ["--topic", "t"]).scores_only
+    assert not parse(ServiceSettings, ["--topic", "t", "--no-scores-only"]).scores_only
+
+
+def test_score_takes_a_file_or_standard_input() -> None:
+    assert parse(ScoreSettings, ["data.csv", "--batch-size", "9"]).file == "data.csv"
+    assert parse(ScoreSettings, ["--batch-size", "9", "-"]).file == parse(ScoreSettings, []).file == "-"
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--topik", "t"], "there is no flag --topik; did you mean --topic?"),
+        (["--topic"], "--topic: expected one argument"),
+        (["--topic", "t", "--batch-size", "x"], "--batch-size x: "),
+        (["dmo"], "there is no command dmo; did you mean demo?"),
+        (["zzz"], "commands are run, demo, score"),
+        (["score", "a.csv", "b.csv"], "b.csv"),
+        (["--topic", "t", "--kafka.linger.ms"], "--kafka.linger.ms needs a value"),
+        ([], "--topic is needed"),
+        (["redrive", "--dead-letters", "d", "--reason", "not_jsn"], "no reason not_jsn; did you mean not_json?"),
+        (["redrive", "--dead-letters", "d", "--reason", "not_json,zzz"], "no reason zzz; reasons are tombstone,"),
+        (["redrive", "--dead-letters", "d", "--reason", ""], "names at least one reason"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.startswith("fomo-stream: ")
+    assert error.count("\n") == 1
+
+
+def test_a_misspelt_variable_is_one_line_and_exit_code_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FOMO_ALERT_RAET", "0.1")
+    assert main(["score", "no-such-file.csv"]) == 2
+    error = capsys.readouterr().err
+    assert "FOMO_ALERT_RAET; did you mean FOMO_ALERT_RATE?" in error
+    assert error.count("\n") == 1
+
+
+def errors(kind: type[FomoError] = FomoError) -> Iterator[type[FomoError]]:
+    yield kind
+    for one in kind.__subclasses__():
+        yield from errors(one)
+
+
+def test_the_guide_lists_every_exit_code() -> None:
+    section = GUIDE.read_text().split("## Exit codes")[1].split("\n## ")[0]
+    listed = [int(code) for code in re.findall(r"^\| (\d+) \|", section, re.MULTILINE)]
+    assert sorted(listed) == sorted({0, 130, 141, 142, *(kind.exit_code for kind in errors())})
+
+
+@pytest.mark.parametrize("command", ["run", "demo", "score"])
+def test_help_describes_every_flag(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert all(flag in text for flag in ("--context-size", "--alert-rate", "--config", "(default: 1000)"))
+
+
+def test_help_and_mistakes_do_not_wait_for_torch_or_kafka() -> None:
+    code = (
+        "import sys; from fomo_stream.cli.main import main\n"
+        "assert main(['--topik', 't']) == 2\n"
+        "assert main(['--topic', 't', '--threads', '0']) == 2\n"
+        "assert not {'torch', 'confluent_kafka', 'sklearn', 'river'} & set(sys.modules)"
+    )
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", code], check=True, stderr=subprocess.DEVNULL)
+    assert time.perf_counter() - began < 5
+
+
+def test_a_repeating_client_log_line_is_not_repeated(caplog: pytest.LogCaptureFixture) -> None:
+    client_log = ClientLog("consumer")
+    with caplog.at_level(logging.INFO):
+        for _ in range(100):
+            client_log.log(logging.WARNING, "%s [%s] %s", "FAIL", "rdkafka#1", "connect refused")
+        client_log.log(logging.WARNING, "%s [%s] %s", "CONFWARN", "rdkafka#1", "is a producer property")
+    assert [record.getMessage() for record in caplog.records] == [
+        'kafka_client client=consumer kind=FAIL message="connect refused"'
+    ]
+
+
+def test_a_log_line_is_one_line_without_terminal_codes() -> None:
+    assert kv("schema", features="a\r\n\x1b[31mb") == 'schema features="a   [31mb"'
+
+
+def test_a_client_setting_that_only_code_can_give_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^--kafka: .*error_cb.*cannot be set here"):
+        make_admin(ServiceSettings(topic="t", kafka={"error_cb": "x"}))
+
+
+def test_parse_reports_unknown_flags_of_clients_as_unknown() -> None:
+    with pytest.raises(ConfigError, match="there is no flag --kafka"):
+        parse(ScoreSettings, ["--kafka.linger.ms=3"])
+
+
+@pytest.mark.parametrize(
+    ("waits", "code"),
+    [
+        ("time.sleep(60)", 12),
+        # A call that keeps the interpreter to itself, or one when that is past running threads.
+        ("import ctypes; ctypes.PyDLL(None).sleep(60)", -signal.SIGALRM),
+    ],
+)
+def test_an_end_that_takes_too_long_is_cut_short(waits: str, code: int) -> None:
+    program = (
+        "import time; from fomo_stream.cli import main as cli; from fomo_stream.logs import configure_logging\n"
+        f"configure_logging('info'); cli.end_within(0.5); {waits}"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20)
+    assert ended.returncode == code
+    assert ("shutdown_cut_short after_s=0.5" in ended.stderr) == (code == 12)
+    assert "Traceback" not in ended.stderr

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from fomo_stream.demo.board import Board, plain_event, plain_status, screen
+from fomo_stream.demo.demo import run_demo
+from fomo_stream.kafka.observer import Observation
+from fomo_stream.model.checkpoint import save_model
+from fomo_stream.model.zero_shot import PRESETS, ZeroShotModel
+from fomo_stream.settings.commands import DemoSettings
+
+SETTINGS = DemoSettings(sensors=3, min_context=50, alert_rate=0.01)
+USUAL = {"temperature_c": 60.0, "pressure_bar": 6.0, "vibration_x_mm_s": 2.0}
+
+
+@pytest.fixture(scope="module")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "fusion.safetensors"
+    save_model(ZeroShotModel(PRESETS["fusion"]), path)
+    return path
+
+
+def board_after(readings: Sequence[tuple[str | None, float | None]], **changed: Any) -> Board:
+    """A board that has seen, after 300 ordinary readings, these: (fault or None, score if flagged, else None)."""
+    board = Board(SETTINGS, "127.0.0.1:9092", "sensors", "anomalies")
+    every: list[tuple[str | None, float | None]] = [(None, None)] * 300 + list(readings)
+    for number, (fault, score) in enumerate(every):
+        record: dict[str, Any] = {"pump": "P-101", "reading": number, **USUAL}
+        record["pressure_bar"] += 0.01 * (number % 5)
+        record |= changed if score else {}
+        board.sent(record, fault)
+        result = {"score": score, "p_value": 0.001, "timestamp": int(1000 * time.time())}
+        board.observe(Observation("sensors", 0, 1, number, 1, [(record, result)] if score else []))
+    return board
+
+
+def drawn(board: Board, width: int, height: int) -> list[str]:
+    console = Console(width=width, height=height, file=open("/dev/null", "w"), record=True)  # noqa: SIM115
+    console.print(screen(board, height))
+    return console.export_text().splitlines()
+
+
+def test_a_fault_is_caught_when_any_of_its_readings_is_flagged() -> None:
+    now = board_after([("drift", None), ("drift", 0.9), ("drift", 0.8), (None, None), ("spike", None)]).status()
+    assert (now.injected, now.caught, now.false_alarms) == (2, 1, 0)
+    assert now.by_fault == {"drift": (1, 1), "spike": (0, 1)}
+
+
+def test_a_flag_without_a_fault_is_a_false_alarm() -> None:
+    now = board_after([(None, 0.9), ("spike", 0.9), (None, 0.9)]).status()
+    assert (now.injected, now.caught, now.false_alarms) == (1, 1, 2)
+
+
+def test_two_faults_of_one_kind_count_as_two() -> None:
+    assert board_after([("spike", 0.9), (None, None), ("spike", 0.9)]).status().by_fault == {"spike": (2, 2)}
+
+
+def test_flags_of_one_fault_are_shown_as_one_by_the_worst() -> None:
+    flags = board_after([("drift", 0.7), ("drift", 0.9), ("drift", 0.8), (None, 0.6)]).latest_flags(5)
+    assert [(flag.fault, flag.count, flag.score) for flag in flags] == [(None, 1, 0.6), ("drift", 3, 0.9)]
+
+
+def test_values_far_from_usual_are_named_with_what_is_usual() -> None:
+    (flag,) = board_after([("spike", 0.9)], pressure_bar=9.5, vibration_x_mm_s=None).latest_flags(1)
+    assert plain_event(flag).endswith("fault spike: pressure_bar 9.5 (usual 6.02)")
+
+
+def test_a_flag_whose_values_are_all_usual_says_so() -> None:
+    (flag,) = board_after([("broken correlation", 0.9)]).take_new_flags()
+    assert plain_event(flag).endswith("each value is usual, together they are not")
+
+
+def test_new_flags_are_handed_out_once() -> None:
+    board = board_after([("spike", 0.9)])
+    assert len(board.take_new_flags()) == 1
+    assert board.take_new_flags() == []
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (200, 15)])
+@pytest.mark.parametrize("n_flags", [0, 2, 60])
+def test_the_screen_fits_the_terminal(width: int, height: int, n_flags: int) -> None:
+    kinds = ["vibration burst", "broken correlation", "drift", "stuck", "spike"]
+    readings = [(kinds[i % 5], 0.9) for i in range(n_flags)]
+    lines = drawn(board_after(readings, pressure_bar=123.456, temperature_c=-7.0), width, height)
+    assert len(lines) <= height
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    assert "at least once" in text
+    assert "127.0.0.1:9092" in text
+    assert f"{n_flags} of {n_flags} caught" in text
+
+
+def test_the_status_line_is_key_value_pairs() -> None:
+    line = plain_status(board_after([("spike", 0.9)]).status())
+    assert all(re.fullmatch(r"[a-z_]+=\S+", word) for word in line.split())
+    assert "faults=1 caught=1" in line
+
+
+def test_the_demo_scores_a_live_stream_and_ends_after_its_seconds(
+    model_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = DemoSettings(model=str(model_path), seconds=4, rate=400, min_context=100, context_size=300, plain=True)
+    assert run_demo(settings) == 0
+    output = capsys.readouterr().out
+    assert "at least once" in output
+    found = re.search(r"scored ([\d,]+) records", output)
+    assert found is not None
+    assert 500 < int(found[1].replace(",", "")) <= 2000
+
+
+def test_ctrl_c_ends_the_demo_cleanly(model_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "fomo_stream.cli",
+        "demo",
+        f"--model={model_path}",
+        "--min-context=50",
+        "--plain",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        for line in process.stdout:
+            if "phase=scoring" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.read()
+        assert process.wait(30) == 0
+        assert "scored" in rest
+        assert "Traceback" not in process.stderr.read()

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from fomo_stream.detector.calibration import AlertThreshold, is_calibrated, p_values
+
+scores = st.integers(0, 50).flatmap(lambda n: arrays(np.float64, n, elements=st.floats(-10, 10)))
+
+
+@given(scores, scores)
+def test_p_values_agree_with_counting(logits: np.ndarray, reference: np.ndarray) -> None:
+    counted = [(1 + sum(r >= s for r in reference)) / (len(reference) + 1) for s in logits]
+    np.testing.assert_allclose(p_values(logits, np.sort(reference)), counted)
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.1])
+def test_exchangeable_records_alert_at_the_asked_rate(rate: float) -> None:
+    rng = np.random.default_rng(0)
+    realised = np.mean(
+        [(p_values(rng.normal(size=50), np.sort(rng.normal(size=999))) <= rate).mean() for _ in range(400)]
+    )
+    assert realised == pytest.approx(rate, rel=0.1)
+
+
+@given(st.integers(0, 2000), st.floats(1e-4, 0.5))
+def test_calibrated_means_that_the_rate_is_reachable(n: int, rate: float) -> None:
+    smallest = p_values(np.array([1.0]), np.zeros(n))[0]
+    assert is_calibrated(n, rate) == (smallest <= rate * (1 + 1e-9))
+
+
+@pytest.mark.parametrize("inflation", [0.15, 0.4, 1.0, 2.5, 15.0])
+def test_alerts_come_at_the_asked_rate_where_p_values_are_off(inflation: float) -> None:
+    rng = np.random.default_rng(0)
+    threshold, alerts = AlertThreshold(0.01, 2000), 0
+    for _ in range(2000):
+        n = int((rng.random(32) / inflation <= threshold.value).sum())
+        threshold.update(n, 32)
+        alerts += n
+    assert alerts / 64_000 == pytest.approx(0.01, rel=0.1)
+
+
+@given(st.lists(st.integers(0, 32), max_size=40))
+def test_threshold_stays_within_its_bounds_and_is_back_after_silence(alerts: list[int]) -> None:
+    threshold = AlertThreshold(0.01, 2000)
+    for n in alerts:
+        threshold.update(n, 32)
+        assert 0.8 / 2001 <= threshold.value <= 0.1 * (1 + 1e-9)
+    threshold.update(0, 200)  # records of silence are enough for the rarest to be an alert again
+    assert threshold.value >= 1 / 2001 * (1 - 1e-9)
+
+
+@given(st.integers(0, 5), st.integers(0, 5))
+def test_an_alert_weighs_as_much_as_the_records_that_one_should_come_in(a: int, b: int) -> None:
+    threshold = AlertThreshold(0.02, 2000)
+    threshold.update(a, 50 * a)
+    threshold.update(0, 50 * b)
+    assert threshold.log_factor == pytest.approx(threshold.STEP * b)

@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import datetime
+import math
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from fomo_stream.detector.categories import Frequencies, category_code
+
+SMALL = settings(max_examples=50, deadline=None)
+texts = st.text(st.characters(), max_size=8)  # lone surrogates too: JSON can hold them
+
+
+# --- codes
+
+
+@SMALL
+@given(st.one_of(texts, st.integers(), st.floats(), st.booleans(), st.text(min_size=300, max_size=400)))
+def test_a_code_is_a_whole_number_that_floats_hold_exactly_or_nan(value: Any) -> None:
+    code = category_code(value)
+    assert isinstance(code, float)
+    assert math.isnan(code) or (0 <= code < 2**53 and code == int(code))
+
+
+@SMALL
+@given(st.lists(texts.filter(lambda text: text.strip() == text != ""), unique=True, max_size=20))
+def test_different_texts_have_different_codes(values: list[str]) -> None:
+    values = [value for value in values if value.lower() not in ("nan", "inf", "-inf", "nat", "true", "false")]
+    assert len({category_code(value) for value in values}) == len(values)
+
+
+@pytest.mark.parametrize(
+    ("value", "code"), [("DE", 7667715031239559.0), (404, 2142834769881944.0), (True, 8634665485233310.0)]
+)
+def test_codes_are_the_same_in_every_process_and_release(value: Any, code: float) -> None:
+    assert category_code(value) == code
+
+
+@SMALL
+@given(st.integers(-(2**53), 2**53))
+@example(10**17)
+def test_a_whole_number_is_the_same_category_however_it_is_written(number: int) -> None:
+    codes = {category_code(v) for v in (number, float(number), str(number), str(float(number)), np.int64(number))}
+    assert len(codes) == 1
+
+
+@SMALL
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_a_number_is_the_same_category_as_its_text(number: float) -> None:
+    assert category_code(number) == category_code(str(number)) == category_code(np.float64(number))
+
+
+def test_booleans_are_the_same_category_as_their_texts_and_no_numbers() -> None:
+    assert len({category_code(v) for v in (True, np.True_, "true", "True", "TRUE", " true ")}) == 1
+    assert len({category_code(v) for v in (True, False, 1, 0)}) == 4
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("DE", "de"), ("01", "1"), ("1e5", "100000"), ("1.50", "1.5"), ("a b", "ab"), ("1_0", "10")]
+)
+def test_text_is_otherwise_taken_as_it_is(one: str, other: str) -> None:
+    assert category_code(one) != category_code(other)
+    assert category_code(f" {one}\n") == category_code(one)
+
+
+@pytest.mark.parametrize(
+    "value", [None, math.nan, math.inf, -math.inf, "", "  ", "NaN", "nan", [], ["a"], {}, {"a": 1}, pd.NA, pd.NaT]
+)
+def test_what_is_no_category_is_missing(value: Any) -> None:
+    assert math.isnan(category_code(value))
+
+
+def test_anything_else_counts_by_its_text() -> None:
+    assert category_code(datetime.date(2024, 5, 1)) == category_code("2024-05-01")
+    assert category_code(10**5000) == category_code(10**5000) != category_code(10**5000 + 1)
+
+
+def test_endless_texts_are_not_kept_in_memory() -> None:
+    tracemalloc.start()
+    try:
+        for i in range(300):
+            category_code(f"{i}" + "x" * 100_000)
+        assert tracemalloc.get_traced_memory()[0] < 3_000_000
+    finally:
+        tracemalloc.stop()
+
+
+# --- frequencies
+
+codes = st.one_of(st.sampled_from([1.0, 2.0, 3.0, 4.0, 5.0]), st.just(math.nan))
+contexts = st.lists(st.tuples(codes, codes, codes), min_size=1, max_size=40).map(np.array)
+
+
+def column(*counts: int) -> np.ndarray:
+    """One column of codes 0, 1, ...: so many rows of each."""
+    return np.repeat(np.arange(float(len(counts))), counts)[:, None]
+
+
+NEW = np.array([[-5.0]])
+
+
+@SMALL
+@given(contexts, contexts)
+def test_rarity_is_what_the_share_of_the_context_makes_it(context: np.ndarray, rows: np.ndarray) -> None:
+    def naive(value: float, others: list[float]) -> float:
+        others = [other for other in others if not math.isnan(other)]
+        p = (others.count(value) + 0.5) / (len(others) + 1)
+        return math.nan if math.isnan(value) else math.sqrt(1 / p - 1)
+
+    frequencies = Frequencies.fit(context, (0, 2))
+    encoded, own = frequencies.encode(rows), frequencies.encode_own(context)
+    for j in (0, 2):
+        kept = context[:, j].tolist()
+        np.testing.assert_allclose(encoded[:, j], [naive(v, kept) for v in rows[:, j].tolist()])
+        left_out = [naive(v, kept[:i] + kept[i + 1 :]) for i, v in enumerate(kept)]
+        np.testing.assert_allclose(own[:, j], left_out)
+    np.testing.assert_array_equal(encoded[:, 1], rows[:, 1])
+    np.testing.assert_array_equal(own[:, 1], context[:, 1])
+
+
+def test_rarity_is_the_distance_of_indicators_from_their_mean_by_their_covariance() -> None:
+    context = column(500, 300, 190, 10)
+    indicators = (context == np.arange(4.0)).astype(float)
+    inverse = np.linalg.pinv(np.cov(indicators.T, bias=True))
+    away = np.eye(4) - indicators.mean(axis=0)
+    distances = np.sqrt(np.einsum("ij,jk,ik->i", away, inverse, away))
+    encoded = Frequencies.fit(context, (0,)).encode(np.arange(4.0)[:, None])[:, 0]
+    np.testing.assert_allclose(encoded, distances, rtol=0.05)  # up to the half that is added to the counts
+
+
+@SMALL
+@given(contexts, st.randoms(use_true_random=False))
+def test_the_order_of_the_context_is_irrelevant(context: np.ndarray, random: Any) -> None:
+    order = list(range(len(context)))
+    random.shuffle(order)
+    rows = np.array([[1.0, 2.0, 6.0]])
+    shuffled = Frequencies.fit(context[order], (0, 1, 2))
+    np.testing.assert_array_equal(shuffled.encode(rows), Frequencies.fit(context, (0, 1, 2)).encode(rows))
+
+
+@SMALL
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=10))
+def test_a_new_category_is_rarer_than_all_that_the_context_has(counts: list[int]) -> None:
+    context = column(*counts)
+    frequencies = Frequencies.fit(context, (0,))
+    seen = frequencies.encode(np.unique(context)[:, None])[:, 0]
+    assert (seen < frequencies.encode(NEW)[0, 0]).all()
+    by_count = seen[np.argsort(counts, kind="stable")]
+    assert (np.diff(by_count) <= 0).all()  # and the more often it is seen, the less rare it is
+
+
+def deviations(context: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """How far rows are from the middle of the context, in spreads of the context."""
+    frequencies = Frequencies.fit(context, (0,))
+    own = frequencies.encode_own(context)[:, 0]
+    spread = max(float(own.std()), 1e-3)
+    deviation: np.ndarray = (frequencies.encode(rows)[:, 0] - np.median(own)) / spread
+    return deviation
+
+
+def test_half_of_the_rows_is_ordinary_and_a_new_category_is_not() -> None:
+    half, rare, new = deviations(column(500, 300, 190, 10), np.array([[0.0], [3.0], NEW[0]]))
+    assert abs(half) < 1
+    assert new > rare > 4
+
+
+@pytest.mark.parametrize("n_categories", [1, 2, 10, 100])
+def test_where_all_categories_are_alike_a_new_one_is_outlying(n_categories: int) -> None:
+    rng = np.random.default_rng(0)
+    context = rng.integers(0, n_categories, (1000, 1)).astype(float)
+    seen, new = deviations(context, np.array([[0.0], NEW[0]]))
+    assert abs(seen) < 3
+    assert new > 8
+
+
+def test_where_every_row_has_a_category_of_its_own_a_new_one_is_nothing_unusual() -> None:
+    identifiers = np.arange(1000.0)[:, None]
+    frequencies = Frequencies.fit(identifiers, (0,))
+    np.testing.assert_allclose(frequencies.encode_own(identifiers), frequencies.encode(NEW)[0, 0], rtol=1e-3)
+
+
+def test_an_empty_column_and_no_rows_are_no_trouble() -> None:
+    frequencies = Frequencies.fit(np.full((5, 1), np.nan), (0,))
+    assert np.isfinite(frequencies.encode(NEW)).all()
+    assert np.isnan(frequencies.encode_own(np.full((5, 1), np.nan))).all()
+    assert frequencies.encode(np.empty((0, 1))).shape == (0, 1)
+
+
+def test_rows_that_were_not_counted_are_not_left_out() -> None:
+    with pytest.raises(ValueError, match="column 0"):
+        Frequencies.fit(column(3, 3), (0,)).encode_own(NEW)
+
+
+def test_rows_are_not_changed_in_place() -> None:
+    context = column(3, 3)
+    Frequencies.fit(context, (0,)).encode(context)
+    np.testing.assert_array_equal(context, column(3, 3))

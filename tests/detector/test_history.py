@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fomo_stream.detector.history import INLIER, OUTLIER, UNKNOWN, History
+
+Batches = st.lists(st.integers(0, 12), max_size=10)
+
+
+def remembered(sizes: list[int], rows: int = 10, scores: int = 15) -> tuple[History, np.ndarray]:
+    """A memory of records whose rows and scores are 100 times their number, and those scores."""
+    memory, logit = History(1, rows, scores), 100.0 * np.arange(sum(sizes))
+    for part in np.split(logit, np.cumsum(sizes)[:-1]) if sizes else []:
+        memory.append(part[:, None], part, part / 1e6)
+    return memory, logit
+
+
+@given(Batches)
+def test_the_last_rows_and_scores_are_found_by_number(sizes: list[int]) -> None:
+    memory, logit = remembered(sizes)
+    n = len(logit)
+    assert memory.records == n
+    numbers = np.arange(-3, n + 3)
+    known = memory.known(numbers)
+    np.testing.assert_array_equal(numbers[known], np.arange(max(0, n - 10), n))
+    np.testing.assert_array_equal(memory.rows(numbers[known])[:, 0], logit[-10:])
+    np.testing.assert_array_equal(memory.gate_p(numbers[known]), logit[-10:] / 1e6)
+    np.testing.assert_array_equal(memory.window(15, n), logit[-15:])
+
+
+@given(Batches, st.integers(1, 15), st.data())
+def test_a_window_ends_where_asked_and_leaves_outliers_out(sizes: list[int], size: int, data: st.DataObject) -> None:
+    memory, logit = remembered(sizes)
+    n = len(logit)
+    before = data.draw(st.integers(max(0, n - 15 + size), n)) if n > 15 - size else n
+    outliers = np.array(sorted(data.draw(st.sets(st.integers(max(0, n - 10), max(n - 1, 0)), max_size=n))), dtype=int)
+    memory.judge(outliers, np.full(len(outliers), OUTLIER, dtype=np.int8))
+    expected = np.setdiff1d(np.arange(max(0, before - size), before), outliers) * 100.0
+    np.testing.assert_array_equal(memory.window(size, before), expected)
+
+
+def test_unscored_records_are_in_no_window_until_they_are_scored() -> None:
+    memory = History(1, 5, 8)
+    memory.append(np.zeros((4, 1)), np.full(4, np.nan), np.full(4, np.nan))
+    assert len(memory.window(8, 4)) == 0
+    memory.rescore(np.array([-2, 1, 3]), np.array([9.0, 7.0, 5.0]))  # one that is forgotten is passed over
+    np.testing.assert_array_equal(memory.window(8, 4), [5.0, 7.0])
+
+
+def test_what_became_of_a_record_is_forgotten_with_its_row() -> None:
+    memory, _ = remembered([10])
+    everything = np.arange(10)
+    memory.judge(everything, np.full(10, INLIER, dtype=np.int8))
+    memory.learn(everything)
+    assert (memory.verdict(everything) == INLIER).all()
+    assert memory.learned(everything).all()
+    memory.append(np.ones((15, 1)), np.ones(15), np.ones(15))
+    now = np.arange(15, 25)
+    assert (memory.verdict(now) == UNKNOWN).all()
+    assert not memory.learned(now).any()
+
+
+def test_equal_rows_are_found_missing_values_included() -> None:
+    memory = History(2, 10, 10)
+    rows = np.array([[1, np.nan], [1, 2], [1, np.nan], [np.nan, 1]])
+    memory.append(rows, np.zeros(4), np.zeros(4))
+    both = np.arange(2)
+    assert [memory.find(row, both).tolist() for row in rows] == [[0, 2], [1], [0, 2], [3]]
+    assert memory.find(rows[1, :1], both[:1]).tolist() == [0, 1, 2]
+
+
+@given(Batches, st.integers(0, 20))
+def test_restored_memory_goes_on_alike(sizes: list[int], more: int) -> None:
+    one, _ = remembered(sizes)
+    other = History(1, 10, 15)
+    other.restore(one.snapshot())
+    for memory in (one, other):
+        memory.append(np.ones((more, 1)), np.ones(more), np.ones(more))
+    a, b = one.snapshot(), other.snapshot()
+    assert all(np.array_equal(a[name], b[name], equal_nan=name in ("rows", "logit", "gate_p")) for name in a)

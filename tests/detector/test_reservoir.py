@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fomo_stream.detector.reservoir import Reservoir
+
+
+def numbered(numbers: np.ndarray) -> np.ndarray:
+    """Rows that say which record they are of."""
+    return numbers.astype(float)[:, None]
+
+
+def filled(reservoir: Reservoir, numbers: np.ndarray) -> Reservoir:
+    reservoir.admit(numbers, numbered(numbers))
+    return reservoir
+
+
+@given(st.integers(2, 40), st.integers(0, 150), st.sampled_from([20.0, np.inf]), st.integers(0, 99), st.data())
+def test_neither_batches_nor_order_of_admissions_matter(
+    capacity: int, n: int, horizon: float, seed: int, data: st.DataObject
+) -> None:
+    numbers = np.array(data.draw(st.permutations(range(n))), dtype=np.int64)
+    cuts = sorted(data.draw(st.lists(st.integers(0, n), max_size=5)))
+    at_once = filled(Reservoir(capacity, 1, horizon, seed), np.arange(n))
+    in_parts = Reservoir(capacity, 1, horizon, seed)
+    for part in np.split(numbers, cuts):
+        filled(in_parts, part)
+    np.testing.assert_array_equal(at_once.numbers, in_parts.numbers)
+    np.testing.assert_array_equal(in_parts.rows, numbered(in_parts.numbers))
+    assert len(at_once) == min(capacity, n)
+
+
+@given(st.integers(2, 30), st.integers(0, 90), st.integers(0, 9))
+def test_admitting_a_row_again_changes_nothing(capacity: int, n: int, seed: int) -> None:
+    reservoir = filled(Reservoir(capacity, 1, seed=seed), np.arange(n))
+    before = reservoir.numbers
+    assert len(reservoir.admit(np.arange(n), numbered(np.arange(n)))) == 0
+    np.testing.assert_array_equal(reservoir.numbers, before)
+
+
+@given(st.integers(2, 30), st.lists(st.integers(0, 20), max_size=12))
+def test_slots_tell_what_changed(capacity: int, sizes: list[int]) -> None:
+    reservoir, mirror, start = Reservoir(capacity, 1), {}, 0
+    for size in sizes:
+        numbers = np.arange(start, start + size)
+        start += size
+        slots = reservoir.admit(numbers, numbered(numbers))
+        state = reservoir.snapshot()
+        now = dict(zip(state["slots"].tolist(), state["numbers"].tolist(), strict=True))
+        for slot in slots.tolist():
+            mirror[slot] = now[slot]
+        assert mirror == now
+
+
+def test_without_a_horizon_every_record_is_as_likely_to_stay() -> None:
+    kept = np.concatenate([filled(Reservoir(200, 1, seed=seed), np.arange(2000)).numbers for seed in range(50)])
+    counts = np.histogram(kept, bins=10, range=(0, 2000))[0]
+    assert np.abs(counts - 1000).max() < 4 * np.sqrt(900)  # binomial, 10,000 draws
+
+
+@pytest.mark.parametrize("horizon", [500.0, 5000.0])
+def test_with_a_horizon_ages_are_exponential_beyond_the_newest(horizon: float) -> None:
+    n = 40_000
+    ages = np.concatenate([n - filled(Reservoir(50, 1, horizon, seed), np.arange(n)).numbers for seed in range(40)])
+    # inclusion of age a: 1 - exp(-c e^(-a / horizon)), c so that 50 are expected; its mean, by numbers
+    grid = np.arange(n)
+    low, high = 1e-9, 1e3
+    for _ in range(200):
+        c = np.sqrt(low * high)
+        inclusion = -np.expm1(-c * np.exp(-grid / horizon))
+        low, high = (c, high) if inclusion.sum() < 50 else (low, c)
+    assert ages.mean() == pytest.approx((grid * inclusion).sum() / inclusion.sum(), rel=0.1)
+
+
+@given(st.integers(0, 60), st.data())
+def test_discarded_rows_leave_room(n: int, data: st.DataObject) -> None:
+    reservoir = filled(Reservoir(20, 1), np.arange(n))
+    held = reservoir.numbers
+    gone = np.array(data.draw(st.lists(st.sampled_from(held.tolist()), unique=True)) if n else [], dtype=np.int64)
+    emptied = reservoir.discard(np.append(gone, 10**6))  # one that it does not hold
+    assert len(emptied) == len(gone)
+    np.testing.assert_array_equal(reservoir.numbers, np.setdiff1d(held, gone))
+    filled(reservoir, np.arange(1000, 1000 + len(gone)))
+    assert set(range(1000, 1000 + len(gone))) <= set(reservoir.numbers.tolist()) or len(held) < 20 or not len(gone)
+    assert len(reservoir) == min(20, len(held))
+
+
+@given(st.integers(0, 80), st.floats(0.1, 1.0))
+def test_making_room_keeps_what_came_later_and_a_share_of_the_rest(n: int, share: float) -> None:
+    reservoir = filled(Reservoir(20, 1), np.arange(n))
+    held = reservoir.numbers
+    reservoir.make_room(share, before=n // 2)
+    left = reservoir.numbers
+    np.testing.assert_array_equal(left[left >= n // 2], held[held >= n // 2])
+    assert (left < n // 2).sum() == min((held < n // 2).sum(), int(share * 20))
+    fewer = filled(Reservoir(max(2, int(share * 20)), 1), held[held < n // 2])  # the very rows a smaller one would hold
+    if int(share * 20) >= 2:
+        np.testing.assert_array_equal(left[left < n // 2], fewer.numbers)
+
+
+@given(st.integers(0, 90), st.integers(0, 40), st.integers(0, 9))
+def test_restored_reservoir_goes_on_alike(n: int, more: int, seed: int) -> None:
+    one, other = filled(Reservoir(20, 1, 30.0, seed), np.arange(n)), Reservoir(20, 1, 30.0, seed)
+    other.restore(one.snapshot())
+    for reservoir in (one, other):
+        filled(reservoir, np.arange(n, n + more))
+    a, b = one.snapshot(), other.snapshot()
+    assert all(np.array_equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("capacity", [1, 5001])
+def test_impossible_capacities_are_refused(capacity: int) -> None:
+    with pytest.raises(ValueError, match="2 to 5000"):
+        Reservoir(capacity, 1)

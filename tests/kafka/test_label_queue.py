@@ -1,0 +1,296 @@
+"""Labels: what they may say, which record they find, when they are due, and what of it outlives the process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from fomo_stream.errors import DamagedStateError, RecordError
+from fomo_stream.kafka.feedback.labels import Label, LabelQueue, RecordIndex, parse_label
+
+
+def parse(value: Any, key: bytes | None = None, partition: int = 3) -> Label:
+    raw = value if isinstance(value, bytes) or value is None else json.dumps(value).encode()
+    return parse_label(raw, key, partition, "sensors", "fomo")
+
+
+# --- what a label says
+
+
+@pytest.mark.parametrize(
+    ("value", "key", "expected"),
+    [
+        ({"partition": 3, "offset": 812, "outlier": True}, None, Label(812, None, True)),
+        ({"offset": 0, "outlier": False}, b"p7", Label(0, None, False)),
+        ({"key": "p7", "outlier": True}, b"other", Label(None, b"p7", True)),
+        ({"key": "Füße", "partition": 3, "outlier": True}, None, Label(None, "Füße".encode(), True)),
+        ({"outlier": False}, b"\xff\x00", Label(None, b"\xff\x00", False)),
+        (
+            {"flow": 3.5, "fomo": {"topic": "sensors", "partition": 3, "offset": 9, "outlier": False}, "outlier": True},
+            b"p7",
+            Label(9, None, True),
+        ),
+        # The fields of an output that was sent back are the record's own, whatever they are called.
+        ({"key": 5, "offset": -1, "fomo": {"partition": 3, "offset": 9}, "outlier": True}, None, Label(9, None, True)),
+        ({"fomo": "no result", "offset": 4, "outlier": True}, None, Label(4, None, True)),
+    ],
+)
+def test_a_label_names_its_record_in_one_of_several_ways(value: Any, key: bytes | None, expected: Label) -> None:
+    assert parse(value, key) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, "tombstone"),
+        (b"\xff", "not UTF-8"),
+        ([1], "an array"),
+        ({"offset": 1}, '"outlier": true'),
+        ({"offset": 1, "outlier": 1}, '"outlier": true'),
+        ({"fomo": {"offset": 9, "outlier": True}}, '"outlier": true'),  # an output as it was, without a verdict
+        ({"outlier": True}, "names no record"),
+        ({"offset": "1", "outlier": True}, '"offset" must be'),
+        ({"offset": True, "outlier": True}, '"offset" must be'),
+        ({"offset": -1, "outlier": True}, '"offset" must be'),
+        ({"key": 7, "outlier": True}, '"key" must be'),
+        ({"partition": "3", "offset": 1, "outlier": True}, '"partition" must be'),
+        ({"partition": 4, "offset": 1, "outlier": True}, "produce it to partition 4"),
+        ({"fomo": {"topic": "pumps", "offset": 1}, "outlier": True}, "another topic than sensors"),
+    ],
+)
+def test_what_is_no_label_is_refused_with_the_reason(value: Any, words: str) -> None:
+    with pytest.raises(RecordError) as error:
+        parse(value)
+    assert error.value.reason == "bad_feedback"
+    assert words in str(error.value)
+
+
+anything = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(st.characters(), max_size=3)),
+    lambda child: st.dictionaries(st.sampled_from(["outlier", "offset", "partition", "key", "fomo", "topic"]), child),
+    max_leaves=8,
+)
+
+
+@given(st.one_of(st.binary(max_size=20), anything.map(lambda value: json.dumps(value).encode())), st.binary())
+def test_any_bytes_are_a_label_or_refused(value: bytes, key: bytes) -> None:
+    reason, label = "bad_feedback", None
+    try:
+        label = parse(value, key)
+    except RecordError as error:
+        reason = error.reason
+    assert reason == "bad_feedback"
+    if label is not None:
+        assert isinstance(label.outlier, bool)
+        assert (label.offset is None) != (label.key is None)
+
+
+# --- which record it finds
+
+
+@settings(deadline=None)
+@given(
+    st.integers(0, 8),
+    st.lists(st.tuples(st.integers(1, 3), st.sampled_from([None, b"a", b"b", b"c"])), max_size=30),
+)
+def test_the_last_records_are_found_and_no_others(capacity: int, steps: list[tuple[int, bytes | None]]) -> None:
+    index, offset, seen = RecordIndex(capacity), -1, []
+    for number, (gap, key) in enumerate(steps, start=100):
+        offset += gap
+        index.add(number, offset, key)
+        seen.append((number, offset, key))
+        kept = seen[-capacity:] if capacity else []
+        assert len(index) == len(kept)
+        by_offset = {at: (n, at) for n, at, _ in kept}
+        by_key = {k: (n, at) for n, at, k in kept}
+        assert all(index.find(Label(at, None, True)) == by_offset.get(at) for at in range(offset + 2))
+        assert all(index.find(Label(None, k, True)) == by_key.get(k) for k in (b"a", b"b", b"c"))
+
+
+@settings(deadline=None)
+@given(
+    st.integers(0, 40),
+    st.lists(st.tuples(st.integers(1, 3), st.sampled_from([None, b"a", b"b", b"c"]), st.booleans()), max_size=60),
+)
+def test_an_index_that_is_recovered_goes_on_as_if_nothing_had_been(
+    capacity: int, steps: list[tuple[int, bytes | None, bool]]
+) -> None:
+    """Wherever the one it is compared with is given up for another one, made of what was written so far."""
+    index, steady, offset = RecordIndex(capacity), RecordIndex(capacity), -1
+    log: dict[str, bytes | None] = {}
+    for number, (gap, key, restart) in enumerate(steps, start=100):
+        offset += gap
+        for each in (index, steady):
+            each.add(number, offset, key)
+        if restart:
+            log |= index.changes("index")
+            index = RecordIndex(capacity)
+            index.recover({name: value for name, value in log.items() if value is not None}, "index")
+            assert index.changes("index") == {}
+        assert len(index) == len(steady)
+        wanted = [Label(at, None, True) for at in range(offset + 2)] + [Label(None, k, True) for k in (b"a", b"b")]
+        assert [index.find(label) for label in wanted] == [steady.find(label) for label in wanted]
+
+
+def test_few_new_records_are_written_in_few_bytes() -> None:
+    index = RecordIndex(5000)
+    for number in range(6000):
+        index.add(number, number, None)
+    whole = sum(len(value or b"") for value in index.changes("index").values())
+    index.add(6000, 6000, None)
+    part = sum(len(value or b"") for value in index.changes("index").values())
+    assert part <= whole / 100
+
+
+# --- when it is due
+
+
+def queue_of(labels: Sequence[Label]) -> LabelQueue:
+    queue = LabelQueue()
+    for at, label in enumerate(labels):
+        assert queue.open(at)
+        queue.add(at, label)
+    return queue
+
+
+def index_of(offsets: Iterable[int], capacity: int = 100) -> RecordIndex:
+    index = RecordIndex(capacity)
+    for offset in offsets:
+        index.add(offset, offset, None)
+    return index
+
+
+def test_a_label_waits_until_its_record_is_behind() -> None:
+    queue = queue_of([Label(2, None, True), Label(0, None, True)])
+    assert queue.take_due(index_of([]), 0) is None
+    assert queue.take_due(index_of([]), None) is None
+    first = queue.take_due(index_of(range(2)), 2)
+    assert first is not None
+    assert (first.takes_effect, first.labels) == (2, [(1, 0, True)])
+    assert queue.take_due(index_of(range(2)), 2) is None
+    second = queue.take_due(index_of(range(3)), 3)
+    assert second is not None
+    assert (second.takes_effect, second.labels, len(queue)) == (3, [(0, 2, True)], 0)
+
+
+events = st.lists(
+    st.one_of(
+        st.sampled_from(["score", "read", "read", "take", "restart", "bad"]),
+        st.tuples(st.just("label"), st.integers(0, 12), st.booleans()),
+    ),
+    max_size=40,
+)
+
+
+@settings(deadline=None)
+@given(events, st.integers(1, 12))
+@example([("label", 12, True), "bad", "read", "read", "restart"], 12)
+def test_labels_take_effect_once_and_behind_their_record(what: list[Any], capacity: int) -> None:
+    """However records, labels, labels that are none, and restarts, after which uncommitted ones come again, mix."""
+    index, queue = RecordIndex(capacity), LabelQueue("F1")
+    position = read = committed = 0
+    topic: list[tuple[int, bool] | None] = []  # of feedback; None: no label
+    finished: set[int] = set()
+    written: dict[str, bytes] = {}
+    for event in [*what, *["score"] * 13, *["read"] * len(what), "take", "restart"]:
+        if event == "score":
+            index.add(position, position, None)
+            position += 1
+        elif event == "read" and read < len(topic):
+            label = topic[read]
+            assert queue.open(read) == (read not in finished)
+            if label is None:
+                queue.close(read)
+                finished.add(read)
+            elif read not in finished:
+                queue.add(read, Label(label[0], None, label[1]))
+            read += 1
+        elif event == "take":
+            labels = {at: label for at, label in enumerate(topic[:read]) if label and at not in finished}
+            due = {at: label for at, label in labels.items() if label[0] < position}
+            remembered = [(at, *label) for at, label in due.items() if label[0] >= position - capacity]
+            verdicts = queue.take_due(index, position)
+            assert (verdicts is not None) == bool(due)
+            if verdicts is not None:
+                assert (verdicts.labels, verdicts.too_late) == (remembered, len(due) - len(remembered))
+                assert verdicts.numbers == [offset for _, offset, _ in remembered]
+                assert verdicts.takes_effect == position
+            finished |= due.keys()
+        elif event == "restart":  # the offset that is committed and the entry outlive it
+            keep_up(written, queue)
+            assert queue.changes("labels") == {}
+            read = committed = queue.committable or committed
+            queue = LabelQueue("F1")
+            queue.recover(written, "labels")
+        elif event != "read":
+            topic.append(event[1:] if event != "bad" else None)
+        first_unfinished = next(at for at in range(len(topic) + 1) if at not in finished)
+        assert (queue.committable or committed) == min(first_unfinished, read)
+    assert (len(queue), committed) == (0, len(topic))
+    keep_up(written, queue)
+    assert written == {}
+
+
+def keep_up(written: dict[str, bytes], queue: LabelQueue) -> None:
+    """Write down what the queue has to say, as a compacted log would keep it."""
+    for name, value in queue.changes("labels").items():
+        if value is None:
+            del written[name]
+        else:
+            written[name] = value
+
+
+def test_what_was_finished_ahead_in_another_topic_of_that_name_means_nothing() -> None:
+    old = LabelQueue("F1")
+    for at in range(3):
+        old.open(at)
+    old.close(2)
+    written = {name: value for name, value in old.changes("labels").items() if value is not None}
+    same, other = LabelQueue("F1"), LabelQueue("F2")
+    for queue in (same, other):
+        queue.recover(written, "labels")
+    assert [same.open(at) for at in range(3)] == [True, True, False]
+    assert all(other.open(at) for at in range(3))
+
+
+@pytest.mark.parametrize("value", [b"{", b"[]", b'{"topic_id": "F1"}', b'{"topic_id": "F1", "finished": ["x"]}'])
+def test_a_damaged_list_of_finished_labels_is_named(value: bytes) -> None:
+    with pytest.raises(DamagedStateError, match="labels is no list of offsets"):
+        LabelQueue("F1").recover({"labels": value}, "labels")
+
+
+@settings(deadline=None)
+@given(st.permutations(range(8)), st.lists(st.integers(0, 7)), st.integers(0, 8))
+def test_order_and_repetition_of_labels_do_not_matter(order: list[int], again: list[int], scored_before: int) -> None:
+    index, queue = index_of(range(scored_before)), LabelQueue()
+    verdict = {offset: offset % 3 == 0 for offset in range(8)}
+    given_so_far: dict[int, bool] = {}
+
+    def take(position: int) -> None:
+        verdicts = queue.take_due(index, position)
+        for _, offset, outlier in verdicts.labels if verdicts else ():
+            given_so_far[offset] = outlier
+
+    for at, offset in enumerate([*order, *again]):
+        queue.open(at)
+        queue.add(at, Label(offset, None, verdict[offset]))
+        take(scored_before)
+    for offset in range(scored_before, 8):
+        index.add(offset, offset, None)
+        take(offset + 1)
+    assert given_so_far == verdict
+
+
+def test_of_two_verdicts_on_one_record_the_later_counts_even_if_both_waited() -> None:
+    queue = queue_of([Label(None, b"p7", at % 2 == 0) if at % 2 else Label(5, None, at % 2 == 0) for at in range(4)])
+    index = RecordIndex(8)
+    index.add(0, 5, b"p7")
+    verdicts = queue.take_due(index, 6)
+    assert verdicts is not None
+    assert [label[2] for label in verdicts.labels] == [True, False, True, False]
+    assert verdicts.numbers == [0, 0, 0, 0]

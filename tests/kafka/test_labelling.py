@@ -1,0 +1,285 @@
+"""What labels do to the partition whose records they are about, and when they are done with."""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_pipeline import Recording, cheap_model, commit, make_pipeline, record
+
+from fomo_stream.detector.detector import Detector
+from fomo_stream.detector.results import Results
+from fomo_stream.kafka.clients import Record
+from fomo_stream.kafka.delivery.delivery import Output
+from fomo_stream.kafka.pipeline import Pipeline
+from fomo_stream.kafka.position import Restored
+
+STATE = "fomo-stream-t-state"
+
+
+def labelled(delivery: Recording, **changes: Any) -> Pipeline:
+    return make_pipeline(delivery, **{"feedback": "f", "batch_size": 32, **changes})
+
+
+def exists(_partition: int, _offset: int) -> bool:
+    return True
+
+
+def label(pipeline: Pipeline, at: int, outlier: object, key: bytes | None = None, **about: object) -> None:
+    """The pipeline reads a label at offset `at` of partition 0 of the feedback topic."""
+    value = json.dumps({**about, "outlier": outlier}).encode()
+    pipeline.receive_label(Record("f", 0, at, None, key, value, []), exists)
+
+
+def score(pipeline: Pipeline, start: int, stop: int) -> None:
+    for offset in range(start, stop):
+        pipeline.receive(record(offset), 0.0)
+    pipeline.finish([0])
+
+
+def scored(delivery: Recording) -> dict[int, tuple[float, float]]:
+    """Logit and p-value of every scored record, by its offset."""
+    results = [json.loads(output.value or b"")["fomo"] for output in delivery.to("t-scores")]
+    return {result["offset"]: (result["logit"], result["p_value"]) for result in results if result["score"] is not None}
+
+
+def effects(delivery: Recording) -> list[dict[str, Any]]:
+    return [json.loads(output.value or b"") for output in delivery.to(STATE) if is_effect(output)]
+
+
+def is_effect(output: Output) -> bool:
+    return (output.key or b"").startswith(b"feedback/")
+
+
+# --- what they do
+
+
+@pytest.mark.parametrize("outlier", [True, False])
+def test_a_late_label_takes_a_record_out_of_the_context_or_puts_it_in(outlier: bool) -> None:
+    def context(labels: bool) -> set[int]:
+        delivery = Recording()
+        pipeline = labelled(delivery, admit="all" if outlier else "feedback", context_size=1000)
+        score(pipeline, 0, 100)
+        for at, offset in enumerate(range(30, 60) if labels else ()):
+            label(pipeline, at, outlier, partition=0, offset=offset)
+        score(pipeline, 100, 640)
+        detector = pipeline.tasks[0].detector
+        assert detector is not None
+        assert detector.generation > 1 or not (labels or outlier)
+        return set(detector.context_numbers.tolist()) & set(range(30, 60))
+
+    if outlier:
+        assert (context(True), len(context(False)) > 20) == (set(), True)
+    else:
+        assert (context(True), context(False)) == (set(range(30, 60)), set())
+
+
+@settings(deadline=None, max_examples=5)
+@given(st.permutations([(25, True), (40, False), (55, True), (70, True), (90, False)]), st.integers(0, 4))
+def test_order_and_repetition_of_labels_change_no_result(order: list[tuple[int, bool]], again: int) -> None:
+    def results(labels: list[tuple[int, bool]]) -> dict[int, tuple[float, float]]:
+        delivery = Recording()
+        pipeline = labelled(delivery)
+        score(pipeline, 0, 60)  # so that some labels come late and some early
+        for at, (offset, outlier) in enumerate(labels):
+            label(pipeline, at, outlier, offset=offset)
+        score(pipeline, 60, 130)
+        return scored(delivery)
+
+    expected = results(sorted(order))
+    assert results([*order, order[again]]) == expected
+    assert results([]) != expected
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+def test_the_recorded_effects_are_enough_to_score_the_records_again(seeded: bool, tmp_path: Path) -> None:
+    n, rng, delivery, changes = 400, random.Random(0), Recording(), {}
+    if seeded:
+        changes["seed_context"] = tmp_path / "normal.jsonl"
+        changes["seed_context"].write_bytes(b"\n".join(record(1000 + i).value or b"" for i in range(40)))
+    pipeline = labelled(delivery, **changes)
+    at = 0
+    for offset in range(n):
+        pipeline.receive(record(offset), float(offset))
+        if rng.random() < 0.3:
+            label(pipeline, at, rng.random() < 0.5, offset=max(0, offset + rng.randint(-80, 20)))
+            at += 1
+        if rng.random() < 0.1:
+            pipeline.score_due(1e9)
+    pipeline.finish([0])
+    expected = scored(delivery)
+    effect: dict[int, list[list[Any]]] = {}
+    for entry in effects(delivery):
+        effect.setdefault(entry["input_offset"], []).extend(entry["labels"])
+    assert len(effect) > 20
+
+    detector = Detector(cheap_model(), 2, pipeline._settings.detector_config())
+    rows = np.array([list(json.loads(record(offset).value or b"").values()) for offset in range(n)])
+    if seeded:
+        detector.seed_context(np.array([list(json.loads(record(1000 + i).value or b"").values()) for i in range(40)]))
+    first, results = detector.records, []
+    for start, stop in pairwise(sorted({0, *effect, n})):
+        about = effect.get(start, [])
+        numbers, outlier = (np.array([entry[i] for entry in about], dtype=int) for i in (1, 2))
+        detector.feedback(first + numbers, outlier.astype(bool))
+        results.append(detector.process(rows[start:stop]))
+    again = Results.concatenate(results)
+    assert {i: (again.logit[i], again.p_value[i]) for i in expected} == expected
+
+
+def test_a_key_stands_for_its_last_record() -> None:
+    delivery = Recording()
+    pipeline = labelled(delivery)
+    for offset in range(40):
+        pipeline.receive(record(offset, key=b"p%d" % (offset % 4)), 0.0)
+    pipeline.finish([0])
+    label(pipeline, 0, True, key=b"p2")
+    pipeline.score_due(0.0)
+    assert effects(delivery) == [{"input_offset": 40, "labels": [[0, 38, True]]}]
+
+
+def test_a_label_on_what_was_no_record_or_is_forgotten_is_done_with_and_changes_nothing() -> None:
+    delivery = Recording()
+    pipeline = labelled(delivery, feedback_memory=10)
+    pipeline.receive(record(0, value=b'{"z": 1}'), 0.0)  # has no feature
+    score(pipeline, 1, 30)
+    for at, offset in enumerate((0, 5, 19)):
+        label(pipeline, at, True, offset=offset)
+    pipeline.score_due(0.0)
+    assert effects(delivery) == []
+    assert pipeline.progress.labels == 0
+    assert commit(pipeline)["f", 0] == 3
+    label(pipeline, 3, True, offset=20)
+    pipeline.score_due(0.0)
+    assert effects(delivery) == [{"input_offset": 30, "labels": [[3, 20, True]]}]
+
+
+def test_labels_that_precede_the_schema_wait_for_it() -> None:
+    delivery = Recording()
+    pipeline = labelled(delivery, known=False)
+    for offset in range(30):
+        pipeline.receive(record(offset), 0.0)
+    label(pipeline, 0, True, offset=3)
+    pipeline.score_due(1e9)
+    assert not delivery.outputs
+    schema = pipeline.infer()
+    assert schema is not None
+    pipeline.begin(schema)
+    score(pipeline, 30, 31)
+    assert [entry["labels"] for entry in effects(delivery)] == [[[0, 3, True]]]
+
+
+def test_a_partition_heeds_its_own_labels_alone() -> None:
+    delivery = Recording()
+    pipeline = labelled(delivery)
+    score(pipeline, 0, 40)
+    label(pipeline, 5, True, offset=7)
+    for offset in range(40):
+        pipeline.receive(record(offset, partition=1), 0.0)
+    pipeline.finish([1])
+    pipeline.score_due(0.0)
+    (effect,) = filter(is_effect, delivery.to(STATE))
+    assert (effect.key, effect.partition) == (b"feedback/f/0/40/5", 0)
+    for number, news in ((0, 0), (1, 1)):
+        detector = pipeline.tasks[number].detector
+        assert detector is not None
+        assert detector.feedback(np.array([7]), np.array([True])) == news
+
+
+# --- when they are done with
+
+
+def test_a_label_is_committed_with_its_effect() -> None:
+    delivery = Recording()
+    pipeline = labelled(delivery)
+    score(pipeline, 0, 30)
+    label(pipeline, 7, True, offset=3)
+    assert commit(pipeline) == {("t", 0): 30}  # it was read, and not heeded yet
+    label(pipeline, 8, True, offset=50)  # its record is not there yet
+    label(pipeline, 9, True, offset=4)
+    pipeline.score_due(0.0)
+    assert effects(delivery) == [{"input_offset": 30, "labels": [[7, 3, True], [9, 4, True]]}]
+    assert commit(pipeline) == {("f", 0): 8}
+    score(pipeline, 30, 60)
+    assert commit(pipeline) == {("t", 0): 60, ("f", 0): 10}
+    assert commit(pipeline) == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (b"{bad", b"not JSON"),
+        (b'{"partition": 1, "offset": 3, "outlier": true}', b"produce it to partition 1"),
+        (b'{"offset": 1000, "outlier": true}', b"no record t[0]@1000 yet"),
+    ],
+)
+def test_bad_feedback_is_a_dead_letter_and_stops_nothing(value: bytes, words: bytes) -> None:
+    delivery = Recording()
+    pipeline = labelled(delivery)
+    score(pipeline, 0, 30)
+    bad = Record("f", 0, 4, None, b"k", value, [("trace", b"1")])
+    pipeline.receive_label(bad, lambda partition, offset: (partition, offset) < (0, 1000))
+    (letter,) = delivery.to("t-dead-letters")
+    headers = dict(letter.headers)
+    assert (letter.key, letter.value, headers["trace"]) == (b"k", value, b"1")
+    assert (headers["fomo-reason"], headers["fomo-source-topic"]) == (b"bad_feedback", b"f")
+    assert words in (headers["fomo-error"] or b"")
+    assert commit(pipeline) == {("t", 0): 30, ("f", 0): 5}  # a label is no record of the input
+    label(pipeline, 5, True, offset=3)
+    pipeline.score_due(0.0)
+    assert commit(pipeline) == {("f", 0): 6}
+
+
+def test_labels_of_a_partition_that_was_given_up_count_for_nothing() -> None:
+    delivery = Recording()
+    pipeline = labelled(delivery)
+    score(pipeline, 0, 30)
+    label(pipeline, 0, True, offset=3)
+    pipeline.drop(0)
+    label(pipeline, 1, True, offset=3)
+    pipeline.score_due(0.0)
+    assert effects(delivery) == []
+    task = pipeline.add(0, {})
+    label(pipeline, 2, True, offset=3)  # before it is restored
+    pipeline.activate(task, Restored(start=30))
+    score(pipeline, 30, 60)
+    assert effects(delivery) == []
+    assert commit(pipeline) == {("t", 0): 60}
+
+
+def test_the_log_sums_labels_up(caplog: pytest.LogCaptureFixture) -> None:
+    pipeline = labelled(Recording(), feedback_memory=10)
+    score(pipeline, 0, 30)
+    for at, offset in enumerate((25, 26, 25, 3)):
+        label(pipeline, at, True, offset=offset)
+    with caplog.at_level("INFO"):
+        pipeline.score_due(0.0)
+    assert "feedback topic=f partition=0 labels=4 news=2 too_late=1 takes_effect=30" in caplog.text
+    assert pipeline.progress.labels == 3
+
+
+# --- regimes
+
+
+def test_a_shift_that_lasts_is_announced_once(caplog: pytest.LogCaptureFixture) -> None:
+    delivery = Recording()
+    pipeline = make_pipeline(delivery, adapt_after=100, min_context=50, context_size=100, batch_size=32)
+    for offset in range(1000):
+        shift = 0 if offset < 150 else 30
+        rng = random.Random(offset)
+        value = json.dumps({"x": shift + rng.gauss(0, 1), "y": shift + rng.gauss(5, 2)}).encode()
+        pipeline.receive(record(offset, value=value), 0.0)
+    pipeline.finish([0])
+    regimes = [json.loads(output.value or b"")["fomo"]["regime"] for output in delivery.to("t-scores")]
+    assert regimes == sorted(regimes)
+    assert set(regimes) == {0, 1, 2}
+    assert regimes.index(1) == 50
+    assert f"regime topic=t partition=0 offset={regimes.index(2)} regime=2" in caplog.text
+    assert caplog.text.count("regime topic=") == pipeline.progress.regimes == 1

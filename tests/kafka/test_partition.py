@@ -1,0 +1,341 @@
+"""What a partition knows outlives the process: what one instance writes, another becomes."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_pipeline import QUICK, AtOnce, Recording, cheap_model, commit, make_pipeline, record
+
+from fomo_stream.errors import StateError
+from fomo_stream.kafka.clients import Record
+from fomo_stream.kafka.pipeline import Pipeline
+from fomo_stream.kafka.position import POSITION, Position, Restored
+from fomo_stream.model.zero_shot import ZeroShotModel
+from fomo_stream.records.schema import Schema
+
+FLAGS: dict[str, Any] = {**QUICK, "feedback": "f", "feedback_memory": 30, "lags": 2}
+IDS = {"t": "T1", "f": "F1"}
+SCHEMA = Schema(("x", "y"))
+
+
+class Instance:
+    """A pipeline with one partition, and what it has written since it began."""
+
+    def __init__(self, schema: Schema = SCHEMA, **changes: Any) -> None:
+        self.delivery = Recording()
+        self.pipeline: Pipeline = make_pipeline(self.delivery, known=False, **{**FLAGS, **changes})
+        self.pipeline.drop(1)
+        self.pipeline.begin(schema)
+        self.restore(Restored(start=0))
+
+    def restore(self, restored: Restored) -> None:
+        self.pipeline.activate(self.pipeline.add(0, IDS), restored)
+
+    def score(self, start: int, stop: int) -> None:
+        for offset in range(start, stop):
+            self.pipeline.receive(as_record(offset), 0.0)
+        self.pipeline.finish([0])
+
+    def label(self, at: int, outlier: bool, offset: int | None) -> None:
+        """offset: None for a label that is none."""
+        value = b"{" if offset is None else json.dumps({"offset": offset, "outlier": outlier}).encode()
+        self.pipeline.receive_label(Record("f", 0, at, None, None, value, []), lambda *_: True)
+
+    def commit(self, entries: dict[str, bytes]) -> dict[tuple[str, int], int]:
+        """Commit, and bring `entries`, what a compacted log holds, up to date."""
+        committed = commit(self.pipeline)
+        for output in self.delivery.to("fomo-stream-t-state"):
+            assert output.partition in (0, -1)
+            key, value = (output.key or b"").decode(), output.value
+            if key.startswith("state/"):
+                name = key.removeprefix("state/")
+                entries |= {name: value[1:]} if value is not None else {}
+                if value is None:
+                    entries.pop(name, None)
+        self.delivery.outputs = [one for one in self.delivery.outputs if one.topic != "fomo-stream-t-state"]
+        return committed
+
+    def results(self) -> list[tuple[str, bytes | None]]:
+        """What was sent about records since the last look."""
+        sent = [(output.topic, output.value) for output in self.delivery.outputs if output.source]
+        self.delivery.outputs.clear()
+        return sent
+
+
+def as_record(offset: int) -> Record:
+    """Of three series; some are bad, some lack a feature, and after 90 all is different."""
+    rng = random.Random(offset)
+    key = rng.choice([b"p", b"q", None])
+    shift = 20 if offset >= 90 else 0
+    fields = {"x": rng.gauss(shift, 1), "y": rng.gauss(5 + shift, 2), "z": 0}
+    if rng.random() < 0.1:
+        return record(offset, key=key, value=rng.choice([b"{", b"{}", None]))
+    del fields[rng.choice(["x", "z", "z", "z"])]
+    return record(offset, key=key, value=json.dumps(fields).encode())
+
+
+def restored(entries: Mapping[str, bytes], committed: Mapping[tuple[str, int], int]) -> Restored:
+    position = Position.decode(entries[POSITION]).offset
+    start, labels = committed.get(("t", 0), 0), committed.get(("f", 0), OFFSET_BEGINNING)
+    return Restored(start, dict(entries), learned_until=position, feedback_start=labels)
+
+
+labels = st.lists(st.tuples(st.integers(-40, 30), st.booleans(), st.booleans()), max_size=6)
+spans = st.lists(st.tuples(st.integers(1, 40), labels, st.booleans()), min_size=1, max_size=4)
+
+
+@settings(max_examples=10, deadline=None)
+@given(spans)
+def test_what_one_writes_another_becomes(what: Any) -> None:
+    """However often a partition moves, it scores as if it never had, heeds each label once, and so it goes on."""
+    steady, moving = Instance(), Instance()
+    entries: dict[str, bytes] = {}
+    nothing: dict[str, bytes] = {}
+    committed: dict[tuple[str, int], int] = {}
+    offset = 0
+    feedback: list[tuple[bool, int | None]] = []
+    for n, wanted, moves in [*what, (40, [], True), (40, [], False)]:
+        for each in (steady, moving):
+            each.score(offset, offset + n)
+        offset += n
+        feedback += [(outlier, None if bad else max(0, offset + delta)) for delta, outlier, bad in wanted]
+        for at in range(len(feedback) - len(wanted), len(feedback)):
+            for each in (steady, moving):
+                each.label(at, *feedback[at])
+        for each in (steady, moving):
+            each.pipeline.score_due(0.0)
+        steady.commit(nothing)
+        committed |= moving.commit(entries)
+        assert Position.decode(entries[POSITION]) == Position(offset, "T1")
+        assert committed["t", 0] == offset
+        assert moving.results() == steady.results()
+        if moves:
+            moving = Instance()
+            moving.restore(restored(entries, committed))
+            news: dict[str, bytes] = {}
+            assert (moving.commit(news), news) == ({}, {})
+            for at in range(committed.get(("f", 0), 0), len(feedback)):
+                moving.label(at, *feedback[at])
+            assert moving.results() == []  # what was no label is a dead letter once
+    assert committed.get(("f", 0), 0) == len(feedback) or any(about and about >= offset for _, about in feedback)
+    one, other = (each.pipeline.tasks[0].detector for each in (steady, moving))
+    assert one is not None
+    assert other is not None
+    assert one.changes().keys() == other.changes().keys() == set()
+    assert {name: array.tobytes() for name, array in one.snapshot().items()} == {
+        name: array.tobytes() for name, array in other.snapshot().items()
+    }
+
+
+def test_a_regime_is_announced_by_one_owner_of_the_partition() -> None:
+    entries: dict[str, bytes] = {}
+    one = Instance()
+    one.score(0, 240)
+    assert one.pipeline.progress.regimes == 1
+    committed = one.commit(entries)
+    other = Instance()
+    other.restore(restored(entries, committed))
+    other.score(240, 260)
+    assert b'"regime":2' in (other.results()[-1][1] or b"")
+    assert other.pipeline.progress.regimes == 0
+
+
+# --- what is replayed
+
+
+@pytest.mark.parametrize("start", [0, 33, 59])
+def test_replayed_offset_is_not_learned_twice(start: int) -> None:
+    """The group's offset was set back: records are scored again, and those after them as if nothing had been."""
+    entries: dict[str, bytes] = {}
+    one = Instance()
+    one.score(0, 60)
+    one.commit(entries)
+    one.results()
+    other = Instance()
+    other.restore(restored(entries, {("t", 0): start}))
+    one.score(60, 130)
+    other.score(start, 59)
+    assert len(other.results()) == 59 - start
+    other.commit(entries)
+    assert Position.decode(entries[POSITION]).offset == 60  # what is known, not what was read
+    other.score(59, 130)
+    assert other.results()[1:] == one.results()
+    detector = other.pipeline.tasks[0].detector
+    assert detector is not None
+    assert detector.records == sum(1 for offset in range(130) if len(as_record(offset).value or b"") > 2)
+
+
+def test_after_an_abort_nothing_is_encoded_again() -> None:
+    executor = AtOnce()
+    entries: dict[str, bytes] = {}
+    one = Instance(executor=executor)
+    one.score(0, 80)
+    committed = one.commit(entries)
+    built = executor.submitted
+    one.score(80, 84)
+    (task,) = one.pipeline.aborted(IDS)
+    assert task.former is not None
+    one.pipeline.activate(task, restored(entries, committed))
+    assert task.former is None
+    one.score(80, 84)
+    assert executor.submitted == built
+
+
+# --- what does not fit
+
+
+def another_model() -> ZeroShotModel:
+    return ZeroShotModel(cheap_model().config, "another").eval()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"schema": Schema(("x", "z"))}, "the state has features x,y, now they are x,z"),
+        ({"schema": Schema(("y", "x"))}, "the state has features x,y, now they are y,x"),
+        (
+            {"schema": Schema(("x", "y"), frozenset({"y"}))},
+            "the state has categorical fields none, now they are y",
+        ),
+        ({"lags": 1}, "--lags was 2 when the state was written, it is 1 now"),
+        ({"model": another_model()}, "model is cheap in the state, another now"),
+        ({"context_size": 30}, "context_size is 20 in the state, 30 now"),
+        ({"seed": 7}, "seed is 0 in the state, 7 now"),
+    ],
+)
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_a_state_of_something_else_is_refused_with_what_differs(
+    changes: dict[str, Any], words: str, delivery: str
+) -> None:
+    entries: dict[str, bytes] = {}
+    one = Instance()
+    one.score(0, 30)
+    committed = one.commit(entries)
+    other = Instance(**{**changes, "delivery": delivery})
+    with pytest.raises(StateError) as error:
+        other.restore(restored(entries, committed))
+    assert error.value.exit_code == 6
+    message = str(error.value)
+    assert message.startswith(f"fomo-stream-t-state[0]: {words}; set that back, choose another --group")
+    assert message.endswith("or forget what was learned with --reset-state")
+
+
+def test_what_does_not_matter_for_the_state_may_change() -> None:
+    entries: dict[str, bytes] = {}
+    one = Instance()
+    one.score(0, 30)
+    committed = one.commit(entries)
+    other = Instance(alert_rate=0.2, batch_size=3, admit="all")
+    other.restore(restored(entries, committed))
+    other.score(30, 40)
+    assert len(other.results()) == 10
+
+
+def labelled(one: Instance, at: int, offsets: range) -> int:
+    """How many of these records were there to be labelled; `at`: where the labels begin in their topic."""
+    before = one.pipeline.progress.labels
+    for i, offset in enumerate(offsets):
+        one.label(at + i, True, offset)
+    one.pipeline.score_due(0.0)
+    return one.pipeline.progress.labels - before
+
+
+def test_with_another_memory_for_labels_only_the_old_records_cannot_be_labelled() -> None:
+    entries: dict[str, bytes] = {}
+    one = Instance()
+    one.score(0, 30)
+    committed = one.commit(entries)
+    assert any(name.startswith("index/30/") for name in entries)
+    other = Instance(feedback_memory=20)
+    other.restore(restored(entries, committed))
+    other.score(30, 40)
+    assert labelled(other, 0, range(20, 30)) == 0
+    assert 5 < labelled(other, 10, range(30, 40)) <= 10
+    committed = other.commit(entries)
+    assert not any(name.startswith("index/30/") for name in entries)
+    again = Instance(feedback_memory=20)
+    again.restore(restored(entries, committed))
+    assert labelled(again, 20, range(30, 40)) > 5
+
+
+# --- what is damaged
+
+DAMAGES: dict[str, tuple[str, bytes | None]] = {
+    "identity": ("detector/identity/0", b"x" * 50),
+    "rows": ("detector/memory/rows/0", None),
+    "context": ("detector/generation/1/0", b"x" * 50),
+    "series": ("series/identity/0", None),
+    "index": ("index/30/1", None),
+    "schema": ("schema", b"{"),
+}
+
+
+def damaged(kind: str) -> tuple[dict[str, bytes], dict[tuple[str, int], int]]:
+    entries: dict[str, bytes] = {}
+    one = Instance()
+    one.score(0, 30)
+    one.label(0, True, 1000)
+    one.label(1, True, None)
+    committed = one.commit(entries)
+    name, value = DAMAGES[kind]
+    assert name in entries
+    del entries[name]
+    return entries | ({name: value} if value is not None else {}), committed
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_a_damaged_state_is_refused(kind: str) -> None:
+    entries, committed = damaged(kind)
+    with pytest.raises(StateError, match=r"fomo-stream-t-state\[0\]: .* --reset-state") as error:
+        Instance().restore(restored(entries, committed))
+    assert error.value.exit_code == 6
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_labels_that_are_done_with_are_never_guessed(delivery: str) -> None:
+    entries, committed = damaged("rows")
+    entries["labels"] = b"{"
+    with pytest.raises(StateError, match=r"fomo-stream-t-state\[0\]: labels .* --reset-state"):
+        Instance(delivery=delivery).restore(restored(entries, committed))
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_without_transactions_a_damaged_state_is_replaced(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    entries, committed = damaged(kind)
+    before = dict(entries)
+    other, fresh = Instance(delivery="at-least-once"), Instance(delivery="at-least-once")
+    other.restore(restored(entries, {**committed, ("t", 0): 20}))
+    assert "state_damaged topic=fomo-stream-t-state partition=0" in caplog.text
+    fresh.restore(Restored(start=20))
+    for each in (other, fresh):
+        each.score(20, 60)
+    assert other.results() == fresh.results()  # what was learned before is forgotten, and learned again
+    other.label(0, True, 1000)
+    other.label(1, True, None)
+    assert not other.results()  # but not which labels are done with
+    wanted: dict[str, bytes] = {}
+    fresh.commit(wanted)
+    other.commit(entries)
+    assert entries == wanted | {"labels": before["labels"]}
+
+
+def test_what_was_known_of_a_topic_of_that_name_before_is_deleted_with_the_next_commit() -> None:
+    entries: dict[str, bytes] = {}
+    one = Instance()
+    one.score(0, 70)
+    one.commit(entries)
+    other, fresh = Instance(), Instance()
+    other.restore(Restored(start=0, stale=frozenset(entries)))
+    for each in (other, fresh):
+        each.score(0, 12)
+    wanted: dict[str, bytes] = {}
+    other.commit(entries)
+    fresh.commit(wanted)
+    assert entries == wanted

@@ -1,0 +1,420 @@
+"""The store: what was written is read again, and from where a partition goes on with it.
+
+The broker is one in memory, in which transactions can stay open for as long as a test likes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from threading import Event
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, TopicPartition
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory_broker import MemoryBroker, MemoryConsumer, MemoryReader, retriable
+
+from fomo_stream.errors import BrokerError, DamagedStateError, FomoError, StateError
+from fomo_stream.kafka.delivery.delivery import Outcome
+from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
+from fomo_stream.kafka.feedback.effects import Effect
+from fomo_stream.kafka.position import POSITION, Input, Position, Restored, where_to_go_on
+from fomo_stream.kafka.restore import Restorer, to_output
+from fomo_stream.settings.service import ServiceSettings
+
+SETTINGS = ServiceSettings(topic="t", feedback="f", group="g")
+STATE = SETTINGS.state_topic
+TIMEOUT = retriable()
+
+
+class Task:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+# --- where to go on
+
+
+def expected(found: Input, position: Position | None, flags: ServiceSettings) -> tuple[int | None, int, bool]:
+    """Offset to go on from (None: a human has to say), records learned before, whether the state is of any use."""
+    ids = {found.topic_id, position.topic_id} if position is not None else set()
+    if position is not None and (
+        ("" not in ids and len(ids) == 2)  # the broker says that it is another topic
+        or (not found.topic_id and found.committed is None and position.offset > found.high)  # so it seems
+    ):
+        return found.low, 0, False
+    learned = 0 if position is None else min(position.offset, found.high)
+    if found.committed is not None:
+        start = found.committed
+    elif position is not None and flags.delivery == "exactly-once":
+        start = learned
+    else:
+        start = found.low
+    if start in range(found.low, found.high + 1):
+        return start, learned, True
+    choices = {"fail": None, "earliest": found.low, "latest": found.high}
+    return choices[flags.on_lost_offset], learned, True
+
+
+def test_every_combination_of_offsets_goes_on_where_it_should() -> None:
+    every_setting = [
+        ServiceSettings(topic="t", delivery=delivery, on_lost_offset=lost)
+        for delivery in ("exactly-once", "at-least-once")
+        for lost in ("fail", "earliest", "latest")
+    ]
+    offsets = [None, 0, 1, 2, 3, 5]
+    kept = [(low, high) for low in (0, 2) for high in (2, 3, 4)]
+    ids = itertools.product(["", "A"], ["", "A", "B"])
+    count = 0
+    for (low, high), committed, at, (now, then), flags in itertools.product(
+        kept, offsets, offsets, list(ids), every_setting
+    ):
+        position = None if at is None else Position(at, then)
+        entries = {"detector/x": b"1"} | ({} if position is None else {POSITION: position.encode()})
+        found = Input(low, high, committed, now)
+        start, learned, is_of_use = expected(found, position, flags)
+        if start is None:
+            with pytest.raises(BrokerError, match=r"t\[0\] has offset .* --on-lost-offset earliest or latest"):
+                where_to_go_on(found, entries, flags, "t[0]")
+            continue
+        restored, notes = where_to_go_on(found, entries, flags, "t[0]")
+        assert (restored.start, restored.learned_until) == (start, learned), (found, position, flags)
+        assert restored.entries == (entries if is_of_use else {})
+        assert restored.stale == (frozenset() if is_of_use else frozenset(entries))
+        agree = is_of_use and (position is None or learned == start)
+        assert bool(notes) == (not agree or (committed is not None and committed != start))
+        assert all("t[0]" in note for note in notes)
+        count += 1
+    assert count > 4000
+
+
+@pytest.mark.parametrize(
+    ("committed", "words"),
+    [(3, "scored, not learned again"), (9, "some is never learned"), (50, "offset_lost")],
+)
+def test_what_is_unusual_is_said(committed: int, words: str) -> None:
+    entries = {POSITION: Position(5, "A").encode()}
+    flags = ServiceSettings(topic="t", on_lost_offset="latest")
+    _, notes = where_to_go_on(Input(0, 20, committed, "A"), entries, flags, "t[0]")
+    assert words in notes[-1]
+
+
+# --- positions
+
+
+@given(st.integers(0, 2**63 - 1), st.text(max_size=30).filter(str.isprintable))
+def test_a_position_survives_being_written(offset: int, topic_id: str) -> None:
+    assert Position.decode(Position(offset, topic_id).encode()) == Position(offset, topic_id)
+
+
+@pytest.mark.parametrize("value", [b"", b"{", b"3", b"{}", b'{"offset": "x", "topic_id": ""}', b'{"offset": null}'])
+def test_a_damaged_position_is_named(value: bytes) -> None:
+    with pytest.raises(DamagedStateError, match="position"):
+        Position.decode(value)
+
+
+# --- reading the store
+
+
+@contextmanager
+def restorer(
+    broker: MemoryBroker,
+    flags: ServiceSettings = SETTINGS,
+    wanted: Callable[[Any], bool] = lambda task: True,
+) -> Iterator[Restorer]:
+    for topic in (flags.topic, flags.feedback, flags.state_topic):
+        broker.partitions.setdefault(topic or "", 2)
+    with (
+        patch("fomo_stream.kafka.restore.make_reader", lambda _: MemoryReader(broker)),
+        patch("fomo_stream.kafka.restore.BEHIND_S", -1.0),
+    ):
+        one = Restorer(flags, broker, wanted)  # type: ignore[arg-type]
+        try:
+            yield one
+        finally:
+            one.stop()
+
+
+def taken(one: Restorer, count: int = 1) -> list[tuple[int, Restored]]:
+    """What comes back, by partition, as soon as so many have."""
+    results: list[tuple[Any, Restored]] = []
+
+    def is_enough() -> bool:
+        results.extend(one.take())
+        return len(results) >= count
+
+    until(is_enough)
+    return [(task.number, restored) for task, restored in results]
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def restored(broker: MemoryBroker, number: int = 0, flags: ServiceSettings = SETTINGS) -> Restored:
+    with restorer(broker, flags) as one:
+        one.request(Task(number))
+        return taken(one)[0][1]
+
+
+def write(broker: MemoryBroker, entries: Mapping[str, bytes | None], number: int = 0) -> None:
+    for name, value in entries.items():
+        output = to_output(STATE, number, name, value)
+        broker.append((output.topic, output.partition), output.key, output.value)
+
+
+names = st.sampled_from(["detector/a", "detector/b", "labels", "series/series/00", "index/0"])
+commits = st.lists(
+    st.tuples(st.dictionaries(names, st.none() | st.binary(max_size=3)), st.booleans(), st.integers(0, 1)), max_size=8
+)
+
+
+@settings(deadline=None, max_examples=50)
+@given(commits)
+def test_the_entries_of_a_partition_are_what_was_written_last_less_what_was_deleted(what: Any) -> None:
+    broker = MemoryBroker()
+    wanted: dict[int, dict[str, bytes]] = {0: {}, 1: {}}
+    effects: dict[int, list[Effect]] = {0: [], 1: []}
+    for position, (entries, compacted, number) in enumerate(what, start=1):
+        at = Position(position).encode()
+        write(broker, {**entries, POSITION: at}, number)
+        effect = b"feedback/f/%d/%d/0" % (number, position)
+        broker.append((STATE, number), effect, b'{"input_offset": %d}' % position)
+        if position % 2:
+            effects[number].append(Effect.of("f", number, position, 0))
+        else:  # the input has no record any more from which that could be repeated
+            broker.append((STATE, number), effect, None)
+        broker.ends[STATE, number] += 1  # the mark of a commit
+        broker.append(("t", number), None, b"")
+        broker.offsets["t", number] = position
+        wanted[number] |= {name: value for name, value in entries.items() if value is not None} | {POSITION: at}
+        for name, value in entries.items():
+            if value is None:
+                wanted[number].pop(name, None)
+        if compacted:
+            broker.compact(STATE)
+    broker.ends["t", 0] = broker.ends["t", 1] = 9
+    with restorer(broker) as one:
+        for number in (0, 1):
+            one.request(Task(number))
+        restored = dict(taken(one, 2))
+    assert {number: found.entries for number, found in restored.items()} == wanted
+    assert {number: list(found.effects) for number, found in restored.items()} == effects
+
+
+def test_what_a_later_version_has_written_is_refused() -> None:
+    broker = MemoryBroker()
+    write(broker, {"detector/a": b"1"})
+    broker.append((STATE, 0), b"state/detector/b", b"\x02what we cannot know")
+    with pytest.raises(StateError, match=r"`detector/b` of g-t-state\[0\]@1 has format 02, .* --reset-state") as error:
+        restored(broker)
+    assert error.value.exit_code == 6
+
+
+def test_an_offset_that_is_not_kept_ends_the_instance_unless_it_was_said_what_to_do() -> None:
+    broker = MemoryBroker()
+    broker.begins["t", 0], broker.ends["t", 0], broker.offsets["t", 0] = 10, 20, 5
+    with pytest.raises(BrokerError, match="keeps 10 to 20"):
+        restored(broker)
+    flags = SETTINGS.model_copy(update={"on_lost_offset": "latest"})
+    assert restored(broker, flags=flags).start == 20
+
+
+def test_a_partition_of_which_nothing_is_known_begins_at_its_beginning() -> None:
+    broker = MemoryBroker()
+    broker.begins["t", 0] = broker.ends["t", 0] = 3
+    assert restored(broker) == Restored(start=3, feedback_start=0)
+
+
+def test_entries_are_read_once_the_transaction_that_wrote_them_is_marked_everywhere() -> None:
+    """What a transaction commits appears in one partition after the other."""
+    broker = MemoryBroker()
+    broker.ends["t", 0] = 10
+    write(broker, {POSITION: Position(4).encode()})
+    broker.hidden[STATE, 0] = 1
+    write(broker, {POSITION: Position(8).encode()})
+    broker.offsets["t", 0] = 8
+    with restorer(broker) as one:
+        one.request(Task(0))
+        until(lambda: broker.waits >= 2)
+        assert one.take() == []
+        broker.hidden.clear()
+        ((_, found),) = taken(one)
+    assert (found.start, found.learned_until) == (8, 8)
+
+
+def test_a_position_that_is_not_readable_is_refused_with_what_to_do() -> None:
+    broker = MemoryBroker()
+    write(broker, {POSITION: b"{"})
+    with pytest.raises(StateError, match=r"g-t-state\[0\]: .* --reset-state"):
+        restored(broker)
+
+
+def test_a_transaction_that_nobody_ends_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    broker = MemoryBroker()
+    broker.ends["t", 0] = 10
+    broker.hidden[STATE, 0] = 0
+    write(broker, {POSITION: Position(8).encode()})
+    broker.offsets["t", 0] = 8
+    with patch("fomo_stream.kafka.restore.HANGING_S", -46.0), restorer(broker) as one:  # as if a session had passed
+        one.request(Task(0))
+        until(lambda: "open_transaction" in caplog.text)
+        assert one.take() == []
+
+
+def test_a_transaction_that_changes_nothing_of_what_is_committed_is_not_waited_for() -> None:
+    broker = MemoryBroker()
+    broker.ends["t", 0] = 10
+    write(broker, {POSITION: Position(4).encode()})
+    broker.offsets["t", 0] = 4
+    broker.hidden[STATE, 0] = 1
+    write(broker, {POSITION: Position(8).encode()})  # by somebody who will not be able to commit it
+    assert restored(broker, flags=SETTINGS.model_copy(update={"feedback": None})).start == 4
+
+
+def test_a_transaction_that_may_hold_labels_alone_is_waited_for() -> None:
+    broker = MemoryBroker()
+    broker.ends["t", 0] = 10
+    write(broker, {POSITION: Position(4).encode(), "detector/x": b"before"})
+    broker.offsets["t", 0] = 4
+    broker.hidden[STATE, 0] = 2
+    write(broker, {POSITION: Position(4).encode(), "detector/x": b"labelled"})
+    asked = Event()
+    real = broker.has_open_transaction
+
+    def watched(place: TopicPartition) -> bool:
+        asked.set()
+        return real(place)
+
+    with patch.object(broker, "has_open_transaction", watched), restorer(broker) as one:
+        one.request(Task(0))
+        assert asked.wait(10)
+        assert one.take() == []
+        broker.hidden.clear()
+        ((_, found),) = taken(one)
+    assert found.entries["detector/x"] == b"labelled"
+
+
+def test_stopping_does_not_wait_for_a_broker_that_does_not_answer() -> None:
+    broker = MemoryBroker()
+    answered, asked = Event(), Event()
+
+    def hang(_reader: MemoryReader, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        asked.set()
+        answered.wait(60)
+        return partitions
+
+    try:
+        with patch.object(MemoryReader, "committed", hang), restorer(broker) as one:
+            one.request(Task(0))
+            assert asked.wait(10)
+            began = time.monotonic()
+            one.stop()
+            assert time.monotonic() - began < 5
+    finally:
+        answered.set()
+
+
+def test_whatever_goes_wrong_while_restoring_is_heard_of() -> None:
+    broker = MemoryBroker()
+    with patch.object(Restorer, "_restore", side_effect=ZeroDivisionError), pytest.raises(ZeroDivisionError):
+        restored(broker)
+
+
+def test_entries_that_are_behind_the_offsets_for_good_are_used_as_they_are() -> None:
+    broker = MemoryBroker()
+    broker.ends["t", 0] = 10
+    write(broker, {POSITION: Position(4).encode()})
+    broker.offsets["t", 0] = 8  # somebody has set it
+    found = restored(broker)
+    assert (found.start, found.learned_until) == (8, 4)
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_partition_waits_until_the_transaction_of_its_last_owner_has_ended(commits: bool) -> None:
+    broker = MemoryBroker()
+    broker.ends["t", 0] = 10
+    last = ExactlyOnce(partial(broker.producer, "last owner"), {})
+    last.start(1.0)
+    last.send(to_output(STATE, 0, POSITION, Position(4).encode()))
+    broker.answers["commit_transaction"] = [TIMEOUT] * 1000
+    member = MemoryConsumer(broker)
+    assert last.commit([TopicPartition("t", 0, 4)], member) is Outcome.PENDING
+    until(lambda: broker.producers[-1].unstable)
+    with restorer(broker) as one:
+        one.request(Task(0))
+        until(lambda: broker.waits >= 2)
+        assert one.take() == []
+        if commits:
+            broker.answers.clear()
+            until(lambda: last.proceed(1.0) is Outcome.COMMITTED)
+        else:
+            broker.expire("last owner")
+        ((_, found),) = taken(one)
+    assert (found.start, found.learned_until) == ((4, 4) if commits else (0, 0))
+
+
+def test_a_partition_that_is_new_waits_until_it_has_a_place_in_the_state_topic() -> None:
+    broker = MemoryBroker()
+    broker.partitions |= {"t": 3, STATE: 2}
+    with restorer(broker) as one:
+        one.request(Task(2))
+        until(lambda: one.waits)
+        assert one.waits == {2: f"topic {STATE} has no partition 2 yet"}
+        broker.partitions[STATE] = 3
+        ((_, found),) = taken(one)
+        assert (found.start, one.waits) == (0, {})
+
+
+@pytest.mark.parametrize(
+    ("feedback", "committed", "expected_start"),
+    [("f", None, 2), ("f", 5, 5), ("f", 2, 2), ("f", 8, 8), ("f", 1, 2), ("f", 9, 2), (None, 5, OFFSET_BEGINNING)],
+)
+def test_labels_go_on_where_they_were_or_as_early_as_they_are_kept(
+    feedback: str | None, committed: int | None, expected_start: int
+) -> None:
+    broker = MemoryBroker()
+    broker.begins["f", 0], broker.ends["f", 0] = 2, 8
+    if committed is not None:
+        broker.offsets["f", 0] = committed
+    flags = SETTINGS.model_copy(update={"feedback": feedback})
+    assert restored(broker, flags=flags).feedback_start == expected_start
+
+
+def test_a_partition_that_was_given_up_meanwhile_is_not_restored_and_its_errors_are_of_no_interest() -> None:
+    broker = MemoryBroker()
+    broker.append((STATE, 0), b"state/x", b"\x02")
+    held, is_behind = {0, 1}, Event()
+
+    def wanted(task: Any) -> bool:
+        if task.number == 1:  # then what comes before it is done
+            held.discard(0)
+            is_behind.set()
+        return task.number in held
+
+    with restorer(broker, wanted=wanted) as one:
+        one.request(Task(0))
+        one.request(Task(1))
+        is_behind.wait(10)
+        assert [number for number, _ in taken(one)] == [1]
+        held.add(0)
+        one.request(Task(0))
+        with pytest.raises(FomoError):
+            taken(one)
+
+
+def test_one_that_has_to_wait_holds_nobody_up() -> None:
+    broker = MemoryBroker()
+    with restorer(broker) as one:
+        one.request(Task(0), delay=60.0)
+        one.request(Task(1))
+        assert [number for number, _ in taken(one)] == [1]

@@ -1,0 +1,97 @@
+"""What the broker says about topics: which were created anew, and must be read from their beginning."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from fomo_stream.kafka.service import Service
+from fomo_stream.kafka.topic_report import TopicReport
+from fomo_stream.kafka.topic_watch import TopicsSeen
+from fomo_stream.model.checkpoint import shared_model
+from fomo_stream.settings.service import ServiceSettings
+
+HERE, ANOTHER, NO_IDS, GONE = "A", "B", "", None  # the id of a topic that the broker has
+
+
+def seen(topic: str, topic_id: str | None) -> TopicsSeen:
+    return TopicsSeen({} if topic_id is None else {topic: 1}, {topic: topic_id} if topic_id else {})
+
+
+@pytest.mark.parametrize(
+    ("answers", "restarts"),
+    [
+        ([HERE, HERE], 0),
+        ([HERE, GONE, HERE], 0),  # out of sight for a moment
+        ([HERE, GONE, GONE, ANOTHER], 1),
+        ([HERE, ANOTHER], 1),  # too quick to be seen missing
+        ([HERE, GONE], 0),
+        ([NO_IDS, GONE, NO_IDS], 1),
+        ([NO_IDS, NO_IDS], 0),
+    ],
+)
+@pytest.mark.parametrize("topic", ["t", "f"])
+def test_only_a_topic_that_was_created_anew_takes_partitions_back_to_what_is_restored(
+    topic: str, answers: list[str | None], restarts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Service(ServiceSettings(topic="t" if topic == "t" else "other", feedback="f"), shared_model())
+    aborts = 0
+    service._topics.seen, *later = (seen(topic, answer) for answer in answers)
+    for answer in later:
+        monkeypatch.setattr(service, "_watch", SimpleNamespace(seen=answer), raising=False)
+        service._look_at_topics()
+        aborts += service._must_abort
+        service._must_abort = False
+    assert aborts == restarts
+
+
+def report(**partitions: int) -> tuple[TopicReport, dict[str, int]]:
+    settings = ServiceSettings(topic="t", out="o", dead_letters="d", feedback="f", group="g")
+    sizes = {"t": 2, "o": 2, "d": 2, "f": 2, settings.state_topic: 2} | partitions
+    found = TopicReport(settings)
+    found.begin(TopicsSeen(sizes, {}))
+    return found, sizes
+
+
+def test_partitions_that_cannot_be_labelled_are_a_reason_not_to_be_ready() -> None:
+    found, sizes = report()
+    assert found.reasons() == []
+    changes = found.look(TopicsSeen(sizes | {"t": 4}, {}))
+    assert (changes.created, changes.resized) == (False, ["t"])
+    found.shared_out()
+    (reason,) = found.reasons()
+    assert "feedback topic f has 2 partitions fewer than t" in reason
+    assert "--alter --topic f --partitions 4" in reason
+    found.look(TopicsSeen(sizes | {"t": 4, "f": 4}, {}))
+    assert found.reasons() == []
+
+
+def test_new_partitions_are_a_reason_until_the_group_has_shared_them_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, sizes = report()
+    more = TopicsSeen(dict.fromkeys(sizes, 3), {})
+    found.look(more)
+    assert found.reasons() == ["new partition 2 of t not shared out by the group yet"]
+    found.look(more)
+    assert found.reasons()
+    found.shared_out()
+    assert found.reasons() == []
+    found.look(TopicsSeen(dict.fromkeys(sizes, 4), {}))
+    assert found.reasons()  # whose share these became, an instance without any of them is not told
+    monkeypatch.setattr("fomo_stream.kafka.topic_report.SHARED_OUT_S", -1.0)
+    assert found.reasons() == []
+
+
+@pytest.mark.parametrize("small", ["o", "d"])
+def test_an_output_that_does_not_grow_with_the_input_is_said_to_change_the_place_of_keys(
+    small: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    found, sizes = report()
+    assert not caplog.text
+    found.look(TopicsSeen(dict.fromkeys(sizes, 3) | {small: 2}, {}))
+    (line,) = [line for line in caplog.text.splitlines() if "topic_smaller_than_input" in line]
+    assert f"topic={small} partitions=2 input=3" in line
+    assert "a key may now be in another partition" in line
+    caplog.clear()
+    report(**{small: 1})  # it was so when the instance started
+    assert f"topic_smaller_than_input topic={small} partitions=1 input=2" in caplog.text

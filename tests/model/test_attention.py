@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from fomo_stream import ZeroShotDetector
+from fomo_stream.errors import ConfigError, SchemaError
+from fomo_stream.model.attention import Float, attended_context, attention_weights, most_attended
+from fomo_stream.model.checkpoint import load_model, save_model
+from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel
+from pretrain.__main__ import main
+from pretrain.evaluation.attention_plot import plane, plot_attended
+
+PAPER_LIKE = ModelConfig(
+    raw_features=4, evidence=False, fusion=False, layers=2, width=16, heads=2, feed_forward=32, routers=6
+)
+ON_EVIDENCE = ModelConfig(layers=2, width=16, heads=2, feed_forward=32, routers=0)
+
+
+def make(config: ModelConfig) -> ZeroShotModel:
+    """Weights large enough that attention has preferences."""
+    torch.manual_seed(0)
+    model = ZeroShotModel(config).eval().requires_grad_(False)
+    for parameter in model.parameters():
+        if parameter.ndim == 2:
+            nn.init.normal_(parameter, std=0.4)
+    return model
+
+
+def rows(n: int, d: int, seed: int = 0) -> Float:
+    return np.random.default_rng(seed).normal(size=(n, d))
+
+
+@pytest.mark.parametrize("config", [PAPER_LIKE, ON_EVIDENCE])
+@settings(max_examples=15, deadline=None)
+@given(n=st.integers(2, 90), d=st.integers(1, 4), q=st.integers(0, 130), seed=st.integers(0, 99))
+def test_weights_of_a_query_sum_to_one_over_the_context(config: ModelConfig, n: int, d: int, q: int, seed: int) -> None:
+    weights = attention_weights(make(config), rows(n, d, seed), rows(q, d, seed + 1))
+    assert weights.shape == (q, n)
+    assert (weights >= 0).all()
+    np.testing.assert_allclose(weights.sum(1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("config", [PAPER_LIKE, ON_EVIDENCE])
+def test_weights_are_the_softmax_by_hand_of_the_last_layer_averaged_over_heads(config: ModelConfig) -> None:
+    model, context, queries = make(config), rows(30, 3), rows(7, 3, seed=1)
+    seen, asked = model.describe(torch.from_numpy(context)[None], torch.from_numpy(queries)[None])
+    z, of_queries = model._embed(seen, None), model._embed(asked, None)
+    first, last = model.layers
+    of_queries = first.queries(of_queries, first.cross.keys_values(z))  # type: ignore[operator, union-attr]
+    z = first.context(z)  # type: ignore[operator]
+    expected = np.zeros((7, 30))
+    cross = last.cross
+    for head in (slice(0, 8), slice(8, 16)):
+        key, query = cross.key(z)[0][:, head], cross.query(of_queries)[0][:, head]  # type: ignore[operator, union-attr]
+        likeness = np.exp((query @ key.T).numpy() / np.sqrt(8))
+        expected += likeness / likeness.sum(1, keepdims=True) / 2
+    np.testing.assert_allclose(attention_weights(model, context, queries), expected, atol=1e-6)
+
+
+@settings(max_examples=15, deadline=None)
+@given(n=st.integers(2, 60), seed=st.integers(0, 99))
+def test_order_of_context_rows_moves_the_indices_and_nothing_else(n: int, seed: int) -> None:
+    model, context, queries = make(PAPER_LIKE), rows(n, 3, seed), rows(5, 3, seed + 1)
+    order = np.random.default_rng(seed).permutation(n)
+    usual, shuffled = attended_context(model, context, queries), attended_context(model, context[order], queries)
+    np.testing.assert_array_equal(order[shuffled.indices], usual.indices)
+    np.testing.assert_array_equal(shuffled.weights, usual.weights)
+
+
+def test_most_attended_rows_are_the_largest_weights_in_descending_order() -> None:
+    weights = attention_weights(make(PAPER_LIKE), rows(50, 4), rows(9, 4, seed=1))
+    found = most_attended(weights, top=6)
+    np.testing.assert_array_equal(found.weights, -np.sort(-weights, axis=1)[:, :6])
+    np.testing.assert_array_equal(np.take_along_axis(weights, found.indices, 1), found.weights)
+    assert most_attended(weights, top=80).indices.shape == (9, 50)
+
+
+@pytest.mark.parametrize("config", [PAPER_LIKE, ON_EVIDENCE])
+def test_attended_rows_change_with_the_query(config: ModelConfig) -> None:
+    first = attended_context(make(config), rows(60, 4), rows(30, 4, seed=1)).indices[:, 0]
+    assert len(set(first)) > 1
+
+
+def test_missing_values_have_attention_too() -> None:
+    context, queries = rows(40, 3), rows(4, 3, seed=1)
+    context[::5, 0] = queries[0, 1] = np.nan
+    assert np.isfinite(attention_weights(make(ON_EVIDENCE), context, queries)).all()
+
+
+def test_detector_names_rows_of_its_training_data(tmp_path: Path) -> None:
+    path = tmp_path / "small.safetensors"
+    save_model(make(PAPER_LIKE), path)
+    train, queries = rows(80, 4), rows(3, 4, seed=1)
+    detector = ZeroShotDetector(model=str(path), context_size=50, random_state=0, n_members=2).fit(train)
+    found = detector.attended_context(queries, top=4)
+    kept = detector.members_[0].kept
+    expected = attended_context(load_model(path), train[kept], queries, top=4)
+    np.testing.assert_array_equal(found.indices, kept[expected.indices])
+    np.testing.assert_array_equal(found.weights, expected.weights)
+
+
+def test_model_without_transformer_is_refused_with_the_names_of_those_that_have_one() -> None:
+    with pytest.raises(ConfigError, match=r"fusion.* has no transformer.*fusion-router"):
+        attended_context(load_model("fusion"), rows(20, 2), rows(2, 2))
+    with pytest.raises(ConfigError, match="has no transformer"):
+        ZeroShotDetector(model="fusion").fit(rows(20, 2)).attended_context(rows(2, 2))
+
+
+def test_unusable_requests_are_refused() -> None:
+    with pytest.raises(SchemaError, match="3 features"):
+        attended_context(make(PAPER_LIKE), rows(20, 3), rows(2, 2))
+    with pytest.raises(ConfigError, match="at least 1"):
+        most_attended(np.ones((1, 4)), top=0)
+
+
+@pytest.mark.parametrize("d", [1, 2, 5])
+def test_plane_is_the_features_themselves_or_the_two_widest_directions(d: int) -> None:
+    context, queries = rows(200, d) * [3.0, 2.0, 1.0, 1.0, 1.0][:d], rows(4, d, seed=1)
+    places, asked = plane(context, queries)
+    assert places.shape == (200, 2)
+    assert asked.shape == (4, 2)
+    if d <= 2:
+        np.testing.assert_array_equal(places[:, :d], context)
+        np.testing.assert_array_equal(asked[:, :d], queries)
+    else:
+        z = (context - context.mean(0)) / context.std(0)
+        largest = np.linalg.eigvalsh(np.cov(z.T, ddof=0))[::-1][:2]
+        np.testing.assert_allclose(places.var(0), largest)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_plot_writes_a_png(tmp_path: Path, together: bool) -> None:
+    context, queries = rows(60, 3), rows(4, 3, seed=1)
+    target = tmp_path / "plot.png"
+    plot_attended(target, context, queries, attention_weights(make(PAPER_LIKE), context, queries), together=together)
+    assert target.read_bytes().startswith(b"\x89PNG")
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_plot_refuses_more_panels_than_fit(tmp_path: Path) -> None:
+    context, queries = rows(30, 2), rows(9, 2, seed=1)
+    weights = attention_weights(make(PAPER_LIKE), context, queries)
+    with pytest.raises(ConfigError, match="draw them together"):
+        plot_attended(tmp_path / "plot.png", context, queries, weights)
+
+
+def test_command_draws_a_mixture_as_in_the_paper(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "plot.png"
+    assert main(["attend", "--out", str(target), "--device", "cpu"]) == 0
+    assert target.read_bytes().startswith(b"\x89PNG")
+    assert "100 queries, 50 context rows" in capsys.readouterr().out
+
+
+def test_command_draws_rows_of_a_table_without_themselves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table, target = tmp_path / "table.npz", tmp_path / "plot.png"
+    np.savez(table, X=rows(41, 3), y=np.r_[np.zeros(40), 1])
+    assert main(["attend", str(table), "--query", "3,40", "--top", "39", "--out", str(target), "--device", "cpu"]) == 0
+    named = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("row 3:"))
+    attended = {int(part.split(" (")[0]) for part in named.removeprefix("row 3: ").split(", ")}
+    assert attended == set(range(40)) - {3}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--query", "999"], "rows 0 to 149"),
+        (["--query", "first"], "numbers of rows"),
+        (["--model", "fusion"], "no transformer"),
+        (["--context", "1"], "--context is 2"),
+        (["--top", "0"], "at least 1"),
+        (["missing.npz"], "missing.npz"),
+    ],
+)
+def test_command_says_what_is_wrong(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["attend", *arguments, "--out", str(tmp_path / "plot.png"), "--device", "cpu"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_without_matplotlib_plots_say_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ConfigError, match="pip install"):
+        plot_attended(tmp_path / "plot.png", rows(9, 2), rows(1, 2), np.full((1, 9), 1 / 9))

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from fomo_stream.errors import CheckpointError, ConfigError
+from fomo_stream.model.checkpoint import SHIPPED, load_model, read_metadata, save_model, shared_model, shipped_models
+from fomo_stream.model.zero_shot import PRESETS, ModelConfig, ZeroShotModel
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "model.safetensors"
+    torch.manual_seed(3)
+    save_model(ZeroShotModel(PRESETS["tiny"]), path, {"steps": 12})
+    return path
+
+
+def test_what_is_saved_is_loaded(saved: Path) -> None:
+    model = load_model(saved)
+    torch.manual_seed(3)
+    for name, value in ZeroShotModel(PRESETS["tiny"]).state_dict().items():
+        assert torch.equal(model.state_dict()[name], value)
+    assert model.config == PRESETS["tiny"]
+    assert not model.training
+    assert read_metadata(saved)["training"] == {"steps": 12}
+
+
+def test_saving_leaves_no_partial_file(saved: Path) -> None:
+    assert [p.name for p in saved.parent.iterdir()] == [saved.name]
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.3, 0.99])
+def test_truncated_checkpoint_is_refused(saved: Path, kept: float) -> None:
+    whole = saved.read_bytes()
+    saved.write_bytes(whole[: int(len(whole) * kept)])
+    with pytest.raises(CheckpointError, match="truncated"):
+        load_model(saved)
+
+
+def test_every_flipped_weight_byte_is_noticed(saved: Path) -> None:
+    whole = saved.read_bytes()
+    for position in range(len(whole) - 600, len(whole), 37):
+        saved.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
+        with pytest.raises(CheckpointError, match="digest"):
+            load_model(saved)
+
+
+def test_altered_training_summary_is_noticed(saved: Path) -> None:
+    with safe_open(saved, framework="pt") as file:
+        metadata = file.metadata()
+    save_file(load_file(saved), saved, metadata=metadata | {"training": '{"steps": 999999}'})
+    with pytest.raises(CheckpointError, match="digest"):
+        load_model(saved)
+
+
+@pytest.mark.parametrize("config", [[], None, {"layers": "two"}, {"layers": 1, "width": 8.5}, {"colour": 1}])
+def test_configuration_that_makes_no_sense_is_refused(config: Any) -> None:
+    with pytest.raises(CheckpointError, match="configuration"):
+        ModelConfig.from_dict(config)
+
+
+def test_half_precision_halves_the_file_and_keeps_the_scores(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = ZeroShotModel(PRESETS["router"]).eval()
+    for half in (False, True):
+        save_model(model, tmp_path / f"{half}.safetensors", half=half)
+    sizes = [(tmp_path / f"{half}.safetensors").stat().st_size for half in (False, True)]
+    assert sizes[1] < 0.55 * sizes[0]
+    loaded = load_model(tmp_path / "True.safetensors", "cpu")
+    assert {p.dtype for p in loaded.parameters()} == {torch.float32}
+    context, queries = torch.randn(50, 3, dtype=torch.float64), torch.randn(20, 3, dtype=torch.float64)
+    expected, found = (m.score_queries(m.encode_context(context), queries) for m in (model, loaded))
+    torch.testing.assert_close(found, expected, atol=5e-3, rtol=5e-3)
+
+
+def test_weights_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    model = ZeroShotModel(PRESETS["fusion"])
+    with torch.no_grad():
+        model.fusion_bias.fill_(float("nan"))
+    save_model(model, tmp_path / "broken.safetensors")
+    with pytest.raises(CheckpointError, match="no finite numbers"):
+        load_model(tmp_path / "broken.safetensors")
+
+
+def test_another_format_is_refused(saved: Path) -> None:
+    save_file(load_file(saved), saved, metadata={"format": "fomo-stream/99"})
+    with pytest.raises(CheckpointError, match="fomo-stream/99"):
+        load_model(saved)
+
+
+def test_a_configuration_that_does_not_fit_the_weights_is_refused(saved: Path, tmp_path: Path) -> None:
+    model = ZeroShotModel(PRESETS["tiny"])
+    model.config = PRESETS["fusion"]
+    save_model(model, tmp_path / "odd.safetensors")
+    with pytest.raises(CheckpointError, match="configuration"):
+        load_model(tmp_path / "odd.safetensors")
+
+
+def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "notes.safetensors"
+    path.write_text("hello")
+    with pytest.raises(CheckpointError, match="not a readable checkpoint"):
+        load_model(path)
+
+
+@pytest.mark.parametrize("name", ["nothing", "missing/model.safetensors"])
+def test_unknown_names_list_the_shipped_models(name: str) -> None:
+    with pytest.raises(CheckpointError, match=r"shipped.*fusion"):
+        load_model(name)
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "meta", "toaster"])
+def test_unusable_device_is_refused(device: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be used"):
+        load_model(device=device)
+
+
+@pytest.mark.parametrize("name", shipped_models())
+def test_shipped_models_load_and_say_how_they_were_trained(name: str) -> None:
+    model = load_model(name)
+    assert model.name.startswith(f"{name}@")
+    training = read_metadata(SHIPPED / f"{name}.safetensors")["training"]
+    assert training["commit"]
+    assert training["steps"] > 0
+    assert (SHIPPED / f"{name}.md").exists()
+
+
+def test_weights_are_shared_within_a_process() -> None:
+    assert shared_model() is shared_model()

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import logsumexp
+from sklearn.covariance import OAS
+from sklearn.neighbors import LocalOutlierFactor, NearestNeighbors
+from torch import Tensor
+
+from fomo_stream.model.evidence import CHANNELS, NEIGHBOURS, STATISTICS, Evidence, evidence_channels, fit_evidence
+from fomo_stream.model.imputation import complete, fit_filling
+
+
+def fit(rows: np.ndarray) -> tuple[Evidence, Tensor]:
+    return fit_evidence(torch.from_numpy(rows)[None], torch.tensor([rows.shape[1]]))
+
+
+def fit_with_gaps(context: np.ndarray, queries: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Channels of context and query rows of which values may be missing or absurd."""
+    seen, asked = torch.from_numpy(context)[None], torch.from_numpy(queries)[None]
+    filling = fit_filling(seen)
+    evidence, own = fit_evidence(complete(seen, filling), torch.tensor([context.shape[1]]))
+    return own, evidence_channels(complete(asked, filling), evidence)
+
+
+def statistics_of(far: Tensor, evidence: Evidence) -> dict[str, np.ndarray]:
+    """The statistics (q,) behind the "far" channels."""
+    raw = torch.sinh(far[0, :, 0::2]) * evidence.spread[0] + evidence.median[0]
+    return {name: raw[:, i].numpy() for i, name in enumerate(STATISTICS)}
+
+
+@pytest.fixture
+def data() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(5)
+    mixing = rng.normal(size=(6, 6))
+    return rng.normal(size=(300, 6)) @ mixing, rng.normal(size=(40, 6)) @ mixing * 1.5
+
+
+def test_distances_agree_with_scikit_learn(data: tuple[np.ndarray, np.ndarray]) -> None:
+    context, queries = data
+    evidence, _ = fit(context)
+    ours = statistics_of(evidence_channels(torch.from_numpy(queries)[None], evidence), evidence)
+    z = (context - context.mean(0)) / context.std(0)
+    q = (queries - context.mean(0)) / context.std(0)
+    distances, index = NearestNeighbors(n_neighbors=NEIGHBOURS).fit(z).kneighbors(q)
+    np.testing.assert_allclose(ours["z.nearest"], np.log(distances[:, 0]), atol=1e-6)
+    np.testing.assert_allclose(ours["z.mean5"], np.log(distances[:, :5].mean(1)), atol=1e-6)
+    np.testing.assert_allclose(ours["z.mean20"], np.log(distances.mean(1)), atol=1e-6)
+    np.testing.assert_allclose(ours["z.gap"], np.log(np.abs(q - z[index[:, 0]]).max(1)), atol=1e-6)
+    np.testing.assert_allclose(ours["z.rms"], np.sqrt((q**2).mean(1)), atol=1e-6)
+    np.testing.assert_allclose(ours["z.top3"], np.sort(np.abs(q), 1)[:, -3:].mean(1), atol=1e-6)
+
+
+def test_densities_agree_with_the_definition(data: tuple[np.ndarray, np.ndarray]) -> None:
+    context, queries = data
+    evidence, _ = fit(context)
+    ours = statistics_of(evidence_channels(torch.from_numpy(queries)[None], evidence), evidence)
+    z = (context - context.mean(0)) / context.std(0)
+    q = (queries - context.mean(0)) / context.std(0)
+    h = float(evidence.spaces[0].bandwidth)
+    d2 = ((q[:, None] - z[None]) ** 2).sum(-1)
+    for factor in (0.5, 1, 2, 4):
+        exact = -logsumexp(-d2 / (2 * (factor * h) ** 2), axis=1) + np.log(len(z))
+        np.testing.assert_allclose(ours[f"z.density{factor:g}"], exact, rtol=1e-6, atol=1e-6)
+
+
+def test_local_ratios_rank_as_lof_does(data: tuple[np.ndarray, np.ndarray]) -> None:
+    context, queries = data
+    evidence, _ = fit(context)
+    ours = statistics_of(evidence_channels(torch.from_numpy(queries)[None], evidence), evidence)["z.ratio20"]
+    z = (context - context.mean(0)) / context.std(0)
+    q = (queries - context.mean(0)) / context.std(0)
+    lof = -LocalOutlierFactor(20, novelty=True).fit(z).score_samples(q)
+    assert np.corrcoef(np.argsort(np.argsort(ours)), np.argsort(np.argsort(lof)))[0, 1] > 0.95
+
+
+def test_whitened_size_is_the_shrunk_mahalanobis_distance(data: tuple[np.ndarray, np.ndarray]) -> None:
+    context, queries = data
+    evidence, _ = fit(context)
+    ours = statistics_of(evidence_channels(torch.from_numpy(queries)[None], evidence), evidence)["whitened.rms"]
+    z = (context - context.mean(0)) / context.std(0)
+    q = (queries - context.mean(0)) / context.std(0)
+    theirs = OAS(assume_centered=True).fit(z).mahalanobis(q)
+    np.testing.assert_allclose(ours, np.sqrt(theirs / 6), rtol=2e-2)  # scikit-learn leaves out a term of order 1 / d
+
+
+def test_context_rows_are_compared_leave_one_out(data: tuple[np.ndarray, np.ndarray]) -> None:
+    context, _ = data
+    evidence, own = fit(context)
+    z = (context - context.mean(0)) / context.std(0)
+    distances = NearestNeighbors(n_neighbors=2).fit(z).kneighbors(z)[0][:, 1]
+    np.testing.assert_allclose(statistics_of(own, evidence)["z.nearest"], np.log(distances), atol=1e-5)
+
+
+def test_padding_columns_change_nothing(data: tuple[np.ndarray, np.ndarray]) -> None:
+    context, queries = data
+    plain, _ = fit(context)
+    wide = np.pad(context, ((0, 0), (0, 4)))
+    padded, _ = fit_evidence(torch.from_numpy(wide)[None], torch.tensor([6]))
+    a = evidence_channels(torch.from_numpy(queries)[None], plain)
+    b = evidence_channels(torch.from_numpy(np.pad(queries, ((0, 0), (0, 4))))[None], padded)
+    torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-6)
+
+
+def test_units_of_measurement_do_not_matter(data: tuple[np.ndarray, np.ndarray]) -> None:
+    context, queries = data
+    scale, shift = np.array([1e-6, 1e3, 1, 1e9, 0.5, 20]), np.array([0, 5, -1, 1e9, 3, 0])
+    a = evidence_channels(torch.from_numpy(queries)[None], fit(context)[0])
+    b = evidence_channels(torch.from_numpy(queries * scale + shift)[None], fit(context * scale + shift)[0])
+    torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
+
+
+wild = st.floats(allow_nan=True, allow_infinity=True, width=64) | st.sampled_from([0.0, 1.0, 1e308, -1e308, np.nan])
+
+
+@settings(max_examples=150)
+@given(st.integers(2, 30), st.integers(1, 5), st.data())
+def test_channels_are_finite_whatever_the_numbers(n: int, d: int, draw: st.DataObject) -> None:
+    numbers = st.lists(wild, min_size=d, max_size=d)
+    context = np.array(draw.draw(st.lists(numbers, min_size=n, max_size=n)))
+    queries = np.array(draw.draw(st.lists(numbers, min_size=1, max_size=5)))
+    own, channels = fit_with_gaps(context, queries)
+    assert channels.shape == (1, len(queries), len(CHANNELS))
+    assert torch.isfinite(channels).all()
+    assert torch.isfinite(own).all()
+
+
+@pytest.mark.parametrize("kind", ["constant", "duplicates"])
+def test_degenerate_contexts_tell_the_same_from_the_different(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    context = np.full((50, 3), 2.5) if kind == "constant" else rng.normal(size=(5, 3))[rng.integers(0, 5, 50)]
+    evidence, _ = fit(context)
+    queries = np.vstack([context[0], context[0] + 3.0])
+    same, different = evidence_channels(torch.from_numpy(queries)[None], evidence)[0].mean(-1)
+    assert different > same + 0.5
+
+
+def test_feature_unknown_to_the_context_does_not_count() -> None:
+    rng = np.random.default_rng(0)
+    context = np.column_stack([rng.normal(size=60), np.full(60, np.nan)])
+    channels = fit_with_gaps(context, np.array([[0.1, np.nan], [0.1, 1e6], [0.1, 0.0]]))[1][0]
+    assert torch.equal(channels[0], channels[1])
+    assert torch.equal(channels[0], channels[2])

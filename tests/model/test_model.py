@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from fomo_stream.errors import CheckpointError, SchemaError
+from fomo_stream.model.evidence import CHANNELS
+from fomo_stream.model.zero_shot import (
+    PRESETS,
+    TILE,
+    Features,
+    ModelConfig,
+    ZeroShotModel,
+    cross_scores,
+    encode_rows,
+    logits_of,
+)
+
+SMALL = {
+    "fusion": ModelConfig(),
+    "tiny": PRESETS["tiny"],
+    "router": replace(PRESETS["router"], width=16, feed_forward=32, routers=5),
+    "full-attention": ModelConfig(layers=2, width=16, heads=2, feed_forward=32, routers=0),
+    "raw": ModelConfig(
+        raw_features=8, evidence=False, fusion=False, layers=3, width=16, heads=2, feed_forward=32, routers=6
+    ),
+    "raw-and-evidence": ModelConfig(raw_features=8, layers=2, width=16, heads=2, feed_forward=32, routers=6),
+}
+
+
+def make(name: str) -> ZeroShotModel:
+    """A model whose every part matters: nothing left at its neutral start."""
+    torch.manual_seed(0)
+    model = ZeroShotModel(SMALL[name]).eval().requires_grad_(False)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.2)
+    return model
+
+
+def rows(n: int, d: int, seed: int = 0) -> Tensor:
+    return torch.randn(n, d, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize(("preset", "millions"), [("paper-100", 4.89), ("paper-20", 4.87)])
+def test_paper_presets_have_the_published_number_of_parameters(preset: str, millions: float) -> None:
+    count = sum(p.numel() for p in ZeroShotModel(PRESETS[preset]).parameters())
+    assert count == pytest.approx(millions * 1e6, rel=0.02)
+
+
+@pytest.mark.parametrize("name", SMALL)
+@settings(max_examples=10, deadline=None)
+@given(n=st.integers(2, 120), d=st.integers(1, 8), q=st.integers(1, 80), seed=st.integers(0, 999))
+def test_cached_scoring_equals_a_full_forward_pass(name: str, n: int, d: int, q: int, seed: int) -> None:
+    model = make(name)
+    context, queries = rows(n, d, seed), rows(q, d, seed + 1)
+    cached = model.score_queries(model.encode_context(context), queries)
+    torch.testing.assert_close(cached, model(context[None], queries[None])[0], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", SMALL)
+@settings(max_examples=10, deadline=None)
+@given(n=st.integers(2, 300), d=st.integers(1, 8), data=st.data())
+def test_score_depends_on_query_and_context_to_the_last_bit(name: str, n: int, d: int, data: st.DataObject) -> None:
+    model = make(name)
+    cache = model.encode_context(rows(n, d))
+    queries = rows(2 * TILE + 7, d, 1)
+    together = model.score_queries(cache, queries)
+    order = torch.tensor(data.draw(st.permutations(range(len(queries)))))
+    assert torch.equal(model.score_queries(cache, queries[order]), together[order])
+    one = data.draw(st.integers(0, len(queries) - 1))
+    assert torch.equal(model.score_queries(cache, queries[one : one + 1]), together[one : one + 1])
+    strange = torch.cat([queries[one : one + 1], torch.full((5, d), 1e9, dtype=torch.float64)])
+    assert torch.equal(model.score_queries(cache, strange)[:1], together[one : one + 1])
+
+
+@pytest.mark.parametrize("name", SMALL)
+@settings(max_examples=10, deadline=None)
+@given(n=st.integers(2, 120), seed=st.integers(0, 999))
+def test_order_of_the_context_does_not_matter(name: str, n: int, seed: int) -> None:
+    model = make(name)
+    context, queries = rows(n, 4, seed), rows(20, 4, seed + 1)
+    shuffled = context[torch.randperm(n, generator=torch.Generator().manual_seed(seed))]
+    scores = model.score_queries(model.encode_context(context), queries)
+    again = model.score_queries(model.encode_context(shuffled), queries)
+    torch.testing.assert_close(scores, again, atol=1e-4, rtol=1e-4)
+    exact = logits_of(model, encode_rows(model, context.numpy()), queries.numpy())
+    assert (exact == logits_of(model, encode_rows(model, shuffled.numpy()), queries.numpy())).all()
+
+
+@pytest.mark.parametrize(("n", "d"), [*((n, d) for n in (2, 3, 25) for d in (1, 2, 99, 500)), (5000, 1), (5000, 500)])
+def test_any_size_from_the_smallest_to_the_largest(n: int, d: int) -> None:
+    model = make("tiny")
+    scores = model.score_queries(model.encode_context(rows(n, d)), rows(3, d, 1))
+    assert scores.shape == (3,)
+    assert torch.isfinite(scores).all()
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_contexts_in_a_batch_score_as_they_do_alone(name: str) -> None:
+    model = make(name)
+    widths = [3, 8, 5]
+    contexts = [rows(60, d, d) for d in widths]
+    queries = [rows(40, d, 10 + d) for d in widths]
+
+    def pad(parts: list[Tensor]) -> Tensor:
+        return torch.stack([nn.functional.pad(p, (0, 8 - p.shape[1])) for p in parts])
+
+    cache = model.encode_context(pad(contexts), torch.tensor(widths))
+    batched = model.score_queries(cache, pad(queries))
+    for i in range(len(widths)):
+        alone = model.score_queries(model.encode_context(contexts[i]), queries[i])
+        torch.testing.assert_close(batched[i], alone, atol=1e-3, rtol=1e-3)
+
+
+def test_transformer_on_the_fusion_starts_as_the_fusion() -> None:
+    torch.manual_seed(1)
+    both, alone = ZeroShotModel(PRESETS["fusion-router"]).eval(), ZeroShotModel(PRESETS["fusion"]).eval()
+    context, queries = rows(50, 3)[None], rows(9, 3, 1)[None]
+    torch.testing.assert_close(both(context, queries), alone(context, queries))
+
+
+def test_more_evidence_never_lowers_the_fused_logit() -> None:
+    model = make("fusion")
+    channels = torch.randn(1, 10, len(CHANNELS))
+    none = Features(channels[:, :0], None)
+    more = Features(channels + torch.rand_like(channels), None)
+    assert (model.forward_features(none, more) >= model.forward_features(none, Features(channels, None))).all()
+
+
+def test_half_of_the_channels_are_hidden_in_training_only() -> None:
+    model = make("router")
+    context, queries = rows(50, 3)[None], rows(9, 3, 1)[None]
+    assert torch.equal(model(context, queries), model(context, queries))
+    model.train()
+    assert not torch.equal(model(context, queries), model(context, queries))
+
+
+def test_cross_scores_use_the_other_half() -> None:
+    model = make("fusion")
+    context = rows(40, 3).numpy()
+    crossed = cross_scores(model, context)
+    np.testing.assert_array_equal(crossed[:20], logits_of(model, encode_rows(model, context[20:]), context[:20]))
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "says"), [(1, 3, "2 to 5000 rows"), (5001, 3, "2 to 5000 rows"), (10, 9, "up to 8")]
+)
+def test_impossible_contexts_are_refused_with_a_reason(n: int, d: int, says: str) -> None:
+    with pytest.raises(SchemaError, match=says):
+        make("raw").encode_context(rows(n, d))
+
+
+def test_queries_of_another_width_are_refused() -> None:
+    model = make("fusion")
+    with pytest.raises(SchemaError, match="has 3 features, the query rows have 4"):
+        model.score_queries(model.encode_context(rows(9, 3)), rows(2, 4))
+
+
+@pytest.mark.parametrize("values", [{"layers": 0, "fusion": False}, {"layers": 2, "evidence": False, "fusion": False}])
+def test_configurations_without_a_scorer_are_refused(values: dict[str, bool]) -> None:
+    with pytest.raises(CheckpointError, match="needs"):
+        ModelConfig(**values)

@@ -1,0 +1,70 @@
+"""What every command of `python -m pretrain` has in common."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pretrain.__main__ import COMMANDS, main
+
+# As if only torch, numpy, scipy and safetensors were installed, which is all that a lent GPU machine may have
+BARE = """
+import sys
+from importlib.machinery import PathFinder
+
+class Bare(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        absent = "sklearn matplotlib pandas pyod threadpoolctl river confluent_kafka pydantic_settings rich orjson"
+        return None if name.partition(".")[0] in absent.split() else super().find_spec(name, path, target)
+
+sys.meta_path = [Bare if finder is PathFinder else finder for finder in sys.meta_path]
+from pretrain.__main__ import main
+sys.exit(max(main(command.split()) for command in sys.argv[1:]))
+"""
+
+
+def bare(*commands: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    root = str(Path(__file__).parents[3])
+    return subprocess.run(
+        [sys.executable, "-c", BARE, *commands], capture_output=True, text=True, cwd=folder, env={"PYTHONPATH": root}
+    )
+
+
+def test_training_and_judging_need_torch_numpy_scipy_and_safetensors_alone(tmp_path: Path) -> None:
+    small = "--device cpu --set data.max_features=5 --set data.context_max=250 --set data.queries=16"
+    done = bare(
+        f"train --preset tiny --steps 2 --out run {small}",
+        "export run --out model.safetensors",
+        "pack run --out packed",
+        "unpack packed --out there",
+        f"bench --preset tiny --steps 1 {small}",
+        f"profile --preset tiny --batches 1 {small} --out profile",
+        f"ablate --base tiny --vary lr=0.1 --steps 1 --datasets 2 --out study {small}",
+        "evaluate --stress --datasets in-distribution --datasets-per-row 1 --context 50 --model model.safetensors"
+        " --device cpu --out stress",
+        folder=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    for name in ("model.safetensors", "packed", "there", "profile/profile.json", "study/report.md", "stress/report.md"):
+        assert (tmp_path / name).exists(), name
+    assert not list(tmp_path.rglob("*.png"))
+
+
+def test_what_needs_more_says_what_to_install(tmp_path: Path) -> None:
+    np.savez(tmp_path / "table.npz", X=np.eye(20), y=np.arange(20) < 3)
+    done = bare("evaluate . --device cpu", "evaluate . --baselines knn", "attend --out x.png", folder=tmp_path)
+    said = done.stderr.splitlines()
+    assert len(said) == 3, done.stderr
+    assert all("pip install 'fomo-stream[pretrain]'" in line for line in said), done.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([command, "--help"])
+    assert f"python -m pretrain {command}" in capsys.readouterr().out

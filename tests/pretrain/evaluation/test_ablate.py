@@ -1,0 +1,209 @@
+"""Ablations: every variant trained once, judged on the same data, reported."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fomo_stream.errors import ConfigError, FomoError
+from fomo_stream.model.checkpoint import load_model
+from pretrain.__main__ import main
+from pretrain.evaluation.ablate import Ablation, _held_back, ablate, judged
+from pretrain.evaluation.plots import plot_panels
+from pretrain.evaluation.studies import SIZES, STUDIES, Variant, configured, grid
+from pretrain.training.run_files import RunFiles, read_log
+
+SMALL = [
+    "--base", "paper-20", "--steps", "3", "--datasets", "4", "--device", "cpu", "--set", "width=8", "--set", "heads=2",
+    "--set", "feed_forward=8", "--set", "log_every=1", "--set", "queries=16", "--set", "context_min=20",
+    "--set", "context_max=40", "--set", "batch=2",
+]  # fmt: skip
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished study of two depths by two widths, with two seeds, two tables, and pictures."""
+    home = tmp_path_factory.mktemp("ablation")
+    rng = np.random.default_rng(0)
+    (home / "tables").mkdir()
+    for name, d in (("narrow", 3), ("wide", 12)):
+        rows = np.concatenate([rng.normal(size=(60, d)), rng.normal(4, 1, size=(10, d))])
+        np.savez(home / "tables" / f"{name}.npz", X=rows, y=np.repeat([0, 1], [60, 10]))
+    assert main(command(home)) == 0
+    return home
+
+
+def command(home: Path) -> list[str]:
+    vary = ["--vary", "layers=1,2", "--vary", "routers=4,0", "--seeds", "2"]
+    return ["ablate", *vary, *SMALL, "--tables", str(home / "tables"), "--out", str(home / "out")]
+
+
+def test_every_combination_has_a_line_with_cost_and_quality(done: Path) -> None:
+    lines = read(done / "out" / "results.csv")
+    labels = ["layers=1, routers=4", "layers=1, routers=0", "layers=2, routers=4", "layers=2, routers=0"]
+    assert [line["variant"] for line in lines] == labels
+    for line in lines:
+        assert (line["seeds"], float(line["steps"])) == ("2", 3.0)
+        assert all(float(line[name]) > 0 for name in ("ms_per_step", "mflop_per_query", "parameters", "loss"))
+        assert all(0 < float(line[name]) <= 100 for name in ("auroc", "aupr", "tables_auroc", "tables_aupr"))
+    assert float(lines[2]["mflop_per_query"]) > float(lines[0]["mflop_per_query"])
+    report = (done / "out" / "report.md").read_text()
+    assert all(f"| {label} | 3 |" in report for label in labels)
+    assert "Tables: 2 in tables" in report
+    for name in ("cost.png", "quality.png", "layers=1_routers=4/seed-0/loss.png"):
+        assert (done / "out" / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_checkpoints_have_the_shape_that_was_varied(done: Path) -> None:
+    model = load_model(str(done / "out" / "layers=2_routers=0" / "seed-1" / "model-3.safetensors"), "cpu")
+    assert (model.config.layers, model.config.routers, model.config.raw_features) == (2, 0, 8)
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_nothing_is_computed_twice(done: Path) -> None:
+    files = list((done / "out").rglob("*.safetensors"))
+    before = {path: path.stat().st_mtime_ns for path in files}
+    judged_before = read(done / "out" / "synthetic.csv")
+    assert len(judged_before) == 4 * 2 * 4
+    assert main(command(done)) == 0
+    assert {path: path.stat().st_mtime_ns for path in files} == before
+    assert read(done / "out" / "synthetic.csv") == judged_before
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_results_on_other_data_or_of_another_training_are_not_reported(tmp_path: Path) -> None:
+    """The largest context of all variants decides on what data all are judged."""
+
+    def study(*flags: str) -> list[dict[str, str]]:
+        assert main(["ablate", *SMALL, "--out", str(tmp_path), "--steps", "1", *flags]) == 0
+        return read(tmp_path / "results.csv")
+
+    first = study("--vary", "data.context_max=30,40")[0]
+    again = study("--vary", "data.context_max=30,60")[0]
+    assert first["variant"] == again["variant"] == "data.context_max=30"
+    assert len(read(tmp_path / "synthetic.csv")) == 4 * 4  # 2 variants on 4 datasets, twice
+    assert first["auroc"] != again["auroc"]
+    shutil.rmtree(tmp_path / "data.context_max=30")
+    other = study("--vary", "data.context_max=30", "--set", "lr=0.5")[0]
+    assert len(read(tmp_path / "synthetic.csv")) == 5 * 4
+    assert other["auroc"] != again["auroc"]
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_minutes_may_end_a_run_before_its_first_log_line(tmp_path: Path) -> None:
+    small = [flag for flag in SMALL if flag != "log_every=1"]
+    small = [*small[: small.index("--steps")], *small[small.index("--steps") + 2 :]]
+    small = [flag for i, flag in enumerate(small) if not (flag == "--set" and small[i + 1] == "--set")]
+    flags = ["ablate", *small, "--vary", "layers=1,2", "--minutes", "0.005", "--set", "log_every=100000"]
+    assert main([*flags, "--out", str(tmp_path)]) == 0
+    assert all(float(line["steps"]) >= 1 for line in read(tmp_path / "results.csv"))
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_an_interrupted_run_is_resumed(tmp_path: Path) -> None:
+    """As if Ctrl-C had stopped the second variant half way: here it was only asked for one step."""
+    short = [*SMALL, "--vary", "layers=1,2", "--out", str(tmp_path)]
+    assert main(["ablate", *short, "--steps", "1"]) == 0
+    assert main(["ablate", *short]) == 0
+    assert RunFiles(tmp_path / "layers=1" / "seed-0").weights()[1] == 3
+    assert [line["step"] for line in read_log(tmp_path / "layers=2" / "seed-0" / "log.jsonl")] == [1, 2, 3]
+    assert all(float(line["steps"]) == 3 for line in read(tmp_path / "results.csv"))
+
+
+def test_variants_are_judged_on_the_same_rows() -> None:
+    """Also where they see smaller contexts, which are parts of the larger ones."""
+    configs = [configured("paper-20", "small", {"data.max_features": d, "shape.raw_features": d}) for d in (4, 8)]
+    data = judged(configs[0].data, [config.data for config in configs])
+    assert (data.max_features, data.context_min, data.context_max) == (8, 300, 300)
+    study = Ablation([], data, Path(), datasets=10)
+    for large, small in zip(_held_back(study, 300), _held_back(study, 50), strict=True):
+        first, second = large.draw(), small.draw()
+        assert (first.context[:50] == second.context).all()
+        assert (first.queries == second.queries).all()
+        assert first.queries.shape[1] <= 8
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_has_variants_that_differ_and_can_be_run(name: str, size: str) -> None:
+    study = STUDIES[name]
+    variants = study.variants[size]
+    configs = [configured(study.base, size, variant.settings) for variant in variants]
+    assert len(variants) >= 2
+    assert len({variant.label for variant in variants}) == len(variants)
+    assert all(first != second for i, first in enumerate(configs) for second in configs[:i])
+
+
+def test_the_studies_of_the_paper_have_its_values() -> None:
+    def values(name: str, path: str) -> list[object]:
+        return [variant.settings[path] for variant in STUDIES[name].variants["paper"]]
+
+    assert values("depth", "shape.layers") == [1, 2, 3, 4]
+    assert values("routers", "shape.routers") == [100, 200, 500, 0]
+    assert values("context", "data.context_max") == [1000, 2000, 5000]
+    assert values("reuse", "period") == [1000, 50_000, 100_000, 0]
+    assert values("width-D", "shape.raw_features") == [20, 100]
+    mixed = configured("paper-100", "paper", STUDIES["transform"].variants["paper"][1].settings).data.reuse
+    assert mixed is not None
+    assert (mixed.unique, mixed.transforms) == (500, 15)
+
+
+def test_a_grid_is_every_combination() -> None:
+    assert grid(["routers=100,0", "layers=2"]) == [
+        Variant("routers=100, layers=2", {"routers": 100, "layers": 2}),
+        Variant("routers=0, layers=2", {"routers": 0, "layers": 2}),
+    ]
+
+
+@pytest.mark.parametrize("text", ["routers", "routers=", "routers=1,,2"])
+def test_a_grid_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="PATH=V1"):
+        grid([text])
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "name a study"),
+        (["depth", "--vary", "layers=1,2"], "name a study"),
+        (["--vary", "colour=1,2"], "no setting colour"),
+        (["depth", "--seeds", "0"], "at least 1"),
+    ],
+)
+def test_bad_flags_say_what_to_do(capsys: pytest.CaptureFixture[str], flags: list[str], message: str) -> None:
+    assert main(["ablate", *flags]) == ConfigError.exit_code
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_ctrl_c_ends_the_study(tmp_path: Path) -> None:
+    import os
+    import signal
+
+    configs = [
+        (v, configured("tiny", "small", {"steps": 100, "log_every": 1, **v.settings})) for v in grid(["lr=0.1,0.2"])
+    ]
+    study = Ablation(configs, configs[0][1].data, tmp_path, datasets=2, device="cpu")
+
+    def interrupt(line: str) -> None:
+        if line.startswith("step=2 "):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(FomoError, match="give the same command again"):
+        ablate(study, "lr", interrupt)
+    assert [path.name for path in tmp_path.iterdir()] == ["lr=0.1"]
+
+
+def test_panels_are_drawn_with_missing_numbers_too(tmp_path: Path) -> None:
+    panels = {"a": ([1.0, float("nan")], None), "b": ([1.0, 2.0], [0.1, 0.2])}
+    assert plot_panels(["one", "two"], panels, tmp_path / "x.png", "title")
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,145 @@
+"""The stress table: each row keeps to its ranges, and the command reports on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import pretrain.evaluation.stress
+from pretrain.__main__ import main
+from pretrain.evaluation.evaluate import ranking_metrics, read_runs
+from pretrain.evaluation.report import mean_and_error
+from pretrain.evaluation.stress import CONTEXT, OUTLIER_SHARE, QUERIES, ROWS, stress_task
+from pretrain.priors.draws import Draws
+from pretrain.priors.gmm import Mixtures, sample_gmm
+
+BINARY = [name for name, row in ROWS.items() if row.binary != "no"]
+
+
+def mixtures(name: str, datasets: int = 40) -> Mixtures:
+    return sample_gmm(ROWS[name].gmm, Draws(0), datasets, 1, 1).mixtures
+
+
+def used(values: torch.Tensor, made: Mixtures) -> torch.Tensor:
+    """Entries of (B, M, D) that belong to a component and a feature of its dataset."""
+    component = torch.arange(values.shape[1]) < made.components[:, None]
+    feature = torch.arange(values.shape[2]) < made.n_features[:, None]
+    return values[component[:, :, None] & feature[:, None]]
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_mixtures_stay_in_the_ranges_of_their_row(name: str) -> None:
+    made = mixtures(name)
+    far = name.startswith(("means", "all"))
+    means, variances = used(made.means, made).abs(), used(made.variances, made)
+    assert variances.min() >= 5 if far else variances.min() > 0
+    assert (variances.max() <= 50 and variances.max() > 40) if far else variances.max() <= 5
+    assert (means.min() >= 5 and 40 < means.max() <= 50) if far else means.max() <= 5
+    assert (used(made.means, made) < 0).float().mean() == pytest.approx(0.5, abs=0.1)
+    many = name.startswith(("components", "all"))
+    assert (made.components.min() >= 5 and 30 < made.components.max() <= 50) if many else made.components.max() <= 5
+    wide = name.startswith(("features", "all"))
+    assert (
+        (made.n_features.min() >= 100 and 400 < made.n_features.max() <= 500) if wide else made.n_features.max() < 101
+    )
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_five_percent_of_the_queries_are_outliers_in_random_places(name: str) -> None:
+    task = stress_task(ROWS[name], 0, context=80)
+    assert (QUERIES, OUTLIER_SHARE, CONTEXT) == (1000, 0.05, 5000)
+    assert task.labels.shape == (1000,)
+    assert task.labels.sum() == 50
+    assert 5 < task.labels[:500].sum() < 45
+    assert task.context.shape == (80, task.queries.shape[1])
+    assert np.isfinite(task.context).all()
+    assert task.inlier_weight == task.outlier_weight == 1.0
+
+
+def test_outliers_lie_further_out_than_the_context() -> None:
+    areas = []
+    for number in range(10):
+        task = stress_task(ROWS["in-distribution"], number, context=400, queries=200)
+        nearest = [np.linalg.norm(task.context - row, axis=1).min() for row in task.queries]
+        areas.append(ranking_metrics(task.labels, np.asarray(nearest)).auroc)
+    assert np.mean(areas) > 0.85
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_binary_rows_have_one_feature_of_zeros_and_ones(name: str) -> None:
+    seen = set()
+    for number in range(8):
+        task = stress_task(ROWS[name], number, context=30, queries=200)
+        strange = task.queries[task.labels == 1]
+        binary = np.flatnonzero(np.isin(strange, (0, 1)).all(0))
+        assert len(binary) == 1
+        everyone = np.r_[task.context, task.queries[task.labels == 0]][:, binary[0]]
+        if ROWS[name].binary == "feature":  # one constant here, the other there
+            assert set(strange[:, binary[0]]) == {1 - everyone[0]}
+            assert (everyone == everyone[0]).all()
+            seen.add(everyone[0])
+        else:
+            assert not np.isin(everyone, (0, 1)).any()
+            assert set(strange[:, binary[0]]) == {0.0, 1.0}
+    assert seen == ({0.0, 1.0} if ROWS[name].binary == "feature" else set())
+
+
+def test_a_dataset_is_a_function_of_its_row_and_number() -> None:
+    first, again = (stress_task(ROWS["binary"], 3, context=20, queries=40) for _ in range(2))
+    assert (first.context == again.context).all()
+    assert (first.queries == again.queries).all()
+    others = [stress_task(ROWS["binary"], 4, 20, 40), stress_task(ROWS["in-distribution"], 3, 20, 40)]
+    assert all(other.context.shape != first.context.shape or (other.context != first.context).any() for other in others)
+
+
+def test_command_fills_the_table_and_goes_on_with_more_datasets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = ["evaluate", "--stress", "--datasets", "in-distribution,binary", "--context", "60", "--device", "cpu"]
+    flags += ["--model", "fusion", "--baselines", "knn", "--datasets-per-row"]
+    assert main([*flags, "1"]) == 0
+    first = read_runs(tmp_path / "evaluation" / "stress" / "results.csv")
+    assert main([*flags, "2"]) == 0
+    runs = read_runs(tmp_path / "evaluation" / "stress" / "results.csv")
+    assert (len(first), len(runs)) == (4, 8)
+    assert runs[:4] == first
+    report = (tmp_path / "evaluation" / "stress" / "report.md").read_text()
+    values = [run.auroc for run in runs if run.dataset == "in-distribution" and run.method == "knn"]
+    assert mean_and_error(values) in report
+    assert "| in-distribution | 98.55 |" in report
+    assert "can be read in two ways" in report
+    assert "all-combined |" not in report
+    assert "AUROC" in capsys.readouterr().out
+
+
+def test_standard_error_is_the_spread_over_the_root_of_the_number() -> None:
+    assert mean_and_error([90.0, 92.0, 94.0, 96.0]) == "93.00 ± 1.29 (sd 2.58, n 4)"
+    assert mean_and_error([93.0]) == "93.00 (n 1)"
+    assert mean_and_error([]) == "-"
+
+
+def test_raw_models_take_a_random_subset_of_wide_datasets(tmp_path: Path) -> None:
+    from fomo_stream.model.checkpoint import save_model
+    from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel
+    from pretrain.evaluation.detectors import Encoded, models
+
+    path = tmp_path / "raw.safetensors"
+    config = ModelConfig(
+        raw_features=8, evidence=False, fusion=False, layers=1, width=8, heads=2, feed_forward=8, routers=2
+    )
+    save_model(ZeroShotModel(config), path)
+    make = next(iter(models([str(path)], "cpu", bare=True).values()))
+    task = stress_task(pretrain.evaluation.stress.ROWS["features"], 0, context=30, queries=20)
+    subsets = []
+    for seed in (0, 0, 1):
+        detector = make(seed)
+        detector.fit(task.context)
+        assert isinstance(detector, Encoded)
+        assert detector.score(task.queries).shape == (20,)
+        assert len(set(detector.columns.tolist())) == 8
+        subsets.append(detector.columns.tolist())
+    assert subsets[0] == subsets[1] != subsets[2]

@@ -1,0 +1,106 @@
+"""Marginals: columns are as discrete and skewed as in real tables, and keep what they must of the order of rows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pretrain.priors.causal import CausalConfig, causal_batch
+from pretrain.priors.draws import Draws
+from pretrain.priors.marginals import GRAINS, MOST_CODES, WARPS, MarginalConfig, to_raw
+
+SMALL = settings(max_examples=20, deadline=None)
+
+
+def only(warp: str, grain: str) -> MarginalConfig:
+    return MarginalConfig(**{name: float(name in (warp, grain)) for name in WARPS + GRAINS})
+
+
+def test_columns_are_as_discrete_and_skewed_as_in_real_tables() -> None:
+    batch = causal_batch(CausalConfig(max_features=10, min_features=10), Draws(5), 64, 300, 2)
+    columns = batch.context.permute(0, 2, 1).reshape(-1, 300)
+    values = torch.tensor([len(c.unique()) for c in columns])
+    assert (values <= 2).float().mean() > 0.02
+    assert (values < 100).float().mean() > 0.1
+    assert (values == 300).float().mean() > 0.2
+    z = (columns - columns.mean(1, True)) / columns.std(1, keepdim=True).clamp_min(1e-9)
+    assert (z.pow(3).mean(1).abs() > 1).float().mean() > 0.1
+
+
+@SMALL
+@given(seed=st.integers(0, 2**40), warp=st.sampled_from(WARPS))
+def test_warps_keep_the_order_of_a_column_and_stay_finite(seed: int, warp: str) -> None:
+    rows = torch.linspace(-150, 150, 301)[None, :, None].repeat(2, 1, 3)
+    raw = to_raw(rows, 301, only(warp, "continuous"), Draws(seed))
+    assert raw.isfinite().all()
+    rounding = 1e-5 * (raw.amax(1, True) - raw.amin(1, True))
+    steps = raw.diff(dim=1)
+    assert ((steps >= -rounding).all(1) | (steps <= rounding).all(1)).all()
+
+
+@SMALL
+@given(seed=st.integers(0, 2**40), grain=st.sampled_from([g for g in GRAINS if g != "categorical"]))
+def test_coarse_columns_keep_the_order_too(seed: int, grain: str) -> None:
+    rows = torch.linspace(-5, 5, 301)[None, :, None].repeat(2, 1, 3)
+    raw = to_raw(rows, 301, only("plain", grain), Draws(seed))
+    if grain == "mostly_constant":  # from the constant upwards and downwards alike, but not across it
+        raw = raw[:, 250:]
+    rounding = 1e-5 * (raw.amax(1, True) - raw.amin(1, True)) + 1e-6 * raw.abs().amax(1, True)
+    steps = raw.diff(dim=1)
+    assert ((steps >= -rounding).all(1) | (steps <= rounding).all(1)).all()
+
+
+def codes(seed: int) -> torch.Tensor:
+    """(400, 30) categorical columns, codes only."""
+    rows = Draws(seed + 1).normal(1, 400, 30).sort(1).values
+    raw = to_raw(rows, 400, only("plain", "categorical"), Draws(seed))[0]
+    low, high = raw.amin(0), raw.amax(0)
+    return (raw - low) / (high - low).clamp_min(1e-9)
+
+
+def test_categorical_columns_have_few_codes_some_of_them_rare() -> None:
+    numbers, shares = [], []
+    for column in codes(0).T:
+        _, counts = torch.unique(column, return_counts=True)
+        numbers.append(len(counts))
+        shares.append(float(counts.min() / counts.max()))
+    assert max(numbers) <= MOST_CODES
+    assert len(set(numbers)) > 5
+    assert min(shares) < 0.1
+
+
+def test_categorical_codes_are_in_no_order() -> None:
+    rows = codes(1)
+    rising = rows.diff(dim=0)
+    many = torch.tensor([len(torch.unique(c)) > 4 for c in rows.T])
+    both_ways = (rising > 0).any(0) & (rising < 0).any(0)
+    assert many.sum() > 5
+    assert both_ways[many].float().mean() > 0.8
+
+
+def test_equal_values_get_equal_codes() -> None:
+    rows = Draws(0).normal(2, 50, 6).repeat(1, 2, 1)
+    raw = to_raw(rows, 100, only("plain", "categorical"), Draws(1))
+    assert torch.equal(raw[:, :50], raw[:, 50:])
+
+
+def test_saturated_sensors_stay_at_their_bounds() -> None:
+    raw = to_raw(Draws(0).normal(1, 500, 40), 500, only("plain", "saturated"), Draws(1))[0]
+    at_ends = ((raw == raw.amin(0)).sum(0) > 5) | ((raw == raw.amax(0)).sum(0) > 5)
+    assert at_ends.all()
+    inside = (raw > raw.amin(0)) & (raw < raw.amax(0))
+    assert inside.float().mean() > 0.4
+
+
+def test_new_grains_are_off_by_default() -> None:
+    assert MarginalConfig().categorical == MarginalConfig().saturated == 0.0
+
+
+@pytest.mark.parametrize(
+    "change", [{"binary": -0.1}, {"plain": "x"}, dict.fromkeys(WARPS, 0.0), dict.fromkeys(GRAINS, 0.0)]
+)
+def test_impossible_weights_are_refused(change: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="weight"):
+        MarginalConfig(**change)

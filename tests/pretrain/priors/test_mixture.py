@@ -1,0 +1,239 @@
+"""Batches: drawn from the priors asked for, with the row effects asked for, as a function of seed and step alone."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.impute import SimpleImputer
+
+from fomo_stream.errors import ConfigError
+from pretrain.priors.causal import KINDS, CausalConfig, OutlierShares
+from pretrain.priors.copulas import CopulaConfig, CopulaFamilies, CopulaShares, QuantileShapes
+from pretrain.priors.draws import Draws
+from pretrain.priors.gmm import GmmConfig
+from pretrain.priors.marginals import GRAINS, WARPS, MarginalConfig
+from pretrain.priors.mixture import PRIORS, BatchSource, DataConfig
+from pretrain.priors.reuse import ReuseConfig
+from pretrain.priors.row_effects import contaminated, draw_amounts, repeated, with_gaps
+from pretrain.training.presets import PRESETS, add_settings, configuration
+
+SMALL = settings(max_examples=20, deadline=None)
+PLAIN = MarginalConfig(**{name: float(name in ("plain", "continuous")) for name in WARPS + GRAINS})
+QUIET: dict[str, Any] = {
+    "min_features": 3, "odd_inliers": (1e-9, 1e-9), "marginals": PLAIN, "single_class": 1.0, "hidden": 0.0,
+    "strength": (1e5, 1e5), "row_strength": 0.0,
+}  # fmt: skip
+# outliers so far out that they are known among the context rows without their labels
+LOUD = DataConfig(
+    max_features=10, batch=12, context_min=300, context_max=300, queries=20, contaminated_share=0.0,
+    gmm=GmmConfig(components=(1, 1), inflation=1e8),
+    causal=CausalConfig(
+        heavy_tails=0.0, connections=(0.5, 0.8), gain=(0.5, 0.6), independent_share=1.0, measurement_noise=(1.0, 1.0),
+        class_spread=(1.0, 1.0), shares=OutlierShares(**{k: float(k == "far") for k in KINDS}), **QUIET,
+    ),
+    copulas=CopulaConfig(
+        families=CopulaFamilies(1.0, 0.0, 0.0, 0.0), shapes=QuantileShapes(1.0, 0.0, 0.0, 0.0),
+        shares=CopulaShares(**{k: float(k == "far") for k in CopulaShares.__dataclass_fields__}), **QUIET,
+    ),
+)  # fmt: skip
+
+
+def loud_of(prior: str, **change: Any) -> DataConfig:
+    weights: dict[str, Any] = {setting: float(name == prior) for name, setting in PRIORS.items()}
+    return replace(LOUD, **weights, **change)
+
+
+def far_rows(context: torch.Tensor) -> torch.Tensor:
+    """(B,) share of context rows that lie far outside of the bulk in some feature."""
+    gap = (context - context.median(1, keepdim=True).values).abs()
+    spread = gap.median(1, keepdim=True).values
+    return ((gap > 30 * spread) & (spread > 0)).any(-1).float().mean(1)
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize("share", [0.02, 0.1])
+def test_contexts_of_every_prior_hold_the_share_of_outliers_asked_for(prior: str, share: float) -> None:
+    clean = BatchSource(loud_of(prior), 3).batch(1)
+    assert far_rows(clean.context).max() < 0.02
+    dirty = BatchSource(loud_of(prior, contaminated_share=1.0, contamination=(share, share)), 3).batch(1)
+    torch.testing.assert_close(far_rows(dirty.context), torch.full((12,), share), rtol=0, atol=0.012)
+    assert dirty.context.shape == clean.context.shape
+    assert dirty.labels.sum(1).tolist() == [10.0] * 12
+
+
+def test_no_query_hides_in_the_context_though_rows_repeat() -> None:
+    """Of the outliers among the queries none is in the context: copies are made on either side alone."""
+    config = DataConfig(
+        gmm_weight=1.0, causal_weight=0.0, copula_weight=0.0, max_features=6, batch=8, context_min=100,
+        context_max=100, queries=80, contaminated_share=1.0, contamination=(0.4, 0.4), duplicated_share=1.0,
+        duplicates=(1.0, 1.0),
+    )  # fmt: skip
+    batch = BatchSource(config, 0).batch(0)
+    for b, d in enumerate(batch.n_features.tolist()):
+        asked = batch.queries[b, batch.labels[b] == 1, :d]
+        assert len(np.unique(asked.numpy(), axis=0)) < len(asked)  # rows do repeat
+        assert torch.cdist(asked, batch.context[b, :, :d], p=1).amin() > 0
+
+
+def test_reused_mixtures_are_contaminated_too() -> None:
+    config = loud_of("gmm", contaminated_share=1.0, contamination=(0.1, 0.1), reuse=ReuseConfig(unique=12))
+    batch = BatchSource(config, 0).batch(0)
+    torch.testing.assert_close(far_rows(batch.context), torch.full((12,), 0.1), rtol=0, atol=0.012)
+
+
+def test_only_the_share_of_datasets_asked_for_is_affected() -> None:
+    amounts = draw_amounts(0.3, (0.05, 0.1), Draws(0), 4000)
+    hit = amounts > 0
+    assert abs(hit.float().mean() - 0.3) < 0.03
+    assert amounts[hit].min() >= 0.05
+    assert amounts[hit].max() <= 0.1
+    assert not draw_amounts(0.0, (0.05, 0.1), Draws(0), 100).any()
+
+
+@SMALL
+@given(seed=st.integers(0, 2**40), share=st.floats(0, 0.5))
+def test_contamination_replaces_rows_by_different_outliers(seed: int, share: float) -> None:
+    context, outliers = torch.zeros(2, 40, 1), torch.arange(1.0, 21.0)[None, :, None].expand(2, 20, 1)
+    dirty = contaminated(context, outliers, torch.tensor([[share], [0.0]]), Draws(seed))
+    assert not dirty[1].any()
+    found = dirty[0][dirty[0] > 0].tolist()
+    assert len(found) == len(set(found)) == round(float(torch.tensor(share) * 40))
+
+
+@SMALL
+@given(seed=st.integers(0, 2**40), share=st.floats(0, 1))
+def test_repeated_rows_are_copies_of_others_of_their_table(seed: int, share: float) -> None:
+    rows = torch.arange(400.0).view(2, 200, 1).expand(2, 200, 3)
+    copies = repeated(rows, torch.tensor([[share], [0.0]]), Draws(seed))
+    assert torch.equal(copies[1], rows[1])
+    assert set(copies[0, :, 0].tolist()) <= set(rows[0, :, 0].tolist())
+    assert torch.equal(copies[..., 0], copies[..., 2])  # whole rows
+    assert abs((copies[0] != rows[0]).all(-1).float().mean() - share * 199 / 200) < 0.17
+
+
+def test_missing_values_are_medians_of_what_remains_and_affect_queries_alike() -> None:
+    draws = Draws(0)
+    context, queries = draws.normal(3, 301, 5), draws.normal(3, 200, 5)
+    seen, asked = with_gaps(context, queries, torch.tensor([[0.2], [0.5], [0.0]]), Draws(1))
+    assert torch.equal(seen[2], context[2])
+    assert torch.equal(asked[2], queries[2])
+    for b, share in ((0, 0.2), (1, 0.5)):
+        gone, gone_too = seen[b] != context[b], asked[b] != queries[b]
+        assert abs(gone.float().mean() - share) < 0.15
+        torch.testing.assert_close(gone.float().mean(0), gone_too.float().mean(0), rtol=0, atol=0.15)
+        holes = context[b].masked_fill(gone, torch.nan).double().numpy()
+        filled = SimpleImputer(strategy="median").fit(holes)
+        # of an even number of values torch takes the lower middle one, scikit-learn the mean of both
+        np.testing.assert_allclose(seen[b].numpy(), filled.transform(holes), atol=0.1)
+        for d in range(5):
+            fillings = torch.cat([seen[b, gone[:, d], d], asked[b, gone_too[:, d], d]])
+            assert (fillings == fillings[0]).all()
+
+
+@SMALL
+@given(seed=st.integers(0, 2**40))
+def test_every_prior_and_effect_together_give_finite_batches_padded_with_zeros(seed: int) -> None:
+    config = DataConfig(
+        gmm_weight=1.0, causal_weight=1.0, copula_weight=1.0, max_features=12, batch=6, context_min=20,
+        context_max=60, queries=16, contaminated_share=0.7, duplicated_share=0.7, incomplete_share=0.7,
+    )  # fmt: skip
+    batch = BatchSource(config, seed).batch(0)
+    assert batch.context.isfinite().all()
+    assert batch.queries.isfinite().all()
+    assert batch.labels.sum(1).tolist() == [8.0] * 6
+    for b, d in enumerate(batch.n_features.tolist()):
+        assert not batch.context[b, :, d:].any()
+        assert not batch.queries[b, :, d:].any()
+
+
+def test_priors_come_in_proportion_to_their_weights() -> None:
+    """Told apart by the smallest number of features that each may have."""
+    config = DataConfig(
+        gmm_weight=0.2, causal_weight=0.3, copula_weight=0.5, max_features=30, batch=400, context_min=2,
+        context_max=2, queries=2, gmm=GmmConfig(min_features=30),
+        causal=CausalConfig(wide_share=0.0, typical_features=5.0, feature_spread=0.0),
+        copulas=CopulaConfig(wide_share=0.0, typical_features=8.0, feature_spread=0.0),
+    )  # fmt: skip
+    widths = BatchSource(config, 0).batch(0).n_features
+    for width, share in ((30, 0.2), (5, 0.3), (8, 0.5)):
+        assert abs((widths == width).float().mean() - share) < 0.07
+
+
+def parsed(*flags: str) -> DataConfig:
+    parser = argparse.ArgumentParser()
+    add_settings(parser)
+    return configuration(parser.parse_args(flags)).data
+
+
+def test_weights_of_all_priors_are_given_by_one_flag() -> None:
+    data = parsed("--prior", "gmm=0.1,causal=0.6,copulas=0.3", "--set", "data.causal.shares.local=0.2")
+    assert (data.gmm_weight, data.causal_weight, data.copula_weight) == (0.1, 0.6, 0.3)
+    assert data.causal.shares.local == 0.2
+    assert parsed("--prior", "copulas=1").causal_weight == 0.0
+    with pytest.raises(ConfigError, match="there are gmm, causal, copulas"):
+        parsed("--prior", "vines=1")
+    with pytest.raises(ConfigError, match="contamination is a range"):
+        parsed("--set", "data.contamination=0.1")
+
+
+def test_the_presets_of_the_paper_hold_clean_gaussian_mixtures_alone() -> None:
+    for name in ("paper-100", "paper-20", "paper-100-long"):
+        data = PRESETS[name].data
+        assert data.gmm_weight > 0
+        assert data.causal_weight == data.copula_weight == 0.0
+        assert data.contaminated_share == data.duplicated_share == data.incomplete_share == 0.0
+
+
+@SMALL
+@given(seed=st.integers(0, 2**40), step=st.integers(0, 10**6), weight=st.floats(0, 1))
+def test_a_batch_is_a_function_of_seed_and_step(seed: int, step: int, weight: float) -> None:
+    config = DataConfig(
+        gmm_weight=weight,
+        causal_weight=1.01 - weight,
+        copula_weight=0.5,
+        contaminated_share=0.5,
+        duplicated_share=0.5,
+        incomplete_share=0.5,
+        max_features=6,
+        batch=3,
+        context_min=5,
+        context_max=30,
+        queries=8,
+    )
+    first = BatchSource(config, seed).batch(step)
+    source = BatchSource(config, seed)
+    source.batch(step + 1)  # what came before does not matter
+    again = source.batch(step)
+    assert torch.equal(first.context, again.context)
+    assert torch.equal(first.queries, again.queries)
+    assert torch.equal(first.labels, again.labels)
+    assert first.context.shape[0] == 3
+    assert 5 <= first.context.shape[1] <= 30
+    assert first.context.shape[2] == int(first.n_features.max())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"queries": 7}, "even"),
+        ({"context_min": 1}, "context"),
+        ({"context_min": 50, "context_max": 40}, "context"),
+        ({"gmm_weight": 0.0, "causal_weight": 0.0, "copula_weight": 0.0}, "weights"),
+        ({"copula_weight": -0.1}, "copula_weight is a weight"),
+        ({"contaminated_share": 1.5}, "contaminated_share is a share"),
+        ({"contamination": 0.1}, "contamination is a range"),
+        ({"contamination": (0.2, 0.7)}, "contamination is a range"),
+        ({"duplicates": (0.5, 0.2)}, "duplicates is a range"),
+        ({"missing": (0.0, 0.9)}, "missing is a range"),
+    ],
+)
+def test_impossible_data_settings_are_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DataConfig(**change)  # type: ignore[arg-type]

@@ -1,0 +1,252 @@
+"""Where settings come from, which source wins, and how mistakes are reported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fomo_stream.detector.config import DetectorConfig
+from fomo_stream.errors import ConfigError
+from fomo_stream.settings.commands import DemoSettings, RedriveSettings, ScoreSettings
+from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.sources import BaseFlags, load
+
+
+def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "fomo.toml"
+    file.write_text('topic = "t"\nbatch-size = 1\nbatch_age_ms = 2\ncommit-records = 3\n')
+    monkeypatch.setenv("FOMO_CONFIG", str(file))
+    monkeypatch.setenv("FOMO_BATCH_SIZE", "10")
+    monkeypatch.setenv("FOMO_BATCH_AGE_MS", "20")
+    settings = load(ServiceSettings, {"batch_size": "100"})
+    assert (settings.batch_size, settings.batch_age_ms, settings.commit_records) == (100, 20, 3)
+    assert settings.infer_records == 200
+
+
+def test_client_settings_are_merged_key_by_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "fomo.toml"
+    file.write_text('[kafka]\nsecurity.protocol = "SSL"\n"linger.ms" = 5\n"socket.keepalive.enable" = true\n')
+    monkeypatch.setenv("FOMO_KAFKA_SASL_PASSWORD", "secret")
+    monkeypatch.setenv("FOMO_KAFKA_LINGER_MS", "6")
+    settings = load(ServiceSettings, {"topic": "t", "config": file, "kafka": {"security.protocol": "SASL_SSL"}})
+    assert settings.kafka == {
+        "security.protocol": "SASL_SSL",
+        "linger.ms": "6",
+        "socket.keepalive.enable": "true",
+        "sasl.password": "secret",
+    }
+
+
+def test_client_settings_are_never_shown() -> None:
+    settings = load(ServiceSettings, {"topic": "t", "kafka": {"sasl.password": "hunter2"}})
+    assert "hunter2" not in repr(settings) + str(settings)
+    with pytest.raises(ConfigError) as error:
+        load(ServiceSettings, {"topic": "t", "kafka": {"group.id": "hunter2"}})
+    assert "hunter2" not in str(error.value)
+
+
+def test_topics_are_named_after_the_input() -> None:
+    settings = load(ServiceSettings, {"topic": "sensors", "group": "g"})
+    assert (settings.out, settings.dead_letters) == ("sensors-scores", "sensors-dead-letters")
+    assert settings.state_topic == "g-sensors-state"
+
+
+def test_min_context_follows_a_small_context_unless_it_is_given() -> None:
+    assert load(ScoreSettings, {"context_size": 50}).min_context == 50
+    with pytest.raises(ConfigError, match="scores would never begin"):
+        load(ScoreSettings, {"context_size": 50, "min_context": 60})
+
+
+def test_categorical_fields_come_as_names_from_wherever_settings_come_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load(ServiceSettings, {"topic": "t"}).categorical == ()
+    assert load(ServiceSettings, {"topic": "t", "features": "a,b", "categorical": "b, c.d"}).categorical == ("b", "c.d")
+    monkeypatch.setenv("FOMO_CATEGORICAL", "site,kind")
+    assert load(ScoreSettings, {}).categorical == ("site", "kind")
+
+
+def test_a_key_without_lags_is_of_no_use() -> None:
+    assert load(ScoreSettings, {"key": "device", "lags": 2}).key == "device"
+    with pytest.raises(ConfigError, match="add --lags K"):
+        load(ScoreSettings, {"key": "device"})
+
+
+def test_the_detector_gets_its_part() -> None:
+    config = load(DemoSettings, {"context_size": 300, "alert_rate": 0.02, "seed": 7}).detector_config()
+    assert (config.context_size, config.min_context, config.alert_rate, config.seed) == (300, 300, 0.02, 7)
+
+
+def test_defaults_are_the_detectors_own() -> None:
+    assert load(ScoreSettings, {}).detector_config() == DetectorConfig()
+    flags = {"topic": "t", "feedback": "f"}
+    assert load(ServiceSettings, flags).detector_config() == DetectorConfig()
+    changed = {"admit": "feedback", "adapt_after": 0, "feedback_memory": 7}
+    config = load(ServiceSettings, {**flags, **changed}).detector_config()
+    assert {name: getattr(config, name) for name in changed} == changed
+
+
+def test_without_a_feedback_topic_nothing_is_remembered_for_it() -> None:
+    assert load(ServiceSettings, {"topic": "t", "feedback_memory": 9000}).detector_config().feedback_memory == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({}, "--topic is needed"),
+        ({"topic": "t", "batch_size": "0"}, "--batch-size 0: input should be greater than or equal to 1"),
+        ({"topic": "t", "alert_rate": "high"}, "--alert-rate high: input should be a valid number"),
+        ({"topic": "t", "start": "middle"}, "--start middle"),
+        ({"topic": "t", "out": "t"}, "must be four different topics"),
+        ({"topic": "t", "feedback": "t-scores"}, "--feedback t-scores and the state topic"),
+        ({"topic": "t", "feedback": "fomo-stream-t-state"}, "must be five different topics"),
+        ({"topic": "t", "feedback": ""}, "--feedback : string should have at least 1 character"),
+        (
+            {"topic": "t", "feedback": "f", "kafka": {"partition.assignment.strategy": "range"}},
+            "partitions move one by one",
+        ),
+        ({"topic": "t", "admit": "none"}, "--admit none: input should be 'auto', 'feedback' or 'all'"),
+        ({"topic": "t", "adapt_after": "-1"}, "--adapt-after -1"),
+        ({"topic": "t", "features": ","}, "--features ,: names at least one feature"),
+        ({"topic": "t", "features": "a,b,a"}, "--features a,b,a: a feature is named twice"),
+        ({"topic": "t", "categorical": "a,b,a"}, "--categorical a,b,a: a feature is named twice"),
+        ({"topic": "t", "lags": "101"}, "--lags 101: input should be less than or equal to 100"),
+        ({"topic": "t", "seed_context": "missing.csv"}, "no such file: missing.csv"),
+        ({"topic": "t", "kafka": {"enable.auto.commit": "true"}}, "enable.auto.commit cannot be set"),
+        ({"topic": "t", "kafka": {"transactional.id": "x"}}, "transactional.id cannot be set"),
+        ({"topic": "t", "config": "missing.toml"}, "missing.toml: cannot be read as TOML: No such file"),
+    ],
+)
+def test_a_mistake_is_reported_in_one_line_that_names_it(flags: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load(ServiceSettings, flags)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_mistake_in_the_environment_or_the_file_is_placed_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "fomo.toml"
+    file.write_text('topic = "t"\nbatch-size = "many"\n')
+    with pytest.raises(ConfigError, match=r"^batch-size in the configuration file many: "):
+        load(ServiceSettings, {"config": file})
+    monkeypatch.setenv("FOMO_BATCH_SIZE", "few")
+    with pytest.raises(ConfigError, match=r"^FOMO_BATCH_SIZE few: "):
+        load(ServiceSettings, {"config": file})
+
+
+def test_a_broken_table_in_the_environment_is_reported_without_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOMO_KAFKA", '{"sasl.password": "secret"')
+    with pytest.raises(ConfigError, match=r"^FOMO_KAFKA is no JSON object") as error:
+        load(ServiceSettings, {"topic": "t"})
+    assert "secret" not in str(error.value)
+
+
+def test_an_unknown_name_in_the_file_gets_a_suggestion(tmp_path: Path) -> None:
+    file = tmp_path / "fomo.toml"
+    file.write_text('topic = "t"\nbatchsize = 5\n')
+    with pytest.raises(ConfigError, match="no setting batchsize; did you mean batch-size"):
+        load(ServiceSettings, {"config": file})
+
+
+def test_a_transaction_may_not_be_open_for_longer_than_the_broker_lets_it() -> None:
+    quick = {"topic": "t", "kafka": {"session.timeout.ms": "6000"}}
+    assert load(ServiceSettings, {**quick, "commit_interval_ms": 2000}).commit_interval_ms == 2000
+    assert load(ServiceSettings, {**quick, "commit_interval_ms": 9000, "delivery": "at-least-once"})
+    with pytest.raises(ConfigError, match=r"commit-interval-ms must be at most 2000, a third of session\.timeout\.ms"):
+        load(ServiceSettings, {**quick, "commit_interval_ms": 2001})
+    with pytest.raises(ConfigError, match="at most 15000"):
+        load(ServiceSettings, {"topic": "t", "commit_interval_ms": 15_001})
+
+
+# --- names of environment variables
+
+COMMANDS: list[tuple[type[BaseFlags], dict[str, Any]]] = [
+    (ServiceSettings, {"topic": "t"}),
+    (DemoSettings, {}),
+    (ScoreSettings, {}),
+    (RedriveSettings, {"dead_letters": "t"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("FOMO_ALERT_RAET", r"there is no setting FOMO_ALERT_RAET; did you mean FOMO_ALERT_RATE\?"),
+        ("fomo_alert_raet", r"there is no setting FOMO_ALERT_RAET; did you mean FOMO_ALERT_RATE\?"),
+        ("FOMO_HELTH_PORT", r"did you mean FOMO_HEALTH_PORT\?"),
+        ("FOMO_BATCHSIZE", r"did you mean FOMO_BATCH_SIZE\?"),
+        ("FOMO_KAKFA_SASL_PASSWORD", r"did you mean FOMO_KAFKA_SASL_PASSWORD\?"),
+        ("FOMO_ZZZZZZ", "there is no setting FOMO_ZZZZZZ; see --help"),
+        ("FOMO_", "there is no setting FOMO_; see --help"),
+    ],
+)
+def test_a_misspelt_variable_is_refused_without_its_value(
+    name: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "8081")
+    for settings, flags in COMMANDS:
+        with pytest.raises(ConfigError, match=words) as error:
+            load(settings, flags)
+        assert "8081" not in str(error.value)
+        assert "\n" not in str(error.value)
+
+
+def test_all_misspelt_variables_are_in_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FOMO_TOPIK", "FOMO_GRUOP"):
+        monkeypatch.setenv(name, "x")
+    with pytest.raises(ConfigError, match=r"FOMO_TOPIK; did you mean FOMO_TOPIC\?") as error:
+        load(ServiceSettings, {})
+    assert "FOMO_GRUOP; did you mean FOMO_GROUP?" in str(error.value)
+
+
+def test_variables_of_other_commands_and_of_clients_are_no_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for settings, _ in COMMANDS:
+        for name in set(settings.model_fields) - {"config"}:
+            monkeypatch.setenv(f"FOMO_{name.upper()}", "")  # known, and as if it was not there
+    monkeypatch.setenv("FOMO_KAFKA_SASL_PASSWORD", "secret")
+    monkeypatch.setenv("fomo_config", "")
+    for settings, flags in COMMANDS:
+        load(settings, flags)
+    monkeypatch.setenv("FOMO_TOPIC", "sensors")
+    assert load(ScoreSettings, {}).file == "-"
+
+
+def test_variables_are_the_same_in_small_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "fomo.toml"
+    file.write_text('topic = "t"\n')
+    monkeypatch.setenv("fomo_config", str(file))
+    monkeypatch.setenv("fomo_kafka_sasl_password", "secret")
+    monkeypatch.setenv("fomo_batch_size", "7")
+    settings = load(ServiceSettings, {})
+    assert (settings.topic, settings.batch_size, settings.kafka) == ("t", 7, {"sasl.password": "secret"})
+    monkeypatch.setenv("fomo_batch_size", "few")
+    with pytest.raises(ConfigError, match=r"^FOMO_BATCH_SIZE few: "):
+        load(ServiceSettings, {})
+
+
+@pytest.mark.parametrize("service", ["FOMO", "FOMO_STREAM", "FOMO_KAFKA"])
+def test_what_kubernetes_says_of_services_is_passed_over(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = f"{service}_PORT_8080_TCP"
+    variables = {
+        f"{service}_SERVICE_HOST": "10.0.0.1",
+        f"{service}_SERVICE_PORT": "8080",
+        f"{service}_SERVICE_PORT_HTTP": "8080",
+        f"{service}_PORT": "tcp://10.0.0.1:8080",
+        port: "tcp://10.0.0.1:8080",
+        f"{port}_PROTO": "tcp",
+        f"{port}_PORT": "8080",
+        f"{port}_ADDR": "10.0.0.1",
+        f"{service}_PORT_53_UDP_ADDR": "10.0.0.1",
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    for settings, flags in COMMANDS:
+        load(settings, flags)
+    assert load(ServiceSettings, {"topic": "t"}).kafka == {}
+    monkeypatch.setenv("FOMO_STREAM_PORT", "8080")
+    with pytest.raises(ConfigError, match="there is no setting FOMO_STREAM_PORT"):
+        load(ServiceSettings, {"topic": "t"})
