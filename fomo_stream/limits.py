@@ -1,4 +1,5 @@
-"""How large anything may be, said once: sizes that users meet, in rows, features and bytes."""
+"""Limits that users can reach, each defined once: rows, columns and bytes."""
 
-MAX_CONTEXT = 5000  # rows that a record is compared with; the checkpoints were trained on no more
-MAX_FEATURES = 1000  # columns of a row, past values included; more are no measurements but keys that data ended up in
+MAX_CONTEXT = 5000  # rows that a record is compared with; the checkpoints were trained with at most this many
+MAX_FEATURES = 1000  # columns of a row, past values included; with more, data has probably become field names
+MAX_RECORD_BYTES = 2**20  # of one record or line, by default; Kafka's own default for a message

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.logs import ClientLog
-from fomo_stream.settings.flags import COOPERATIVE, SESSION_TIMEOUT_MS, BrokerFlags
+from fomo_stream.settings.broker import COOPERATIVE, SESSION_TIMEOUT_MS, BrokerFlags
 from fomo_stream.settings.service import ServiceSettings
 
 LARGEST_MESSAGE_BYTES = 64 << 20

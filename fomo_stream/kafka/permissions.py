@@ -11,7 +11,7 @@ from confluent_kafka.admin import AclOperation
 
 from fomo_stream.errors import BrokerError, NotPermittedError
 from fomo_stream.kafka.clients import make_admin
-from fomo_stream.settings.flags import BrokerFlags
+from fomo_stream.settings.broker import BrokerFlags
 
 ANSWER_S = 3.0
 READ, WRITE = AclOperation.READ, AclOperation.WRITE

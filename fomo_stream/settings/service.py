@@ -9,11 +9,13 @@ from uuid import uuid4
 
 from pydantic import field_validator, model_validator
 
+from fomo_stream.limits import MAX_RECORD_BYTES
+from fomo_stream.settings.broker import COOPERATIVE, SESSION_TIMEOUT_MS, BrokerFlags
+from fomo_stream.settings.flags import OutputFlags, batch_size_flag
 from fomo_stream.settings.sources import flag
 
 if TYPE_CHECKING:
     from fomo_stream.detector.config import DetectorConfig
-from fomo_stream.settings.flags import COOPERATIVE, SESSION_TIMEOUT_MS, BrokerFlags, OutputFlags
 
 
 class ServiceSettings(BrokerFlags, OutputFlags):
@@ -30,70 +32,76 @@ class ServiceSettings(BrokerFlags, OutputFlags):
     feedback: str | None = flag(
         "Topics",
         None,
-        "topic with labels for scored records, in as many partitions as --topic has (default: none)",
+        "topic with labels for scored records; it needs as many partitions as --topic (default: none)",
         metavar="TOPIC",
         min_length=1,
     )
     group: str = flag(
         "Broker",
         "fomo-stream",
-        "consumer group; instances of one group share the work",
+        "consumer group; instances of the same group share the work",
         metavar="GROUP",
         min_length=1,
     )
     start: Literal["earliest", "latest"] = flag(
         "Topics",
         "earliest",
-        "where a group without offsets begins; partitions created later begin at their start",
+        "where a group without offsets starts; partitions created later are read from their start",
     )
 
     delivery: Literal["exactly-once", "at-least-once"] = flag(
         "Delivery",
         "exactly-once",
-        "each record scored once, by transactions; or at least once, for brokers without them",
+        "score each record exactly once, with transactions; or at least once, for brokers without them",
     )
     instance_id: str | None = flag(
         "Delivery",
         None,
-        "name of this instance, its own within the group: it keeps its partitions through a quick restart",
+        "unique name of this instance in its group; with it, a quick restart keeps the partitions",
         metavar="NAME",
         min_length=1,
     )
     on_lost_offset: Literal["fail", "earliest", "latest"] = flag(
-        "Delivery", "fail", "what to do where the next record to read is no longer kept by the broker"
+        "Delivery", "fail", "what to do when the broker no longer has the next record to read"
     )
-    reset_state: bool = flag("Delivery", False, "first forget what the group has learned, and its features")
+    reset_state: bool = flag(
+        "Delivery", False, "first delete everything that the group has learned, its features included"
+    )
     commit_interval_ms: float = flag(
-        "Delivery", 100.0, "time between commits, and so until scores are seen by others", metavar="MS", gt=0
+        "Delivery", 100.0, "time between commits; readers see scores after the commit", metavar="MS", gt=0
     )
     commit_records: int = flag("Delivery", 10_000, "most outputs in one commit", metavar="N", ge=1)
 
-    infer_records: int = flag("Records", 200, "records to infer the features from", metavar="N", ge=1, le=10_000)
+    infer_records: int = flag(
+        "Records", 200, "number of records from which the features are inferred", metavar="N", ge=1, le=10_000
+    )
     infer_seconds: float = flag(
         "Records",
         5.0,
-        "infer from fewer records this long after the 20th, or 6 times as long after the first",
+        "when fewer have come, infer this long after the 20th, or 6 times as long after the first",
         metavar="SECONDS",
         gt=0,
     )
-    max_record_bytes: int = flag("Records", 1 << 20, "larger records become dead letters", metavar="BYTES", ge=1)
+    max_record_bytes: int = flag(
+        "Records", MAX_RECORD_BYTES, "larger records become dead letters", metavar="BYTES", ge=1
+    )
     seed_context: Path | None = flag(
-        "Detector", None, "CSV or JSON lines with trusted rows, to start warm", metavar="FILE"
+        "Detector", None, "CSV or JSON lines with trusted rows, to fill the context at the start", metavar="FILE"
     )
     feedback_memory: int = flag(
         "Detector",
         5000,
-        "last scored records of a partition that a label can still be about",
+        "last scored records of a partition that a label can still refer to",
         metavar="N",
         ge=0,
         le=1_000_000,
     )
 
-    batch_size: int = flag("Throughput", 64, "most records scored at once", metavar="N", ge=1, le=4096)
+    batch_size: int = batch_size_flag("Throughput")
     batch_age_ms: float = flag(
         "Throughput",
         20.0,
-        "longest that a record waits for others to be scored with",
+        "longest time that a record waits for its batch to fill",
         metavar="MS",
         ge=0,
         le=10_000,
@@ -131,34 +139,34 @@ class ServiceSettings(BrokerFlags, OutputFlags):
     def _rebalancing_is_cooperative(self) -> Self:
         if self.kafka.get("partition.assignment.strategy", COOPERATIVE) != COOPERATIVE:
             raise ValueError(
-                "partitions move one by one, with their state: leave --kafka.partition.assignment.strategy out, or set "
+                "partitions move one at a time, with their state: leave --kafka.partition.assignment.strategy out, or set "
                 f"it to {COOPERATIVE}"
             )
         return self
 
     def detector_config(self) -> DetectorConfig:
-        """The detector's part of these settings; without a feedback topic, nothing is remembered for it."""
+        """The part of these settings that the detector takes; without a feedback topic, `feedback_memory` is 0."""
         return replace(super().detector_config(), feedback_memory=self.feedback_memory if self.feedback else 0)
 
     @model_validator(mode="after")
     def _commits_are_in_time(self) -> Self:
-        """A transaction that is open for longer than its timeout is taken for one of a dead instance."""
+        """The broker aborts a transaction that stays open for longer than its timeout."""
         name = next((key for key in ("transaction.timeout.ms", "session.timeout.ms") if key in self.kafka), None)
         timeout = self.kafka[name] if name is not None else str(SESSION_TIMEOUT_MS)
         most = int(timeout) / 3 if timeout.isdigit() else float("inf")
         if self.delivery == "exactly-once" and self.commit_interval_ms > most:
             raise ValueError(
                 f"commit-interval-ms must be at most {most:g}, a third of {name or 'session.timeout.ms'}: the broker "
-                "aborts a transaction that stays open for long"
+                "aborts a transaction that stays open for too long"
             )
         return self
 
     @property
     def state_topic(self) -> str:
-        """The group's own compacted topic: what its partitions have learned, and the schema of all its instances."""
+        """The group's own compacted topic, with the state of its partitions and the schema of all its instances."""
         return f"{self.group}-{self.topic}-state"
 
     @property
     def transactional_id(self) -> str:
-        """Name of this instance's transactions: its own, and with --instance-id the same after a restart."""
+        """The transactional id of this instance: unique, and with --instance-id the same after a restart."""
         return f"{self.group}-{self.topic}-{self.instance_id or uuid4().hex}"

@@ -1,4 +1,4 @@
-"""Where settings come from: flags, environment and configuration file; and what is said of mistakes in them.
+"""Reading settings from flags, environment and configuration file, and explaining mistakes in them.
 
 This module is the only reader of the environment and of configuration files.
 """
@@ -27,24 +27,31 @@ from fomo_stream.errors import ConfigError
 ENV_PREFIX = "FOMO_"
 KAFKA_ENV_PREFIX = "FOMO_KAFKA_"
 
-# Variables that Kubernetes gives to every pod about a Service, here one whose name begins with `fomo`.
-OF_A_SERVICE = re.compile(
+# Kubernetes gives every pod such variables for each Service; these are for a Service whose name begins with `fomo`.
+_SERVICE_VARIABLE = re.compile(
     r"FOMO_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
 
+LogLevel = Literal["debug", "info", "warning", "error"]
+
 
 def flag(group: str, default: Any, text: str, *, metavar: str = "", **constraints: Any) -> Any:
-    """A setting with its place in `--help`, its default and its one-line description."""
+    """A setting with its group in `--help`, its default (`...`: required) and its one-line description."""
     return Field(default, description=text, json_schema_extra={"group": group, "metavar": metavar}, **constraints)
 
 
+def log_level_flag(default: LogLevel) -> Any:
+    """The setting `log_level`, whose default depends on the command."""
+    return flag("General", default, "log lines of this level and of the levels above it")
+
+
 class BaseFlags(BaseSettings):
-    """What every command shares: where settings come from and how much is logged."""
+    """The settings of every command: the configuration file and the log level."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", env_ignore_empty=True)
 
     config: Path | None = flag("General", None, "TOML file with settings, named like the flags", metavar="FILE")
-    log_level: Literal["debug", "info", "warning", "error"] = flag("General", "info", "least severe line to log")
+    log_level: LogLevel = log_level_flag("info")
 
     @classmethod
     def settings_customise_sources(
@@ -69,16 +76,16 @@ AnySettings = TypeVar("AnySettings", bound=BaseFlags)
 
 
 def load(cls: type[AnySettings], flags: Mapping[str, Any]) -> AnySettings:
-    """Settings from `flags`, environment and configuration file; a `ConfigError` says what is wrong."""
+    """Settings from `flags`, environment and configuration file. Raises ConfigError, naming each mistake."""
     _check_environment()
     try:
         return cls(**flags)
     except ValidationError as error:
         problems = [_explain(cls, item, flags) for item in error.errors()]
         raise ConfigError("; ".join(dict.fromkeys(problems))) from None
-    except SettingsError:  # a table in the environment is no JSON; its text may hold secrets
+    except SettingsError:  # a table in the environment is not JSON; its text may hold secrets
         raise ConfigError(
-            f"{ENV_PREFIX}KAFKA is no JSON object; use {KAFKA_ENV_PREFIX}SASL_PASSWORD and so on"
+            f"{ENV_PREFIX}KAFKA is not a JSON object; use {KAFKA_ENV_PREFIX}SASL_PASSWORD and so on"
         ) from None
 
 
@@ -88,23 +95,26 @@ def option(name: str) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
-    """`; did you mean X?` when something known resembles `word`, else nothing. prefix: what both were named without."""
+    """`; did you mean X?` if a known word resembles `word`, else an empty string. prefix: put before the known word."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean {prefix}{close[0]}?" if close else ""
 
 
 def _variables() -> dict[str, str]:
-    """The variables that may be settings, by their names in capital letters: upper and lower case are the same."""
-    variables = {name.upper(): value for name, value in os.environ.items() if not _is_of_a_service(name, value)}
+    """The environment variables that may be settings, with names in capital letters: case does not matter."""
+    variables = {name.upper(): value for name, value in os.environ.items() if not _is_service_variable(name, value)}
     return {name: value for name, value in variables.items() if name.startswith(ENV_PREFIX)}
 
 
-def _is_of_a_service(name: str, value: str) -> bool:
-    return bool(OF_A_SERVICE.fullmatch(name)) or (name.endswith("_PORT") and "://" in value)
+def _is_service_variable(name: str, value: str) -> bool:
+    return bool(_SERVICE_VARIABLE.fullmatch(name)) or (name.endswith("_PORT") and "://" in value)
 
 
 def _check_environment() -> None:
-    """Raise ConfigError, without their values, when variables look like settings and are none of any command."""
+    """Raise ConfigError for variables that look like settings but are not settings of any command.
+
+    The message does not show their values.
+    """
     known = {field.upper() for cls in _subclasses(BaseFlags) for field in cls.model_fields}
     problems = []
     for name in _variables():
@@ -125,15 +135,15 @@ def _subclasses(cls: type[BaseFlags]) -> Iterator[type[BaseFlags]]:
 
 
 def _explain(cls: type[BaseFlags], error: Any, flags: Mapping[str, Any]) -> str:
-    """One line for one validation error: where the value came from, what it is, what is wrong with it."""
+    """One line for one validation error: the source of the value, the value, and the mistake."""
     message = error["msg"].removeprefix("Value error, ")
     if not error["loc"]:
         return str(message)
     name = str(error["loc"][0])
     if error["type"] == "missing":
         text = cls.model_fields[name].description if name in cls.model_fields else ""
-        also = f"{ENV_PREFIX}{name.upper()} or a line in the --config file"
-        return f"{option(name)} is needed ({text}); it can also be {also}"
+        also = f"by {ENV_PREFIX}{name.upper()} or in the --config file"
+        return f"{option(name)} is required ({text}); it can also be set {also}"
     where = option(name)
     if name not in flags:
         variable = f"{ENV_PREFIX}{name.upper()}"
@@ -144,7 +154,7 @@ def _explain(cls: type[BaseFlags], error: Any, flags: Mapping[str, Any]) -> str:
 
 
 def _read_file(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings from a TOML file; dashes and underscores in names are the same."""
+    """Settings from a TOML file; names may have dashes or underscores."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -167,14 +177,3 @@ def _kafka_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         if name.startswith(KAFKA_ENV_PREFIX)
     }
     return {"kafka": found} if found else {}
-
-
-def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested tables to dotted keys, values as librdkafka reads them (`true`, `10`, `text`)."""
-    flat: dict[str, str] = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            flat.update(flatten(value, f"{prefix}{key}."))
-        else:
-            flat[prefix + key] = str(value).lower() if isinstance(value, bool) else str(value)
-    return flat

@@ -75,10 +75,10 @@ def test_score_takes_a_file_or_standard_input() -> None:
         (["zzz"], "commands are run, demo, score"),
         (["score", "a.csv", "b.csv"], "b.csv"),
         (["--topic", "t", "--kafka.linger.ms"], "--kafka.linger.ms needs a value"),
-        ([], "--topic is needed"),
+        ([], "--topic is required"),
         (["redrive", "--dead-letters", "d", "--reason", "not_jsn"], "no reason not_jsn; did you mean not_json?"),
         (["redrive", "--dead-letters", "d", "--reason", "not_json,zzz"], "no reason zzz; reasons are tombstone,"),
-        (["redrive", "--dead-letters", "d", "--reason", ""], "names at least one reason"),
+        (["redrive", "--dead-letters", "d", "--reason", ""], "name at least one reason"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

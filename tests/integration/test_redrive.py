@@ -206,7 +206,7 @@ def test_another_group_begins_anew(broker: Broker, topics: tuple[str, str]) -> N
         (["--dead-letters", "DEAD", "--to", "no-such", "--bootstrap", "BROKER"], 8, "there is no topic no-such"),
         (["--dead-letters", "DEAD", "--bootstrap", "BROKER", "DELIVERY"], 8, "came from topic gone, which does not"),
         (["--dead-letters", "DEAD", "--to", "DEAD"], 2, "is the topic of the dead letters itself"),
-        ([], 2, "--dead-letters is needed"),
+        ([], 2, "--dead-letters is required"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(

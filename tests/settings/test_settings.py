@@ -95,7 +95,7 @@ def test_without_a_feedback_topic_nothing_is_remembered_for_it() -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ({}, "--topic is needed"),
+        ({}, "--topic is required"),
         ({"topic": "t", "batch_size": "0"}, "--batch-size 0: input should be greater than or equal to 1"),
         ({"topic": "t", "alert_rate": "high"}, "--alert-rate high: input should be a valid number"),
         ({"topic": "t", "start": "middle"}, "--start middle"),
@@ -105,11 +105,11 @@ def test_without_a_feedback_topic_nothing_is_remembered_for_it() -> None:
         ({"topic": "t", "feedback": ""}, "--feedback : string should have at least 1 character"),
         (
             {"topic": "t", "feedback": "f", "kafka": {"partition.assignment.strategy": "range"}},
-            "partitions move one by one",
+            "partitions move one at a time",
         ),
         ({"topic": "t", "admit": "none"}, "--admit none: input should be 'auto', 'feedback' or 'all'"),
         ({"topic": "t", "adapt_after": "-1"}, "--adapt-after -1"),
-        ({"topic": "t", "features": ","}, "--features ,: names at least one feature"),
+        ({"topic": "t", "features": ","}, "--features ,: name at least one feature"),
         ({"topic": "t", "features": "a,b,a"}, "--features a,b,a: a feature is named twice"),
         ({"topic": "t", "categorical": "a,b,a"}, "--categorical a,b,a: a feature is named twice"),
         ({"topic": "t", "lags": "101"}, "--lags 101: input should be less than or equal to 100"),
@@ -140,7 +140,7 @@ def test_a_mistake_in_the_environment_or_the_file_is_placed_there(
 
 def test_a_broken_table_in_the_environment_is_reported_without_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOMO_KAFKA", '{"sasl.password": "secret"')
-    with pytest.raises(ConfigError, match=r"^FOMO_KAFKA is no JSON object") as error:
+    with pytest.raises(ConfigError, match=r"^FOMO_KAFKA is not a JSON object") as error:
         load(ServiceSettings, {"topic": "t"})
     assert "secret" not in str(error.value)
 
