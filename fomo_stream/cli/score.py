@@ -30,7 +30,8 @@ from fomo_stream.model.checkpoint import load_model
 from fomo_stream.model.zero_shot import ZeroShotModel
 from fomo_stream.records.files import Line, RecordFile, open_records, read_records
 from fomo_stream.records.inference import infer_schema
-from fomo_stream.records.json_codec import encode, result_of
+from fomo_stream.records.json_codec import encode
+from fomo_stream.records.result import result_of
 from fomo_stream.records.rows import RowReader, Rows
 from fomo_stream.records.schema import Schema, look_up, shown
 

@@ -31,7 +31,8 @@ from fomo_stream.logs import kv
 from fomo_stream.ops.progress import Progress
 from fomo_stream.records.files import read_rows
 from fomo_stream.records.inference import TooManyFeaturesError, infer_schema
-from fomo_stream.records.json_codec import decode, result_of
+from fomo_stream.records.json_codec import decode
+from fomo_stream.records.result import result_of
 from fomo_stream.records.rows import RowReader
 from fomo_stream.records.schema import Schema, shown
 from fomo_stream.settings.service import ServiceSettings

@@ -1,1 +1,1 @@
-"""Records in and out: JSON, files, which fields are features, and rows of numbers made of them."""
+"""Records: JSON, files, the choice of features, rows of numbers, and results."""

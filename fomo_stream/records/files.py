@@ -1,4 +1,4 @@
-"""Files of records: CSV and JSON lines, read as they arrive and in constant memory."""
+"""Reading files of records: CSV and JSON lines, as they arrive and in constant memory."""
 
 from __future__ import annotations
 
@@ -8,30 +8,28 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 
 from fomo_stream.errors import ConfigError, RecordError, SchemaError
+from fomo_stream.limits import MAX_RECORD_BYTES
+from fomo_stream.records.json_codec import decode
 from fomo_stream.records.schema import Schema
 
-if TYPE_CHECKING:
-    pass
-from fomo_stream.records.json_codec import MAX_RECORD_BYTES, decode
-
-BLOCK = 1000  # records of a file that are turned into rows at once
+BLOCK = 1000  # records of a file that become rows at once
 Format = Literal["csv", "jsonl"]
 _FORMATS: dict[str, Format] = {
     ".csv": "csv", ".tsv": "csv", ".txt": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"
 }  # fmt: skip
-_CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES = 2**20  # asked of a stream in one read
 
 
 class LineSource:
     """The lines of a binary stream as they arrive, in memory bounded by one line of `MAX_RECORD_BYTES`.
 
-    `drained` is True when the next line would have to wait for more input: the moment to hand on results.
-    A line that is too long is cut just beyond the limit, so that decoding it reports `too_large`.
+    `drained` is True when the next line would have to wait for more input, so results should be written now.
+    A line that is too long is cut just above the limit, so that decoding it reports `too_large`.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
@@ -41,7 +39,7 @@ class LineSource:
         self._rest = b""
         self._skipping = False
         self._ended = False
-        self.number = 0  # of the line last taken, counted from 1
+        self.number = 0  # of the last line taken, counted from 1
 
     @property
     def drained(self) -> bool:
@@ -58,7 +56,7 @@ class LineSource:
         return self._lines.popleft()
 
     def peek(self) -> bytes:
-        """The first line with something in it, without taking it; empty at the end of the input."""
+        """The next line that is not blank, without taking it; empty at the end of the input. Blank lines are skipped."""
         self._fill()
         while self._lines and not self._lines[0].strip(b"\xef\xbb\xbf \t\r\n"):
             next(self)
@@ -85,7 +83,7 @@ class LineSource:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One record of a file, or what is wrong with it; `raw` is what stood there: a line, or cells."""
+    """One record of a file, or the error in it. raw: the line as read, or the cells of a CSV row."""
 
     number: int  # counted from 1
     raw: bytes | list[str]
@@ -96,9 +94,9 @@ class Line:
 class RecordFile:
     """CSV or JSON lines, read as they arrive and in constant memory; iterating gives one `Line` per record.
 
-    `format` is csv, jsonl or auto (told by the name's ending, else by the first character). CSV needs a line
-    of column names; comma, semicolon and tab are told apart by it. Blank lines are passed over. In the columns `text`
-    cells stay what they are, so that 007 is not 7. Raises SchemaError when the input is empty or has no usable header.
+    format: csv, jsonl or auto (recognised by the ending of the name, else by the first character). text: columns whose
+    cells stay text, so that 007 is not 7. CSV needs a line of column names, which also shows the delimiter: comma,
+    semicolon or tab. Blank lines are skipped. Raises SchemaError if the input is empty or has no usable header.
     """
 
     def __init__(
@@ -109,7 +107,7 @@ class RecordFile:
         self._source = LineSource(stream)
         first = self._source.peek()
         if not first:
-            raise SchemaError(f"{name} is empty; CSV with a line of column names, or JSON lines, is needed")
+            raise SchemaError(f"{name} is empty; it must be CSV with a line of column names, or JSON lines")
         by_content: Format = "jsonl" if first.lstrip(b"\xef\xbb\xbf \t")[:1] in (b"{", b"[") else "csv"
         self.format = format if format != "auto" else _FORMATS.get(Path(name).suffix.lower(), by_content)
         self.header: list[str] = []
@@ -137,7 +135,7 @@ class RecordFile:
 
     def _read_header(self, first: bytes) -> None:
         self.delimiter = max(",;\t", key=lambda mark: first.count(mark.encode()))
-        # Cells in another encoding than UTF-8 pass through unharmed as surrogates.
+        # Cells in another encoding than UTF-8 pass through unchanged, as surrogates.
         texts = ((raw + b"\n").decode("utf-8", "surrogateescape") for raw in self._source)
         self._reader = csv.reader(texts, delimiter=self.delimiter)
         try:
@@ -182,7 +180,7 @@ def _plain(error: csv.Error) -> str:
 
 
 def _cell(text: str) -> float | bool | str | None:
-    """A CSV cell as a record's value: a number where it is one, None where it is blank."""
+    """A CSV cell as a value: a number, True, False, text, or None if it is blank."""
     try:
         if "_" not in text:  # float() would read 1_000 as a number
             return float(text)
@@ -196,21 +194,19 @@ def _text_cell(text: str) -> str | None:
     return text.strip() or None
 
 
-def read_records(
-    stream: BinaryIO, format: str = "auto", name: str = "the input", text: Collection[str] = ()
-) -> Iterator[dict[str, Any]]:
+def read_records(stream: BinaryIO, name: str = "the input", text: Collection[str] = ()) -> Iterator[dict[str, Any]]:
     """The records of a file of CSV or JSON lines, one at a time; see `RecordFile`.
 
-    Raises SchemaError, naming the line, at the first one that is not a record.
+    Raises SchemaError with the line number at the first line that is not a record.
     """
-    for line in RecordFile(stream, format, name, text):
+    for line in RecordFile(stream, name=name, text=text):
         if line.record is None:
             raise SchemaError(f"{name} line {line.number}: {line.error}; correct or remove that line")
         yield line.record
 
 
 def open_records(path: str | Path) -> BinaryIO:
-    """Open a file of records, or raise ConfigError saying why it cannot be read."""
+    """Open a file of records. Raises ConfigError if it cannot be read."""
     try:
         return open(path, "rb")
     except OSError as error:
@@ -220,7 +216,7 @@ def open_records(path: str | Path) -> BinaryIO:
 def read_rows(path: str | Path, schema: Schema) -> np.ndarray:
     """(n_rows, n_features) float64: the rows of a file of trusted records, for a warm start.
 
-    Rows without any feature are left out. Raises ConfigError when the file cannot be read, SchemaError when a
+    Rows without a value of any feature are left out. Raises ConfigError if the file cannot be read, SchemaError if a
     line is not a record or no row has a feature of `schema`.
     """
     blocks = []

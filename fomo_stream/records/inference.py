@@ -1,4 +1,4 @@
-"""Which fields of a stream's first records are features, and why the others are not."""
+"""Inference of features from the first records of a stream, with a reason for each field that is left out."""
 
 from __future__ import annotations
 
@@ -10,32 +10,22 @@ from typing import Any
 import numpy as np
 
 from fomo_stream.errors import SchemaError
+from fomo_stream.limits import MAX_FEATURES
 from fomo_stream.records.schema import Schema, numbers, shown
 
 
 class TooManyFeaturesError(SchemaError):
-    """Records have more numbers than anybody measures."""
+    """Records have more numeric fields than can be inferred as features."""
 
 
-def _leaves(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in record.items():
-        if len(prefix) + len(key) > LONGEST_NAME:
-            continue
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
-
-
-# Endings of names, consulted only together with how the values behave.
+# Words at the end of names; they count only together with the values.
 _TIME_WORDS = {"time", "timestamp", "ts", "date", "datetime", "epoch", "at", "created", "updated"}
 _ID_WORDS = {"id", "ids", "uid", "uuid", "guid", "key", "pk", "hash", "serial"}
 _COUNT_WORDS = {"seq", "sequence", "counter", "index", "idx", "offset", "row", "rownum", "line"}
 _YEAR_2000, _YEAR_2100 = 946_684_800.0, 4_102_444_800.0  # seconds since 1970
-_ENOUGH = 10  # records: with fewer, values rise in order by chance
-LONGEST_NAME = 1000  # characters of a path: what is longer is passed over, to look it up would take too long
-MOST_FEATURES = 1000  # that are inferred; more are no measurements but keys that data ended up in
-_RARE = 0.05  # share of records below which a leaf has no context to be compared with
+_ENOUGH = 10  # records; fewer values may rise in order by chance
+_LONGEST_PATH = 1000  # characters; longer paths would take too long to look up
+_RARE = 0.05  # share of records; a rarer leaf has too few values in the context to be compared with
 
 
 def infer_schema(
@@ -46,12 +36,12 @@ def infer_schema(
 ) -> tuple[Schema, dict[str, str]]:
     """Choose the features of a stream from its first records, taken in order.
 
-    Returns the schema - numeric and boolean leaves, sorted by path - and the leaves left out, with the reason
-    for each: text, lists, timestamps, counters, near-unique identifiers, and what an earlier run left under
-    `result_field`. Paths of more than 1,000 characters are passed over. When in doubt a leaf stays. Constant features
-    stay: it matters when they change. `categorical` fields are features whatever they hold; the field `key`, which
-    tells series apart, is none.
-    Raises SchemaError when no feature is left, TooManyFeaturesError when more than 1,000 are.
+    Returns the schema (numeric and boolean leaves, sorted by path) and the leaves left out, with the reason for
+    each: text, lists, timestamps, counters, near-unique identifiers, and results of an earlier run under
+    `result_field`. Paths of more than 1,000 characters are ignored. In doubt, a leaf is a feature. Constant leaves
+    are features too, because a change in them matters. `categorical` fields are always features; the field `key`,
+    which names the series, is not one.
+    Raises SchemaError if there is no feature, and TooManyFeaturesError if there are more than `MAX_FEATURES`.
 
     >>> orders = [{"order_id": 7919 * i % 1000, "price": i % 7, "shop": "x"} for i in range(50)]
     >>> schema, left_out = infer_schema(orders)
@@ -72,11 +62,11 @@ def infer_schema(
             left_out[path] = "key of the series"
         elif reason := _why_not(path, leaves[path], len(sample)):
             left_out[path] = reason
-        elif len(features) < MOST_FEATURES:
+        elif len(features) < MAX_FEATURES:
             features.append(path)
         else:
             raise TooManyFeaturesError(
-                f"the first {len(sample)} records have more than {MOST_FEATURES} features "
+                f"the first {len(sample)} records have more than {MAX_FEATURES} features "
                 f"({shown(features, 5)}); name the ones to use with --features"
             )
     if not features:
@@ -88,8 +78,19 @@ def infer_schema(
     return Schema(tuple(sorted(features)), frozenset(categorical)), left_out
 
 
+def _leaves(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The (path, value) of each leaf, without paths that are too long."""
+    for key, value in record.items():
+        if len(prefix) + len(key) > _LONGEST_PATH:
+            continue
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
 def _why_not(path: str, values: list[Any], n_records: int) -> str | None:
-    """Why the leaf at `path` is no feature, or None when it is one. values: its values in stream order."""
+    """Why the leaf at `path` is not a feature, or None if it is one. values: its values in stream order."""
     present = [value for value in values if value is not None]
     x = numbers([[value] for value in present], 1)[:, 0]
     numeric = np.array([isinstance(value, Real) for value in present], dtype=bool)
@@ -122,25 +123,25 @@ def _is_timestamp(x: np.ndarray, words: set[str]) -> bool:
     rising = len(x) >= _ENOUGH and float(np.mean(np.diff(x) >= 0)) >= 0.9 and x[-1] > x[0]
     named = bool(words & _TIME_WORDS)
     is_epoch = any(_YEAR_2000 * unit <= x.min() and x.max() <= _YEAR_2100 * unit for unit in (1, 1e3, 1e6, 1e9))
-    # A memory gauge of 2 GB has the size of an epoch but neither its name nor its direction. A latency may be
-    # called a time, but does not only rise.
+    # A memory gauge of 2 GB is as large as an epoch, but has another name and does not only rise. A latency may be
+    # called a time, but does not only rise either.
     return (is_epoch and (named or rising)) or (named and rising and bool((np.diff(x) >= 0).all()))
 
 
 def _is_counter(x: np.ndarray, words: set[str]) -> bool:
     steps = np.diff(x)
     in_order = len(x) >= _ENOUGH and bool((steps > 0).all() or (steps < 0).all())
-    # One partition after the other: a counter falls back where the next one begins.
+    # When partitions are read one after the other, a counter falls back where the next partition begins.
     mostly = len(x) >= _ENOUGH and max(float(np.mean(steps > 0)), float(np.mean(steps < 0))) >= 0.9
     if mostly and words & _COUNT_WORDS and (x == np.round(x)).all():
         return True
-    # A sensor may rise for long, but not by the same amount each time: noise and rounding see to that. Records of
-    # several partitions come in turns, so order is not asked of a long sample.
+    # A sensor may rise for a long time, but noise and rounding make its steps unequal. Records of several
+    # partitions may alternate, so a long sample need not be in order.
     if not in_order and len(x) < 5 * _ENOUGH:
         return False
     ordered = np.sort(x)
     size = np.abs(ordered)
-    # Rounding errors go with the size of the values beside a step: one 1e308 must not make all others look equal.
+    # Rounding errors grow with the values on both sides of a step; one 1e308 must not make all other steps look equal.
     tolerance = 4 * np.finfo(np.float64).eps * np.maximum(np.maximum(size[1:], size[:-1]), np.median(size))
     steps = np.diff(ordered)
     same = np.abs(steps - np.median(steps)) <= tolerance
@@ -151,7 +152,7 @@ def _is_identifier(x: np.ndarray, words: set[str]) -> bool:
     if len(x) < 3 or not (x == np.round(x)).all():
         return False
     distinct = len(np.unique(x)) / len(x)
-    # Nothing is measured to 16 digits, so such integers are random or composed keys whatever their name.
+    # No instrument measures 16 digits, so such integers are random or composed keys, whatever their name.
     return (distinct >= 0.5 and bool(words & _ID_WORDS)) or (
         distinct >= 0.99 and len(x) >= _ENOUGH and float(np.median(np.abs(x))) >= 2.0**53
     )

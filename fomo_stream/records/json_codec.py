@@ -1,6 +1,6 @@
-"""Records in and out: decode JSON, encode the scored record, read files of records.
+"""JSON records: decode untrusted bytes, and encode the scored record.
 
-What arrives is never trusted: any bytes give a dict or a `RecordError`, and what was decoded can be encoded.
+Any bytes decode to a dict or raise a `RecordError`, and every decoded record can be encoded.
 """
 
 from __future__ import annotations
@@ -9,30 +9,23 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
-from fomo_stream.detector.results import Severity
 from fomo_stream.errors import RecordError
+from fomo_stream.limits import MAX_RECORD_BYTES
 
-if TYPE_CHECKING:
-    from fomo_stream.detector.results import Results
+MAX_DEPTH = 200  # levels of nesting; orjson writes at most 254
 
-MAX_RECORD_BYTES = 2**20  # as Kafka's own default
-MAX_DEPTH = 200  # orjson writes at most 254 levels; beyond this nothing is an event
-
-# orjson reads integers beyond 64 bits as floats, silently; such records take the slower, exact way.
+# orjson silently reads integers beyond 64 bits as floats; records that may have one take the slower, exact way.
 _LONG_INTEGER = re.compile(rb"(?<![.0-9])[0-9]{19}").search
 
 
-# --- decode and encode
-
-
 def decode(value: bytes | None, max_bytes: int = MAX_RECORD_BYTES) -> dict[str, Any]:
-    """Decode one JSON object; ``NaN`` and ``Infinity``, as ordinary JSON writers print them, are accepted.
+    """Decode one JSON object; ``NaN`` and ``Infinity``, which many JSON writers print, are accepted.
 
-    Raises nothing but RecordError: with reason tombstone, too_large, not_utf8, not_json or not_an_object.
+    The only error is RecordError, with the reason tombstone, too_large, not_utf8, not_json or not_an_object.
 
     >>> decode(b'{"flow": 3.5, "motor": {"rpm": NaN}}')
     {'flow': 3.5, 'motor': {'rpm': nan}}
@@ -47,14 +40,14 @@ def decode(value: bytes | None, max_bytes: int = MAX_RECORD_BYTES) -> dict[str, 
         record = _decode_exactly(value)
     if not isinstance(record, dict):
         kind = {list: "an array", str: "a string", type(None): "null"}.get(type(record), "a bare value")
-        raise RecordError("not_an_object", f"the record is {kind}; a JSON object with named fields is needed")
+        raise RecordError("not_an_object", f"the record is {kind}; it must be a JSON object with named fields")
     if value.count(b"{") + value.count(b"[") > MAX_DEPTH and _deeper_than(record, MAX_DEPTH):
         raise RecordError("not_json", f"the record is nested more than {MAX_DEPTH} levels deep")
     return record
 
 
 def _decode_exactly(value: bytes) -> Any:
-    """The standard library's decoder: slower, but it reads NaN, lone surrogates and integers of any size."""
+    """Decode with the standard library: slower, but it reads NaN, lone surrogates and integers of any size."""
     try:
         text = value.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -69,7 +62,7 @@ def _decode_exactly(value: bytes) -> Any:
 
 
 def _parse_int(digits: str) -> int | float:
-    # Python refuses to read thousands of digits (a denial-of-service guard); no float holds them either.
+    # Python refuses to parse thousands of digits, against denial of service; such a number is beyond all floats anyway.
     return int(digits) if len(digits) <= 4000 else math.inf
 
 
@@ -86,15 +79,15 @@ def _deeper_than(record: dict[str, Any], limit: int) -> bool:
 def encode(
     record: Mapping[str, Any], result: Mapping[str, Any], field: str = "fomo", scores_only: bool = False
 ) -> bytes:
-    """The record's own fields where they were and `result` under `field`, as one line of JSON.
+    """One line of JSON: the record's own fields in their order, and `result` under `field`.
 
-    A field of that name that the record already has is replaced: the output carries this run's result.
-    Non-finite numbers become null, because JSON cannot write them. `scores_only` leaves the record out.
+    A field of that name in the record is replaced, because the output carries the result of this run.
+    Non-finite numbers become null, because JSON has no others. `scores_only` leaves out the record's own fields.
     """
     output = {field: result} if scores_only else {**record, field: result}
     try:
         return orjson.dumps(output)
-    except TypeError:  # integers beyond 64 bits, lone surrogates: the standard library can write both
+    except TypeError:  # integers beyond 64 bits, or lone surrogates: the standard library can write both
         return json.dumps(_finite(output), separators=(",", ":")).encode("ascii")
 
 
@@ -104,34 +97,3 @@ def _finite(node: Any) -> Any:
     if isinstance(node, (list, tuple)):
         return [_finite(child) for child in node]
     return None if isinstance(node, float) and not math.isfinite(node) else node
-
-
-_SEVERITIES = [None, *(severity.name.lower() for severity in Severity if severity)]
-
-
-def result_of(scored: Results, i: int, model: str, source: Mapping[str, Any] | None, missing: int) -> dict[str, Any]:
-    """Row `i` of `scored` as the JSON-ready object of the output record; NaN becomes None.
-
-    source: topic, partition, offset and timestamp (milliseconds since 1970, or None) of the record, or None
-    for a record that does not come from a topic. missing: how many features it has no value of.
-    """
-    return {
-        **(source or {}),
-        "score": _or_none(float(scored.score[i])),
-        "logit": _or_none(float(scored.logit[i])),
-        "p_value": _or_none(float(scored.p_value[i])),
-        "outlier": bool(scored.outlier[i]),
-        "severity": _SEVERITIES[scored.severity[i]],
-        "missing": missing,
-        "model": model,
-        "generation": int(scored.generation[i]),
-        "regime": int(scored.regime[i]),
-        "status": str(scored.status[i]),
-    }
-
-
-def _or_none(number: float) -> float | None:
-    return number if math.isfinite(number) else None
-
-
-# --- files

@@ -1,8 +1,8 @@
-"""Which fields of a record are scored, and in which order.
+"""The fields of a record that are scored, and their order.
 
 A *feature* is a numeric or boolean leaf of a record, named by its dotted path (``motor.temperature``).
-What is no finite number - null, text, NaN, Infinity, an integer beyond the floats - is missing: NaN in a row.
-Of a *categorical* feature any scalar is a value; a row holds its code (see `categories`).
+Every other value (null, text, NaN, Infinity, an integer too large for a float) is missing: NaN in a row.
+In a *categorical* feature every scalar is a value; a row holds its code (see `categories`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PLAIN = frozenset({int, float, bool, type(None)})
 class Schema:
     """The features of a stream, as dotted paths, in the order of the columns of its rows.
 
-    categorical: which of them are categories, in any order.
+    categorical: the features that are categories, in any order.
     """
 
     features: tuple[str, ...]
@@ -40,7 +40,7 @@ class Schema:
             raise SchemaError(f"feature {twice[0]!r} is named twice; name each one once in --features")
         strange = sorted(self.categorical - set(self.features))
         if strange:
-            raise SchemaError(f"categorical field {strange[0]!r} is no feature; name it in --categorical")
+            raise SchemaError(f"categorical field {strange[0]!r} is not a feature; name it in --categorical")
 
     @classmethod
     def of(cls, features: Sequence[str], categorical: Sequence[str] = ()) -> Schema:
@@ -62,7 +62,7 @@ class Schema:
                [nan, nan]])
         """
         categorical = self.categorical_columns
-        # Only a name with a dot needs more than one dictionary look-up.
+        # Only names with a dot need more than one dictionary look-up.
         dotted = [i for i, name in enumerate(self.features) if "." in name]
         values = []
         for record in records:
@@ -77,7 +77,7 @@ class Schema:
 
 
 def look_up(node: Mapping[str, Any], path: str) -> Any:
-    """The leaf at `path`, or None. A key that itself contains dots is preferred to nested ones."""
+    """The leaf at `path`, or None. A key that contains dots itself is preferred to nested keys."""
     value = node.get(path)
     if value is not None and not isinstance(value, dict):
         return value
@@ -93,15 +93,16 @@ def look_up(node: Mapping[str, Any], path: str) -> Any:
 
 
 def numbers(values: list[list[Any]], width: int) -> np.ndarray:
+    """(len(values), width) float64; NaN where a value is not a finite number."""
     kinds: set[type] = set()
     for row in values:
         kinds.update(map(type, row))
     try:
-        if kinds <= _PLAIN:  # NumPy would also parse strings, so only known types may take this way
+        if kinds <= _PLAIN:  # NumPy would also parse strings, so only these types may take the fast way
             numbers = np.array(values, dtype=np.float64).reshape(len(values), width)
         else:
             raise OverflowError
-    except OverflowError:  # text and other strangers, or an integer beyond the largest float
+    except OverflowError:  # text and other types, or an integer beyond the largest float
         cells = [_number(value) for row in values for value in row]
         numbers = np.array(cells, dtype=np.float64).reshape(len(values), width)
     numbers[np.isinf(numbers)] = np.nan
@@ -117,9 +118,6 @@ def _number(value: Any) -> float:
     return np.nan
 
 
-# --- inference
-
-
 def shown(names: Sequence[str], most: int = 50) -> str:
-    """Some names for a log line or a message: not all of a thousand, and no endless one."""
+    """The first `most` names, each cut to 60 characters, for a log line or a message."""
     return ",".join(name[:60] for name in names[:most]) + (",..." if len(names) > most else "")

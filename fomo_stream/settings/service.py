@@ -139,8 +139,8 @@ class ServiceSettings(BrokerFlags, OutputFlags):
     def _rebalancing_is_cooperative(self) -> Self:
         if self.kafka.get("partition.assignment.strategy", COOPERATIVE) != COOPERATIVE:
             raise ValueError(
-                "partitions move one at a time, with their state: leave --kafka.partition.assignment.strategy out, or set "
-                f"it to {COOPERATIVE}"
+                "partitions move one at a time, with their state: leave --kafka.partition.assignment.strategy out, "
+                f"or set it to {COOPERATIVE}"
             )
         return self
 

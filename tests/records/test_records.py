@@ -17,7 +17,8 @@ from fomo_stream.detector.results import Results
 from fomo_stream.errors import ConfigError, RecordError, SchemaError
 from fomo_stream.records.files import RecordFile, read_records, read_rows
 from fomo_stream.records.inference import infer_schema
-from fomo_stream.records.json_codec import MAX_DEPTH, decode, encode, result_of
+from fomo_stream.records.json_codec import MAX_DEPTH, decode, encode
+from fomo_stream.records.result import result_of
 from fomo_stream.records.schema import Schema
 
 numbers = st.one_of(

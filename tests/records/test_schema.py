@@ -45,7 +45,7 @@ def test_categorical_fields_are_added_to_the_features_that_are_named() -> None:
 
 
 def test_a_categorical_field_that_is_no_feature_is_refused() -> None:
-    with pytest.raises(SchemaError, match="'site' is no feature"):
+    with pytest.raises(SchemaError, match="'site' is not a feature"):
         Schema(("x",), frozenset({"site"}))
 
 

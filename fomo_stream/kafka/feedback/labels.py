@@ -19,7 +19,8 @@ import orjson
 from fomo_stream.detector.changelog import Entries, Survivors, Table
 from fomo_stream.errors import DamagedStateError, RecordError
 from fomo_stream.kafka.batching import OffsetTracker
-from fomo_stream.records.json_codec import MAX_RECORD_BYTES, decode
+from fomo_stream.limits import MAX_RECORD_BYTES
+from fomo_stream.records.json_codec import decode
 
 BAD_FEEDBACK = "bad_feedback"  # reason of dead letters
 BLOCK = 16  # records of the index that are written together
