@@ -56,7 +56,7 @@ class LineSource:
         return self._lines.popleft()
 
     def peek(self) -> bytes:
-        """The next line that is not blank, without taking it; empty at the end of the input. Blank lines are skipped."""
+        """The next line that is not blank, without taking it; empty at the end. Blank lines are skipped."""
         self._fill()
         while self._lines and not self._lines[0].strip(b"\xef\xbb\xbf \t\r\n"):
             next(self)

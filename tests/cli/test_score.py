@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fomo_stream.cli.score import Scoring, run_score, text_columns
+from fomo_stream.cli.score import Scoring, run_score
+from fomo_stream.cli.scorers import text_columns
 from fomo_stream.demo.sensors import sensor_stream
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector

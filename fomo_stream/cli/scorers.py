@@ -1,0 +1,218 @@
+"""How `fomo-stream score` compares records: with a fixed context, or with the records before them.
+
+A scorer takes lines and gives them back with results, in the same order. `add` may hold lines back; `finish` gives
+back the rest at the end of the input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fomo_stream.detector.config import LEAST_CONTEXT, DetectorConfig
+from fomo_stream.detector.detector import Detector
+from fomo_stream.detector.results import Results, Status
+from fomo_stream.errors import SchemaError
+from fomo_stream.limits import MAX_CONTEXT
+from fomo_stream.model.zero_shot import ZeroShotModel
+from fomo_stream.records.files import BLOCK, Line, RecordFile, open_records, read_records
+from fomo_stream.records.inference import infer_schema
+from fomo_stream.records.rows import RowReader, Rows
+from fomo_stream.records.schema import Schema, look_up, shown
+from fomo_stream.records.writers import csv_columns
+
+if TYPE_CHECKING:
+    from fomo_stream.settings.commands import ScoreSettings
+
+Float = NDArray[np.float64]
+Note = Callable[[str], None]  # writes one line for the user
+NAMES_SHOWN = 20  # fields that a note lists
+MOST_HELD = 20  # times min_context: bounds the unusable lines, and the records, that are held back in memory
+
+
+class Batch(NamedTuple):
+    """Lines with their scores."""
+
+    lines: list[Line]
+    usable: NDArray[np.bool_]  # (n_lines,) whether any feature has a value
+    missing: NDArray[np.int64]  # (n_lines,) how many features have no value
+    scored: Results  # of the usable lines
+
+
+NOTHING = Batch([], np.empty(0, dtype=bool), np.empty(0, dtype=np.int64), Results.nothing(0))
+
+
+class LineReader(RowReader):
+    """Makes rows of the lines of a file."""
+
+    def __init__(self, schema: Schema, settings: ScoreSettings) -> None:
+        super().__init__(schema, settings.lags)
+        self.key = settings.key
+
+    def detector(self, model: ZeroShotModel, config: DetectorConfig) -> Detector:
+        """A detector for such rows."""
+        self.past.check(model.config.raw_features, model.name)
+        return Detector(model, self.width, config, categorical=self.categorical)
+
+    def read_records(self, records: Sequence[Mapping[str, Any]]) -> Rows:
+        """Rows of the next records; the key of each is in its field `key`."""
+        return self.read(records, [key_of(record, self.key) for record in records])
+
+    def batch(self, lines: list[Line], score: Callable[[Float], Results]) -> Batch:
+        """The next lines with their scores."""
+        rows, usable, missing = self.read_records([line.record or {} for line in lines])
+        return Batch(lines, usable, missing, score(rows))
+
+    def count_usable(self, lines: Sequence[Line]) -> int:
+        """How many of these lines have a value of any feature. The lines do not become part of their series."""
+        values = self.schema.rows([line.record or {} for line in lines])
+        return len(lines) - int(np.isnan(values).all(axis=1).sum())
+
+
+class FixedContextScorer:
+    """Scores records against the rows of the file `settings.context`; learns nothing."""
+
+    def __init__(self, settings: ScoreSettings, model: ZeroShotModel, table: RecordFile, note: Note) -> None:
+        path, config = settings.context, settings.detector_config()
+        assert path is not None
+        with open_records(path) as stream:  # read once, because it may be a pipe
+            records = read_records(stream, name=str(path), text=text_columns(settings))
+            sample = list(islice(records, BLOCK))
+            schema = choose_features(settings, table.format, sample, str(path), note)
+            reader, blocks = LineReader(schema, settings), []
+            while sample:
+                blocks.append(reader.read_records(sample).rows)
+                sample = list(islice(records, BLOCK))
+        rows = np.concatenate(blocks)
+        if "context_size" not in settings.model_fields_set:
+            config = replace(config, context_size=min(MAX_CONTEXT, max(config.context_size, len(rows))))
+        self._reader = LineReader(schema, settings)  # a new one: the input does not continue the series of the context
+        self._detector = self._reader.detector(model, config)
+        self._detector.seed_context(rows)
+        if self._detector.score_rows(rows[:1]).status[0] is Status.CALIBRATING:
+            note(
+                f"nothing will be flagged: {self._detector.context_rows} rows of {path} are too few for an alert rate "
+                f"of {config.alert_rate:g}; give more rows, or raise --alert-rate"
+            )
+
+    def add(self, lines: list[Line]) -> Batch:
+        return self._reader.batch(lines, self._detector.score_rows)
+
+    def finish(self) -> Batch:
+        return NOTHING
+
+
+class PrequentialScorer:
+    """Scores each record against the records before it, then learns it; the first ones are scored against each other.
+
+    Lines are held back until `min_context` of them can be scored, or the input ends.
+    """
+
+    def __init__(self, settings: ScoreSettings, model: ZeroShotModel, table: RecordFile, note: Note) -> None:
+        self._settings, self._model, self._table, self._note = settings, model, table, note
+        self._min_context = settings.min_context
+        self._held: list[Line] = []
+        self._wanted = self._min_context  # records to hold before the next attempt to begin
+        self._n_records = 0
+        self._reader: LineReader | None = None
+        self._detector: Detector | None = None
+
+    def add(self, lines: list[Line]) -> Batch:
+        if self._reader is not None and self._detector is not None:
+            return self._reader.batch(lines, self._detector.process)
+        self._held += lines
+        self._n_records += sum(line.record is not None for line in lines)
+        if len(self._held) - self._n_records > MOST_HELD * self._min_context:
+            raise SchemaError(
+                f"only {self._n_records} of the first {len(self._held)} lines of {self._table.name} are records; "
+                "see --format for the formats that can be read"
+            )
+        return NOTHING if self._n_records < self._wanted else self._try_to_begin(at_end=False)
+
+    def finish(self) -> Batch:
+        return NOTHING if self._detector is not None else self._try_to_begin(at_end=True)
+
+    def _try_to_begin(self, at_end: bool) -> Batch:
+        name = self._table.name
+        if self._reader is None:
+            records = [line.record for line in self._held if line.record is not None]
+            schema = choose_features(self._settings, self._table.format, records, name, self._note)
+            self._reader = LineReader(schema, self._settings)
+        n_usable = self._reader.count_usable(self._held)
+        if n_usable < self._min_context and not at_end:
+            if self._n_records > MOST_HELD * self._min_context:
+                raise SchemaError(
+                    f"only {n_usable} of the first {self._n_records} records of {name} have a value of any "
+                    "feature; name other features with --features"
+                )
+            self._wanted = self._n_records + self._min_context - n_usable
+            return NOTHING
+        self._detector = self._reader.detector(self._model, self._settings.detector_config())
+        held, self._held = self._held, []
+        return self._reader.batch(held, partial(self._first_scores, self._detector))
+
+    def _first_scores(self, detector: Detector, rows: Float) -> Results:
+        warm_up = detector.process(rows[: self._min_context])
+        if len(warm_up) < self._min_context:
+            if len(warm_up) < LEAST_CONTEXT:
+                self._note(
+                    f"{len(rows)} records are too few to be compared with each other; "
+                    "give trusted records with --context FILE"
+                )
+                return warm_up
+            detector.flush_warm_up()
+        return Results.concatenate([detector.cross_scored(), detector.process(rows[self._min_context :])])
+
+
+def choose_features(
+    settings: ScoreSettings, format: str, records: Sequence[dict[str, Any]], source: str, note: Note
+) -> Schema:
+    """The schema of `settings.features`, or else the one inferred from `records`, which is noted.
+
+    format: csv or jsonl, of the input. Raises SchemaError if no record has a value of a feature that is named.
+    """
+    if not records:
+        raise SchemaError(f"no line of {source} is a record; see --format for the formats that can be read")
+    if settings.features is not None:
+        schema = Schema.of(settings.features, settings.categorical)
+    else:
+        if format == "csv":
+            earlier = set(csv_columns(settings.result_field))
+            records = [{name: v for name, v in record.items() if name not in earlier} for record in records]
+        schema, left_out = infer_schema(records, settings.result_field, settings.categorical, settings.key)
+        names = ", ".join(schema.features[:NAMES_SHOWN]) + (", ..." if len(schema.features) > NAMES_SHOWN else "")
+        reasons = ", ".join(f"{path} ({reason})" for path, reason in list(left_out.items())[:NAMES_SHOWN])
+        note(f"features: {names}" + (f"; left out: {reasons}" if reasons else ""))
+    _check_fields(settings, schema, records, source)
+    return schema
+
+
+def _check_fields(settings: ScoreSettings, schema: Schema, records: Sequence[dict[str, Any]], source: str) -> None:
+    absent = np.array(schema.features)[np.isnan(schema.rows(records)).all(axis=0)].tolist()
+    key = settings.key
+    for kind, names, flag in (
+        ("number", [name for name in absent if name not in schema.categorical], "--features"),
+        ("value", [name for name in absent if name in schema.categorical], "--categorical"),
+        ("value", [key] if key and not any(key_of(record, key) for record in records) else [], "--key"),
+    ):
+        if names:
+            raise SchemaError(
+                f"the first {len(records)} records of {source} have no {kind} in {shown(names)}; check {flag}"
+            )
+
+
+def text_columns(settings: ScoreSettings) -> set[str]:
+    """Columns of a CSV file whose cells are text, even where they look like numbers."""
+    return {*settings.categorical, *({settings.key or ""} - set(settings.features or ()))}
+
+
+def key_of(record: Mapping[str, Any], field: str | None) -> str | None:
+    """The series that a record belongs to; None if it has no such field."""
+    value = None if field is None else look_up(record, field)
+    return None if value is None else str(value)
