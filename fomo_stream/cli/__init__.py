@@ -1,1 +1,1 @@
-"""The command line. `main` finds the command and its settings; each command is a module."""
+"""The command line: `parser` turns arguments into settings, `main` runs the command."""

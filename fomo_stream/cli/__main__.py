@@ -1,4 +1,4 @@
-"""`python -m fomo_stream.cli`: the same as the command `fomo-stream`."""
+"""`python -m fomo_stream.cli`, the same as the command `fomo-stream`."""
 
 import sys
 

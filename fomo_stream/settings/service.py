@@ -78,7 +78,7 @@ class ServiceSettings(BrokerFlags, OutputFlags):
     infer_seconds: float = flag(
         "Records",
         5.0,
-        "when fewer have come, infer this long after the 20th, or 6 times as long after the first",
+        "with fewer records, infer this long after the 20th, or 6 times as long after the first",
         metavar="SECONDS",
         gt=0,
     )

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from fomo_stream.cli.main import COMMANDS, main, parse
+from fomo_stream.cli.main import COMMANDS, main
+from fomo_stream.cli.parser import parse
 from fomo_stream.errors import ConfigError, FomoError
 from fomo_stream.kafka.clients import make_admin
 from fomo_stream.logs import ClientLog, kv
@@ -73,7 +74,7 @@ def test_score_takes_a_file_or_standard_input() -> None:
         (["--topic", "t", "--batch-size", "x"], "--batch-size x: "),
         (["dmo"], "there is no command dmo; did you mean demo?"),
         (["zzz"], "commands are run, demo, score"),
-        (["score", "a.csv", "b.csv"], "b.csv"),
+        (["score", "a.csv", "b.csv"], "unexpected argument b.csv; see --help"),
         (["--topic", "t", "--kafka.linger.ms"], "--kafka.linger.ms needs a value"),
         ([], "--topic is required"),
         (["redrive", "--dead-letters", "d", "--reason", "not_jsn"], "no reason not_jsn; did you mean not_json?"),

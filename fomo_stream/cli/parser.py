@@ -1,0 +1,150 @@
+"""Command-line arguments to settings. The flags are built from the settings classes, so each is described once."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from fomo_stream import __version__
+from fomo_stream.errors import ConfigError
+from fomo_stream.settings.sources import AnySettings, BaseFlags, did_you_mean, load, option
+
+KAFKA_FLAG = "--kafka."
+GROUP_ORDER = ("Demo", "Topics", "Delivery", "Broker", "Input", "Records", "Detector", "Throughput", "General")
+
+RUN_INTRO = """Find outliers in a Kafka topic: score every record, without labels, training or tuning.
+
+  fomo-stream --topic sensors --out anomalies     score a topic (the command name `run` may be left out)
+  fomo-stream demo                                watch it work: embedded broker, simulated sensors
+  fomo-stream score data.csv                      score a file or a pipe, without Kafka
+  fomo-stream redrive --dead-letters TOPIC        send dead letters back, after a fix
+
+Records are JSON objects; their numbers and booleans are the features. Each record is written to the output
+topic with its key, headers and timestamp, and with its result in the field `fomo`. Each is scored exactly
+once, even if processes are killed. Ctrl-C or SIGTERM stops the service cleanly."""
+
+DEMO_INTRO = """Watch fomo-stream score a simulated sensor stream with injected faults, live in the terminal.
+
+It starts an embedded broker in memory, sends sensor records to it in real time, and runs the same service
+on them. The embedded broker has no transactions, so delivery is at least once. Nothing is downloaded.
+Ctrl-C ends it."""
+
+SCORE_INTRO = """Score CSV or JSON lines, from a file or a pipe, without Kafka.
+
+Each row is scored against the rows before it, then learned. With --context FILE, each row is scored against
+the rows of that file only.
+
+  fomo-stream score data.csv > scored.csv
+  cat data.jsonl | fomo-stream score - | head"""
+
+REDRIVE_INTRO = """Send dead letters back to the topics that they came from, after a fix.
+
+  fomo-stream redrive --dead-letters sensors-dead-letters --dry-run     count them by reason
+  fomo-stream redrive --dead-letters sensors-dead-letters               send all
+  fomo-stream redrive --dead-letters sensors-dead-letters --reason not_json,too_large
+
+Each goes back with its key, value, headers, timestamp and partition. Each is sent only once, even if the
+command runs again or with other reasons, and stays in the topic of dead letters. A record that was cut to
+fit that topic cannot be sent back."""
+
+EPILOG = """Each flag can also be set by an environment variable (FOMO_BATCH_SIZE for --batch-size) or in the TOML file
+of --config (batch-size = 64). Flags win over the environment, and the environment wins over the file."""
+
+
+def parse(cls: type[AnySettings], argv: Sequence[str], intro: str = "", command: str = "") -> AnySettings:
+    """Settings of type `cls` from command-line arguments. Raises ConfigError, naming the mistake.
+
+    intro: text at the top of `--help`; command: as typed, empty for `run`.
+
+    >>> from fomo_stream.settings.service import ServiceSettings
+    >>> parse(ServiceSettings, ["--topic", "sensors", "--batch-size=32"]).batch_size
+    32
+    """
+    parser = build_parser(cls, intro, command)
+    kafka, rest = _take_kafka(argv) if "kafka" in cls.model_fields else ({}, list(argv))
+    known, unknown = parser.parse_known_args(rest)
+    if unknown:
+        word = unknown[0].split("=", 1)[0]
+        if not word.startswith("-"):
+            raise ConfigError(f"unexpected argument {unknown[0]}; see --help")
+        raise ConfigError(f"there is no flag {word}{did_you_mean(word, parser._option_string_actions)}; see --help")
+    flags = vars(known)
+    if kafka:
+        flags["kafka"] = kafka
+    return load(cls, flags)
+
+
+def build_parser(cls: type[BaseFlags], intro: str = "", command: str = "") -> argparse.ArgumentParser:
+    """A parser with one flag per field of `cls`, in the group that the field names."""
+    parser = _Parser(
+        prog=f"fomo-stream {command}".strip(),
+        usage=f"fomo-stream {command + ' ' if command else ''}[FLAGS]"
+        + (" FILE" if "file" in cls.model_fields else ""),
+        description=intro,
+        epilog=EPILOG,
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=34, width=110),
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    groups = {name: parser.add_argument_group(name) for name in GROUP_ORDER}
+    for name, field in cls.model_fields.items():
+        extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+        text = _help_text(field)
+        metavar = str(extra.get("metavar") or name.upper())
+        if extra.get("positional"):
+            parser.add_argument(name, metavar="FILE", nargs="?", help=text)
+            continue
+        group = groups[str(extra["group"])]
+        if name == "kafka":
+            group.add_argument(f"{KAFKA_FLAG}KEY", metavar=metavar, dest="kafka", help=text)
+        elif field.annotation is bool:
+            group.add_argument(option(name), action=argparse.BooleanOptionalAction, help=text)
+        else:
+            group.add_argument(option(name), metavar=_choices(field.annotation) or metavar, help=text)
+    groups["General"].add_argument(
+        "--version", action="version", version=f"fomo-stream {__version__}", help="print the version"
+    )
+    groups["General"].add_argument("-h", "--help", action="help", help="print this text")
+    return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises ConfigError instead of printing the usage, so that every mistake is reported in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message.replace("argument ", "", 1) if message.startswith("argument ") else message)
+
+
+def _take_kafka(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Separate `--kafka.KEY=VALUE` and `--kafka.KEY VALUE` from the other arguments."""
+    kafka: dict[str, str] = {}
+    rest: list[str] = []
+    words = iter(argv)
+    for word in words:
+        if not word.startswith(KAFKA_FLAG):
+            rest.append(word)
+            continue
+        key, equals, value = word.removeprefix(KAFKA_FLAG).partition("=")
+        following = value if equals else next(words, None)
+        if following is None:
+            raise ConfigError(f"{word} needs a value: {word}=VALUE")
+        kafka[key] = following
+    return kafka, rest
+
+
+def _help_text(field: Any) -> str:
+    if field.is_required():
+        note = " (required)"
+    elif field.default is False or field.default in (None, "", {}, ()):
+        note = ""
+    else:
+        note = f" (default: {field.default})"
+    return f"{field.description}{note}".replace("%", "%%")
+
+
+def _choices(annotation: Any) -> str:
+    """`{a,b}` for a Literal, else nothing."""
+    values = getattr(annotation, "__args__", ())
+    return "{" + ",".join(values) + "}" if values and all(isinstance(value, str) for value in values) else ""
