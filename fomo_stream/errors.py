@@ -1,6 +1,6 @@
-"""Everything that can go wrong by a user's hand, as one exception tree.
+"""All errors that fomo-stream raises on purpose, in one exception tree.
 
-Each message says what is wrong, where (for a record: ``topic[partition]@offset``), and what to do. The command line
+Each message names the mistake, its place (for a record: ``topic[partition]@offset``) and the remedy. The command line
 prints the message of a `FomoError` without a traceback and exits with its `exit_code`.
 """
 
@@ -14,67 +14,67 @@ class FomoError(Exception):
 
 
 class ConfigError(FomoError):
-    """A flag, environment variable or configuration file holds something unusable."""
+    """A flag, an environment variable or the configuration file has an invalid value."""
 
     exit_code = 2
 
 
 class AgreementError(ConfigError):
-    """A setting differs from what the members of the consumer group have agreed on."""
+    """A setting differs from the settings that the members of the consumer group have agreed on."""
 
     exit_code = 10
 
 
 class BrokerError(FomoError):
-    """The broker does not answer, or does not do what it is asked."""
+    """The broker does not answer, or refuses a request."""
 
     exit_code = 7
 
 
 class FencedError(BrokerError):
-    """The broker has put this instance out of the group, or ended its transactions: start it again."""
+    """The broker has removed this instance from the group or ended its transactions: restart the instance."""
 
     exit_code = 3
 
 
 class TopicError(BrokerError):
-    """A topic is missing, or is not as the service needs it."""
+    """A topic is missing, or has unsuitable settings."""
 
     exit_code = 8
 
 
 class NotPermittedError(BrokerError):
-    """The user lacks a permission at the broker."""
+    """The broker denies the user a permission."""
 
     exit_code = 9
 
 
 class LostOffsetError(BrokerError):
-    """The broker no longer keeps the next record to read."""
+    """The broker no longer has the next record to read."""
 
     exit_code = 11
 
 
 class ShutdownError(FomoError):
-    """The service could not end in time, because a broker did not answer."""
+    """The service could not stop in time, because a broker did not answer."""
 
     exit_code = 12
 
 
 class CheckpointError(FomoError):
-    """A checkpoint is missing, truncated, tampered with, or of another format version."""
+    """A checkpoint is missing, truncated, altered, or of another format version."""
 
     exit_code = 4
 
 
 class SchemaError(FomoError, ValueError):
-    """Rows do not have the features that the model or the group's schema asks for."""
+    """Rows do not have the features that the model or the group's schema needs."""
 
     exit_code = 5
 
 
-UNKNOWN = "unknown"  # the reason of a dead letter that names none
-# Every reason for which a record becomes a dead letter.
+UNKNOWN = "unknown"  # the reason of a dead letter without a reason
+# All reasons for which a record becomes a dead letter.
 REASONS = (
     "tombstone",
     "too_large",
@@ -91,7 +91,7 @@ REASONS = (
 
 
 class RecordError(FomoError, ValueError):
-    """One record cannot be scored. `reason` is a short code, fit for a header or a metric label."""
+    """One record cannot be scored. `reason` is a short code for headers and metric labels."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -99,10 +99,10 @@ class RecordError(FomoError, ValueError):
 
 
 class StateError(FomoError):
-    """What was written of a detector's state does not fit the one that is asked to restore it, or is damaged."""
+    """The stored state of a detector does not fit the detector that restores it, or is damaged."""
 
     exit_code = 6
 
 
 class DamagedStateError(StateError):
-    """Part of what was written is missing or unreadable."""
+    """Part of the stored state is missing or unreadable."""

@@ -1,4 +1,4 @@
-"""Structured logs: one `event key=value ...` a line, to standard error."""
+"""Structured logs on standard error: one line of `event key=value ...` per event."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _show(value: object) -> str:
 
 
 def configure_logging(level: str) -> None:
-    """Send the package's logs to standard error, from `level` up."""
+    """Write the package's log lines of `level` and above to standard error."""
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
         raise ConfigError(f"--log-level {level}: use debug, info, warning or error")
@@ -43,35 +43,35 @@ def configure_logging(level: str) -> None:
 
 
 class Throttle:
-    """Says whether a repeating event may be logged again, and how many were left out since the last time."""
+    """Limits how often a repeating event is logged, and counts the occurrences that were suppressed."""
 
     def __init__(self, seconds: float = 30.0) -> None:
         self._seconds = seconds
         self._last: dict[str, tuple[float, int]] = {}
 
     def allow(self, event: str, now: float | None = None) -> int | None:
-        """Number of occurrences suppressed since the last one that was allowed; None: leave this one out.
+        """The number of occurrences suppressed since the last one allowed; None if this one is suppressed too.
 
         >>> throttle = Throttle(seconds=30)
         >>> [throttle.allow("down", now) for now in (0.0, 1.0, 2.0, 31.0)]
         [0, None, None, 2]
         """
         now = time.monotonic() if now is None else now
-        last, left_out = self._last.get(event, (float("-inf"), 0))
+        last, suppressed = self._last.get(event, (float("-inf"), 0))
         if now - last < self._seconds:
-            self._last[event] = (last, left_out + 1)
+            self._last[event] = (last, suppressed + 1)
             return None
         self._last[event] = (now, 0)
-        return left_out
+        return suppressed
 
 
 class ClientLog:
-    """What a Kafka client logs, as key=value lines; the same kind of line at most every 30 s.
+    """Logs the messages of a Kafka client as key=value lines, each kind at most once in 30 s.
 
-    It stands in for a `logging.Logger` in the constructor of a confluent_kafka client.
+    It takes the place of a `logging.Logger` in the constructor of a confluent_kafka client.
     """
 
-    # A consumer's setting has reached the producer or the other way round: both get all of --kafka.*.
+    # Warnings that a setting is for the other kind of client: consumers and producers all get every --kafka.* setting.
     _NOISE = ("CONFWARN",)
 
     def __init__(self, client: str) -> None:
@@ -80,11 +80,11 @@ class ClientLog:
         self._throttle = Throttle()
 
     def log(self, level: int, _template: str, kind: str, _name: str, text: str) -> None:
-        """The call that confluent_kafka makes: syslog-like kind (FAIL, ERROR, ...), client name, text."""
+        """Called by confluent_kafka. kind: FAIL, ERROR and so on, as in syslog."""
         if kind in self._NOISE:
             return
-        left_out = self._throttle.allow(kind)
-        if left_out is None:
+        suppressed = self._throttle.allow(kind)
+        if suppressed is None:
             return
-        more = {"left_out": left_out} if left_out else {}
+        more = {"suppressed": suppressed} if suppressed else {}
         self._logger.log(level, kv("kafka_client", client=self._client, kind=kind, message=text, **more))

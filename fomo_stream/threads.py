@@ -1,4 +1,4 @@
-"""How many threads a computation may use: as many as asked for, but no more than this process has processors."""
+"""The number of threads of a computation: as requested, but at most one per processor of this process."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def limit_threads(wanted: int) -> int:
-    """Let each computation of this process use up to `wanted` threads, at most one per processor; returns how many.
+    """Let each computation of this process use up to `wanted` threads, at most one per processor; returns the number.
 
-    It is for whole programs, before they compute anything: a library leaves this to the program that uses it.
+    For programs, before their first computation. A library should leave this choice to the program that uses it.
     """
     threads = min(wanted, usable_processors())
     if threads < wanted:
         reason = "this process may use no more processors at once"
         log.warning(kv("threads_limited", wanted=wanted, threads=threads, reason=reason))
-    # What is loaded from now on makes no more threads than this says; what is there already is told below.
+    # For libraries that are loaded later; the calls below are for those that are loaded already.
     os.environ.update(dict.fromkeys(POOLS, str(threads)))
-    # A thread that has nothing to do sleeps: on a machine with other work, one that spins can make all 20 times slower.
+    # Idle threads sleep. Idle threads that spin can make everything 20 times slower on a machine with other work.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     import torch
     from threadpoolctl import threadpool_limits
 
     torch.set_num_threads(threads)
-    with suppress(RuntimeError):  # it can be set once, and not after it was used
+    with suppress(RuntimeError):  # it can be set only once, and only before its first use
         torch.set_num_interop_threads(1)
     threadpool_limits(limits=threads)
     return threads
 
 
 def usable_processors() -> int:
-    """How many processors this process can keep busy: those that it may run on, or fewer if its cgroup has a quota."""
+    """The number of processors that this process can use: those it may run on, or fewer if its cgroup has a quota."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, math.ceil(min(allowed, cpu_quota(ROOT))))
 
 
 def cpu_quota(root: Path) -> float:
-    """Seconds of processor time per second that the cgroups of this process leave to it; infinite without a limit.
+    """Seconds of processor time per second that the cgroups of this process allow; infinite without a limit.
 
-    root: the folder that holds `proc` and `sys`. Limits of both versions of cgroups count, those of the groups above
-    too. What cannot be read limits nothing.
+    root: the folder that holds `proc` and `sys`. Limits of cgroups v1 and v2 count, and limits of parent groups too.
+    Files that cannot be read are ignored.
     """
     return min(_quotas(root), default=math.inf)
 
@@ -61,7 +61,7 @@ def _quotas(root: Path) -> Iterator[float]:
         _, controllers, path = (*line.split(":", 2), "", "")[:3]
         if controllers and "cpu" not in controllers.split(","):
             continue
-        # In a container the path may be the one outside of it, where nothing is here: then the top is its own group.
+        # In a container the path may be that of the host and not exist here; then the top folder is its own group.
         inside = PurePosixPath(path.lstrip("/"))
         for top in (mounted / controllers, mounted / "cpu") if controllers else (mounted, mounted / "unified"):
             for group in (inside, *inside.parents):

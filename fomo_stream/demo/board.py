@@ -1,11 +1,11 @@
-"""What the demo knows and how it looks: counts, flagged readings, and the truth beside them."""
+"""The demo's screen: counts, flagged readings, and the injected faults beside them."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from fomo_stream.kafka.observer import Observation
     from fomo_stream.settings.commands import DemoSettings
 
-USUAL_READINGS = 2000  # latest readings that say what is usual
-RATE_S = 3.0  # seconds that records per second are taken over
+USUAL_READINGS = 2000  # latest readings that define the usual values
+RATE_S = 3.0  # seconds over which records per second are averaged
 FAR = 4.0  # robust standard deviations from which a single value looks unusual
 FLAGS_KEPT = 50
 
@@ -36,10 +36,10 @@ class Episode:
 
 @dataclass
 class Flag:
-    """Consecutive outliers with the same cause, shown as one by the worst of them."""
+    """Consecutive outliers with the same cause, shown as one line with the worst of them."""
 
-    at: float  # seconds since 1970, of the first
-    fault: str | None  # what was really injected; None: a false alarm
+    at: float  # seconds since 1970, of the first outlier
+    fault: str | None  # the injected fault; None: a false alarm
     score: float
     p_value: float
     unusual: list[tuple[str, float, float]]  # (sensor, value, usual value), farthest first
@@ -48,7 +48,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class Status:
-    """The numbers of one moment."""
+    """The numbers at one moment."""
 
     seconds: float
     records_per_s: float
@@ -62,11 +62,11 @@ class Status:
     caught: int
     false_alarms: int
     delay_ms: float | None  # from a reading's timestamp to its flag, median of the latest
-    by_fault: dict[str, tuple[int, int]] = field(default_factory=dict)  # fault -> caught, injected
+    by_fault: dict[str, tuple[int, int]]  # fault -> caught, injected
 
 
 class Board:
-    """Written to by the pump and by the service, each in its thread; read by the screen."""
+    """The state of the demo: written by the threads of the pump and of the service, read by the screen."""
 
     def __init__(self, settings: DemoSettings, bootstrap: str, topic: str, out: str) -> None:
         self.settings, self.bootstrap, self.topic, self.out = settings, bootstrap, topic, out
@@ -88,13 +88,13 @@ class Board:
         self._delays: deque[float] = deque(maxlen=100)
 
     def begin(self) -> None:
-        """Time runs from now."""
+        """Start the clock."""
         self._began = time.monotonic()
 
     # --- from the other threads
 
     def sent(self, record: dict[str, Any], fault: str | None) -> None:
-        """A reading is on its way; `fault` is what is wrong with it."""
+        """A reading was sent, with this injected fault."""
         with self._lock:
             self._sent += 1
             self._recent.append([np.nan if record[name] is None else record[name] for name in self.names])
@@ -125,7 +125,7 @@ class Board:
         flag = Flag(now, episode.fault if episode else None, result["score"], result["p_value"], self._unusual(record))
         if self._flags and episode is self._last_episode:
             flag.at, flag.count = self._flags[-1].at, self._flags[-1].count + 1
-            if flag.score <= self._flags[-1].score:  # show the worst of them
+            if flag.score <= self._flags[-1].score:  # show the worst
                 flag = replace(self._flags[-1], count=flag.count)
             self._flags[-1] = flag
         else:
@@ -160,6 +160,7 @@ class Board:
             return list(self._flags)[: -n - 1 : -1]
 
     def status(self) -> Status:
+        """The numbers now."""
         now = time.monotonic()
         with self._lock:
             while self._times and self._times[0][0] < now - RATE_S:
@@ -207,6 +208,7 @@ class Board:
 
 
 def plain_status(now: Status) -> str:
+    """One line of `key=value` pairs."""
     return (
         f"t={now.seconds:.0f}s records_per_s={now.records_per_s:.0f} scored={now.scored} "
         f"context={now.context_rows} generation={now.generation} faults={now.injected} caught={now.caught} "
@@ -215,12 +217,13 @@ def plain_status(now: Status) -> str:
 
 
 def plain_event(flag: Flag) -> str:
+    """One line about a flagged reading."""
     cause = f"fault {flag.fault}" if flag.fault else "no fault (false alarm)"
     return f"outlier score={flag.score:.4f} p={flag.p_value:.4f} {cause}: {_values(flag, 3)}"
 
 
 def _values(flag: Flag, most: int) -> str:
-    """The farthest values in words: `flow_m3_h 12.3 (usual 84)`."""
+    """The most unusual values in words: `flow_m3_h 12.3 (usual 84)`."""
     if not flag.unusual:
         return "each value is usual, together they are not"
     return ", ".join(f"{name} {value:.4g} (usual {usual:.4g})" for name, value, usual in flag.unusual[:most])
@@ -244,7 +247,7 @@ def screen(board: Board, height: int) -> RenderableType:
         "Delivery is at least once: the embedded broker has no transactions.",
         style="dim",
     )
-    fixed = 2 + 1 + 4 + 1 + 2 + 1 + 2  # lines of everything but the table's rows
+    fixed = 2 + 1 + 4 + 1 + 2 + 1 + 2  # all lines except the table's rows
     table = _table(board.latest_flags(max(1, height - fixed)))
     return Group(head, Text(), _numbers(board, now), Text(), table, Text(), foot)
 
@@ -262,7 +265,7 @@ def _numbers(board: Board, now: Status) -> RenderableType:
     context = Text(now.phase, "bold " + _COLOURS.get(now.phase, "yellow"))
     if now.generation:
         context.append(
-            f"   each against {now.context_rows:,} recent normal readings, generation {now.generation}", "not bold dim"
+            f"   each against {now.context_rows:,} normal readings, generation {now.generation}", "not bold dim"
         )
     grid.add_row("state", context)
     faults = Text.assemble((f"{now.caught} of {now.injected} caught", "bold green" if now.injected else ""))
@@ -281,8 +284,8 @@ def _table(flags: list[Flag]) -> RenderableType:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, expand=True, show_edge=False)
     table.add_column("flagged", no_wrap=True)
     table.add_column("score", no_wrap=True, justify="right")
-    table.add_column("the truth", no_wrap=True)
-    table.add_column("what is unusual", no_wrap=True, ratio=1, overflow="ellipsis")
+    table.add_column("injected fault", no_wrap=True)
+    table.add_column("unusual values", no_wrap=True, ratio=1, overflow="ellipsis")
     for flag in flags:
         style = "bold red" if flag.fault else "dim"
         times = f" x{flag.count}" if flag.count > 1 else ""

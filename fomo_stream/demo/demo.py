@@ -1,7 +1,7 @@
 """`fomo-stream demo`: a simulated pump, an embedded broker and the real service, live in the terminal.
 
-Sensor readings go to a topic in real time, the service scores them as it would anywhere, and the screen shows what
-it flags beside the faults that were really injected - of which the service knows nothing.
+Sensor readings are sent to a topic in real time and scored by the service. The screen shows the flagged readings beside
+the faults that were injected; the service does not know these faults.
 """
 
 from __future__ import annotations
@@ -35,12 +35,19 @@ if TYPE_CHECKING:
 TOPIC, OUT = "sensors", "anomalies"
 START_S = 30.0  # for the service to join its group
 FAULTS_EVERY_S = 3.0  # on average
-DETECTOR = ("context_size", "min_context", "alert_rate", "admit", "adapt_after", "seed")  # settings for the service
-PACE_S = 0.01  # readings are sent in bursts this far apart
+DETECTOR = (
+    "context_size",
+    "min_context",
+    "alert_rate",
+    "admit",
+    "adapt_after",
+    "seed",
+)  # for the service
+PACE_S = 0.01  # shortest time between two bursts of readings
 
 
 def run_demo(settings: DemoSettings) -> int:
-    """Run until Ctrl-C, SIGTERM or `settings.seconds`; returns the exit code. Raises what stopped the service."""
+    """Run until Ctrl-C, SIGTERM or `settings.seconds`; returns the exit code. Raises an error of the service."""
     console = Console(highlight=False)
     console.print("fomo-stream demo: starting an embedded broker and the service ...", style="dim")
     stop = threading.Event()
@@ -60,12 +67,12 @@ def run_demo(settings: DemoSettings) -> int:
 
 
 def show(console: Console, board: Board, scorer: Scorer, stop: threading.Event, settings: DemoSettings) -> None:
-    """Show the board until it is time to stop."""
+    """Show the board until `stop` is set or `settings.seconds` have passed."""
     end = time.monotonic() + (settings.seconds or float("inf"))
     if settings.plain or not console.is_terminal:
         console.print(
-            f"broker {board.bootstrap}: records on topic {TOPIC}, scored ones on topic {OUT}; "
-            "delivery is at least once, as the embedded broker has no transactions",
+            f"broker {board.bootstrap}: records in topic {TOPIC}, scored records in topic {OUT}; "
+            "delivery is at least once, because the embedded broker has no transactions",
             soft_wrap=True,
         )
         while not stop.wait(max(0.0, min(1.0, end - time.monotonic()))):
@@ -83,7 +90,7 @@ def show(console: Console, board: Board, scorer: Scorer, stop: threading.Event, 
 
 
 class Pump:
-    """Sends sensor readings to the topic in real time, from a thread of its own."""
+    """Sends sensor readings to the topic in real time, in its own thread."""
 
     def __init__(self, settings: DemoSettings, board: Board, bootstrap: str) -> None:
         self._rate = settings.rate
@@ -92,13 +99,13 @@ class Pump:
             settings.seed,
             settings.sensors,
             fault_every=max(300.0, FAULTS_EVERY_S * settings.rate),
-            # the first context should be an honest one
+            # no fault in the first context
             first_fault=settings.min_context + 500,
         )
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._send, name="fomo-demo-pump", daemon=True)
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 2}, logger=ClientLog("pump"))
-        self._producer.list_topics(TOPIC, timeout=10)  # the embedded broker creates a topic that is asked about
+        self._producer.list_topics(TOPIC, timeout=10)  # the embedded broker creates a topic on the first request for it
 
     def __enter__(self) -> Pump:
         return self
@@ -111,15 +118,15 @@ class Pump:
             self._thread.join()
 
     def start(self) -> None:
-        """Send the first reading, and the others in their time."""
+        """Start sending."""
         self._board.begin()
         self._thread.start()
 
     def _send(self) -> None:
-        due = time.monotonic()  # when the next reading is to be sent
+        due = time.monotonic()  # time of the next reading
         while not self._stopped.wait(max(PACE_S, due - time.monotonic())):
             now = time.monotonic()
-            if now - due > 1.0:  # this machine is too slow or was asleep: go on from here, without a rush
+            if now - due > 1.0:  # this machine is too slow or was asleep: continue from now, without catching up
                 due = now
             while due <= now:
                 record, fault = next(self._readings)
@@ -131,18 +138,18 @@ class Pump:
 
 
 class Scorer:
-    """The service, as `fomo-stream run` runs it, in a thread; its trouble surfaces in `check`."""
+    """The service of `fomo-stream run`, in a thread; `check` raises its errors."""
 
     def __init__(self, settings: DemoSettings, model: ZeroShotModel, board: Board, bootstrap: str) -> None:
         self._failure: BaseException | None = None
-        # Not read from the environment: FOMO_KAFKA_* and the like are meant for a real broker.
+        # Not from the environment: FOMO_KAFKA_* and similar variables are for a real broker.
         service_settings = ServiceSettings.model_construct(
             topic=TOPIC,
             out=OUT,
             dead_letters="dead-letters",
             group="fomo-demo",
             bootstrap=bootstrap,
-            # The embedded broker answers a fetch late when there was nothing at first, even if there is by then.
+            # The embedded broker waits this long with the answer to a fetch, even if records arrive in the meantime.
             kafka={"fetch.wait.max.ms": "10"},
             **{name: getattr(settings, name) for name in DETECTOR},
         )
@@ -160,7 +167,7 @@ class Scorer:
         self._thread.join()
 
     def wait_until_ready(self, stop: threading.Event) -> None:
-        """Return when records that arrive are scored, or `stop` is set."""
+        """Return when new records are scored, or `stop` is set."""
         end = time.monotonic() + START_S
         while not self._service.ready and not stop.wait(0.05):
             self.check()
@@ -168,7 +175,7 @@ class Scorer:
                 raise BrokerError(f"the demo's service was not ready after {START_S:.0f} s; is this machine very busy?")
 
     def check(self) -> None:
-        """Raise what ended the service, if anything did."""
+        """Raise the error that ended the service, if any."""
         if self._failure is not None:
             raise self._failure
 
@@ -181,7 +188,7 @@ class Scorer:
 
 @contextlib.contextmanager
 def stopping_on_sigterm(stop: threading.Event) -> Iterator[None]:
-    """Let SIGTERM set `stop`; outside the main thread, where signals cannot be handled, do nothing."""
+    """Let SIGTERM set `stop`. Does nothing outside the main thread, where signals cannot be handled."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

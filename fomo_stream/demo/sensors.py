@@ -1,12 +1,12 @@
-"""A made-up but realistic sensor stream: a pump under changing load, with faults whose truth is known.
+"""A simulated sensor stream: a pump under changing load, with injected faults.
 
-Ten quantities follow the load, a daily cycle (sped up) and noise that they share; readings are rounded as
-instruments round them, and some are missing. Faults are injected now and then, each of a named kind:
+Ten quantities follow the load, a daily cycle (sped up) and common noise. Readings are rounded like those of
+instruments, and some are missing. From time to time a fault of one of these kinds is injected:
 
-spike               one reading of one sensor far off
-stuck               one sensor repeats an old reading, while the others move on
-drift               one sensor wanders off, a little more with each reading
-broken correlation  one sensor answers the load the wrong way round; every value alone is an ordinary one
+spike               one reading of one sensor is far off
+stuck               one sensor repeats an old reading, while the others continue
+drift               one sensor moves away, a little more with each reading
+broken correlation  one sensor follows the load in reverse; every single value is an ordinary one
 vibration burst     all vibration sensors shake at once
 """
 
@@ -23,7 +23,7 @@ DAY = 100_000  # readings in one cycle
 DWELL = 20  # mean readings under one load
 LOADS = (0.15, 0.5, 0.9)
 MISSING_SHARE = 0.003
-BLOCK = 256  # readings drawn at once, for speed alone
+BLOCK = 256  # readings drawn at once, only for speed
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ PUMP = (
 
 
 def pump_sensors(n: int) -> tuple[Sensor, ...]:
-    """The first n sensors; beyond ten, those of a second pump on the same line (``flow_m3_h_2``)."""
+    """The first n sensors; above ten, also those of a second pump on the same line (``flow_m3_h_2``)."""
     sensors = []
     for i in range(n):
         copy, kind = divmod(i, len(PUMP))
@@ -79,10 +79,10 @@ Readings = Iterator[tuple[dict[str, Any], str | None]]
 
 
 def sensor_stream(seed: int = 0, n_sensors: int = 10, fault_every: float = 1500.0, first_fault: int = 1000) -> Readings:
-    """Yield (record, name of the fault in it or None), without end; the same for the same arguments.
+    """Yield (record, name of the fault in it or None), endlessly; the same for the same arguments.
 
     A record holds the pump's name, a running number `reading`, and one rounded value or None per sensor.
-    fault_every: mean number of readings between two faults; none begins before reading `first_fault`.
+    fault_every: mean number of readings between two faults; no fault begins before reading `first_fault`.
 
     >>> record, fault = next(sensor_stream(n_sensors=3))
     >>> sorted(record), fault
@@ -108,7 +108,7 @@ def sensor_stream(seed: int = 0, n_sensors: int = 10, fault_every: float = 1500.
 
 
 def ordinary_readings(rng: np.random.Generator, sensors: tuple[Sensor, ...]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Blocks of (load (BLOCK,) in [0, 1], faultless values (BLOCK, n_sensors)), without end."""
+    """Endless blocks of (load (BLOCK,) in [0, 1], values (BLOCK, n_sensors) without faults)."""
     centre, load_gain, cycle_gain, noise = (
         np.array([getattr(s, part) for s in sensors]) for part in ("centre", "load", "cycle", "noise")
     )
@@ -124,11 +124,11 @@ def ordinary_readings(rng: np.random.Generator, sensors: tuple[Sensor, ...]) -> 
         for i in range(BLOCK):
             if jumps[i]:
                 target = rng.choice([other for other in LOADS if other != target])
-            load += (target - load) / 6  # valves and motors take time,
-            heat += (load - heat) / 15  # and metal takes longer
+            load += (target - load) / 6  # valves and motors react slowly,
+            heat += (load - heat) / 15  # and metal more slowly
             wobble += -wobble / 8 + 0.5 * shocks[i]
             loads[i], heats[i], wobbles[i] = load, heat, wobble
-        loads += 0.06 * rng.normal(size=BLOCK)  # demand is never quite steady
+        loads += 0.06 * rng.normal(size=BLOCK)  # demand is never constant
         cycle = np.cos(2 * np.pi * (start + np.arange(BLOCK)) / DAY)
         shared = rng.normal(size=BLOCK)
         errors = rng.normal(size=(BLOCK, len(sensors)))
@@ -136,14 +136,14 @@ def ordinary_readings(rng: np.random.Generator, sensors: tuple[Sensor, ...]) -> 
         errors[:, hydraulic] += 0.8 * wobbles[:, None]
         drive = np.where(slow, heats[:, None], loads[:, None]) - 0.5
         values = centre + load_gain * drive + cycle_gain * cycle[:, None] + noise * errors
-        # a machine shakes in proportion: strong shaking also varies strongly
+        # the noise of a vibration is proportional to it
         values[:, shaking] *= np.exp(0.08 * rng.normal(size=(BLOCK, 1)))
         yield loads, values
         start += BLOCK
 
 
 class Faults:
-    """Decides when a fault begins, and distorts the readings while it lasts."""
+    """Chooses when a fault begins, and distorts the readings while it lasts."""
 
     def __init__(self, rng: np.random.Generator, sensors: tuple[Sensor, ...], every: float, first: int) -> None:
         self.rng = rng
@@ -168,7 +168,7 @@ class Faults:
         self.size = 0.0
 
     def apply(self, number: int, load: float, values: np.ndarray) -> tuple[np.ndarray, str | None]:
-        """values: (n_sensors,), faultless. Returns those of reading `number`, and the fault in them."""
+        """values: (n_sensors,) of reading `number`, without faults. Returns them with the fault, and its name."""
         if not self.left and number >= self.next_start:
             self._begin(load, values)
         if not self.left:
@@ -190,7 +190,7 @@ class Faults:
         else:
             self.where = int(rng.integers(len(self.sensors)))
         if kind == "broken correlation" and abs(load - 0.5) < 0.25:
-            return  # at half load both ways round are the same: try again with the next reading
+            return  # at half load the reverse looks the same: try again with the next reading
         sensor = self.sensors[self.where]
         self.left = self.kinds[kind][0]
         if kind == "stuck":
