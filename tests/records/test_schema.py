@@ -9,27 +9,74 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_records import flat, keys, records
 
 from fomo_stream.detector.categories import category_code
 from fomo_stream.errors import SchemaError
-from fomo_stream.records.inference import TooManyFeaturesError, infer_schema
 from fomo_stream.records.rows import RowReader
 from fomo_stream.records.schema import Schema
 
 SMALL = settings(max_examples=50, deadline=None)
-anything = st.one_of(
+scalars = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=4), st.just([1]), st.just({})
 )
-records = st.fixed_dictionaries(
-    {}, optional={"a": anything, "c": anything, "d": st.fixed_dictionaries({"e": anything})}
+small_records = st.fixed_dictionaries(
+    {}, optional={"a": scalars, "c": scalars, "d": st.fixed_dictionaries({"e": scalars})}
 )
+
+
+# --- numeric features
+
+
+@given(st.lists(records, min_size=1, max_size=6), st.lists(keys, min_size=1, max_size=6, unique=True))
+def test_rows_agree_with_flattening_each_record(batch: list[dict[str, Any]], names: list[str]) -> None:
+    def naive(value: Any) -> float:
+        try:
+            return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else math.nan
+        except OverflowError:
+            return math.nan
+
+    # Where {"a.b": 1} and {"a": {"b": 2}} both stand in one record the name is ambiguous: the next test.
+    batch = [record for record in batch if not any("." in key for key in record)]
+    names = [name for name in names if name.count(".") < 2]
+    if names and batch:
+        expected = [[naive(flat(record).get(name)) for name in names] for record in batch]
+        np.testing.assert_array_equal(Schema(tuple(names)).rows(batch), np.array(expected))
+
+
+def test_a_key_with_dots_is_preferred_to_a_nested_one() -> None:
+    rows = Schema(("a.b", "a.b.c")).rows(
+        [
+            {"a.b": 1, "a": {"b": 2}},
+            {"a": {"b": 2}},
+            {"a.b": {"c": 3}},
+            {"a": {"b.c": 4}},
+            {"a": {"b": {"c": 5}}},
+        ]
+    )
+    np.testing.assert_array_equal(rows, [[1, np.nan], [2, np.nan], [np.nan, 3], [np.nan, 4], [np.nan, 5]])
+
+
+def test_what_is_no_finite_number_is_missing_and_1e308_stays() -> None:
+    odd = [None, "3", math.nan, math.inf, -math.inf, 10**400, [1], {"x": 1}]
+    assert np.isnan(Schema(("a",)).rows([{"a": value} for value in odd] + [{}])).all()
+    assert Schema(("a",)).rows([{"a": 1e308}, {"a": True}])[:, 0].tolist() == [1e308, 1.0]
+
+
+def test_no_records_give_no_rows() -> None:
+    assert Schema(("a", "b")).rows([]).shape == (0, 2)
+
+
+def test_a_feature_named_twice_is_refused() -> None:
+    with pytest.raises(SchemaError, match="named twice"):
+        Schema(("a", "a"))
 
 
 # --- categorical features
 
 
 @SMALL
-@given(st.lists(records, max_size=5))
+@given(st.lists(small_records, max_size=5))
 def test_a_categorical_column_holds_the_codes_of_whatever_is_there(batch: list[dict[str, Any]]) -> None:
     rows = Schema(("c", "a", "d.e"), frozenset({"c", "d.e"})).rows(batch)
     codes = [[category_code(record.get("c")), category_code(record.get("d", {}).get("e"))] for record in batch]
@@ -49,44 +96,13 @@ def test_a_categorical_field_that_is_no_feature_is_refused() -> None:
         Schema(("x",), frozenset({"site"}))
 
 
-def test_fields_named_as_categorical_are_features_whatever_they_look_like() -> None:
-    batch = [
-        {"x": i % 7, "site": "north", "customer_id": 7919 * i % 1000, "timestamp": 1.7e9 + i, "deep": {"tag": None}}
-        for i in range(50)
-    ]
-    names = ("site", "customer_id", "timestamp", "deep.tag")
-    schema, left_out = infer_schema(batch, categorical=names)
-    assert schema == Schema(("customer_id", "deep.tag", "site", "timestamp", "x"), frozenset(names))
-    assert left_out == {}
-    assert set(infer_schema(batch)[1]) == set(names)
+# --- missing values, and the past
 
-
-def test_categories_alone_are_enough() -> None:
-    assert infer_schema([{"site": "north"}] * 9, categorical=("site",))[0].features == ("site",)
-
-
-def test_categorical_fields_count_against_the_limit_of_inferred_features() -> None:
-    wide = [{f"f{i}": i % 3 for i in range(1000)} | {"site": "north"}] * 9
-    assert len(infer_schema(wide)[0].features) == 1000
-    with pytest.raises(TooManyFeaturesError):
-        infer_schema(wide, categorical=("site",))
-
-
-def test_the_field_that_tells_series_apart_is_no_feature_unless_it_is_a_category() -> None:
-    batch = [{"x": i % 7, "device": i % 3} for i in range(50)]
-    assert infer_schema(batch)[0].features == ("device", "x")
-    schema, left_out = infer_schema(batch, key="device")
-    assert (schema.features, left_out) == (("x",), {"device": "key of the series"})
-    assert infer_schema(batch, key="device", categorical=("device",))[0].features == ("device", "x")
-
-
-# --- what is missing, and the past
-
-keys = st.sampled_from(["p", "q", None])
+series_keys = st.sampled_from(["p", "q", None])
 
 
 @SMALL
-@given(st.lists(st.tuples(keys, records), max_size=12), st.integers(0, 3), st.integers(0, 12))
+@given(st.lists(st.tuples(series_keys, small_records), max_size=12), st.integers(0, 3), st.integers(0, 12))
 def test_rows_stand_beside_their_past_and_count_what_they_lack_themselves(
     stream: list[tuple[str | None, dict[str, Any]]], lags: int, cut: int
 ) -> None:

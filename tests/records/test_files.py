@@ -1,0 +1,109 @@
+"""Files of records: CSV and JSON lines, however they arrive and whatever is wrong in them."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fomo_stream.errors import ConfigError, SchemaError
+from fomo_stream.records.files import RecordFile, read_records, read_rows
+from fomo_stream.records.schema import Schema
+
+
+def lines_of(data: bytes, **options: Any) -> list[Any]:
+    return list(RecordFile(io.BytesIO(data), **options))
+
+
+def test_csv_cells_become_numbers_booleans_text_or_missing() -> None:
+    data = b'\xef\xbb\xbfa, b,,d\r\n1,x y,true,\r\n\r\nNaN,1_000,"2\n3",1e999\r\n'
+    first, second = lines_of(data)
+    assert first.record == {"a": 1.0, "b": "x y", "column_3": True, "d": None}
+    assert (first.number, second.number) == (2, 4)
+    assert second.raw == ["NaN", "1_000", "2\n3", "1e999"]
+    assert Schema(("a", "b", "d")).rows([second.record]).tolist() == pytest.approx(np.full((1, 3), np.nan), nan_ok=True)
+
+
+@pytest.mark.parametrize("mark", [b",", b";", b"\t"])
+def test_the_delimiter_is_told_by_the_header(mark: bytes) -> None:
+    assert list(read_records(io.BytesIO(b"a|b\n1|2\n".replace(b"|", mark)))) == [{"a": 1.0, "b": 2.0}]
+
+
+def test_a_ragged_row_is_reported_with_its_line_and_reading_goes_on() -> None:
+    good, ragged, after = lines_of(b"a,b\n1,2\n1,2,3\n4,5\n")
+    assert (good.error, after.record) == (None, {"a": 4.0, "b": 5.0})
+    assert (ragged.number, ragged.error.reason) == (3, "ragged")
+
+
+def test_a_missing_quote_is_pointed_out() -> None:
+    lines = list(RecordFile(io.BytesIO(b'a,b\n"1,2\n3,4\n5,6\n')))
+    assert [line.number for line in lines] == [2]
+    assert str(lines[0].error).endswith("it goes on to line 4: is a quote missing?")
+
+
+def test_bytes_that_are_not_utf8_stay_what_they_were_in_csv() -> None:
+    (line,) = lines_of(b"a,b\n1,caf\xe9\n")
+    assert line.raw[1].encode("utf-8", "surrogateescape") == b"caf\xe9"
+
+
+def test_an_undecodable_json_line_is_reported_and_reading_goes_on() -> None:
+    bad, good = lines_of(b'\n{"a": \n\n{"a": 1}')
+    assert (bad.number, bad.error.reason, bad.raw) == (2, "not_json", b'{"a": ')
+    assert (good.number, good.record) == (4, {"a": 1})
+
+
+def test_a_line_beyond_the_limit_is_cut_and_the_next_one_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fomo_stream.records.files.MAX_RECORD_BYTES", 1000)
+    monkeypatch.setattr("fomo_stream.records.files._CHUNK_BYTES", 64)
+    too_long = b'{"a": "' + b"x" * 5000 + b'"}'
+    lines = lines_of(b'{"a": 1}\n' + too_long + b'\n{"a": 2}\n', format="jsonl")
+    assert [line.number for line in lines] == [1, 2, 3]
+    assert len(lines[1].raw) == 1001
+    assert lines[2].record == {"a": 2}
+
+
+@given(st.lists(st.binary(max_size=20).filter(lambda raw: b"\n" not in raw)), st.integers(1, 30))
+def test_lines_do_not_depend_on_how_the_input_arrives(raws: list[bytes], chunk: int) -> None:
+    class Trickle(io.BytesIO):
+        def read1(self, size: int | None = -1, /) -> bytes:
+            return super().read1(chunk)
+
+    data = b'{"first": 1}\n' + b"\n".join(raws)
+    seen = [line.raw for line in RecordFile(Trickle(data))]
+    assert seen == [raw for raw in data.split(b"\n") if raw.strip()]
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (b"", "empty"),
+        (b"\n \n", "empty"),
+        (b"1,2\n3,4\n", "names the columns"),
+        (b"a,a\n1,2\n", "two columns"),
+    ],
+)
+def test_a_file_without_usable_header_is_refused(data: bytes, complaint: str) -> None:
+    with pytest.raises(SchemaError, match=complaint):
+        lines_of(data)
+
+
+def test_context_rows_come_in_the_order_of_the_schema(tmp_path: Any) -> None:
+    path = tmp_path / "normal.csv"
+    path.write_text("b,a,note\n1,2,x\n,,x\n3,,x\n")
+    np.testing.assert_array_equal(read_rows(path, Schema(("a", "b"))), [[2, 1], [np.nan, 3]])
+
+
+def test_a_context_file_that_does_not_fit_is_refused(tmp_path: Any) -> None:
+    path = tmp_path / "normal.jsonl"
+    path.write_text('{"a": 1}\n{"a": \n')
+    with pytest.raises(SchemaError, match=r"normal\.jsonl line 2"):
+        read_rows(path, Schema(("a",)))
+    path.write_text('{"a": 1}\n')
+    with pytest.raises(SchemaError, match="check their names"):
+        read_rows(path, Schema(("b",)))
+    with pytest.raises(ConfigError, match="cannot read"):
+        read_rows(tmp_path / "absent.csv", Schema(("b",)))

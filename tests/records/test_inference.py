@@ -1,0 +1,316 @@
+"""Which fields of the first records become features."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from random_records import flat, scalars
+
+from fomo_stream.errors import SchemaError
+from fomo_stream.records.inference import TooManyFeaturesError, infer_schema
+from fomo_stream.records.schema import Schema
+
+
+def inferred(columns: dict[str, Any]) -> tuple[tuple[str, ...], dict[str, str]]:
+    n = len(next(iter(columns.values())))
+    schema, left_out = infer_schema({key: column[i] for key, column in columns.items()} for i in range(n))
+    return schema.features, left_out
+
+
+def test_features_are_the_numeric_and_boolean_leaves_sorted_by_path() -> None:
+    record = {
+        "z": 1.5,
+        "motor": {"rpm": 900, "on": True, "tags": [1, 2]},
+        "a": 2,
+        "site": "north",
+        "gone": None,
+    }
+    schema, left_out = infer_schema([record] * 20)
+    assert schema.features == ("a", "motor.on", "motor.rpm", "z")
+    assert left_out == {"gone": "always missing", "motor.tags": "a list", "site": "text"}
+
+
+def test_counters_timestamps_and_identifiers_are_left_out() -> None:
+    rng = np.random.default_rng(0)
+    n = 200
+    late = np.arange(n) * 1000 + rng.integers(0, 3000, n)  # milliseconds, some out of order
+    _, left_out = inferred(
+        {
+            "seq": list(range(n)),
+            "reading": [5 * i + 7 for i in range(n)],
+            "elapsed": [0.1 * i for i in range(n)],
+            "time": sorted(rng.uniform(0, 60, n).tolist()),
+            "timestamp": (1_700_000_000_000 + late).tolist(),
+            "when": (1_700_000_000 + np.cumsum(rng.exponential(3, n))).tolist(),
+            "customerId": rng.permutation(10_000)[:n].tolist(),
+            "trace": rng.integers(2**60, 2**62, n).tolist(),
+            "x": rng.normal(size=n).tolist(),
+        }
+    )
+    assert left_out == {
+        "seq": "monotone counter",
+        "reading": "monotone counter",
+        "elapsed": "monotone counter",
+        "time": "timestamp",
+        "timestamp": "timestamp",
+        "when": "timestamp",
+        "customerId": "near-unique identifier",
+        "trace": "near-unique identifier",
+    }
+
+
+def test_measured_numbers_stay_however_they_look() -> None:
+    rng = np.random.default_rng(0)
+    n = 200
+    slow = np.linspace(20, 35, n)
+    columns = {
+        "rising": (slow + rng.normal(0, 1e-4, n)).tolist(),
+        "rising_counts": np.round(20_000 + np.cumsum(rng.integers(1, 6, n))).tolist(),
+        "rising_steps": np.round(slow).tolist(),
+        "price": rng.permutation(100_000)[:n].tolist(),
+        "bytes": rng.integers(0, 2**40, n).tolist(),
+        "memory": rng.integers(1_600_000_000, 1_700_000_000, n).tolist(),
+        "response_time": rng.exponential(30, n).tolist(),
+        "room_id": rng.integers(0, 5, n).tolist(),
+        "constant": [3] * n,
+        "huge": [1e308] * n,
+        "flag": (rng.random(n) < 0.5).tolist(),
+        "sometimes": [1.5 if i % 3 else None for i in range(n)],
+        "mixed": ["n/a" if i % 5 == 0 else 2.5 for i in range(n)],
+    }
+    features, left_out = inferred(columns)
+    assert left_out == {}
+    assert features == tuple(sorted(columns))
+
+
+def test_a_counter_is_recognised_in_records_of_several_partitions_in_turn() -> None:
+    turns = np.concatenate([np.arange(50) + 1000 * partition for partition in (2, 0, 3, 1)])
+    assert inferred({"n": turns.tolist(), "x": (turns % 7).tolist()})[1] == {"n": "monotone counter"}
+
+
+def test_a_named_counter_is_recognised_however_many_records_each_partition_gives() -> None:
+    turns = np.concatenate([np.arange(0, 280, 2), np.arange(1, 121, 2)])
+    assert inferred({"seq": turns.tolist(), "x": (turns % 7).tolist()})[1] == {"seq": "monotone counter"}
+
+
+@pytest.mark.filterwarnings("error")
+def test_absurd_values_do_not_make_a_measurement_a_counter() -> None:
+    flow = np.random.default_rng(0).normal(170, 3, 200).tolist()
+    flow[100:102] = [1e308, -1e308]
+    features, left_out = inferred({"flow": flow, "n": list(range(200))})
+    assert features == ("flow",)
+    assert left_out == {"n": "monotone counter"}
+
+
+def test_long_names_are_shortened_in_the_error() -> None:
+    with pytest.raises(SchemaError) as error:
+        infer_schema([{"a" * 300_000: "x"}])
+    assert len(str(error.value)) < 300
+
+
+def test_a_few_records_in_rising_order_are_not_taken_for_a_counter() -> None:
+    assert inferred({"x": [1, 2, 3, 4]})[0] == ("x",)
+
+
+def test_rare_leaves_and_earlier_results_are_left_out() -> None:
+    batch: list[dict[str, Any]] = [{"x": i % 7, "fomo": {"score": 0.1}} for i in range(100)]
+    batch[50]["rare"] = 1.0
+    schema, left_out = infer_schema(batch)
+    assert schema.features == ("x",)
+    assert left_out == {"fomo.score": "result of an earlier run", "rare": "present in only 1 of 100 records"}
+
+
+@pytest.mark.parametrize("batch", [[], [{}], [{"a": "x"}], [{"a": math.nan}]])
+def test_without_any_number_the_error_names_the_flag(batch: list[dict[str, Any]]) -> None:
+    with pytest.raises(SchemaError, match="--features"):
+        infer_schema(batch)
+
+
+keys = st.text("abfom", min_size=1, max_size=4)
+plain_records = st.dictionaries(keys, st.one_of(scalars, st.dictionaries(keys, scalars, max_size=3)), max_size=6)
+
+
+@given(st.lists(plain_records, min_size=1, max_size=20))
+def test_each_leaf_is_left_out_or_a_feature_with_at_least_one_number(batch: list[dict[str, Any]]) -> None:
+    batch = [{"always": 1.5}, *batch]  # so that there is a feature
+    schema, left_out = infer_schema(batch)
+    assert list(schema.features) == sorted(schema.features)
+    assert set(schema.features).isdisjoint(left_out)
+    assert {*schema.features, *left_out} == {path for record in batch for path in flat(record)}
+    assert not np.isnan(schema.rows(batch)).all(axis=0).any()
+
+
+# --- where the rules begin and end
+
+
+def reason(path: str, values: list[Any]) -> str | None:
+    """Why a field with these values, one for each record, is left out; None if it is a feature."""
+    name, _, leaf = path.rpartition(".")
+    batch = [{"x": i % 7, **({name: {leaf: value}} if name else {leaf: value})} for i, value in enumerate(values)]
+    schema, left_out = infer_schema(batch)
+    assert (path in schema.features) != (path in left_out)
+    return left_out.get(path)
+
+
+def shuffled(values: Iterable[Any]) -> list[Any]:
+    listed = list(values)
+    return random.Random(0).sample(listed, len(listed))
+
+
+def rising(n: int, falls: int = 0, start: float = 0.0, scale: float = 1.0) -> list[float]:
+    """n numbers in rising order with unequal steps, of which so many go down."""
+    steps = np.random.default_rng(1).uniform(1, 3, n - 1)
+    steps[2 : 2 + 2 * falls : 2] *= -0.01
+    return [start + scale * value for value in (0.0, *np.cumsum(steps).tolist())]
+
+
+def whole(values: Iterable[float]) -> list[int]:
+    return [round(10 * value) for value in values]
+
+
+LARGE = 2**53
+IDS = random.Random(0).sample(range(100_000, 900_000), 100)
+TRACES = [LARGE + 1000 * value for value in IDS]
+
+
+@pytest.mark.parametrize(
+    ("path", "values", "is_identifier"),
+    [
+        ("order_id", IDS[:3], True),
+        ("order_id", IDS[:2], False),  # two values say nothing
+        ("orderId", IDS, True),
+        ("order_amount", IDS, False),
+        ("id.amount", IDS, False),  # the name of the leaf counts
+        ("order_id", [value + 0.5 for value in IDS], False),
+        ("order_id", IDS[:50] * 2, True),
+        ("order_id", IDS[:49] * 2 + IDS[:2], False),  # fewer than half are distinct
+        ("is_key", [True, False, True], False),
+        ("trace", TRACES, True),
+        ("trace", [-value for value in TRACES], True),
+        ("trace", TRACES[:10], True),
+        ("trace", TRACES[:9], False),  # too few to tell
+        ("trace", [*TRACES[:99], TRACES[0]], True),
+        ("trace", [*TRACES[:98], *TRACES[:2]], False),  # not all are distinct
+        ("trace", [LARGE - 1000 * value for value in IDS], False),  # 15 digits may be measured
+        ("trace", [*IDS[:99], LARGE**2], False),  # one large value among small ones
+    ],
+)
+def test_identifiers_are_distinct_integers_with_a_telling_name_or_very_large(
+    path: str, values: list[Any], is_identifier: bool
+) -> None:
+    assert reason(path, values) == ("near-unique identifier" if is_identifier else None)
+
+
+@pytest.mark.parametrize(
+    ("path", "values", "is_counter"),
+    [
+        ("n", [5 * i for i in range(10)], True),
+        ("n", [5 * i for i in range(9)], False),  # too few to tell
+        ("n", [-5 * i for i in range(20)], True),
+        ("n", [True, *range(2, 21)], True),
+        ("n", shuffled(range(50)), True),
+        ("n", shuffled(range(49)), False),  # only a long sample may be out of order
+        ("n", [i + (i > 30) + (i > 60) for i in range(100)], True),  # two gaps
+        ("n", np.cumsum([1, 1, 2] * 33).tolist(), False),  # counts that rise by unequal steps
+        ("level", [20 + 0.1 * i + 1e-12 * (i % 3) for i in range(100)], False),  # noise of a sensor
+        ("seq", whole(rising(11, falls=1)), True),
+        ("seq", whole(rising(11, falls=2)), False),
+        ("seq", whole(rising(9)), False),
+        ("seq", [-value for value in whole(rising(20))], True),
+        ("seq", IDS, False),
+        ("seq", rising(20), False),  # counters are integers
+        ("amount", whole(rising(20)), False),
+    ],
+)
+def test_counters_go_in_equal_steps_or_have_a_telling_name_and_one_direction(
+    path: str, values: list[Any], is_counter: bool
+) -> None:
+    assert reason(path, values) == ("monotone counter" if is_counter else None)
+
+
+@pytest.mark.parametrize("unit", [1, 1e3, 1e6, 1e9])  # seconds, milliseconds, microseconds, nanoseconds
+@pytest.mark.parametrize("year", [2001, 2099])
+def test_times_since_1970_are_recognised_in_every_unit_by_name_or_direction(unit: float, year: int) -> None:
+    start = (year - 1970) * 31_556_952
+    assert reason("created_at", shuffled(rising(40, start=start * unit, scale=unit))) == "timestamp"
+    assert reason("value", rising(40, start=start * unit, scale=unit)) == "timestamp"
+
+
+@pytest.mark.parametrize(
+    ("path", "values", "is_timestamp"),
+    [
+        ("value", rising(101, falls=10, start=1.7e9), True),
+        ("value", rising(101, falls=11, start=1.7e9), False),
+        ("value", sorted(2 * rising(50, start=1.7e9)), True),  # each time twice
+        ("value", rising(9, start=1.7e9), False),  # too few to tell
+        ("value", [1.7e9] * 100, False),  # a constant is no clock
+        ("value", rising(100, start=5e9), False),  # after the year 2100
+        ("value", rising(100, start=9e8), False),  # before the year 2000
+        ("elapsed_time", rising(10), True),
+        ("time_ms", rising(10), True),
+        ("elapsed_time", rising(9), False),
+        ("time_in_state_s", rising(10), False),  # only the last two words of a name count
+        ("response_time", rising(100, falls=5), False),  # a latency may also fall
+        ("response_time", [30.0] * 100, False),
+    ],
+)
+def test_timestamps_are_epochs_or_only_rise(path: str, values: list[Any], is_timestamp: bool) -> None:
+    assert reason(path, values) == ("timestamp" if is_timestamp else None)
+
+
+def test_a_field_in_fewer_than_one_of_20_records_is_left_out() -> None:
+    values = [1.5, 0.5, 2.5, 0.5, 1.5]
+    assert reason("rare", values + [None] * 95) is None
+    assert reason("rare", [*values[:4], *[None] * 96]) == "present in only 4 of 100 records"
+
+
+def test_a_field_is_text_when_most_of_its_values_are() -> None:
+    assert reason("mixed", ["n/a", 2.5] * 50) is None
+    assert reason("mixed", ["n/a", *["n/a", 2.5] * 50]) == "text"
+
+
+def test_only_the_result_field_itself_is_taken_for_an_earlier_result() -> None:
+    assert reason("fomo", [0.5, 0.25]) == "result of an earlier run"
+    assert reason("fomo.score", [0.5, 0.25]) == "result of an earlier run"
+    assert reason("fomo_level", [0.5, 0.25]) is None
+
+
+# --- categories, and the key of the series
+
+
+def test_fields_named_as_categorical_are_features_whatever_they_look_like() -> None:
+    batch = [
+        {"x": i % 7, "site": "north", "customer_id": 7919 * i % 1000, "timestamp": 1.7e9 + i, "deep": {"tag": None}}
+        for i in range(50)
+    ]
+    names = ("site", "customer_id", "timestamp", "deep.tag")
+    schema, left_out = infer_schema(batch, categorical=names)
+    assert schema == Schema(("customer_id", "deep.tag", "site", "timestamp", "x"), frozenset(names))
+    assert left_out == {}
+    assert set(infer_schema(batch)[1]) == set(names)
+
+
+def test_categories_alone_are_enough() -> None:
+    assert infer_schema([{"site": "north"}] * 9, categorical=("site",))[0].features == ("site",)
+
+
+def test_categorical_fields_count_against_the_limit_of_inferred_features() -> None:
+    wide = [{f"f{i}": i % 3 for i in range(1000)} | {"site": "north"}] * 9
+    assert len(infer_schema(wide)[0].features) == 1000
+    with pytest.raises(TooManyFeaturesError):
+        infer_schema(wide, categorical=("site",))
+
+
+def test_the_field_that_tells_series_apart_is_no_feature_unless_it_is_a_category() -> None:
+    batch = [{"x": i % 7, "device": i % 3} for i in range(50)]
+    assert infer_schema(batch)[0].features == ("device", "x")
+    schema, left_out = infer_schema(batch, key="device")
+    assert (schema.features, left_out) == (("x",), {"device": "key of the series"})
+    assert infer_schema(batch, key="device", categorical=("device",))[0].features == ("device", "x")
