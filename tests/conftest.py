@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from brokers import Broker, open_broker
@@ -12,10 +13,21 @@ from brokers import Broker, open_broker
 
 @pytest.fixture(autouse=True)
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settings in the environment of whoever runs the tests must not change their outcome."""
+    """Settings in the environment must not change the outcome of tests."""
     for name in list(os.environ):
         if name.upper().startswith("FOMO_"):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoint of the smallest model."""
+    from fomo_stream.model.checkpoint import save_model
+    from fomo_stream.model.zero_shot import PRESETS, ZeroShotModel
+
+    path = tmp_path_factory.mktemp("model") / "fusion.safetensors"
+    save_model(ZeroShotModel(PRESETS["fusion"]), path)
+    return path
 
 
 @pytest.fixture

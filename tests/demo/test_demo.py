@@ -15,19 +15,10 @@ from rich.console import Console
 from fomo_stream.demo.board import Board, plain_event, plain_status, screen
 from fomo_stream.demo.demo import run_demo
 from fomo_stream.kafka.observer import Observation
-from fomo_stream.model.checkpoint import save_model
-from fomo_stream.model.zero_shot import PRESETS, ZeroShotModel
 from fomo_stream.settings.commands import DemoSettings
 
 SETTINGS = DemoSettings(sensors=3, min_context=50, alert_rate=0.01)
 USUAL = {"temperature_c": 60.0, "pressure_bar": 6.0, "vibration_x_mm_s": 2.0}
-
-
-@pytest.fixture(scope="module")
-def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model") / "fusion.safetensors"
-    save_model(ZeroShotModel(PRESETS["fusion"]), path)
-    return path
 
 
 def board_after(readings: Sequence[tuple[str | None, float | None]], **changed: Any) -> Board:

@@ -1,0 +1,44 @@
+"""`fomo-stream score` in this process, on bytes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from fomo_stream.cli.score import Scoring
+from fomo_stream.cli.scorers import text_columns
+from fomo_stream.demo.sensors import sensor_stream
+from fomo_stream.records.files import RecordFile
+from fomo_stream.settings.commands import ScoreSettings
+
+N = 600
+RECORDS = [record for record, _ in islice(sensor_stream(0, n_sensors=5, fault_every=100, first_fault=300), N)]
+
+
+def as_jsonl(records: list[dict[str, Any]]) -> bytes:
+    return b"".join(json.dumps(record).encode() + b"\n" for record in records)
+
+
+def as_csv(records: list[dict[str, Any]]) -> bytes:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue().encode()
+
+
+def score(model_path: Path, data: bytes, **flags: Any) -> tuple[bytes, str]:
+    """What goes to standard output and to standard error."""
+    out, notes = io.BytesIO(), io.StringIO()
+    settings = ScoreSettings(**{"model": str(model_path), "device": "cpu", "min_context": 50, **flags})
+    table = RecordFile(io.BytesIO(data), settings.format, text=text_columns(settings))
+    Scoring(settings, table, out, notes).run()
+    return out.getvalue(), notes.getvalue()
+
+
+def results(output: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line)["fomo"] for line in output.splitlines()]

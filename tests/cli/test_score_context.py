@@ -1,0 +1,142 @@
+"""`fomo-stream score`: context files, missing values, categories, and the past of a series."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scoring import RECORDS, as_csv, as_jsonl, results, score
+
+from fomo_stream.detector.config import DetectorConfig
+from fomo_stream.detector.detector import Detector
+from fomo_stream.detector.past_values import PastValues
+from fomo_stream.model.checkpoint import load_model
+
+
+def test_a_fixed_context_is_not_learned_from(model_path: Path, tmp_path: Path) -> None:
+    context = tmp_path / "normal.csv"
+    context.write_bytes(as_csv(RECORDS[:200]))
+    twice = as_jsonl([RECORDS[400], *RECORDS[300:350], RECORDS[400]])
+    first, *_, last = results(score(model_path, twice, context=context)[0])
+    assert first == last
+    assert first["generation"] == 1
+
+
+def test_a_context_file_counts_with_all_its_rows_unless_told_otherwise(model_path: Path, tmp_path: Path) -> None:
+    context = tmp_path / "normal.jsonl"
+    odd, usual = {"a": 50.0, "b": 50.0}, [{"a": i % 7, "b": i * i % 11} for i in range(1500)]
+    context.write_bytes(as_jsonl([*usual[:20], odd, *usual]))
+    data = as_jsonl([odd, usual[0]])
+    everything = score(model_path, data, context=context)[0]
+    assert score(model_path, data, context=context, context_size=1521)[0] == everything
+    assert score(model_path, data, context=context, context_size=1000)[0] != everything
+
+
+def test_a_context_file_too_small_for_the_alert_rate_is_told_of_once(model_path: Path, tmp_path: Path) -> None:
+    context = tmp_path / "normal.csv"
+    context.write_bytes(as_csv(RECORDS[:40]))
+    output, notes = score(model_path, as_jsonl(RECORDS[300:500]), context=context)
+    assert notes.count("nothing will be flagged: 40 rows") == 1
+    assert {result["status"] for result in results(output)} == {"calibrating"}
+    _, notes = score(model_path, as_jsonl(RECORDS[300:500]), context=context, alert_rate=0.1)
+    assert "nothing will be flagged" not in notes
+
+
+def test_a_context_may_come_through_a_pipe(model_path: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "context"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["sh", "-c", f"cat > {pipe}"], stdin=subprocess.PIPE) as writer:
+        threading.Thread(target=writer.communicate, args=(as_jsonl(RECORDS[:100] * 20),)).start()
+        out, _ = score(model_path, as_jsonl(RECORDS[100:110]), context=pipe)
+    assert all(result["score"] is not None for result in results(out))
+
+
+def test_rows_that_have_nothing_in_common_with_the_context_are_explained(model_path: Path, tmp_path: Path) -> None:
+    (tmp_path / "context.csv").write_bytes(as_csv(RECORDS[:100]))
+    _, notes = score(model_path, b'{"other": 1}\n', context=tmp_path / "context.csv")
+    assert "nothing was scored" in notes
+
+
+def test_missing_values_are_counted_by_row_and_in_the_summary(model_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    batch = [{"x": x, "y": y} for x, y in rng.normal(size=(60, 2)).tolist()]
+    batch[5] |= {"x": None}
+    batch[7] = {"y": "broken", "x": 1.0}
+    batch[9] = {"other": 1}
+    output, notes = score(model_path, as_jsonl(batch) + b"{bad", lags=2)
+    missing = [result["missing"] for result in results(output)]
+    assert missing == [0] * 5 + [1, 0, 1, 0, 2] + [0] * 50 + [None]
+    assert "scored=59 outliers=0 skipped=2 missing=2" in notes
+
+
+def postal(n: int) -> list[dict[str, Any]]:
+    """Parcels with a postal code, which looks like a number, and a carrier."""
+    rng = np.random.default_rng(0)
+    codes, carriers = rng.choice(["01067", "10115", "80331"], n), rng.choice(["sea", "air"], n)
+    return [
+        {"weight": weight, "code": code, "carrier": carrier}
+        for weight, code, carrier in zip(rng.normal(size=n).tolist(), codes.tolist(), carriers.tolist(), strict=True)
+    ]
+
+
+def test_categories_count_alike_in_csv_and_json_lines_and_are_not_taken_for_numbers(model_path: Path) -> None:
+    batch = postal(400)
+    batch[380]["code"] = "1067"  # as a number it would be the same as 01067
+    batch[390]["carrier"] = "rail"
+    lines = results(score(model_path, as_jsonl(batch), categorical=("code", "carrier"))[0])
+    rows = list(
+        csv.DictReader(io.StringIO(score(model_path, as_csv(batch), categorical=("code", "carrier"))[0].decode()))
+    )
+    assert [float(row["fomo_logit"]) for row in rows] == pytest.approx([line["logit"] for line in lines], rel=1e-8)
+    assert lines[380]["outlier"]
+    assert lines[390]["outlier"]
+    assert sum(line["outlier"] for line in lines) < 12
+
+
+def test_a_context_file_says_which_categories_are_known(model_path: Path, tmp_path: Path) -> None:
+    context = tmp_path / "normal.csv"
+    context.write_bytes(as_csv(postal(200)))
+    known = [{"weight": 0.1, "code": code, "carrier": "sea"} for code in ("01067", "80331")]
+    new = {"weight": 0.1, "code": "1067", "carrier": "sea"}
+    found = results(score(model_path, as_jsonl([*known, new]), context=context, categorical=("code", "carrier"))[0])
+    assert [result["outlier"] for result in found] == [False, False, True]
+
+
+@pytest.mark.parametrize("batch_size", [1, 64])
+@pytest.mark.parametrize("as_bytes", [as_jsonl, as_csv])
+def test_each_row_is_scored_with_its_past_of_the_same_key(model_path: Path, batch_size: int, as_bytes: Any) -> None:
+    rng = np.random.default_rng(0)
+    values, devices = rng.normal(size=(150, 2)), rng.integers(1, 4, 150)
+    batch = [
+        {"x": x, "y": y, "device": device} for (x, y), device in zip(values.tolist(), devices.tolist(), strict=True)
+    ]
+    output, notes = score(model_path, as_bytes(batch), batch_size=batch_size, lags=3, key="device")
+    assert "left out: device (key of the series)" in notes
+    rows = PastValues(3, 2).rows(values, [str(device) for device in devices])
+    detector = Detector(load_model(str(model_path), "cpu"), 8, DetectorConfig(min_context=50))
+    detector.process(rows[:50])
+    expected = np.concatenate([detector.cross_scored().logit, detector.process(rows[50:]).logit])
+    if as_bytes is as_csv:
+        found = [float(row["fomo_logit"]) for row in csv.DictReader(io.StringIO(output.decode()))]
+    else:
+        found = [result["logit"] for result in results(output)]
+    np.testing.assert_allclose(found, expected, rtol=1e-8)
+
+
+def test_the_past_of_a_context_file_is_its_own(model_path: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    normal, values = rng.normal(size=(100, 2)), rng.normal(size=(5, 2))
+    context = tmp_path / "normal.jsonl"
+    context.write_bytes(as_jsonl([{"x": x, "y": y} for x, y in normal.tolist()]))
+    data = as_jsonl([{"x": x, "y": y} for x, y in values.tolist()])
+    found = [result["logit"] for result in results(score(model_path, data, context=context, lags=1)[0])]
+    detector = Detector(load_model(str(model_path), "cpu"), 4, DetectorConfig(min_context=50))
+    detector.seed_context(PastValues(1, 2).rows(normal))
+    np.testing.assert_array_equal(found, detector.score_rows(PastValues(1, 2).rows(values)).logit)
