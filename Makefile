@@ -1,4 +1,4 @@
-# Two commands do everything on a machine that has Python 3.11 or later: `make demo` and `make test`.
+# `make demo` and `make test` need only Python 3.11 or later: they install everything else into $(VENV).
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -8,7 +8,8 @@ BIN := $(VENV)/bin
 demo: $(VENV)/.installed
 	$(BIN)/fomo-stream demo $(ARGS)
 
-# A process to a core, each with one thread. One file alone starts sooner with ARGS='-n0 tests/test_model.py'.
+# One process per core, up to four, with one thread each. A single file starts sooner without them:
+# make test ARGS='-n0 tests/model/test_model.py'
 test: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -31,7 +32,9 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@echo 'Installing fomo-stream and its dependencies into $(VENV): PyTorch, SciPy, scikit-learn, the Kafka client and others.'
+	@echo 'They take about 1.2 GB on disk with a CPU build of PyTorch, and several GB with a CUDA build (the default on Linux).'
+	$(BIN)/pip install --progress-bar on --disable-pip-version-check -c constraints.txt -e .
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python

@@ -1,18 +1,37 @@
+"""The package as a whole: imports that cost little, and a flat top folder that stays small."""
+
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+PACKAGE = Path(__file__).parents[1] / "fomo_stream"
+HEAVY = {"torch", "numpy", "scipy", "sklearn", "river", "confluent_kafka", "rich", "orjson"}
 
 
 def modules_after(statement: str) -> set[str]:
     code = f"{statement}\nimport sys; print(*sys.modules)"
-    return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    return set(output.splitlines()[-1].split())
 
 
 def test_import_loads_neither_torch_nor_a_kafka_client() -> None:
-    assert not {"torch", "confluent_kafka", "river", "sklearn", "numpy"} & modules_after("import fomo_stream")
+    assert not HEAVY & modules_after("import fomo_stream")
+
+
+@pytest.mark.parametrize("command", [[], ["run"], ["demo"], ["score"], ["redrive"]])
+def test_help_loads_neither_torch_nor_numpy_nor_a_kafka_client(command: list[str]) -> None:
+    statement = (
+        "from contextlib import suppress; from fomo_stream.cli.main import main\n"
+        f"with suppress(SystemExit): main({[*command, '--help']!r})\n"
+        "assert main(['--topik', 't']) == main(['--topic', 't', '--threads', '0']) == 2"
+    )
+    modules = modules_after(statement)
+    assert "argparse" in modules
+    assert not HEAVY & modules
 
 
 def test_unknown_names_are_attribute_errors() -> None:
@@ -20,3 +39,7 @@ def test_unknown_names_are_attribute_errors() -> None:
 
     with pytest.raises(AttributeError, match="nonsense"):
         fomo_stream.nonsense  # noqa: B018
+
+
+def test_few_files_lie_outside_the_rooms() -> None:
+    assert len([path for path in PACKAGE.iterdir() if path.is_file()]) <= 14
