@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, NoReturn
 
 from fomo_stream import __version__
@@ -151,8 +152,10 @@ def run(argv: Sequence[str]) -> int:
     configure_logging(settings.log_level)
     limit_threads(settings.threads)
     from fomo_stream.kafka.service import Service  # torch and confluent_kafka
+    from fomo_stream.ops.health import HealthServer
+    from fomo_stream.ops.progress import ProgressLog
 
-    service = Service(settings)
+    service = Service(settings, observer=ProgressLog())
 
     def stop(number: int, _frame: object) -> None:
         log.info(kv("stopping", signal=signal.Signals(number).name))
@@ -162,7 +165,10 @@ def run(argv: Sequence[str]) -> int:
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    service.run()
+    with ExitStack() as stack:
+        if settings.health_port is not None:
+            stack.enter_context(HealthServer(settings.health_port, service.not_live, service.not_ready))
+        service.run()
     return 0
 
 

@@ -1,4 +1,4 @@
-"""All that belongs to one input partition: records that wait, a detector, labels; what of it outlives the process."""
+"""One input partition: its waiting records, its detector, its labels, and the state that outlives the process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Pending(NamedTuple):
 class PartitionTask:
     """The state of one input partition in this instance.
 
-    It is inactive until it is restored: what arrives before that is read again. topic_ids: by topic, where known.
+    It is inactive until it is restored: records that arrive before that are read again. topic_ids: by topic, if known.
     """
 
     def __init__(self, number: int, settings: ServiceSettings, topic_ids: Mapping[str, str]) -> None:
@@ -98,8 +98,8 @@ class PartitionTask:
                 self._restored = Restored(self._restored.start, stale=self._restored.stale | old)
         return self.detector, self.reader
 
-    def start_anew(self) -> None:
-        """Forget what was restored, all of which is stale then."""
+    def discard_state(self) -> None:
+        """Forget the restored state: all its entries are to be deleted, and nothing is learned."""
         assert self._restored is not None
         self.detector = self.reader = None
         self.learned_until = 0

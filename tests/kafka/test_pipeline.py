@@ -24,11 +24,13 @@ from fomo_stream.detector.past_values import PastValues
 from fomo_stream.errors import BrokerError, SchemaError
 from fomo_stream.kafka.clients import Record
 from fomo_stream.kafka.delivery.delivery import Output
+from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.position import Restored
 from fomo_stream.kafka.topic_watch import TopicsSeen
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel
+from fomo_stream.ops.progress import ProgressLog
 from fomo_stream.records.files import read_rows
 from fomo_stream.records.json_codec import decode
 from fomo_stream.records.schema import Schema
@@ -140,13 +142,14 @@ def make_pipeline(
     known: bool = True,
     model: ZeroShotModel | None = None,
     kind: type[ServiceSettings] = ServiceSettings,
+    observer: Observer | None = None,
     **changes: Any,
 ) -> Pipeline:
     """A pipeline over topic `t` with partitions 0 and 1, warm after 20 rows, two records in a batch."""
     flags = {"topic": "t", "batch_size": 2, "min_context": 20, "context_size": 40, **changes}
     counts = {"t": 2, "t-scores": 2, "t-dead-letters": 2} if partitions is None else partitions
     sending: Any = recording
-    pipeline = Pipeline(kind(**flags), model or cheap_model(), sending, executor or AtOnce(), lambda: counts)
+    pipeline = Pipeline(kind(**flags), model or cheap_model(), sending, executor or AtOnce(), lambda: counts, observer)
     for number in (0, 1):
         begin(pipeline, number)
     if known:
@@ -517,12 +520,13 @@ def test_a_seed_context_has_its_past_too(tmp_path: Path) -> None:
 
 def test_missing_values_are_counted_in_the_output_and_in_the_progress() -> None:
     delivery = Recording()
-    pipeline = make_pipeline(delivery, batch_size=4, lags=3)
+    progress = ProgressLog()
+    pipeline = make_pipeline(delivery, batch_size=4, lags=3, observer=progress)
     lacking: list[dict[str, Any]] = [{"x": 1, "y": 2}, {"x": 1}, {"x": None, "y": 2}, {"z": 1}]
     for offset, fields in enumerate(lacking):
         pipeline.receive(as_record(offset, fields), 0.0)
     assert [result["missing"] for result in results(delivery)] == [0, 1, 1]
-    assert pipeline.progress.missing == 2
+    assert progress.counts.missing == 2
     assert dict(delivery.to("t-dead-letters")[0].headers)["fomo-reason"] == b"no_features"
 
 
