@@ -27,7 +27,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from memory_broker import MemoryBroker, MemoryConsumer, MemoryReader, Message, Produced, abortable, retriable
-from test_pipeline import Patient, QuickSettings, cheap_model
+from pipelines import Patient, QuickSettings, cheap_model
 
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.past_values import PastValues

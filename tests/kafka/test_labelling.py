@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_pipeline import Recording, cheap_model, commit, make_pipeline, record
+from pipelines import Recording, cheap_model, commit, make_pipeline, record
 
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results

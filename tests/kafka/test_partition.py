@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_pipeline import QUICK, AtOnce, Recording, cheap_model, commit, make_pipeline, record
+from pipelines import QUICK, AtOnce, Recording, cheap_model, commit, make_pipeline, record
 
 from fomo_stream.errors import StateError
 from fomo_stream.kafka.clients import Record
