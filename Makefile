@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 demo: $(VENV)/.installed
 	$(BIN)/fomo-stream demo $(ARGS)
 
-# A process to a core, each with one thread. One file alone starts sooner with ARGS='-n0 tests/test_model.py'.
+# A process to a core, each with one thread. One file alone starts sooner with ARGS='-n0 tests/model/test_evidence.py'.
 test: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
