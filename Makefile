@@ -9,7 +9,7 @@ demo: $(VENV)/.installed
 	$(BIN)/fomo-stream demo $(ARGS)
 
 # One process per core, up to four, with one thread each. A single file starts sooner without them:
-# make test ARGS='-n0 tests/model/test_model.py'
+# make test ARGS='-n0 tests/model/test_evidence.py'
 test: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

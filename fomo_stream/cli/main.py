@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 from fomo_stream.cli.parser import DEMO_INTRO, REDRIVE_INTRO, RUN_INTRO, SCORE_INTRO, parse
 from fomo_stream.errors import ConfigError, FomoError, ShutdownError
@@ -47,8 +48,10 @@ def run(argv: Sequence[str]) -> int:
     configure_logging(settings.log_level)
     limit_threads(settings.threads)
     from fomo_stream.kafka.service import Service  # torch and confluent_kafka
+    from fomo_stream.ops.health import HealthServer
+    from fomo_stream.ops.progress import ProgressLog
 
-    service = Service(settings)
+    service = Service(settings, observer=ProgressLog())
 
     def stop(number: int, _frame: object) -> None:
         log.info(kv("stopping", signal=signal.Signals(number).name))
@@ -58,7 +61,10 @@ def run(argv: Sequence[str]) -> int:
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    service.run()
+    with ExitStack() as stack:
+        if settings.health_port is not None:
+            stack.enter_context(HealthServer(settings.health_port, service.not_live, service.not_ready))
+        service.run()
     return 0
 
 

@@ -23,10 +23,12 @@ from fomo_stream.demo.board import Board, plain_event, plain_status, screen
 from fomo_stream.demo.sensors import sensor_stream
 from fomo_stream.errors import BrokerError
 from fomo_stream.kafka.embedded_broker import EmbeddedBroker
+from fomo_stream.kafka.observer import Observation
 from fomo_stream.kafka.service import Service
 from fomo_stream.logs import ClientLog
 from fomo_stream.model.checkpoint import load_model
 from fomo_stream.model.zero_shot import ZeroShotModel
+from fomo_stream.ops.progress import ProgressLog
 from fomo_stream.settings.service import ServiceSettings
 
 if TYPE_CHECKING:
@@ -137,6 +139,18 @@ class Pump:
         self._producer.flush(2)
 
 
+class Display(ProgressLog):
+    """Shows on the board what is scored, beside the log."""
+
+    def __init__(self, board: Board) -> None:
+        super().__init__()
+        self._board = board
+
+    def scored(self, seen: Observation) -> None:
+        super().scored(seen)
+        self._board.observe(seen)
+
+
 class Scorer:
     """The service of `fomo-stream run`, in a thread; `check` raises its errors."""
 
@@ -153,7 +167,7 @@ class Scorer:
             kafka={"fetch.wait.max.ms": "10"},
             **{name: getattr(settings, name) for name in DETECTOR},
         )
-        self._service = Service(service_settings, model, board.observe)
+        self._service = Service(service_settings, model, Display(board))
         self._thread = threading.Thread(target=self._run, name="fomo-demo-service", daemon=True)
 
     def __enter__(self) -> Scorer:

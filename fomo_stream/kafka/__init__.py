@@ -1,1 +1,14 @@
-"""The service: records from Kafka, scored and committed with their state. `service` has the main loop."""
+"""The service: records from Kafka are scored, and committed together with the state that they change.
+
+Where things happen, in the order of a record's way:
+
+- `service`: one instance, from `run` to `stop`. `start`: the checks before it joins its group.
+- `member`: the main loop. It polls records and orders all effects; rebalances arrive here.
+- `pipeline`: decodes a record and collects micro-batches. `scorer`: scores a micro-batch with the partition's detector.
+- `outputs`, `dead_letters`: send the result. `delivery`: sends everything; exactly once or at least once.
+- `commits`: outputs, state and offsets take effect together, in six numbered steps.
+- `partition`: the state of one partition. `restore`: reads it back from the state topic. `position`: where it resumes.
+- `feedback`: labels. `redrive`: sends dead letters back.
+- `topic_setup`, `topic_watch`, `topic_report`: topics are checked, created and watched.
+- `agreement`, `group_schema`, `group_log`: settings and features on which the members of a group agree.
+"""

@@ -1,8 +1,8 @@
-"""What this instance reads: input partitions that the group deals it, each with the feedback partition of its number.
+"""The partitions that this instance reads: its input partitions, each with the feedback partition of the same number.
 
-The group's consumer subscribes to the input alone, so that instances with and without a feedback topic can be members
-of one group, and the assignor has no say in which feedback partition goes where: it rides along with the input's, added
-and removed in the same rebalance callback. One consumer reads both, and commits both at once.
+The group's consumer subscribes to the input topic only, so the group assigns input partitions. The feedback partition
+of the same number is added and removed with it, in the same rebalance callback. One consumer reads both and commits
+both at once. So instances with and without a feedback topic can be members of one group.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ Place = tuple[str, int]  # topic and partition
 
 
 class Assignment:
-    """The partitions of a consumer that has subscribed to `topic`; feedback: the topic that rides along, if any.
+    """The partitions of a consumer that has subscribed to `topic`.
 
-    A partition that was taken is not read before it is said where from.
+    feedback: the topic whose partitions are read together with the input's; None: there is none. An assigned partition
+    is read only after `start` has given its first offset.
     """
 
     def __init__(self, consumer: Consumer, topic: str, feedback: str | None) -> None:
         self._consumer = consumer
         self._topics = (topic,) if feedback is None else (topic, feedback)
-        self._held: set[Place] = set()  # not to be read yet
-        self._starts: dict[Place, int] = {}  # where to read from, of those for which the client does not know yet
-        self._lost: set[Place] = set()  # that the client has given up reading
+        self._held: set[Place] = set()  # must not be read yet
+        self._starts: dict[Place, int] = {}  # first offsets that the client was not given yet
+        self._lost: set[Place] = set()  # the client has stopped reading these
         self.paused: set[Place] = set()
 
     def take(self, numbers: Iterable[int]) -> None:
-        """In the callback that assigns these input partitions: have them, with their feedback, but read nothing yet.
+        """In the callback that assigns these input partitions: take them and their feedback, but read nothing yet.
 
-        A feedback partition that does not exist yet is read once it does.
+        A feedback partition that does not exist yet is read when it does.
         """
         places = self._places(numbers)
         partitions = [TopicPartition(*place, OFFSET_BEGINNING) for place in places]
@@ -54,11 +55,11 @@ class Assignment:
         self.hold(numbers)
         self._held -= places
         self._lost -= places
-        self.pause({place for place in self.paused if place not in places})  # or they came back paused
+        self.pause({place for place in self.paused if place not in places})  # else they would come back paused
         self._consumer.incremental_unassign([TopicPartition(*place) for place in places])
 
     def hold(self, numbers: Iterable[int]) -> None:
-        """Do not read these input partitions and their feedback until it is said again where from."""
+        """Stop reading these input partitions and their feedback until `start` gives their offsets again."""
         places = self._places(numbers)
         self._held |= places
         for place in places:
@@ -69,11 +70,11 @@ class Assignment:
         self._starts[topic, number] = offset
 
     def lose(self, topic: str, number: int) -> None:
-        """The client has stopped reading a partition, as what it was to read next is not kept any more."""
+        """The client has stopped reading a partition, because the broker does not keep the next record any more."""
         self._lost.add((topic, number))
 
     def pause(self, wanted: set[Place]) -> None:
-        """Read everything but these partitions, and those whose start is not known."""
+        """Read all partitions except these and those without a first offset."""
         self._seek()
         wanted = wanted | self._held
         for change, places in (
@@ -91,7 +92,7 @@ class Assignment:
                 self._consumer.seek(partition)
             except KafkaException as error:
                 log.debug(kv("seek_failed", topic=place[0], partition=place[1], reason=error.args[0].str()))
-                if place not in self._lost:  # the client has not begun with it: next time
+                if place not in self._lost:  # the client has not begun to read it: try again next time
                     continue
                 self._consumer.incremental_unassign([partition])
                 self._consumer.incremental_assign([partition])
@@ -101,7 +102,7 @@ class Assignment:
 
     def exists(self, number: int, offset: int) -> bool:
         """Whether an input partition reaches beyond an offset; yes when the broker does not say."""
-        for cached in (True, False):  # what the last fetch has told is enough for nearly all
+        for cached in (True, False):  # nearly always the offsets of the last fetch are enough
             try:
                 marks = self._consumer.get_watermark_offsets(
                     TopicPartition(self._topics[0], number), timeout=WATERMARK_TIMEOUT_S, cached=cached

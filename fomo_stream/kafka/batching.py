@@ -1,6 +1,6 @@
-"""When to go on: micro-batches, the offset up to which a partition is finished, how long to wait for a sample.
+"""Micro-batches, the offset up to which a partition is finished, and how long to wait for a sample.
 
-Pure: whoever calls says what time it is.
+Pure: the caller passes the time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class MicroBatch(Generic[Item]):
         return len(self.items) >= self._size or now >= self._deadline
 
     def take(self, most: int | None = None) -> list[Item]:
-        """The first items, all or at most so many, in the order they came; what is left stays due."""
+        """The first items, all or at most so many, in the order they came; the rest stays due."""
         most = len(self.items) if most is None else most
         items, self.items = self.items[:most], self.items[most:]
         if not self.items:
@@ -80,7 +80,7 @@ class OffsetTracker:
 
     @property
     def ahead(self) -> frozenset[int]:
-        """What is closed although something before it is not."""
+        """Closed offsets that come after an open one."""
         return frozenset(self._closed)
 
     def close(self, offset: int) -> None:
@@ -92,7 +92,7 @@ class OffsetTracker:
             self.committable = first + 1
 
 
-FEW = 20  # records: what fewer of them hold may not be typical
+FEW = 20  # records: fewer may not be typical
 
 
 class Patience:
@@ -111,7 +111,7 @@ class Patience:
         self._deadline = float("inf")
 
     def is_over(self, waiting: int, now: float) -> bool:
-        """Whether to make do with the records that are waiting; without any, the wait begins anew."""
+        """Whether the waiting records have to be enough; while none waits, the clock does not run."""
         if not waiting:
             self._deadline = float("inf")
             return False

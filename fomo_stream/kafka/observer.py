@@ -1,14 +1,15 @@
-"""What the service tells of what it does, for a log or a live display."""
+"""What the service reports while it works, for a log, metrics or a live display."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What a live display needs to know after each micro-batch."""
+    """One micro-batch of a partition that was scored."""
 
     topic: str
     partition: int
@@ -16,3 +17,29 @@ class Observation:
     context_rows: int
     generation: int
     outliers: list[tuple[dict[str, Any], dict[str, Any]]]  # (record, result) of each outlier
+    missing: int = 0  # values that the records lack
+
+
+class Observer:
+    """Receives what the service does, from the service's thread. Override what you need; a method must not block."""
+
+    def scored(self, seen: Observation) -> None:
+        """A micro-batch was scored."""
+
+    def dead_letter(self, reason: str) -> None:
+        """A record could not be used."""
+
+    def labelled(self, n: int) -> None:
+        """Labels about n remembered records took effect."""
+
+    def regime_changed(self) -> None:
+        """A lasting shift became the new normal of a partition."""
+
+    def committed(self, seconds: Sequence[float]) -> None:
+        """A commit succeeded. seconds: from poll to commit, of each of its records."""
+
+    def aborted(self) -> None:
+        """Everything since the last commit was undone."""
+
+    def turned(self, now: float) -> None:
+        """The main loop has turned. now: seconds, monotonic."""

@@ -1,4 +1,4 @@
-"""What becomes of records: scored ones go to the output topic, others to the dead letters."""
+"""Where records go: scored ones to the output topic, others to the dead-letter topic."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from confluent_kafka import KafkaError
 from fomo_stream.kafka.clients import Record
 from fomo_stream.kafka.dead_letters import DeadLetters
 from fomo_stream.kafka.delivery.delivery import Delivery, Output
-from fomo_stream.ops.progress import Progress
+from fomo_stream.kafka.observer import Observer
 from fomo_stream.records.json_codec import encode
 from fomo_stream.settings.service import ServiceSettings
 
 
 class Outputs:
-    """Sends them through `delivery`.
+    """Sends scored records and dead letters through `delivery`.
 
     partitions: current partition counts by topic, to keep a record's partition where input and output match.
     """
@@ -26,16 +26,16 @@ class Outputs:
         settings: ServiceSettings,
         delivery: Delivery,
         partitions: Callable[[], Mapping[str, int]],
-        progress: Progress,
+        observer: Observer,
     ) -> None:
         self._settings = settings
         self._delivery = delivery
         self._partitions = partitions
-        self._progress = progress
+        self._observer = observer
         self._dead_letters = DeadLetters(settings.dead_letters, delivery, self.partition_of)
 
     def scored(self, record: Record, fields: Mapping[str, Any], result: Mapping[str, Any]) -> None:
-        """Send a record with its result, or if that cannot be, a dead letter in its place."""
+        """Send a record with its result; where that is not possible, a dead letter instead."""
         out = self._settings.out
         try:
             value = encode(fields, result, self._settings.result_field, self._settings.scores_only)
@@ -54,14 +54,14 @@ class Outputs:
         self._delivery.send(output)
 
     def dead_letter(self, record: Record, reason: str, message: str, exception: BaseException | None = None) -> None:
-        """Send a record that cannot be used, as it came, with the reason."""
-        self._progress.dead_letters += 1
+        """Send a record that cannot be used, unchanged, with the reason."""
+        self._observer.dead_letter(reason)
         self._dead_letters.send(record, reason, message, exception)
 
     def partition_of(self, topic: str, partition: int, key: bytes | None) -> int:
         """The partition to write to: the source's own where the counts match, else -1: by key.
 
-        What has no key keeps to the others of its partition, and so in order.
+        Records without a key stay together with the others of their partition, and so in order.
         """
         counts = self._partitions()
         count = counts.get(topic, 0)

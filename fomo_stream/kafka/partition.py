@@ -1,4 +1,4 @@
-"""All that belongs to one input partition: records that wait, a detector, labels; what of it outlives the process."""
+"""One input partition: its waiting records, its detector, its labels, and the state that outlives the process."""
 
 from __future__ import annotations
 
@@ -31,52 +31,54 @@ class Pending(NamedTuple):
     error: RecordError | None = None  # why it cannot be scored
 
     def size(self) -> int:
-        """Bytes that it holds in memory, about."""
+        """Bytes of memory that it takes, about."""
         return 2 * len(self.record.value or b"")
 
 
 class PartitionTask:
     """The state of one input partition in this instance.
 
-    It is inactive until it is restored: what arrives before that is read again. topic_ids: by topic, where known.
+    It is inactive until it is restored: records that arrive before that are read again. topic_ids: by topic, if known.
     """
 
     def __init__(self, number: int, settings: ServiceSettings, topic_ids: Mapping[str, str]) -> None:
         self.number = number
         self.batch = MicroBatch[Pending](settings.batch_size, settings.batch_age_ms / 1000)
-        self.index = RecordIndex(settings.detector_config().feedback_memory)  # what labels can be about
-        self._index_name = f"{INDEX}/{settings.detector_config().feedback_memory}"  # of another size: of no use
+        self.index = RecordIndex(settings.detector_config().feedback_memory)  # records that labels can be about
+        self._index_name = (
+            f"{INDEX}/{settings.detector_config().feedback_memory}"  # an index of another size cannot be restored
+        )
         self.labels = LabelQueue(topic_ids.get(settings.feedback or "", ""))
         self.detector: Detector | None = None  # from the first batch on
         self.reader: RowReader | None = None  # likewise
         self.is_active = False
         self.position: int | None = None  # offset before which every record is finished; None: nothing is known
-        self.committed: int | None = None  # position that the group has committed last
-        self.received = -1  # offset received last
-        self.learned_until = 0  # records before this offset have been learned already
-        self.regime = 0  # that the last record was scored in
+        self.committed: int | None = None  # last position that the group has committed
+        self.received = -1  # last offset received
+        self.learned_until = 0  # records before this offset are learned already
+        self.regime = 0  # of the last scored record
         self.effects = Effects()  # entries that say when labels took effect
         self._settings = settings
         self._topic_id = topic_ids.get(settings.topic, "")
-        self.former: Detector | None = None  # of the same partition before it was rolled back
+        self.former: Detector | None = None  # of the same partition, before the rollback
         self._restored: Restored | None = None
         self._written_schema = b""
 
     def activate(self, restored: Restored) -> None:
-        """Go on where `restored` says. Raises StateError when what it knows makes no sense."""
+        """Continue from `restored`. Raises StateError when its entries cannot be read."""
         self.is_active = True
         self._restored = restored
         self.position = self.committed = restored.start
         self.received = restored.start - 1
         self.learned_until = restored.learned_until
         self.effects = Effects(restored.effects)
-        self._topic_id = restored.topic_id or self._topic_id  # which may be of a topic that is gone
+        self._topic_id = restored.topic_id or self._topic_id  # which may be that of a deleted topic
         if self._settings.feedback is not None:
             self.labels.recover(restored.entries, LABELS)
             self.labels.begin(restored.feedback_start)
 
     def equip(self, prototype: Detector, schema: Schema) -> tuple[Detector, RowReader]:
-        """The detector and the reader: as restored, or with nothing learned.
+        """The detector and the reader: restored, or new.
 
         Raises StateError when the state is of other features, another model, or settings that do not go with it.
         """
@@ -92,24 +94,24 @@ class PartitionTask:
                 self._written_schema = entries[SCHEMA]
                 self.regime = self.detector.regime
             self.former = None
-            if self._restored is not None:  # what it knows is in the detector now
+            if self._restored is not None:  # the detector holds its contents now
                 kept = f"{self._index_name}/"
                 old = {name for name in entries if name.startswith(f"{INDEX}/") and not name.startswith(kept)}
                 self._restored = Restored(self._restored.start, stale=self._restored.stale | old)
         return self.detector, self.reader
 
-    def start_anew(self) -> None:
-        """Forget what was restored, all of which is stale then."""
+    def discard_state(self) -> None:
+        """Forget the restored state: all its entries are to be deleted, and nothing is learned."""
         assert self._restored is not None
         self.detector = self.reader = None
         self.learned_until = 0
         self.index = RecordIndex(self._settings.detector_config().feedback_memory)
         stale = frozenset(self._restored.entries) | self._restored.stale
-        stale -= {LABELS}  # which are done with all the same
+        stale -= {LABELS}  # labels that took effect stay done
         self._restored = Restored(self._restored.start, stale=stale)
 
     def changes(self) -> Entries:
-        """What has changed since the last call, as entries of the store; nothing if no record or label came."""
+        """The changes since the last call, as entries of the state topic; none if no record or label came."""
         if not self.is_active or self.position is None:
             return {}
         entries: Entries = {}

@@ -1,4 +1,4 @@
-"""How a running instance comes by its schema when no flag names the features: from the group, or from records."""
+"""Finds the schema while the instance runs, when no flag names the features: from the group, or from records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RETRY_S = 5.0
 
 
 class SchemaSearch:
-    """Waits for a sample of records, then has the group agree on the schema that they show."""
+    """Waits for a sample of records, infers a schema, and lets the group agree on it."""
 
     def __init__(self, settings: ServiceSettings, group: GroupSchema, pipeline: Pipeline) -> None:
         self._group = group

@@ -1,16 +1,23 @@
-"""What the service has done lately: for the log, and for a live display."""
+"""Progress of the service: a line in the log every few seconds."""
 
 from __future__ import annotations
 
+import logging
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from fomo_stream.kafka.observer import Observation, Observer
 from fomo_stream.logs import kv
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 10.0
 
 
 @dataclass
 class Progress:
-    """What was done since the last look."""
+    """Counts since the last log line."""
 
     records: int = 0
     dead_letters: int = 0
@@ -22,13 +29,8 @@ class Progress:
     aborts: int = 0
     seconds: deque[float] = field(default_factory=lambda: deque(maxlen=10_000))  # from poll to commit
 
-    def take_line(self, elapsed: float) -> str:
-        """One log line about the last `elapsed` seconds, empty when nothing was done; then begin anew."""
-        line = self._line(elapsed)
-        vars(self).update(vars(Progress()))
-        return line
-
-    def _line(self, elapsed: float) -> str:
+    def line(self, elapsed: float) -> str:
+        """One log line about the last `elapsed` seconds; empty when nothing was done."""
         if not (self.records or self.dead_letters or self.labels):
             return ""
         latencies = sorted(self.seconds)
@@ -46,3 +48,41 @@ class Progress:
             aborts=self.aborts,
             poll_to_commit_p99_ms=p99,
         )
+
+
+class ProgressLog(Observer):
+    """Counts what the service does and logs it every `EVERY_S` seconds."""
+
+    def __init__(self) -> None:
+        self.counts = Progress()
+        self._due: float | None = None
+
+    def scored(self, seen: Observation) -> None:
+        self.counts.records += seen.n_records
+        self.counts.outliers += len(seen.outliers)
+        self.counts.missing += seen.missing
+
+    def dead_letter(self, reason: str) -> None:
+        self.counts.dead_letters += 1
+
+    def labelled(self, n: int) -> None:
+        self.counts.labels += n
+
+    def regime_changed(self) -> None:
+        self.counts.regimes += 1
+
+    def committed(self, seconds: Sequence[float]) -> None:
+        self.counts.commits += 1
+        self.counts.seconds.extend(seconds)
+
+    def aborted(self) -> None:
+        self.counts.aborts += 1
+
+    def turned(self, now: float) -> None:
+        self._due = now + EVERY_S if self._due is None else self._due
+        if now < self._due:
+            return
+        line = self.counts.line(now - self._due + EVERY_S)
+        self.counts, self._due = Progress(), now + EVERY_S
+        if line:
+            log.info(line)

@@ -11,16 +11,18 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from brokers import Broker, wait_for
 
+from fomo_stream.kafka.member import Member
 from fomo_stream.kafka.service import Service
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.model.zero_shot import ZeroShotModel
+from fomo_stream.ops.health import HealthServer
 from fomo_stream.settings.service import ServiceSettings
 
 # Short enough for a test to see a dead member leave; the least that Apache Kafka takes.
@@ -66,9 +68,19 @@ class Running:
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
 
+    @property
+    def member(self) -> Member:
+        """The instance at work; wait until the service is ready first."""
+        assert self.service.member is not None
+        return self.service.member
+
     def _run(self) -> None:
         try:
-            self.service.run()
+            with ExitStack() as stack:
+                if self.settings.health_port is not None:
+                    health = HealthServer(self.settings.health_port, self.service.not_live, self.service.not_ready)
+                    stack.enter_context(health)
+                self.service.run()
         except BaseException as error:
             self._error = error
 

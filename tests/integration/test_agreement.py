@@ -54,7 +54,7 @@ def member(broker: Broker) -> Iterator[Running]:
     topic = unique("sensors")
     broker.create_topic(topic, partitions=3)
     with Running(make_settings(broker, topic, feedback=unique("labels"), categorical="site", lags=1)) as running:
-        wait_for(lambda: running.service.ready and running.service._pipeline.tasks, "the first member to be at work")
+        wait_for(lambda: running.service.ready and running.member.pipeline.tasks, "the first member to be at work")
         yield running
 
 
@@ -68,7 +68,7 @@ def test_a_second_member_with_another_setting_is_refused_and_the_first_loses_not
 ) -> None:
     monkeypatch.setattr("fomo_stream.kafka.agreement.usable_processors", lambda: 8)
     changes, words = OTHERS[name]
-    before = dict(member.service._pipeline.tasks)
+    before = dict(member.member.pipeline.tasks)
     error = refusal(changed(member.settings, **changes))
     assert isinstance(error, AgreementError)
     assert error.exit_code == 10
@@ -76,7 +76,7 @@ def test_a_second_member_with_another_setting_is_refused_and_the_first_loses_not
         raise error
     assert "--group" in str(error)
     assert ("--reset-state" in str(error)) == (name in (*OF_STATE, "features"))
-    assert member.service._pipeline.tasks == before  # the very same tasks: none was given up and taken again
+    assert member.member.pipeline.tasks == before  # the very same tasks: none was given up and taken again
     assert member.service.ready
 
 
@@ -84,9 +84,9 @@ def test_what_need_not_be_agreed_on_may_differ(member: Running) -> None:
     free = {"alert_rate": 0.02, "min_context": 20, "admit": "all", "batch_size": 7, "commit_interval_ms": 50}
     other = changed(member.settings, **free, features=None, categorical=())
     with Running(other) as running:
-        wait_for(lambda: running.service.ready and running.service._pipeline.tasks, "the second member to be ready")
-        assert running.service._pipeline.schema == member.service._pipeline.schema
-    wait_for(lambda: len(member.service._pipeline.tasks) == 3, "the partitions to come back")
+        wait_for(lambda: running.service.ready and running.member.pipeline.tasks, "the second member to be ready")
+        assert running.member.pipeline.schema == member.member.pipeline.schema
+    wait_for(lambda: len(member.member.pipeline.tasks) == 3, "the partitions to come back")
 
 
 def test_a_group_without_members_takes_new_outputs(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
@@ -116,7 +116,7 @@ def test_a_refused_instance_does_not_end_the_one_that_has_its_name(broker: Broke
     broker.create_topic(topic, partitions=1)
     settings = make_settings(broker, topic, instance_id="one")
     with Running(settings) as running:
-        wait_for(lambda: running.service.ready and running.service._pipeline.tasks, "the first one to be at work")
+        wait_for(lambda: running.service.ready and running.member.pipeline.tasks, "the first one to be at work")
         assert isinstance(refusal(changed(settings, **changes)), AgreementError)
         broker.produce(topic, readings(60))
         assert len(broker.read(settings.out, at_least=60)) == 60
@@ -137,7 +137,7 @@ def test_a_member_that_joins_while_others_change_the_settings_keeps_them(
         """It counted no members; now there is one."""
         monkeypatch.setattr(GroupLog, "append", append)
         started.__enter__()
-        wait_for(lambda: started.service.ready and started.service._pipeline.tasks, "the member to be at work")
+        wait_for(lambda: started.service.ready and started.member.pipeline.tasks, "the member to be at work")
         return append(log, kind, value)
 
     monkeypatch.setattr(GroupLog, "append", late)

@@ -46,7 +46,11 @@ def test_partitions_that_are_added_are_scored_and_labelled(broker: Broker, caplo
     with Running(settings) as one, Running(settings) as two:
         both = (one, two)
         wait_for(lambda: all(running.service.ready for running in both), "both to be ready", 60)
-        wait_for(lambda: all(running.service._pipeline.tasks for running in both), "both to be at work", 60)
+        wait_for(
+            lambda: all(running.member.pipeline.tasks for running in both),
+            "both to be at work",
+            60,
+        )
         for partition in range(2):
             broker.produce(topic, readings(60), partition=partition)
         broker.read(settings.out, at_least=120)
@@ -67,7 +71,7 @@ def test_partitions_that_are_added_are_scored_and_labelled(broker: Broker, caplo
         label(broker, settings, 4, [55])
         wait_for(lambda: effects(broker, settings), "the label to take effect")
         wait_for(lambda: all(running.service.ready for running in both), "both to be ready again", 60)
-        assert {number for running in both for number in running.service._pipeline.tasks} == set(range(5))
+        assert {number for running in both for number in running.member.pipeline.tasks} == set(range(5))
     assert "aborted" not in caplog.text
 
 
@@ -140,12 +144,12 @@ def test_entries_about_labels_go_with_their_input_topic_and_no_record_of_the_nex
         for partition in range(2):
             labelled.learn(partition, 0, 0)
         labelled.delete_before(50)
-        wait_for(lambda: running.service._topics.seen.first_offsets == {0: 50, 1: 0}, "the offsets to be seen")
+        wait_for(lambda: running.member.topics.seen.first_offsets == {0: 50, 1: 0}, "the offsets to be seen")
         broker.delete_topic(topic)
         wait_for(lambda: not running.service.ready, "the service to notice")
         broker.create_topic(topic, partitions=2)
         labelled.learn(0, 1000, 5)
-        wait_for(lambda: running.service._topics.seen.first_offsets == {0: 0, 1: 0}, "the new offsets to be seen")
+        wait_for(lambda: running.member.topics.seen.first_offsets == {0: 0, 1: 0}, "the new offsets to be seen")
         wait_for(lambda: labelled.kept() == {0: [50], 1: []}, "the old entries to go, and the new one to stay")
         labelled.learn(0, 1050, 55)
     scored = [output["n"] for output in results(broker.read(labelled.settings.out))]

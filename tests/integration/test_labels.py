@@ -201,17 +201,17 @@ def test_instances_without_feedback_can_be_in_the_same_group(broker: Broker) -> 
         wait_for(lambda: running.service.ready, "the service to be ready")
         other = Consumer({**config, "group.id": settings.group})
         other.subscribe([settings.topic])
-        tasks = running.service._pipeline.tasks
+        tasks = running.member.pipeline.tasks
         wait_for(
             lambda: (other.poll(0.1), len(other.assignment()) == len(tasks) == 2)[1],
             "the other member to get its share",
         )
-        ours = {(place.topic, place.partition) for place in running.service._consumer.assignment()}
+        ours = {(place.topic, place.partition) for place in running.member._consumer.assignment()}
         assert ours == {(topic, number) for number in tasks for topic in (settings.topic, settings.feedback)}
         assert {place.topic for place in other.assignment()} == {settings.topic}
         other.close()
         wait_for(lambda: len(tasks) == 4, "the partitions to come back")
-        assert len(running.service._consumer.assignment()) == 8
+        assert len(running.member._consumer.assignment()) == 8
 
 
 def test_a_feedback_topic_of_another_size_is_refused(broker: Broker) -> None:
@@ -234,7 +234,7 @@ def test_a_feedback_topic_that_is_created_anew_is_read_from_its_beginning(broker
         label(broker, settings, 0, range(60, 65))
         wait_for(lambda: committed(broker, settings) == 5, "the labels to be committed")
         broker.delete_topic(settings.feedback)
-        wait_for(lambda: settings.feedback not in running.service._topics.seen.partitions, "the service to notice")
+        wait_for(lambda: settings.feedback not in running.member.topics.seen.partitions, "the service to notice")
         assert running.service.ready
         broker.create_topic(settings.feedback, partitions=4)
         label(broker, settings, 0, range(70, 77))

@@ -153,7 +153,7 @@ def test_an_offset_that_is_not_kept_any_more(broker: Broker, choice: str, expect
         assert "has offset 100, but the broker keeps 150 to 250" in str(error)
         return
     with Running(settings) as running:
-        wait_for(lambda: running.service.ready and running.service._pipeline.tasks[0].is_active, "the partition")
+        wait_for(lambda: running.service.ready and running.member.pipeline.tasks[0].is_active, "the partition")
         broker.produce(settings.topic, readings(10, start=250), partition=0)
         outputs = broker.read(settings.out, at_least=100 + len(expected) + 10)
     assert [r["n"] for r in results(outputs)] == [*range(100), *expected, *range(250, 260)]

@@ -17,7 +17,7 @@ from brokers import Broker, Kafka, kafka_home, wait_for
 from confluent_kafka import Consumer
 from services import CLIENT, Running, command, make_settings, readings, results, unique
 
-from fomo_stream.kafka import service
+from fomo_stream.kafka import member, start
 from fomo_stream.kafka.delivery.delivery import Delivery
 
 
@@ -188,10 +188,10 @@ def test_a_partition_that_was_given_up_while_paused_is_read_again_when_it_comes_
         wait_for(lambda: (other.poll(0.1), condition())[1], what, 60)
 
     with Running(settings) as running:
-        tasks = wait_for(lambda: running.service.ready and running.service._pipeline.tasks, "the service to be ready")
+        tasks = wait_for(lambda: running.service.ready and running.member.pipeline.tasks, "the service to be ready")
         with monkeypatch.context() as patch:
             patch.setattr(Delivery, "is_full", property(lambda _: True))
-            wait_for(lambda: len(running.service._assignment.paused) == 4, "reading to pause")
+            wait_for(lambda: len(running.member.assignment.paused) == 4, "reading to pause")
             config = {**broker.config, **CLIENT, "partition.assignment.strategy": "cooperative-sticky"}
             other = Consumer({**config, "group.id": settings.group})
             other.subscribe([topic])
@@ -225,15 +225,15 @@ def test_a_late_generation_stops_reading_its_own_partition_alone(
 
             return super().submit(build)
 
-    monkeypatch.setattr(service, "ThreadPoolExecutor", Late)
-    monkeypatch.setattr(service, "LATE_RECORDS", 100)
+    monkeypatch.setattr(start, "ThreadPoolExecutor", Late)
+    monkeypatch.setattr(member, "LATE_RECORDS", 100)
     topic = unique("sensors")
     broker.create_topic(topic)
     settings = make_settings(broker, topic, batch_size=16)
     broker.produce(topic, readings(1000), partition=0)
     with Running(settings) as running:
         wait_for(lambda: running.service.ready, "the service to be ready")
-        wait_for(lambda: running.service._assignment.paused == {(topic, 0)}, "the late partition to pause")
+        wait_for(lambda: running.member.assignment.paused == {(topic, 0)}, "the late partition to pause")
         broker.produce(topic, readings(300, start=1000), partition=1)
         assert len(broker.read(f"{topic}-scores", at_least=350)) == 350
         built.set()

@@ -27,20 +27,20 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from memory_broker import MemoryBroker, MemoryConsumer, MemoryReader, Message, Produced, abortable, retriable
-from test_pipeline import Patient, QuickSettings, cheap_model
+from pipelines import Patient, QuickSettings, cheap_model
 
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.past_values import PastValues
 from fomo_stream.detector.results import Results
-from fomo_stream.kafka.assignment import Assignment
 from fomo_stream.kafka.clients import Record
 from fomo_stream.kafka.delivery.delivery import Outcome
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
+from fomo_stream.kafka.member import ConsumerErrors, Member
 from fomo_stream.kafka.partition import PartitionTask
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.position import Position, Restored
 from fomo_stream.kafka.restore import Restorer
-from fomo_stream.kafka.service import Service
+from fomo_stream.kafka.topic_report import TopicReport
 from fomo_stream.records.schema import Schema
 
 SCHEMA = Schema(("x", "y"))
@@ -110,62 +110,69 @@ class Restoring:
         return results
 
 
-class Instance(Service):
+class Instance(Member):
     """The service over clients in memory; a test makes it turn."""
 
     def __init__(self, name: str, broker: MemoryBroker) -> None:
-        super().__init__(SETTINGS, cheap_model())
-        clients: Any = broker, MemoryConsumer(broker, name, broker.generations.setdefault(name, 0))
-        self._watch, self._consumer = clients
-        self._topics.begin(broker.seen)
         self.executor = Lazy()
-        self._delivery = Prompt(partial(broker.producer, name), {})
-        self._delivery.start(LONG_S)
-        self._pipeline = Pipeline(SETTINGS, cheap_model(), self._delivery, self.executor, lambda: broker.partitions)
-        self._pipeline.begin(SCHEMA)
-        restorer: Any = Restoring(broker, lambda task: self._pipeline.tasks.get(task.number) is task)
-        self._restorer = restorer
-        self._assignment = Assignment(self._consumer, "t", "f")
+        self.consumer = MemoryConsumer(broker, name, broker.generations.setdefault(name, 0))
+        delivery = Prompt(partial(broker.producer, name), {})
+        delivery.start(LONG_S)
+        pipeline = Pipeline(SETTINGS, cheap_model(), delivery, self.executor, lambda: broker.partitions)
+        pipeline.begin(SCHEMA)
+        self.restorer = Restoring(broker, lambda task: pipeline.tasks.get(task.number) is task)
+        topics = TopicReport(SETTINGS)
+        topics.begin(broker.seen)
+        in_memory: dict[str, Any] = {
+            "consumer": self.consumer,
+            "restorer": self.restorer,
+            "watch": broker,
+            "search": None,
+        }
+        super().__init__(
+            SETTINGS, errors=ConsumerErrors(), pipeline=pipeline, delivery=delivery, topics=topics, **in_memory
+        )
 
     def take(self, number: int) -> None:
-        self._on_assign(None, [TopicPartition("t", number)])
+        self.on_assign(None, [TopicPartition("t", number)])
 
     def release(self, number: int) -> None:
-        self._on_revoke(None, [TopicPartition("t", number)])
+        self.on_revoke(None, [TopicPartition("t", number)])
 
     def rebalance(self, generations: dict[str, int]) -> None:
         """The group has another generation, of which this instance is a member if it was one before."""
-        is_member = not self._consumer.is_stale
-        generations[self._consumer.name] += 1
+        is_member = not self.consumer.is_stale
+        generations[self.consumer.name] += 1
         if is_member:
-            self._consumer.join_again()
+            self.consumer.join_again()
 
     def hear(self) -> None:
         """If others have its partitions, it is told so, and joins the group again."""
-        if self._consumer.is_stale:
-            self._consumer.join_again()
-            self._on_lost(None, [TopicPartition("t", number) for number in self._pipeline.tasks])
+        if self.consumer.is_stale:
+            self.consumer.join_again()
+            self.on_lost(None, [TopicPartition("t", number) for number in self.pipeline.tasks])
 
     def read(self, number: int, records: int, labels: int, again: int = 0) -> None:
-        for message in self._consumer.read("t", number, records, again):
-            self._pipeline.receive(to_record(message), 0.0)
-        for message in self._consumer.read("f", number, labels, again):
-            self._pipeline.receive_label(to_record(message), self._assignment.exists)
+        for message in self.consumer.read("t", number, records, again):
+            self.pipeline.receive(to_record(message), 0.0)
+        for message in self.consumer.read("f", number, labels, again):
+            self.pipeline.receive_label(to_record(message), self.assignment.exists)
 
     def score(self, is_due: bool, is_built: bool) -> None:
         for _ in range(3 if is_built else 1):
             if is_due:
-                self._pipeline.score_due(1e9)
+                self.pipeline.score_due(1e9)
             if is_built:
                 self.executor.work()
 
-    def turn(self) -> None:
-        self._commit_at = 0.0
-        self._turn(0.0)
+    def step(self) -> None:
+        """A turn of the loop, in which a commit is due."""
+        self.commits._due = 0.0
+        self.turn(0.0)
 
     def restore(self) -> None:
-        self._activate()
-        self._control_flow()
+        self.activate()
+        self.control_flow()
 
 
 def to_record(message: Message) -> Record:
@@ -223,7 +230,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
         self._stack = ExitStack()
         self._stack.enter_context(patch("fomo_stream.kafka.restore.make_reader", lambda _: MemoryReader(self.broker)))
         self._stack.enter_context(patch("fomo_stream.kafka.restore.BEHIND_S", -1.0))
-        self._stack.enter_context(patch("fomo_stream.kafka.service.RELEASE_S", 0.0))
+        self._stack.enter_context(patch("fomo_stream.kafka.member.RELEASE_S", 0.0))
         self.instances: dict[str, Instance] = {}
         for name in ("a", "b"):
             self._start(name)
@@ -296,7 +303,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
         elif trouble in ("offsets", "abortable"):
             call = "send_offsets_to_transaction" if trouble == "offsets" else "commit_transaction"
             broker.answers[call] = [abortable()]
-        self.instances[name].turn()
+        self.instances[name].step()
         broker.is_down = broker.loses_answers = False
         broker.answers.clear()
         self._restore()
@@ -304,7 +311,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
     def _start(self, name: str) -> None:
         """A process of that name, in place of any that was."""
         self.instances[name] = Instance(name, self.broker)
-        self._stack.callback(self.instances[name]._restorer.stop)
+        self._stack.callback(self.instances[name].restorer.stop)
 
     def _other(self, number: int) -> str:
         return "b" if self.owner[number] == "a" else "a"

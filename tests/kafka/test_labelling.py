@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_pipeline import Recording, cheap_model, commit, make_pipeline, record
+from pipelines import Recording, cheap_model, commit, make_pipeline, record
 
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
@@ -20,6 +20,7 @@ from fomo_stream.kafka.clients import Record
 from fomo_stream.kafka.delivery.delivery import Output
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.position import Restored
+from fomo_stream.ops.progress import ProgressLog
 
 STATE = "fomo-stream-t-state"
 
@@ -146,15 +147,15 @@ def test_a_key_stands_for_its_last_record() -> None:
 
 
 def test_a_label_on_what_was_no_record_or_is_forgotten_is_done_with_and_changes_nothing() -> None:
-    delivery = Recording()
-    pipeline = labelled(delivery, feedback_memory=10)
+    delivery, progress = Recording(), ProgressLog()
+    pipeline = labelled(delivery, feedback_memory=10, observer=progress)
     pipeline.receive(record(0, value=b'{"z": 1}'), 0.0)  # has no feature
     score(pipeline, 1, 30)
     for at, offset in enumerate((0, 5, 19)):
         label(pipeline, at, True, offset=offset)
     pipeline.score_due(0.0)
     assert effects(delivery) == []
-    assert pipeline.progress.labels == 0
+    assert progress.counts.labels == 0
     assert commit(pipeline)["f", 0] == 3
     label(pipeline, 3, True, offset=20)
     pipeline.score_due(0.0)
@@ -255,22 +256,24 @@ def test_labels_of_a_partition_that_was_given_up_count_for_nothing() -> None:
 
 
 def test_the_log_sums_labels_up(caplog: pytest.LogCaptureFixture) -> None:
-    pipeline = labelled(Recording(), feedback_memory=10)
+    progress = ProgressLog()
+    pipeline = labelled(Recording(), feedback_memory=10, observer=progress)
     score(pipeline, 0, 30)
     for at, offset in enumerate((25, 26, 25, 3)):
         label(pipeline, at, True, offset=offset)
     with caplog.at_level("INFO"):
         pipeline.score_due(0.0)
     assert "feedback topic=f partition=0 labels=4 news=2 too_late=1 takes_effect=30" in caplog.text
-    assert pipeline.progress.labels == 3
+    assert progress.counts.labels == 3
 
 
 # --- regimes
 
 
 def test_a_shift_that_lasts_is_announced_once(caplog: pytest.LogCaptureFixture) -> None:
-    delivery = Recording()
-    pipeline = make_pipeline(delivery, adapt_after=100, min_context=50, context_size=100, batch_size=32)
+    delivery, progress = Recording(), ProgressLog()
+    flags: dict[str, Any] = {"adapt_after": 100, "min_context": 50, "context_size": 100, "batch_size": 32}
+    pipeline = make_pipeline(delivery, observer=progress, **flags)
     for offset in range(1000):
         shift = 0 if offset < 150 else 30
         rng = random.Random(offset)
@@ -282,4 +285,4 @@ def test_a_shift_that_lasts_is_announced_once(caplog: pytest.LogCaptureFixture) 
     assert set(regimes) == {0, 1, 2}
     assert regimes.index(1) == 50
     assert f"regime topic=t partition=0 offset={regimes.index(2)} regime=2" in caplog.text
-    assert caplog.text.count("regime topic=") == pipeline.progress.regimes == 1
+    assert caplog.text.count("regime topic=") == progress.counts.regimes == 1

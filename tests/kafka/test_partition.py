@@ -11,13 +11,14 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_pipeline import QUICK, AtOnce, Recording, cheap_model, commit, make_pipeline, record
+from pipelines import QUICK, AtOnce, Recording, cheap_model, commit, make_pipeline, record
 
 from fomo_stream.errors import StateError
 from fomo_stream.kafka.clients import Record
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.position import POSITION, Position, Restored
 from fomo_stream.model.zero_shot import ZeroShotModel
+from fomo_stream.ops.progress import ProgressLog
 from fomo_stream.records.schema import Schema
 
 FLAGS: dict[str, Any] = {**QUICK, "feedback": "f", "feedback_memory": 30, "lags": 2}
@@ -30,7 +31,10 @@ class Instance:
 
     def __init__(self, schema: Schema = SCHEMA, **changes: Any) -> None:
         self.delivery = Recording()
-        self.pipeline: Pipeline = make_pipeline(self.delivery, known=False, **{**FLAGS, **changes})
+        self.progress = ProgressLog()
+        self.pipeline: Pipeline = make_pipeline(
+            self.delivery, known=False, observer=self.progress, **{**FLAGS, **changes}
+        )
         self.pipeline.drop(1)
         self.pipeline.begin(schema)
         self.restore(Restored(start=0))
@@ -138,13 +142,13 @@ def test_a_regime_is_announced_by_one_owner_of_the_partition() -> None:
     entries: dict[str, bytes] = {}
     one = Instance()
     one.score(0, 240)
-    assert one.pipeline.progress.regimes == 1
+    assert one.progress.counts.regimes == 1
     committed = one.commit(entries)
     other = Instance()
     other.restore(restored(entries, committed))
     other.score(240, 260)
     assert b'"regime":2' in (other.results()[-1][1] or b"")
-    assert other.pipeline.progress.regimes == 0
+    assert other.progress.counts.regimes == 0
 
 
 # --- what is replayed
@@ -240,11 +244,11 @@ def test_what_does_not_matter_for_the_state_may_change() -> None:
 
 def labelled(one: Instance, at: int, offsets: range) -> int:
     """How many of these records were there to be labelled; `at`: where the labels begin in their topic."""
-    before = one.pipeline.progress.labels
+    before = one.progress.counts.labels
     for i, offset in enumerate(offsets):
         one.label(at + i, True, offset)
     one.pipeline.score_due(0.0)
-    return one.pipeline.progress.labels - before
+    return one.progress.counts.labels - before
 
 
 def test_with_another_memory_for_labels_only_the_old_records_cannot_be_labelled() -> None:

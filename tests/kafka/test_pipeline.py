@@ -3,185 +3,32 @@
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 from confluent_kafka import KafkaError
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pipelines import (
+    AtOnce,
+    Held,
+    Patient,
+    Recording,
+    begin,
+    commit,
+    make_pipeline,
+    offsets,
+    record,
+    sources,
+)
 
-from fomo_stream.detector.config import DetectorConfig
-from fomo_stream.detector.detector import Detector
-from fomo_stream.detector.past_values import PastValues
-from fomo_stream.errors import BrokerError, SchemaError
+from fomo_stream.errors import BrokerError
 from fomo_stream.kafka.clients import Record
-from fomo_stream.kafka.delivery.delivery import Output
-from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.position import Restored
 from fomo_stream.kafka.topic_watch import TopicsSeen
-from fomo_stream.model.checkpoint import shared_model
-from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel
-from fomo_stream.records.files import read_rows
-from fomo_stream.records.json_codec import decode
-from fomo_stream.records.schema import Schema
-from fomo_stream.settings.service import ServiceSettings
-
-
-@cache
-def cheap_model() -> ZeroShotModel:
-    """Untrained, and a tenth of the work: its scores say nothing, but depend on the record and on the context."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        config = ModelConfig(
-            raw_features=8, evidence=False, fusion=False, layers=1, width=8, heads=2, feed_forward=8, routers=2
-        )
-        return ZeroShotModel(config, "cheap").eval()
-
-
-class QuickSettings(ServiceSettings):
-    """Few records are enough for a generation, a regime, or to forget one."""
-
-    def detector_config(self) -> DetectorConfig:
-        return replace(super().detector_config(), lag=16, calibration_size=50)
-
-
-QUICK: dict[str, Any] = {
-    "kind": QuickSettings,
-    "min_context": 10,
-    "context_size": 20,
-    "adapt_after": 60,
-    "alert_rate": 0.1,
-    "batch_size": 8,
-}
-
-
-class Recording:
-    """A delivery that sends nothing: a test says what the broker refuses."""
-
-    def __init__(self) -> None:
-        self.outputs: list[Output] = []
-        self.refusals: dict[tuple[str, int], tuple[int, KafkaError | None]] = {}  # by topic and offset of the source
-        self.limits: dict[str, int] = {}
-        self.is_committing = False
-
-    @property
-    def sent(self) -> int:
-        return len(self.outputs)
-
-    def send(self, output: Output) -> None:
-        self.outputs.append(output)
-
-    def fits(self, output: Output) -> bool:
-        return output.size() <= self.limits.get(output.topic, output.size())
-
-    def refused(self, topic: str, source: Record) -> tuple[int, KafkaError | None]:
-        return self.refusals.get((topic, source.offset), (0, None))
-
-    def refuse(self, topic: str, offset: int, times: int, code: int = KafkaError.MSG_SIZE_TOO_LARGE) -> None:
-        self.refusals[topic, offset] = (times, KafkaError(code))
-
-    def to(self, topic: str) -> list[Output]:
-        return [output for output in self.outputs if output.topic == topic]
-
-    def reasons(self) -> list[tuple[int, str]]:
-        """Source offset and reason of each dead letter."""
-        headers = [dict(output.headers) for output in self.to("t-dead-letters")]
-        return [(int(h["fomo-source-offset"] or b""), (h["fomo-reason"] or b"").decode()) for h in headers]
-
-
-class Patient(Future[Any]):
-    """A result that nobody may wait for before it is there."""
-
-    def result(self, timeout: float | None = None) -> Any:
-        assert self.done(), "somebody waits"
-        return super().result(timeout)
-
-
-class Held(Executor):
-    """Runs what is submitted at once, except for the first: that one when the test says so."""
-
-    def __init__(self) -> None:
-        self.submitted = 0
-        self.release: Callable[[], None] | None = None
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future = Patient()
-        self.submitted += 1
-        if self.submitted == 1:
-            self.release = lambda: future.set_result(fn(*args, **kwargs))
-        else:
-            future.set_result(fn(*args, **kwargs))
-        return future
-
-
-class AtOnce(Held):
-    """Runs everything at once."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future = super().submit(fn, *args, **kwargs)
-        if self.submitted == 1:
-            assert self.release is not None
-            self.release()
-        return future
-
-
-def make_pipeline(
-    recording: Recording,
-    executor: Executor | None = None,
-    partitions: Mapping[str, int] | None = None,
-    known: bool = True,
-    model: ZeroShotModel | None = None,
-    kind: type[ServiceSettings] = ServiceSettings,
-    **changes: Any,
-) -> Pipeline:
-    """A pipeline over topic `t` with partitions 0 and 1, warm after 20 rows, two records in a batch."""
-    flags = {"topic": "t", "batch_size": 2, "min_context": 20, "context_size": 40, **changes}
-    counts = {"t": 2, "t-scores": 2, "t-dead-letters": 2} if partitions is None else partitions
-    sending: Any = recording
-    pipeline = Pipeline(kind(**flags), model or cheap_model(), sending, executor or AtOnce(), lambda: counts)
-    for number in (0, 1):
-        begin(pipeline, number)
-    if known:
-        pipeline.begin(Schema(("x", "y")))
-    return pipeline
-
-
-def begin(pipeline: Pipeline, number: int, start: int = 0) -> None:
-    """A partition comes, of which nothing is known."""
-    pipeline.activate(pipeline.add(number, {}), Restored(start))
-
-
-def commit(pipeline: Pipeline) -> dict[tuple[str, int], int]:
-    """A commit succeeds; returns its offsets."""
-    offsets = pipeline.stage(TopicsSeen({"t": 2, "f": 2}, {}))
-    pipeline.committed(offsets, 0.0)
-    return {(found.topic, found.partition): found.offset for found in offsets}
-
-
-def record(offset: int, partition: int = 0, key: bytes | None = None, value: bytes | None = b"") -> Record:
-    rng = random.Random(offset)
-    value = json.dumps({"x": rng.gauss(0, 1), "y": rng.gauss(5, 2)}).encode() if value == b"" else value
-    return Record("t", partition, offset, 1_700_000_000_000, key, value, [])
-
-
-def offsets(outputs: list[Output]) -> Iterator[int]:
-    for output in outputs:
-        assert output.value is not None
-        yield json.loads(output.value)["fomo"]["offset"]
-
-
-def sources(outputs: list[Output]) -> list[int]:
-    """Offset of the record that each output is about."""
-    return [output.source.offset for output in outputs if output.source is not None]
-
 
 # --- offsets
 
@@ -427,125 +274,3 @@ def test_a_seed_context_is_encoded_once_for_all_partitions(tmp_path: Path) -> No
         for result in (json.loads(output.value or b"")["fomo"] for output in delivery.outputs)
     }
     assert by_source[0, 1] == by_source[1, 1]
-
-
-# --- the schema
-
-
-def test_records_with_too_many_numbers_are_dead_letters_and_later_ones_make_the_schema() -> None:
-    delivery = Recording()
-    pipeline = make_pipeline(delivery, known=False)
-    wide = json.dumps({f"f{i}": random.random() for i in range(1001)}).encode()
-    for offset in range(30):
-        pipeline.receive(record(offset, value=wide), 0.0)
-    assert pipeline.infer() is None
-    reasons = {dict(output.headers)["fomo-reason"] for output in delivery.to("t-dead-letters")}
-    assert reasons == {b"too_many_features"}
-    assert len(delivery.outputs) == 30
-    for offset in range(30, 60):
-        pipeline.receive(record(offset), 0.0)
-    assert pipeline.infer() == Schema(("x", "y"))
-
-
-def test_a_schema_of_few_records_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    pipeline = make_pipeline(Recording(), known=False)
-    for offset in range(19):
-        pipeline.receive(record(offset), 0.0)
-    pipeline.infer()
-    assert "schema_of_few_records records=19" in caplog.text
-    caplog.clear()
-    pipeline.receive(record(19), 0.0)
-    pipeline.infer()
-    assert "schema_of_few_records" not in caplog.text
-
-
-def test_the_log_shows_some_of_many_features(caplog: pytest.LogCaptureFixture) -> None:
-    pipeline = make_pipeline(Recording(), known=False)
-    with caplog.at_level("INFO"):
-        pipeline.begin(Schema(tuple(f"f{i:03}" for i in range(60))))
-    assert "f049,... count=60" in caplog.text
-    assert "f050" not in caplog.text
-
-
-# --- categories, missing values, and the past
-
-
-def results(delivery: Recording) -> list[dict[str, Any]]:
-    return [json.loads(output.value or b"")["fomo"] for output in delivery.to("t-scores")]
-
-
-def config_of(pipeline: Pipeline) -> DetectorConfig:
-    detector = pipeline.tasks[0].detector
-    assert detector is not None
-    return detector.config
-
-
-def as_record(offset: int, fields: dict[str, Any], partition: int = 0, key: bytes | None = None) -> Record:
-    return record(offset, partition, key, json.dumps(fields).encode())
-
-
-@pytest.mark.parametrize("batch_size", [1, 7])
-def test_each_key_of_a_partition_has_its_own_past(batch_size: int) -> None:
-    rng = np.random.default_rng(0)
-    delivery = Recording()
-    pipeline = make_pipeline(delivery, batch_size=batch_size, lags=2)
-    values, keys = rng.normal(size=(50, 2)), random.Random(0).choices([b"p", b"q", None], k=50)
-    for offset, ((x, y), key) in enumerate(zip(values.tolist(), keys, strict=True)):
-        pipeline.receive(as_record(offset, {"x": x, "y": y}, key=key), 0.0)
-        pipeline.receive(as_record(offset, {"x": y, "y": x}, partition=1, key=key), 0.0)
-    pipeline.finish([0, 1])
-    for partition, rows in ((0, values), (1, values[:, ::-1])):
-        shingles = PastValues(2, 2).rows(rows, keys)
-        expected = Detector(cheap_model(), 6, config_of(pipeline)).process(shingles)
-        found = [result["logit"] for result in results(delivery) if result["partition"] == partition]
-        np.testing.assert_array_equal(np.array(found, dtype=float), expected.logit)
-
-
-def test_a_seed_context_has_its_past_too(tmp_path: Path) -> None:
-    seed = tmp_path / "normal.jsonl"
-    seed.write_bytes(b"\n".join(record(1000 + i).value or b"" for i in range(40)))
-    delivery = Recording()
-    pipeline = make_pipeline(delivery, seed_context=seed, lags=1)
-    pipeline.receive(record(0), 0.0)
-    pipeline.finish([0])
-    detector = Detector(cheap_model(), 4, config_of(pipeline))
-    detector.seed_context(PastValues(1, 2).rows(read_rows(seed, Schema(("x", "y")))))
-    first = decode(record(0).value)
-    expected = detector.process(np.array([[first["x"], first["y"], np.nan, np.nan]])).logit
-    assert results(delivery)[0]["logit"] == expected[0]
-
-
-def test_missing_values_are_counted_in_the_output_and_in_the_progress() -> None:
-    delivery = Recording()
-    pipeline = make_pipeline(delivery, batch_size=4, lags=3)
-    lacking: list[dict[str, Any]] = [{"x": 1, "y": 2}, {"x": 1}, {"x": None, "y": 2}, {"z": 1}]
-    for offset, fields in enumerate(lacking):
-        pipeline.receive(as_record(offset, fields), 0.0)
-    assert [result["missing"] for result in results(delivery)] == [0, 1, 1]
-    assert pipeline.progress.missing == 2
-    assert dict(delivery.to("t-dead-letters")[0].headers)["fomo-reason"] == b"no_features"
-
-
-def test_a_category_that_was_never_seen_is_an_outlier() -> None:
-    rng = random.Random(0)
-    delivery = Recording()
-    changes: dict[str, Any] = {"categorical": ("site",), "min_context": 100, "context_size": 100, "batch_size": 50}
-    pipeline = make_pipeline(delivery, known=False, model=shared_model(), **changes)
-    for offset in range(400):
-        site = "mars" if offset in (350, 370) else rng.choice(["north", "south", "east"])
-        pipeline.receive(as_record(offset, {"x": rng.gauss(0, 1), "site": site}), 0.0)
-        if pipeline.schema is None and offset == 99:
-            schema = pipeline.infer()
-            assert schema == Schema(("site", "x"), frozenset({"site"}))
-            pipeline.begin(schema)
-    pipeline.finish([0])
-    flagged = {result["offset"] for result in results(delivery) if result["outlier"]}
-    assert {350, 370} <= flagged
-    assert len(flagged) < 20
-
-
-def test_rows_that_become_too_wide_by_their_past_are_refused() -> None:
-    pipeline = make_pipeline(Recording(), known=False, model=shared_model(), lags=10)
-    pipeline.check(Schema(tuple(f"f{i}" for i in range(90))))
-    with pytest.raises(SchemaError, match="make 1001 columns, at most 1000"):
-        pipeline.check(Schema(tuple(f"f{i}" for i in range(91))))

@@ -96,7 +96,7 @@ def test_every_combination_of_offsets_goes_on_where_it_should() -> None:
 
 @pytest.mark.parametrize(
     ("committed", "words"),
-    [(3, "scored, not learned again"), (9, "some is never learned"), (50, "offset_lost")],
+    [(3, "scored, not learned again"), (9, "some are never learned"), (50, "offset_lost")],
 )
 def test_what_is_unusual_is_said(committed: int, words: str) -> None:
     entries = {POSITION: Position(5, "A").encode()}

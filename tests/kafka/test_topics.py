@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
-from fomo_stream.kafka.service import Service
 from fomo_stream.kafka.topic_report import TopicReport
 from fomo_stream.kafka.topic_watch import TopicsSeen
-from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.settings.service import ServiceSettings
 
 HERE, ANOTHER, NO_IDS, GONE = "A", "B", "", None  # the id of a topic that the broker has
@@ -33,17 +29,12 @@ def seen(topic: str, topic_id: str | None) -> TopicsSeen:
 )
 @pytest.mark.parametrize("topic", ["t", "f"])
 def test_only_a_topic_that_was_created_anew_takes_partitions_back_to_what_is_restored(
-    topic: str, answers: list[str | None], restarts: int, monkeypatch: pytest.MonkeyPatch
+    topic: str, answers: list[str | None], restarts: int
 ) -> None:
-    service = Service(ServiceSettings(topic="t" if topic == "t" else "other", feedback="f"), shared_model())
-    aborts = 0
-    service._topics.seen, *later = (seen(topic, answer) for answer in answers)
-    for answer in later:
-        monkeypatch.setattr(service, "_watch", SimpleNamespace(seen=answer), raising=False)
-        service._look_at_topics()
-        aborts += service._must_abort
-        service._must_abort = False
-    assert aborts == restarts
+    report = TopicReport(ServiceSettings(topic="t" if topic == "t" else "other", feedback="f"))
+    first, *later = (seen(topic, answer) for answer in answers)
+    report.begin(first)
+    assert sum(report.look(answer).created for answer in later) == restarts
 
 
 def report(**partitions: int) -> tuple[TopicReport, dict[str, int]]:

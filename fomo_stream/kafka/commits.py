@@ -1,0 +1,122 @@
+"""Commits: outputs, state and offsets take effect together, or not at all."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import TopicPartition
+
+from fomo_stream.kafka.delivery.delivery import SLICE_S, Delivery, Outcome
+from fomo_stream.kafka.partition import PartitionTask
+from fomo_stream.kafka.pipeline import Pipeline
+from fomo_stream.kafka.topic_report import TopicReport
+from fomo_stream.logs import kv
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 0.25  # between a commit that failed and the next try, times the number of failures squared
+LONGEST_RETRY_S = 10.0
+
+
+class Commits:
+    """The commits of one instance, as a state machine. Each step is taken in a `turn` of the main loop.
+
+    1. **Open.** Scores, dead letters and the effects of labels are sent as records are scored. Nobody sees them yet.
+    2. **Stage.** When the commit interval is over or the delivery is full, every partition sends what has changed in
+       its state, and its offsets are noted (`Pipeline.stage`).
+    3. **Commit.** The delivery makes outputs, state and offsets take effect together. The broker may take many turns to
+       answer; what is sent meanwhile belongs to the next commit.
+    4. **Committed.** The pipeline notes the committed offsets. Back to 1.
+    5. **Abort**, if the commit has failed, or if something happened after which it must not succeed (`must_abort`):
+       partitions were lost, a topic was created again, the next record is not kept any more. The delivery undoes
+       everything since the last commit; while the broker does not answer, this step is repeated.
+    6. **Restore.** The pipeline forgets its partitions, and each is restored from the last commit before any more of it
+       is read. The first time at once; when commits keep failing, after longer and longer delays. Back to 1.
+
+    So nothing is kept that was learned from records that may be scored again.
+
+    restore: asks for partitions to be restored, after a delay in seconds.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        delivery: Delivery,
+        consumer: Any,
+        topics: TopicReport,
+        interval_s: float,
+        restore: Callable[[list[PartitionTask], float], None],
+    ) -> None:
+        self._pipeline = pipeline
+        self._delivery = delivery
+        self._consumer = consumer
+        self._topics = topics
+        self._interval_s = interval_s
+        self._restore = restore
+        self.must_abort = False
+        self._due = 0.0  # when the next commit begins, seconds, monotonic
+        self._staged: list[TopicPartition] = []  # offsets in the commit under way
+        self._failures = 0  # commits that failed one after the other
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a commit has begun whose outcome is not known."""
+        return self._delivery.is_committing
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether nothing more may be read until the commit, or the abort, is done."""
+        return self._delivery.is_full or self.must_abort
+
+    def turn(self, now: float) -> bool:
+        """Take the next step, if its time has come. Returns whether a commit was due."""
+        if self._delivery.is_committing:
+            self._conclude(self._delivery.proceed())
+        elif self.must_abort:
+            self._abort()
+        elif self._delivery.has_failed:
+            self._conclude(Outcome.FAILED)
+        elif now >= self._due or self._delivery.is_full:
+            self._due = now + self._interval_s
+            self.begin()
+            return True
+        return False
+
+    def begin(self) -> None:
+        """Steps 2 and 3."""
+        self._staged = self._pipeline.stage(self._topics.seen)
+        if self._staged or self._delivery.sent:
+            self._conclude(self._delivery.commit(self._staged, self._consumer))
+
+    def wait(self, deadline: float) -> None:
+        """Continue a commit that is under way until its outcome is known. deadline: seconds, monotonic."""
+        while self._delivery.is_committing and time.monotonic() < deadline:
+            self._conclude(self._delivery.proceed(SLICE_S))
+
+    def lose(self) -> None:
+        """A partition was lost to another instance: nothing of it may be committed."""
+        self.must_abort = self.must_abort or bool(self._delivery.sent) or self._delivery.is_committing
+
+    def _conclude(self, outcome: Outcome) -> None:
+        if outcome is Outcome.COMMITTED:
+            self._failures = 0
+            self._pipeline.committed(self._staged, time.monotonic())
+        elif outcome is Outcome.FAILED:
+            self.must_abort = True
+            self._abort()
+
+    def _abort(self) -> None:
+        """Steps 5 and 6."""
+        is_progress = self._delivery.has_refusal  # the next try sends a dead letter in place of the refused output
+        if not self._delivery.abort():
+            return
+        self.must_abort = False
+        # The first failure may have been a rebalance: no delay.
+        delay = 0.0 if is_progress else min(RETRY_S * self._failures**2, LONGEST_RETRY_S)
+        self._failures += 1
+        tasks = self._pipeline.aborted(self._topics.seen.topic_ids)
+        log.warning(kv("aborted", partitions=len(tasks), effect="back to the last commit", retry_in_s=delay))
+        self._restore(tasks, delay)

@@ -1,0 +1,253 @@
+"""A member of the consumer group at work: its main loop, its rebalances and its end.
+
+One thread does everything, and this is the only place that orders effects. It polls a record and hands it to the
+`Pipeline`. Every few milliseconds it takes a *turn*: score the micro-batches that are due, take the next step of the
+commit (`Commits`), activate the partitions that were restored, and react to what the broker reports.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import KafkaError, Message
+
+from fomo_stream.errors import FencedError
+from fomo_stream.kafka.assignment import Assignment
+from fomo_stream.kafka.clients import to_record
+from fomo_stream.kafka.commits import Commits
+from fomo_stream.kafka.delivery.delivery import Delivery
+from fomo_stream.kafka.observer import Observer
+from fomo_stream.kafka.partition import PartitionTask
+from fomo_stream.kafka.pipeline import Pipeline
+from fomo_stream.kafka.restore import Restorer
+from fomo_stream.kafka.schema_search import SchemaSearch
+from fomo_stream.kafka.topic_report import TopicReport
+from fomo_stream.kafka.topic_watch import TopicWatch
+from fomo_stream.logs import Throttle, kv
+from fomo_stream.settings.service import ServiceSettings
+
+log = logging.getLogger(__name__)
+
+TURN_S = 0.005
+IDLE_POLL_S = 0.1
+RELEASE_S = 10.0  # a rebalance or shutdown waits this long for a commit
+LATE_RECORDS = 1024  # a partition whose next generation is not built yet is read about this far ahead
+LATE_BYTES = 32 << 20  # or this far, of all partitions together
+
+
+class ConsumerErrors:
+    """The consumer's error events. The client recovers by itself, unless an error is fatal."""
+
+    def __init__(self) -> None:
+        self._fatal: KafkaError | None = None
+        self._throttle = Throttle()
+
+    def __call__(self, error: KafkaError) -> None:
+        """The client's callback."""
+        if error.fatal():
+            self._fatal = error
+        if self._throttle.allow(error.name()) is not None:
+            log.warning(kv("consumer_error", name=error.name(), reason=error.str()))
+
+    def check(self) -> None:
+        """Raise FencedError after a fatal error."""
+        if self._fatal is not None:
+            raise FencedError(
+                f"the broker has removed this instance from the group ({self._fatal.str()}); nothing is lost: restart "
+                "it, with an --instance-id of its own if it has one"
+            )
+
+
+class Member:
+    """One instance in its group, from the first poll to the last commit. `start` makes one.
+
+    errors: the callback that `consumer` was made with. restorer, search, watch: as in their modules.
+    """
+
+    def __init__(
+        self,
+        settings: ServiceSettings,
+        *,
+        consumer: Any,
+        errors: ConsumerErrors,
+        pipeline: Pipeline,
+        delivery: Delivery,
+        restorer: Restorer,
+        search: SchemaSearch,
+        watch: TopicWatch,
+        topics: TopicReport,
+        observer: Observer | None = None,
+    ) -> None:
+        self.pipeline = pipeline
+        self.assignment = Assignment(consumer, settings.topic, settings.feedback)
+        self.topics = topics
+        self.turned_at = time.monotonic()
+        self.commits = Commits(
+            pipeline, delivery, consumer, topics, settings.commit_interval_ms / 1000, self._restore_again
+        )
+        self._settings = settings
+        self._consumer = consumer
+        self._errors = errors
+        self._delivery = delivery
+        self._restorer = restorer
+        self._search = search
+        self._watch = watch
+        self._observer = observer or Observer()
+        self._has_joined = False
+        self._has_failed = False
+
+    def not_ready(self) -> list[str]:
+        """Why records are not being scored; empty when they are. Safe from any thread."""
+        reasons = [] if self._has_joined else ["not yet a member of the group"]
+        reasons += self.topics.reasons()
+        reasons += [reason for reason in (self._search.trouble, self._delivery.trouble) if reason]
+        for task in list(self.pipeline.tasks.values()):
+            if not task.is_active:
+                why = self._restorer.waits.get(task.number, "its turn has not come yet")
+                reasons.append(f"{self._settings.topic}[{task.number}] waits to be restored: {why}")
+        return reasons
+
+    # --- the loop -------------------------------------------------------------------------------------------
+
+    def run(self, is_stopping: Callable[[], bool]) -> None:
+        """Join the group and score its records until `is_stopping`. Raises FomoError when it has to give up."""
+        settings = self._settings
+        self._consumer.subscribe(
+            [settings.topic], on_assign=self.on_assign, on_revoke=self.on_revoke, on_lost=self.on_lost
+        )
+        log.info(kv("started", topic=settings.topic, out=settings.out, group=settings.group))
+        try:
+            while not is_stopping():
+                message = self._consumer.poll(self._patience())
+                now = time.monotonic()
+                if message is not None:
+                    self._receive(message, now)
+                if now >= self.turned_at + TURN_S:
+                    self.turn(now)
+        except BaseException:
+            self._has_failed = True
+            raise
+
+    def finish(self) -> None:
+        """Score what was read, commit it, and give up all partitions."""
+        self._release(list(self.pipeline.tasks))
+        if self._delivery.sent:
+            log.warning(kv("not_committed", outputs=self._delivery.sent, effect="read again by the next owner"))
+
+    def turn(self, now: float) -> None:
+        """Everything but reading a record. now: seconds, monotonic."""
+        self.turned_at = now
+        if self.pipeline.schema is None:
+            self._search.look(now)
+        self.pipeline.score_due(now)
+        if self.commits.turn(now):
+            self._has_joined = bool(self._consumer.memberid())
+        self.activate()
+        self.control_flow()
+        self._look_at_topics()
+        self._observer.turned(now)
+        self._errors.check()
+
+    def _receive(self, message: Message, now: float) -> None:
+        error = message.error()
+        if error is not None:
+            self._errors(error)
+            if error.code() == KafkaError._AUTO_OFFSET_RESET:  # the broker does not keep the next record any more
+                self.assignment.lose(message.topic(), message.partition())
+                self.commits.must_abort = True  # restoring then decides where to read on
+        elif message.topic() == self._settings.feedback:
+            self.pipeline.receive_label(to_record(message), self.assignment.exists)
+        else:
+            self.pipeline.receive(to_record(message), now)
+
+    def _patience(self) -> float:
+        """Seconds that a poll may wait for a record before there is something else to do."""
+        tasks = self.pipeline.tasks.values()
+        busy = self._delivery.sent or any(len(task.batch) or not task.is_active for task in tasks)
+        return TURN_S if busy else IDLE_POLL_S
+
+    # --- partitions -----------------------------------------------------------------------------------------
+
+    def on_assign(self, _consumer: Any, partitions: list[Any]) -> None:
+        """The group gives partitions to this instance: restore them, then read them."""
+        self._has_joined = True
+        self.topics.shared_out()
+        numbers = [partition.partition for partition in partitions]
+        self.assignment.take(numbers)
+        for number in numbers:
+            self._restorer.request(self.pipeline.add(number, self.topics.seen.topic_ids))
+            log.info(kv("assigned", topic=self._settings.topic, partition=number))
+
+    def on_revoke(self, _consumer: Any, partitions: list[Any]) -> None:
+        """The group takes partitions away: commit what was read of them first."""
+        numbers = [partition.partition for partition in partitions]
+        self._release(numbers)
+        self.assignment.give_up(numbers)
+
+    def on_lost(self, _consumer: Any, partitions: list[Any]) -> None:
+        """Another instance may have these partitions already: nothing may be committed."""
+        for partition in partitions:
+            if partition.partition in self.pipeline.tasks:
+                self.commits.lose()
+            self.pipeline.drop(partition.partition)
+            log.warning(kv("lost", topic=partition.topic, partition=partition.partition))
+        self.assignment.give_up(partition.partition for partition in partitions)
+
+    def activate(self) -> None:
+        """Read the partitions that were restored."""
+        for task, restored in self._restorer.take():
+            self.pipeline.activate(task, restored)
+            self.assignment.start(self._settings.topic, task.number, restored.start)
+            if self._settings.feedback is not None:
+                self.assignment.start(self._settings.feedback, task.number, restored.feedback_start)
+
+    def control_flow(self) -> None:
+        """Stop reading while too much waits: for a commit, for the schema, or for a generation."""
+        settings, tasks = self._settings, self.pipeline.tasks
+        size = sum(item.size() for task in tasks.values() for item in task.batch.items)
+        is_full = self.commits.is_stuck or size > LATE_BYTES
+        if self.pipeline.schema is None:
+            enough = sum(len(task.batch) for task in tasks.values()) >= settings.infer_records
+            paused = set(tasks) if is_full or enough else set()
+        else:
+            most = max(LATE_RECORDS, settings.batch_size)
+            paused = {number for number, task in tasks.items() if is_full or len(task.batch) > most}
+        places = {(settings.topic, number) for number in paused}
+        if settings.feedback is not None:
+            full = {number for number, task in tasks.items() if is_full or task.labels.is_full}
+            places |= {(settings.feedback, number) for number in full}
+        self.assignment.pause(places)
+
+    def _release(self, numbers: list[int]) -> None:
+        """Finish what was read of these partitions, commit it, and give them up."""
+        if not any(number in self.pipeline.tasks for number in numbers):
+            return
+        deadline = time.monotonic() + RELEASE_S
+        self.commits.wait(deadline)
+        if self.commits.is_under_way:  # others will have these partitions before the next commit
+            self.commits.must_abort = True
+        elif not self.commits.must_abort and not self._has_failed:  # after a failure, scoring would only fail again
+            self.pipeline.finish(numbers)
+            self.commits.begin()
+            self.commits.wait(deadline)
+        for number in numbers:
+            task = self.pipeline.tasks.get(number)
+            self.pipeline.drop(number)
+            if task is not None:
+                log.info(kv("released", topic=self._settings.topic, partition=number, offset=task.committed))
+
+    def _restore_again(self, tasks: list[PartitionTask], delay: float) -> None:
+        self.assignment.hold(task.number for task in tasks)
+        for task in tasks:
+            self._restorer.request(task, delay)
+
+    def _look_at_topics(self) -> None:
+        """React to what the broker says about the topics."""
+        changes = self.topics.look(self._watch.seen)
+        if changes.created:  # restoring finds out which state is still valid
+            self.commits.must_abort = True
+        for topic in changes.resized:
+            self._delivery.learn_partitions(topic)

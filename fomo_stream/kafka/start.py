@@ -1,0 +1,139 @@
+"""The start of an instance: everything that can be wrong is checked before it joins its group."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from fomo_stream.kafka.agreement import Agreement
+from fomo_stream.kafka.clients import make_consumer, make_producer
+from fomo_stream.kafka.delivery.at_least_once import AtLeastOnce
+from fomo_stream.kafka.delivery.delivery import Call, Delivery
+from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
+from fomo_stream.kafka.group_log import GroupLog
+from fomo_stream.kafka.group_schema import GroupSchema
+from fomo_stream.kafka.member import ConsumerErrors, Member
+from fomo_stream.kafka.observer import Observer
+from fomo_stream.kafka.pipeline import Pipeline
+from fomo_stream.kafka.restore import Restorer
+from fomo_stream.kafka.schema_search import SchemaSearch
+from fomo_stream.kafka.scorer import check_schema
+from fomo_stream.kafka.topic_report import TopicReport
+from fomo_stream.kafka.topic_setup import TopicSetup, pin_latest
+from fomo_stream.kafka.topic_watch import START_TIMEOUT_S, TopicWatch
+from fomo_stream.logs import kv
+from fomo_stream.records.schema import Schema
+from fomo_stream.settings.service import ServiceSettings
+
+if TYPE_CHECKING:
+    from fomo_stream.model.zero_shot import ZeroShotModel
+
+log = logging.getLogger(__name__)
+
+CLOSE_S = 5.0  # to leave the group
+
+
+def start(settings: ServiceSettings, model: ZeroShotModel, observer: Observer, stack: ExitStack) -> Member:
+    """A member of the group that is ready to run. stack: closes at the end what is opened here.
+
+    1. Check topics, permissions and named features, changing nothing.
+    2. Agree with the group on the settings and the schema; an instance with other settings is refused here.
+    3. Create the topics that are missing, and start watching all of them.
+    4. Open the delivery. This ends another instance of the same name, so from here on this one must not be refused.
+    5. Make everything else, the consumer last. The member subscribes when it runs.
+
+    Raises FomoError.
+    """
+    watch = TopicWatch(settings)
+    stack.callback(watch.stop)
+    setup = TopicSetup(settings, watch)
+    setup.begin()
+    if settings.features is not None:
+        check_schema(settings, model, Schema.of(settings.features, settings.categorical))
+    group_log = GroupLog(settings)
+    agreement = Agreement(settings, model.name, group_log)
+    settings = agreement.join()
+    group_schema = GroupSchema(settings, group_log)
+    schema = _agree_on_schema(settings, group_schema, model)
+    setup.finish(is_known=not agreement.is_new)
+    topics = TopicReport(settings)
+    topics.begin(watch.seen)
+    watch.start()
+    delivery = _open_delivery(settings, setup.limits)
+    stack.callback(delivery.close)
+    executor = ThreadPoolExecutor(1, thread_name_prefix="fomo-generation")
+    stack.callback(executor.shutdown, wait=False, cancel_futures=True)
+    pipeline = Pipeline(settings, model, delivery, executor, lambda: topics.seen.partitions, observer)
+    if schema is not None:
+        pipeline.begin(schema)
+    restorer = Restorer(settings, watch, lambda task: pipeline.tasks.get(task.number) is task, agreement.check)
+    stack.callback(restorer.stop)
+    errors = ConsumerErrors()
+    return Member(
+        settings,
+        consumer=_make_consumer(settings, delivery, errors, topics, stack),
+        errors=errors,
+        pipeline=pipeline,
+        delivery=delivery,
+        restorer=restorer,
+        search=SchemaSearch(settings, group_schema, pipeline),
+        watch=watch,
+        topics=topics,
+        observer=observer,
+    )
+
+
+def warn_of_settings(settings: ServiceSettings) -> None:
+    """Log which settings have no effect as they are."""
+    if settings.admit == "feedback" and settings.feedback is None and settings.seed_context is None:
+        hint = "--admit feedback without --feedback or --seed-context: nothing is learned after the warm-up"
+        log.warning(kv("check_settings", hint=hint))
+    if settings.feedback is not None and settings.feedback_memory == 0:
+        log.warning(kv("check_settings", hint="--feedback-memory 0: every label comes too late"))
+
+
+def _agree_on_schema(settings: ServiceSettings, group: GroupSchema, model: ZeroShotModel) -> Schema | None:
+    """The group's schema; None: it has to be inferred from records."""
+    flags = settings.features
+    schema = group.stored() if flags is None else group.agree_on_flags(flags)
+    if schema is not None:
+        check_schema(settings, model, schema)
+    return schema
+
+
+def _open_delivery(settings: ServiceSettings, limits: Mapping[str, int]) -> Delivery:
+    """limits: bytes that a record may have, by topic, where the broker tells."""
+    # Compressed batches are smaller than their records: then only the broker knows what fits.
+    codecs = (settings.kafka.get(key, "none") for key in ("compression.type", "compression.codec"))
+    is_compressed = any(codec != "none" for codec in codecs)
+    more = {"batch.size": min([1_000_000, *limits.values()])}
+    limits = {} if is_compressed else limits
+    most = settings.commit_records
+    if settings.delivery == "at-least-once":
+        return AtLeastOnce(partial(make_producer, settings, None, **more), limits, most)
+    delivery = ExactlyOnce(partial(make_producer, settings, settings.transactional_id, **more), limits, most)
+    delivery.start(START_TIMEOUT_S)
+    return delivery
+
+
+def _make_consumer(
+    settings: ServiceSettings, delivery: Delivery, errors: ConsumerErrors, topics: TopicReport, stack: ExitStack
+) -> Any:
+    answers = {"on_commit": delivery.offsets_committed} if isinstance(delivery, AtLeastOnce) else {}
+    consumer = make_consumer(settings, error_cb=errors, **answers)
+    stack.callback(_leave, consumer)
+    if settings.start == "latest":
+        for topic in filter(None, (settings.topic, settings.feedback)):
+            pin_latest(consumer, topic, topics.seen.partitions[topic])
+    return consumer
+
+
+def _leave(consumer: Any) -> None:
+    """Leave the group. The client would wait for the brokers without limit; the process must not."""
+    if not Call(consumer.close).wait(CLOSE_S):
+        effect = "its partitions go to others when its session times out"
+        log.warning(kv("group_not_left", reason="the broker does not answer", effect=effect))

@@ -1,0 +1,174 @@
+"""Pipelines over a delivery that sends nothing, with a cheap model: for tests."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, Future
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import torch
+from confluent_kafka import KafkaError
+
+from fomo_stream.detector.config import DetectorConfig
+from fomo_stream.kafka.clients import Record
+from fomo_stream.kafka.delivery.delivery import Output
+from fomo_stream.kafka.observer import Observer
+from fomo_stream.kafka.pipeline import Pipeline
+from fomo_stream.kafka.position import Restored
+from fomo_stream.kafka.topic_watch import TopicsSeen
+from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel
+from fomo_stream.records.schema import Schema
+from fomo_stream.settings.service import ServiceSettings
+
+
+@cache
+def cheap_model() -> ZeroShotModel:
+    """Untrained, and a tenth of the work: its scores say nothing, but depend on the record and on the context."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = ModelConfig(
+            raw_features=8, evidence=False, fusion=False, layers=1, width=8, heads=2, feed_forward=8, routers=2
+        )
+        return ZeroShotModel(config, "cheap").eval()
+
+
+class QuickSettings(ServiceSettings):
+    """Few records are enough for a generation, a regime, or to forget one."""
+
+    def detector_config(self) -> DetectorConfig:
+        return replace(super().detector_config(), lag=16, calibration_size=50)
+
+
+QUICK: dict[str, Any] = {
+    "kind": QuickSettings,
+    "min_context": 10,
+    "context_size": 20,
+    "adapt_after": 60,
+    "alert_rate": 0.1,
+    "batch_size": 8,
+}
+
+
+class Recording:
+    """A delivery that sends nothing: a test says what the broker refuses."""
+
+    def __init__(self) -> None:
+        self.outputs: list[Output] = []
+        self.refusals: dict[tuple[str, int], tuple[int, KafkaError | None]] = {}  # by topic and offset of the source
+        self.limits: dict[str, int] = {}
+        self.is_committing = False
+
+    @property
+    def sent(self) -> int:
+        return len(self.outputs)
+
+    def send(self, output: Output) -> None:
+        self.outputs.append(output)
+
+    def fits(self, output: Output) -> bool:
+        return output.size() <= self.limits.get(output.topic, output.size())
+
+    def refused(self, topic: str, source: Record) -> tuple[int, KafkaError | None]:
+        return self.refusals.get((topic, source.offset), (0, None))
+
+    def refuse(self, topic: str, offset: int, times: int, code: int = KafkaError.MSG_SIZE_TOO_LARGE) -> None:
+        self.refusals[topic, offset] = (times, KafkaError(code))
+
+    def to(self, topic: str) -> list[Output]:
+        return [output for output in self.outputs if output.topic == topic]
+
+    def reasons(self) -> list[tuple[int, str]]:
+        """Source offset and reason of each dead letter."""
+        headers = [dict(output.headers) for output in self.to("t-dead-letters")]
+        return [(int(h["fomo-source-offset"] or b""), (h["fomo-reason"] or b"").decode()) for h in headers]
+
+
+class Patient(Future[Any]):
+    """A result that nobody may wait for before it is there."""
+
+    def result(self, timeout: float | None = None) -> Any:
+        assert self.done(), "somebody waits"
+        return super().result(timeout)
+
+
+class Held(Executor):
+    """Runs what is submitted at once, except for the first: that one when the test says so."""
+
+    def __init__(self) -> None:
+        self.submitted = 0
+        self.release: Callable[[], None] | None = None
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future = Patient()
+        self.submitted += 1
+        if self.submitted == 1:
+            self.release = lambda: future.set_result(fn(*args, **kwargs))
+        else:
+            future.set_result(fn(*args, **kwargs))
+        return future
+
+
+class AtOnce(Held):
+    """Runs everything at once."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future = super().submit(fn, *args, **kwargs)
+        if self.submitted == 1:
+            assert self.release is not None
+            self.release()
+        return future
+
+
+def make_pipeline(
+    recording: Recording,
+    executor: Executor | None = None,
+    partitions: Mapping[str, int] | None = None,
+    known: bool = True,
+    model: ZeroShotModel | None = None,
+    kind: type[ServiceSettings] = ServiceSettings,
+    observer: Observer | None = None,
+    **changes: Any,
+) -> Pipeline:
+    """A pipeline over topic `t` with partitions 0 and 1, warm after 20 rows, two records in a batch."""
+    flags = {"topic": "t", "batch_size": 2, "min_context": 20, "context_size": 40, **changes}
+    counts = {"t": 2, "t-scores": 2, "t-dead-letters": 2} if partitions is None else partitions
+    sending: Any = recording
+    pipeline = Pipeline(kind(**flags), model or cheap_model(), sending, executor or AtOnce(), lambda: counts, observer)
+    for number in (0, 1):
+        begin(pipeline, number)
+    if known:
+        pipeline.begin(Schema(("x", "y")))
+    return pipeline
+
+
+def begin(pipeline: Pipeline, number: int, start: int = 0) -> None:
+    """A partition comes, of which nothing is known."""
+    pipeline.activate(pipeline.add(number, {}), Restored(start))
+
+
+def commit(pipeline: Pipeline) -> dict[tuple[str, int], int]:
+    """A commit succeeds; returns its offsets."""
+    offsets = pipeline.stage(TopicsSeen({"t": 2, "f": 2}, {}))
+    pipeline.committed(offsets, 0.0)
+    return {(found.topic, found.partition): found.offset for found in offsets}
+
+
+def record(offset: int, partition: int = 0, key: bytes | None = None, value: bytes | None = b"") -> Record:
+    rng = random.Random(offset)
+    value = json.dumps({"x": rng.gauss(0, 1), "y": rng.gauss(5, 2)}).encode() if value == b"" else value
+    return Record("t", partition, offset, 1_700_000_000_000, key, value, [])
+
+
+def offsets(outputs: list[Output]) -> Iterator[int]:
+    for output in outputs:
+        assert output.value is not None
+        yield json.loads(output.value)["fomo"]["offset"]
+
+
+def sources(outputs: list[Output]) -> list[int]:
+    """Offset of the record that each output is about."""
+    return [output.source.offset for output in outputs if output.source is not None]

@@ -1,0 +1,151 @@
+"""Scoring with one schema: features of records, missing values, categories and past values."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pipelines import (
+    Recording,
+    cheap_model,
+    make_pipeline,
+    record,
+)
+
+from fomo_stream.detector.config import DetectorConfig
+from fomo_stream.detector.detector import Detector
+from fomo_stream.detector.past_values import PastValues
+from fomo_stream.errors import SchemaError
+from fomo_stream.kafka.clients import Record
+from fomo_stream.kafka.pipeline import Pipeline
+from fomo_stream.model.checkpoint import shared_model
+from fomo_stream.ops.progress import ProgressLog
+from fomo_stream.records.files import read_rows
+from fomo_stream.records.json_codec import decode
+from fomo_stream.records.schema import Schema
+
+# --- the schema
+
+
+def test_records_with_too_many_numbers_are_dead_letters_and_later_ones_make_the_schema() -> None:
+    delivery = Recording()
+    pipeline = make_pipeline(delivery, known=False)
+    wide = json.dumps({f"f{i}": random.random() for i in range(1001)}).encode()
+    for offset in range(30):
+        pipeline.receive(record(offset, value=wide), 0.0)
+    assert pipeline.infer() is None
+    reasons = {dict(output.headers)["fomo-reason"] for output in delivery.to("t-dead-letters")}
+    assert reasons == {b"too_many_features"}
+    assert len(delivery.outputs) == 30
+    for offset in range(30, 60):
+        pipeline.receive(record(offset), 0.0)
+    assert pipeline.infer() == Schema(("x", "y"))
+
+
+def test_a_schema_of_few_records_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    pipeline = make_pipeline(Recording(), known=False)
+    for offset in range(19):
+        pipeline.receive(record(offset), 0.0)
+    pipeline.infer()
+    assert "schema_of_few_records records=19" in caplog.text
+    caplog.clear()
+    pipeline.receive(record(19), 0.0)
+    pipeline.infer()
+    assert "schema_of_few_records" not in caplog.text
+
+
+def test_the_log_shows_some_of_many_features(caplog: pytest.LogCaptureFixture) -> None:
+    pipeline = make_pipeline(Recording(), known=False)
+    with caplog.at_level("INFO"):
+        pipeline.begin(Schema(tuple(f"f{i:03}" for i in range(60))))
+    assert "f049,... count=60" in caplog.text
+    assert "f050" not in caplog.text
+
+
+# --- categories, missing values, and the past
+
+
+def results(delivery: Recording) -> list[dict[str, Any]]:
+    return [json.loads(output.value or b"")["fomo"] for output in delivery.to("t-scores")]
+
+
+def config_of(pipeline: Pipeline) -> DetectorConfig:
+    detector = pipeline.tasks[0].detector
+    assert detector is not None
+    return detector.config
+
+
+def as_record(offset: int, fields: dict[str, Any], partition: int = 0, key: bytes | None = None) -> Record:
+    return record(offset, partition, key, json.dumps(fields).encode())
+
+
+@pytest.mark.parametrize("batch_size", [1, 7])
+def test_each_key_of_a_partition_has_its_own_past(batch_size: int) -> None:
+    rng = np.random.default_rng(0)
+    delivery = Recording()
+    pipeline = make_pipeline(delivery, batch_size=batch_size, lags=2)
+    values, keys = rng.normal(size=(50, 2)), random.Random(0).choices([b"p", b"q", None], k=50)
+    for offset, ((x, y), key) in enumerate(zip(values.tolist(), keys, strict=True)):
+        pipeline.receive(as_record(offset, {"x": x, "y": y}, key=key), 0.0)
+        pipeline.receive(as_record(offset, {"x": y, "y": x}, partition=1, key=key), 0.0)
+    pipeline.finish([0, 1])
+    for partition, rows in ((0, values), (1, values[:, ::-1])):
+        shingles = PastValues(2, 2).rows(rows, keys)
+        expected = Detector(cheap_model(), 6, config_of(pipeline)).process(shingles)
+        found = [result["logit"] for result in results(delivery) if result["partition"] == partition]
+        np.testing.assert_array_equal(np.array(found, dtype=float), expected.logit)
+
+
+def test_a_seed_context_has_its_past_too(tmp_path: Path) -> None:
+    seed = tmp_path / "normal.jsonl"
+    seed.write_bytes(b"\n".join(record(1000 + i).value or b"" for i in range(40)))
+    delivery = Recording()
+    pipeline = make_pipeline(delivery, seed_context=seed, lags=1)
+    pipeline.receive(record(0), 0.0)
+    pipeline.finish([0])
+    detector = Detector(cheap_model(), 4, config_of(pipeline))
+    detector.seed_context(PastValues(1, 2).rows(read_rows(seed, Schema(("x", "y")))))
+    first = decode(record(0).value)
+    expected = detector.process(np.array([[first["x"], first["y"], np.nan, np.nan]])).logit
+    assert results(delivery)[0]["logit"] == expected[0]
+
+
+def test_missing_values_are_counted_in_the_output_and_in_the_progress() -> None:
+    delivery = Recording()
+    progress = ProgressLog()
+    pipeline = make_pipeline(delivery, batch_size=4, lags=3, observer=progress)
+    lacking: list[dict[str, Any]] = [{"x": 1, "y": 2}, {"x": 1}, {"x": None, "y": 2}, {"z": 1}]
+    for offset, fields in enumerate(lacking):
+        pipeline.receive(as_record(offset, fields), 0.0)
+    assert [result["missing"] for result in results(delivery)] == [0, 1, 1]
+    assert progress.counts.missing == 2
+    assert dict(delivery.to("t-dead-letters")[0].headers)["fomo-reason"] == b"no_features"
+
+
+def test_a_category_that_was_never_seen_is_an_outlier() -> None:
+    rng = random.Random(0)
+    delivery = Recording()
+    changes: dict[str, Any] = {"categorical": ("site",), "min_context": 100, "context_size": 100, "batch_size": 50}
+    pipeline = make_pipeline(delivery, known=False, model=shared_model(), **changes)
+    for offset in range(400):
+        site = "mars" if offset in (350, 370) else rng.choice(["north", "south", "east"])
+        pipeline.receive(as_record(offset, {"x": rng.gauss(0, 1), "site": site}), 0.0)
+        if pipeline.schema is None and offset == 99:
+            schema = pipeline.infer()
+            assert schema == Schema(("site", "x"), frozenset({"site"}))
+            pipeline.begin(schema)
+    pipeline.finish([0])
+    flagged = {result["offset"] for result in results(delivery) if result["outlier"]}
+    assert {350, 370} <= flagged
+    assert len(flagged) < 20
+
+
+def test_rows_that_become_too_wide_by_their_past_are_refused() -> None:
+    pipeline = make_pipeline(Recording(), known=False, model=shared_model(), lags=10)
+    pipeline.check(Schema(tuple(f"f{i}" for i in range(90))))
+    with pytest.raises(SchemaError, match="make 1001 columns, at most 1000"):
+        pipeline.check(Schema(tuple(f"f{i}" for i in range(91))))
