@@ -127,7 +127,7 @@ class MemoryBroker:
         """End what is open, as a broker does when nothing was heard for long: the producer is fenced."""
         self.epochs[transactional_id] += 1
 
-    # --- as fomo_stream.topics.TopicWatch
+    # --- as fomo_stream.kafka.topic_watch.TopicWatch
 
     @property
     def seen(self) -> TopicsSeen:

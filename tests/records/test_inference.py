@@ -219,6 +219,7 @@ def test_identifiers_are_distinct_integers_with_a_telling_name_or_very_large(
         ("n", shuffled(range(49)), False),  # only a long sample may be out of order
         ("n", [i + (i > 30) + (i > 60) for i in range(100)], True),  # two gaps
         ("n", np.cumsum([1, 1, 2] * 33).tolist(), False),  # counts that rise by unequal steps
+        ("n", [0.9 * i - 72.0 for i in range(100)], True),  # through zero, with the rounding errors of larger values
         ("level", [20 + 0.1 * i + 1e-12 * (i % 3) for i in range(100)], False),  # noise of a sensor
         ("seq", whole(rising(11, falls=1)), True),
         ("seq", whole(rising(11, falls=2)), False),
