@@ -1,4 +1,4 @@
-"""The look for known vulnerabilities: where it cannot be done, it says so and fails nothing."""
+"""The audit for known vulnerabilities: if it cannot be done, it says so and does not fail."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 AUDIT = Path(__file__).parents[1] / ".ci" / "audit"
 
 
-def test_an_audit_that_cannot_be_done_says_so_soon(tmp_path: Path) -> None:
-    nobody = "http://127.0.0.1:1"
-    environment = {"HTTPS_PROXY": nobody, "https_proxy": nobody, "NO_PROXY": "", "no_proxy": ""}
+def test_an_audit_without_a_network_says_so_soon(tmp_path: Path) -> None:
+    unreachable = "http://127.0.0.1:1"
+    environment = {"HTTPS_PROXY": unreachable, "https_proxy": unreachable, "NO_PROXY": "", "no_proxy": ""}
     began = time.monotonic()
     done = subprocess.run(
         [sys.executable, AUDIT],
@@ -27,5 +27,5 @@ def test_an_audit_that_cannot_be_done_says_so_soon(tmp_path: Path) -> None:
     assert time.monotonic() - began < 60
 
 
-def test_the_audit_leaves_it_to_the_installer_where_packages_come_from() -> None:
+def test_the_audit_names_no_package_index() -> None:
     assert "://" not in AUDIT.read_text()

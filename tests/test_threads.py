@@ -1,4 +1,4 @@
-"""Threads: as many as asked for, no more than there are processors, and what is computed does not depend on them."""
+"""Threads: as many as requested, at most one per processor, and results do not depend on their number."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ import pytest
 from fomo_stream import threads
 from fomo_stream.threads import cpu_quota, usable_processors
 
-# As on a machine with three processors, whatever this one has. Threads that wait do not spin, which takes a minute here
-# where other tests run beside this one.
+# As on a machine with three processors. Idle threads must not spin: that takes a minute while other tests run.
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "3", "OMP_WAIT_POLICY": "passive"}
 
 
 def python(code: str, *arguments: str) -> str:
-    """What a program prints that is given to a Python of its own."""
+    """The output of a program that runs in its own Python process."""
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=ENVIRONMENT, timeout=120
     )
@@ -28,7 +27,7 @@ def python(code: str, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-# --- how many there may be
+# --- how many threads may run
 
 
 def write(root: Path, files: dict[str, str]) -> None:
@@ -115,7 +114,7 @@ def test_more_threads_than_processors_are_a_line_in_the_log() -> None:
     assert f"threads_limited wanted=1000 threads={usable_processors()}" in lines[0]
 
 
-# --- how many there are
+# --- how many threads run
 
 COMPUTE = """
 import os, sys, time
@@ -129,7 +128,7 @@ from fomo_stream.model.checkpoint import load_model
 from fomo_stream.model.zero_shot import encode_rows, logits_of
 rows = np.random.default_rng(0).normal(size=(1500, 60))
 model = load_model("default", "cpu")
-def compute():  # as the service does: contexts are built beside the thread that scores
+def compute():  # as in the service: a second thread builds contexts
     logits_of(model, encode_rows(model, rows), rows)
     scipy.linalg.solve(rows[:60] @ rows.T @ rows @ rows[:60].T, rows[:60])
     return torch.get_num_threads()
@@ -145,12 +144,12 @@ def test_one_thread_scores_one_builds_and_no_other_is_there() -> None:
 
 
 @pytest.mark.parametrize("arguments", [("run", "--topic", "t"), ("demo",), ("score",)], ids=lambda words: words[0])
-def test_commands_compute_with_one_thread_unless_told_otherwise(arguments: tuple[str, ...], tmp_path: Path) -> None:
+def test_commands_compute_with_one_thread_by_default(arguments: tuple[str, ...], tmp_path: Path) -> None:
     file = tmp_path / "empty.csv"
     file.write_text("a\n")
     code = (
         "import sys; from fomo_stream.cli.main import main\n"
-        "assert main(sys.argv[1:]) == 4\n"  # there is no such model, which is found out once threads are limited
+        "assert main(sys.argv[1:]) == 4\n"  # there is no such model, but threads are limited before it is loaded
         "import torch; print(torch.get_num_threads())"
     )
     more = [str(file)] if arguments == ("score",) else []
@@ -172,7 +171,7 @@ def test_as_a_library_the_package_leaves_threads_alone() -> None:
     assert python(code) == "3"
 
 
-# --- what is computed
+# --- results
 
 
 def test_scores_are_the_same_to_the_last_bit_with_one_thread_and_two(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ class Schema:
             raise SchemaError(f"categorical field {strange[0]!r} is not a feature; name it in --categorical")
 
     @classmethod
-    def of(cls, features: Sequence[str], categorical: Sequence[str] = ()) -> Schema:
+    def of(cls, features: Sequence[str], categorical: Sequence[str]) -> Schema:
         """These features in this order, then the categorical fields that are not among them."""
         return cls((*features, *(name for name in categorical if name not in features)), frozenset(categorical))
 

@@ -1,4 +1,4 @@
-"""`fomo-stream score` in this process, on bytes."""
+"""Runs `fomo-stream score` in this process, on bytes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def as_csv(records: list[dict[str, Any]]) -> bytes:
 
 
 def score(model_path: Path, data: bytes, **flags: Any) -> tuple[bytes, str]:
-    """What goes to standard output and to standard error."""
+    """The text for standard output and for standard error."""
     out, notes = io.BytesIO(), io.StringIO()
     settings = ScoreSettings(**{"model": str(model_path), "device": "cpu", "min_context": 50, **flags})
     table = RecordFile(io.BytesIO(data), settings.format, text=text_columns(settings))

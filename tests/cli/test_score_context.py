@@ -29,7 +29,7 @@ def test_a_fixed_context_is_not_learned_from(model_path: Path, tmp_path: Path) -
     assert first["generation"] == 1
 
 
-def test_a_context_file_counts_with_all_its_rows_unless_told_otherwise(model_path: Path, tmp_path: Path) -> None:
+def test_a_context_file_counts_with_all_its_rows_unless_a_size_is_given(model_path: Path, tmp_path: Path) -> None:
     context = tmp_path / "normal.jsonl"
     odd, usual = {"a": 50.0, "b": 50.0}, [{"a": i % 7, "b": i * i % 11} for i in range(1500)]
     context.write_bytes(as_jsonl([*usual[:20], odd, *usual]))
@@ -39,7 +39,7 @@ def test_a_context_file_counts_with_all_its_rows_unless_told_otherwise(model_pat
     assert score(model_path, data, context=context, context_size=1000)[0] != everything
 
 
-def test_a_context_file_too_small_for_the_alert_rate_is_told_of_once(model_path: Path, tmp_path: Path) -> None:
+def test_a_context_file_too_small_for_the_alert_rate_is_reported_once(model_path: Path, tmp_path: Path) -> None:
     context = tmp_path / "normal.csv"
     context.write_bytes(as_csv(RECORDS[:40]))
     output, notes = score(model_path, as_jsonl(RECORDS[300:500]), context=context)

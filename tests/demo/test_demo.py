@@ -22,7 +22,7 @@ USUAL = {"temperature_c": 60.0, "pressure_bar": 6.0, "vibration_x_mm_s": 2.0}
 
 
 def board_after(readings: Sequence[tuple[str | None, float | None]], **changed: Any) -> Board:
-    """A board that has seen, after 300 ordinary readings, these: (fault or None, score if flagged, else None)."""
+    """A board after 300 ordinary readings and these: (fault or None, score if flagged, else None)."""
     board = Board(SETTINGS, "127.0.0.1:9092", "sensors", "anomalies")
     every: list[tuple[str | None, float | None]] = [(None, None)] * 300 + list(readings)
     for number, (fault, score) in enumerate(every):

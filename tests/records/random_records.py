@@ -1,4 +1,4 @@
-"""Random records for property tests, and what JSON keeps of them."""
+"""Random records for property tests, and the values that JSON can keep."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def finite(node: Any) -> Any:
-    """With None in place of NaN and infinities, which JSON cannot write."""
+    """The value with None in place of NaN and infinities, which JSON cannot write."""
     if isinstance(node, dict):
         return {key: finite(child) for key, child in node.items()}
     if isinstance(node, list):

@@ -1,4 +1,4 @@
-"""Files of records: CSV and JSON lines, however they arrive and whatever is wrong in them."""
+"""Files of records: CSV and JSON lines, in any pieces and with any mistakes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_csv_cells_become_numbers_booleans_text_or_missing() -> None:
 
 
 @pytest.mark.parametrize("mark", [b",", b";", b"\t"])
-def test_the_delimiter_is_told_by_the_header(mark: bytes) -> None:
+def test_the_header_shows_the_delimiter(mark: bytes) -> None:
     assert list(read_records(io.BytesIO(b"a|b\n1|2\n".replace(b"|", mark)))) == [{"a": 1.0, "b": 2.0}]
 
 

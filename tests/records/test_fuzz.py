@@ -71,7 +71,7 @@ PIECES = [
 
 
 def hostile_json(rng: random.Random, depth: int = 0) -> str:
-    """Objects with dotted, empty and repeated names, and values from the edges of what JSON can say."""
+    """Objects with dotted, empty and repeated names, and extreme values."""
     kind = rng.random()
     if depth == 0 or (kind < 0.3 and depth < 6):
         fields = (f'"{rng.choice(NAMES)}":{hostile_json(rng, depth + 1)}' for _ in range(rng.randrange(5)))
@@ -84,7 +84,7 @@ def hostile_json(rng: random.Random, depth: int = 0) -> str:
 
 
 def damaged(value: bytes, rng: random.Random) -> bytes:
-    """With bytes lost, repeated, exchanged or put in, at one to four places."""
+    """The value with bytes removed, repeated, replaced or inserted at one to four places."""
     for _ in range(rng.randrange(1, 5)):
         start = rng.randrange(len(value) + 1)
         stop = min(len(value), start + rng.randrange(12))
@@ -105,7 +105,7 @@ def damaged(value: bytes, rng: random.Random) -> bytes:
 
 
 def inputs(seed: int) -> Iterator[bytes]:
-    """Endless."""
+    """Endless inputs of all kinds."""
     rng = random.Random(seed)
     while True:
         yield rng.randbytes(rng.randrange(40))
@@ -115,7 +115,7 @@ def inputs(seed: int) -> Iterator[bytes]:
 
 
 def attempt(read: Callable[[], T], reasons: set[str]) -> T | None:
-    """What `read` returns; None when it raises a RecordError, which has one of these reasons and is short."""
+    """The result of `read`, or None after a RecordError. The error must be short and have one of these reasons."""
     try:
         return read()
     except RecordError as error:
@@ -126,7 +126,7 @@ def attempt(read: Callable[[], T], reasons: set[str]) -> T | None:
 
 
 def check(value: bytes) -> dict[str, Any] | None:
-    """The record that `value` is, if it is one; then it may be a label as well."""
+    """The record in `value`, or None. A record must survive encoding, and may be a label too."""
     record = attempt(lambda: decode(value), REASONS)
     if record is not None:
         output = encode(record, {"score": None})
@@ -139,7 +139,7 @@ def check(value: bytes) -> dict[str, Any] | None:
 
 
 def check_rows(records: list[dict[str, Any]], number: int) -> None:
-    """Rows of any records are numbers of the right shape, and features can be inferred or it is said why not."""
+    """Rows of any records are numbers of the right shape, and inference gives features or a SchemaError."""
     keys = [None if i % 3 == 0 else b"%d" % (i % 3) for i in range(len(records))]
     reader = RowReader(
         Schema(("a", "a.b", "b", "c", "", "temperature", "motor.rpm"), frozenset({"b", "c"})), number % 3
@@ -147,7 +147,7 @@ def check_rows(records: list[dict[str, Any]], number: int) -> None:
     rows = reader.read(records, keys)
     assert rows.rows.shape == (rows.usable.sum(), reader.width)
     assert not np.isinf(rows.rows).any()
-    if number % 4:  # it takes as long as all else together
+    if number % 4:  # takes as long as everything else together
         return
     try:
         schema, _ = infer_schema(records)

@@ -1,4 +1,4 @@
-"""Which fields of the first records become features."""
+"""Inference of features from the first records."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def shuffled(values: Iterable[Any]) -> list[Any]:
 
 
 def rising(n: int, falls: int = 0, start: float = 0.0, scale: float = 1.0) -> list[float]:
-    """n numbers in rising order with unequal steps, of which so many go down."""
+    """n numbers that rise by unequal steps; `falls` of the steps go down."""
     steps = np.random.default_rng(1).uniform(1, 3, n - 1)
     steps[2 : 2 + 2 * falls : 2] *= -0.01
     return [start + scale * value for value in (0.0, *np.cumsum(steps).tolist())]

@@ -1,4 +1,4 @@
-"""Any bytes: a record that can be written again, or a reason why it is not one."""
+"""Decoding and encoding: any bytes give a record that can be encoded, or a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of records: categories, missing values, and the past of a series."""
+"""Rows of records: numbers, categories, missing values, and the past of a series."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_feature_named_twice_is_refused() -> None:
 
 @SMALL
 @given(st.lists(small_records, max_size=5))
-def test_a_categorical_column_holds_the_codes_of_whatever_is_there(batch: list[dict[str, Any]]) -> None:
+def test_a_categorical_column_holds_the_codes_of_all_values(batch: list[dict[str, Any]]) -> None:
     rows = Schema(("c", "a", "d.e"), frozenset({"c", "d.e"})).rows(batch)
     codes = [[category_code(record.get("c")), category_code(record.get("d", {}).get("e"))] for record in batch]
     np.testing.assert_array_equal(rows[:, [0, 2]], np.array(codes).reshape(-1, 2))
@@ -91,7 +91,7 @@ def test_categorical_fields_are_added_to_the_features_that_are_named() -> None:
     assert Schema(("x",)).categorical_columns == ()
 
 
-def test_a_categorical_field_that_is_no_feature_is_refused() -> None:
+def test_a_categorical_field_that_is_not_a_feature_is_refused() -> None:
     with pytest.raises(SchemaError, match="'site' is not a feature"):
         Schema(("x",), frozenset({"site"}))
 
@@ -114,7 +114,7 @@ def test_rows_stand_beside_their_past_and_count_what_they_lack_themselves(
     for key, record in stream:
         row = schema.rows([record])[0].tolist()
         missing.append(sum(map(math.isnan, row)))
-        if missing[-1] < 2:  # a record without any value is no part of its series
+        if missing[-1] < 2:  # a record without any value does not belong to its series
             past[key] = (row + past.get(key, [math.nan] * 2 * lags))[: 2 * (lags + 1)]
             expected.append(past[key])
     rows = np.array(expected).reshape(-1, 2 * (lags + 1))

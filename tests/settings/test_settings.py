@@ -68,7 +68,7 @@ def test_categorical_fields_come_as_names_from_wherever_settings_come_from(monke
     assert load(ScoreSettings, {}).categorical == ("site", "kind")
 
 
-def test_a_key_without_lags_is_of_no_use() -> None:
+def test_a_key_without_lags_is_refused() -> None:
     assert load(ScoreSettings, {"key": "device", "lags": 2}).key == "device"
     with pytest.raises(ConfigError, match="add --lags K"):
         load(ScoreSettings, {"key": "device"})
