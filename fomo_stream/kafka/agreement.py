@@ -15,7 +15,7 @@ from typing import Any
 
 from fomo_stream.detector.changelog import Document
 from fomo_stream.errors import AgreementError, BrokerError
-from fomo_stream.kafka.group_log import IDENTITY, SCHEMA, GroupLog, Note
+from fomo_stream.kafka.group_log import IDENTITY, SCHEMA, Entry, GroupLog
 from fomo_stream.kafka.group_schema import GroupSchema
 from fomo_stream.kafka.permissions import count_members
 from fomo_stream.logs import kv
@@ -120,7 +120,7 @@ class Agreement:
             "was killed or has an --instance-id leaves when its session times out)"
         )
 
-    def _change(self, found: Note | None, agreed: Values, differing: list[str]) -> Values:
+    def _change(self, found: Entry | None, agreed: Values, differing: list[str]) -> Values:
         changed, now = self._propose(found, {**self._own, "categorical": agreed["categorical"]})
         if still := self._differing(now):
             raise self._refusal(now, still, "another instance was faster; use the group's, or choose another --group")
@@ -145,7 +145,7 @@ class Agreement:
             names = [name for name in names if name != "categorical"]
         return names
 
-    def _propose(self, former: Note | None, values: Values) -> tuple[Note | None, Values]:
+    def _propose(self, former: Entry | None, values: Values) -> tuple[Entry | None, Values]:
         """Record these settings in place of former ones; returns what holds then."""
         replaced = former.key.decode() if former is not None else None
         self._log.append(KIND, json.dumps({"replaces": replaced, "settings": values}).encode())
@@ -154,12 +154,12 @@ class Agreement:
             raise self._log.not_kept()
         return found, agreed
 
-    def _current(self) -> tuple[Note | None, Values]:
+    def _current(self) -> tuple[Entry | None, Values]:
         """The record that holds, and its settings."""
         found, agreed = None, {}
-        for note in self._log.notes(KIND):
+        for entry in self._log.entries(KIND):
             try:
-                content = json.loads(note.value)
+                content = json.loads(entry.value)
                 replaces, values = content["replaces"], dict(content["settings"])
             except (ValueError, KeyError, TypeError) as error:
                 raise BrokerError(
@@ -167,7 +167,7 @@ class Agreement:
                     f"readable ({error}); choose another --group, or begin again with --reset-state"
                 ) from None
             if replaces == (found.key.decode() if found is not None else None):
-                found, agreed = note, values
+                found, agreed = entry, values
         return found, agreed
 
     def _learned(self) -> Values:

@@ -7,19 +7,21 @@ place.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ClusterMetadata
 
-from fomo_stream.errors import ConfigError
+from fomo_stream.errors import BrokerError, ConfigError
 from fomo_stream.logs import ClientLog
 from fomo_stream.settings.flags import COOPERATIVE, SESSION_TIMEOUT_MS, BrokerFlags
 from fomo_stream.settings.service import ServiceSettings
 
 LARGEST_MESSAGE_BYTES = 64 << 20
+CONNECT_S = 6.0  # a start that cannot succeed has to end within 15 s, imports included
 REFRESH_MS = 10_000  # a client learns of new partitions within this time
 
 Headers = list[tuple[str, bytes | None]]
@@ -155,6 +157,21 @@ def make_admin(settings: BrokerFlags, **callbacks: Any) -> AdminClient:
     config = {**client_config(settings), **callbacks}
     config.pop("group.protocol", None)
     return _create(AdminClient, config, "admin")
+
+
+def connect(settings: BrokerFlags) -> tuple[AdminClient, ClusterMetadata]:
+    """An admin client, and the topics of the broker. Raises BrokerError when no broker answers within CONNECT_S."""
+    last_error: deque[str] = deque(maxlen=1)
+    admin = make_admin(settings, error_cb=lambda error: last_error.append(error.str()))
+    try:
+        return admin, admin.list_topics(timeout=CONNECT_S)
+    except KafkaException as error:
+        admin.poll(0)  # reports the client's own error, which says more
+        reason = last_error[0] if last_error else error.args[0].str()
+        raise BrokerError(
+            f"no broker answers at {settings.bootstrap} ({reason}); "
+            "check --bootstrap, that the broker runs, and --kafka.security.protocol and the like"
+        ) from None
 
 
 def _create(kind: type[Any], config: Mapping[str, Any], name: str) -> Any:

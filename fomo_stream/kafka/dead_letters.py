@@ -8,7 +8,8 @@ from confluent_kafka import KafkaError
 
 from fomo_stream.errors import TopicError
 from fomo_stream.kafka.clients import Headers, Record
-from fomo_stream.kafka.delivery.delivery import Delivery, Output, PartitionOf
+from fomo_stream.kafka.delivery.base import Delivery
+from fomo_stream.kafka.delivery.output import Output, PartitionOf
 from fomo_stream.logs import Throttle, kv
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ class GroupSchema:
 
     def stored(self) -> Schema | None:
         """The group's schema: the earliest proposal in the state topic, or None when there is none."""
-        proposals = self._log.notes(KIND)
+        proposals = self._log.entries(KIND)
         return self._parse(proposals[0].value) if proposals else None
 
     def agree(self, proposal: Schema) -> Schema:

@@ -19,13 +19,13 @@ from fomo_stream.detector.detector import Detector
 from fomo_stream.errors import DamagedStateError, RecordError, SchemaError, StateError
 from fomo_stream.kafka.batching import FEW
 from fomo_stream.kafka.clients import Record
-from fomo_stream.kafka.delivery.delivery import Delivery
+from fomo_stream.kafka.delivery.base import Delivery
 from fomo_stream.kafka.feedback.labelling import Labelling
 from fomo_stream.kafka.observer import Observation
 from fomo_stream.kafka.outputs import Outputs
 from fomo_stream.kafka.partition import PartitionTask, Pending
 from fomo_stream.kafka.position import Restored, unusable
-from fomo_stream.kafka.restore import to_output
+from fomo_stream.kafka.state_topic import to_output
 from fomo_stream.kafka.topic_watch import TopicsSeen
 from fomo_stream.logs import kv
 from fomo_stream.ops.progress import Progress

@@ -27,7 +27,7 @@ from fomo_stream.kafka.agreement import Agreement
 from fomo_stream.kafka.assignment import Assignment
 from fomo_stream.kafka.clients import make_consumer, make_producer, to_record
 from fomo_stream.kafka.delivery.at_least_once import AtLeastOnce
-from fomo_stream.kafka.delivery.delivery import SLICE_S, Call, Delivery, Outcome
+from fomo_stream.kafka.delivery.base import SLICE_S, Call, Delivery, Outcome
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
 from fomo_stream.kafka.group_log import GroupLog
 from fomo_stream.kafka.group_schema import GroupSchema
@@ -315,7 +315,7 @@ class Service:
 
     def _activate(self) -> None:
         """Take up the partitions that were restored."""
-        for task, restored in self._restorer.take():
+        for task, restored in self._restorer.take_results():
             self._pipeline.activate(task, restored)
             self._assignment.start(self._settings.topic, task.number, restored.start)
             if self._settings.feedback is not None:

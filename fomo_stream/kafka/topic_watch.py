@@ -9,16 +9,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import ConfigResource, NewPartitions, OffsetSpec, ResourceType
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, OffsetSpec, ResourceType
 
-from fomo_stream.errors import BrokerError
-from fomo_stream.kafka.clients import make_admin, make_reader
+from fomo_stream.kafka.clients import CONNECT_S, connect, make_reader
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.settings.service import ServiceSettings
 
 log = logging.getLogger(__name__)
 
-START_TIMEOUT_S = 6.0  # a start-up that cannot succeed has to end within 15 s, imports included
+START_TIMEOUT_S = CONNECT_S
 WATCH_INTERVAL_S = 3.0
 ANSWER_S = 5.0
 OFFSETS_EVERY = 10  # looks, at one of which the first offsets are asked for
@@ -58,10 +57,10 @@ class TopicWatch:
     The state topic and the feedback topic grow with the input.
     """
 
+    admin: AdminClient  # once it is connected
+
     def __init__(self, settings: ServiceSettings) -> None:
         self._settings = settings
-        self._last_error = ""
-        self.admin = make_admin(settings, error_cb=self._on_error)
         # A consumer asks for a topic without creating it, on brokers that create what they are asked for.
         self._asker = make_reader(settings)
         self.may_pass = False  # the trouble seen last
@@ -74,16 +73,8 @@ class TopicWatch:
         self._throttle = Throttle()
 
     def connect(self) -> None:
-        """Raises BrokerError, within START_TIMEOUT_S, when no broker answers."""
-        try:
-            metadata = self.admin.list_topics(timeout=START_TIMEOUT_S)
-        except KafkaException as error:
-            self.admin.poll(0)  # delivers the reason, when the client knows one
-            reason = self._last_error or error.args[0].str()
-            raise BrokerError(
-                f"no broker answers at {self._settings.bootstrap} ({reason}); "
-                "check --bootstrap, that the broker runs, and --kafka.security.protocol and the like"
-            ) from None
+        """Open the admin client. Raises BrokerError, within START_TIMEOUT_S, when no broker answers."""
+        self.admin, metadata = connect(self._settings)
         self.has_controller = metadata.controller_id in metadata.brokers
 
     def start(self) -> None:
@@ -110,9 +101,6 @@ class TopicWatch:
             self.may_pass = error.args[0].code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
             self.seen = replace(self.seen, trouble=error.args[0].str())
         return self.seen
-
-    def _on_error(self, error: KafkaError) -> None:
-        self._last_error = error.str()
 
     def _watch(self) -> None:
         for look in itertools.count():

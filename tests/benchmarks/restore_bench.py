@@ -33,7 +33,8 @@ from services import unique  # noqa: E402
 from fomo_stream.detector.detector import Detector  # noqa: E402
 from fomo_stream.kafka.clients import make_producer  # noqa: E402
 from fomo_stream.kafka.position import POSITION, Position  # noqa: E402
-from fomo_stream.kafka.restore import Restorer, to_output  # noqa: E402
+from fomo_stream.kafka.restore import Restorer  # noqa: E402
+from fomo_stream.kafka.state_topic import to_output  # noqa: E402
 from fomo_stream.kafka.topic_setup import TopicSetup  # noqa: E402
 from fomo_stream.kafka.topic_watch import TopicWatch  # noqa: E402
 from fomo_stream.model.checkpoint import load_model  # noqa: E402
@@ -90,7 +91,7 @@ def measure(broker: Broker, name: str, records: int, features: int, context: int
     twin = Detector(model, features, settings.detector_config())
     began = time.perf_counter()
     restorer.request(SimpleNamespace(number=0))
-    ((_, restored),) = wait_for(restorer.take, "the partition", 120)
+    ((_, restored),) = wait_for(restorer.take_results, "the partition", 120)
     read = time.perf_counter() - began
     twin.recover({key: value for key, value in restored.entries.items() if key != POSITION})
     restore = time.perf_counter() - began

@@ -156,8 +156,8 @@ def test_a_group_that_learned_before_settings_were_recorded_keeps_those_of_its_s
     broker.produce(topic, readings(60))
     with Running(settings):
         broker.read(settings.out, at_least=60)
-    for note in GroupLog(settings).notes(b"settings/"):  # as if an earlier version had run
-        broker.produce(settings.state_topic, [None], keys=[note.key.decode()], partition=0)
+    for entry in GroupLog(settings).entries(b"settings/"):  # as if an earlier version had run
+        broker.produce(settings.state_topic, [None], keys=[entry.key.decode()], partition=0)
     for name, value in {"context_size": 200, "lags": 2, "model": "fusion"}.items():
         assert f"--{name.replace('_', '-')} is " in str(refusal(changed(settings, **{name: value})))
     broker.produce(topic, readings(60, start=60))

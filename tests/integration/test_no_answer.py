@@ -21,7 +21,7 @@ def test_a_start_while_the_broker_does_not_answer_says_so_and_can_be_tried_again
     make = partial(make_producer, settings, settings.transactional_id)
     broker._process.send_signal(signal.SIGSTOP)
     try:
-        with pytest.raises(BrokerError, match=r"does not answer .*; nothing is lost: .* start again") as error:
+        with pytest.raises(BrokerError, match=r"does not answer .*; nothing is lost: .* restart it") as error:
             ExactlyOnce(make, {}).start(3.0)
     finally:
         broker._process.send_signal(signal.SIGCONT)

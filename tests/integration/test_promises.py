@@ -18,7 +18,7 @@ from confluent_kafka import Consumer
 from services import CLIENT, Running, command, make_settings, readings, results, unique
 
 from fomo_stream.kafka import service
-from fomo_stream.kafka.delivery.delivery import Delivery
+from fomo_stream.kafka.delivery.base import Delivery
 
 
 def numbers(messages: list[Any]) -> list[int]:

@@ -22,8 +22,9 @@ from fomo_stream.errors import BrokerError, ConfigError, FencedError, FomoError,
 from fomo_stream.kafka.clients import Record
 from fomo_stream.kafka.delivery import exactly_once
 from fomo_stream.kafka.delivery.at_least_once import AtLeastOnce
-from fomo_stream.kafka.delivery.delivery import MOST_BYTES, Outcome, Output
+from fomo_stream.kafka.delivery.base import MOST_BYTES, Outcome
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
+from fomo_stream.kafka.delivery.output import Output
 
 LONG_S = 10.0  # no call takes so long
 
@@ -413,7 +414,7 @@ def test_a_fenced_instance_ends_and_says_what_to_do() -> None:
     setup.send(b"1")
     other = ExactlyOnce(partial(setup.broker.producer, "instance"), {})
     other.start(1.0)
-    with pytest.raises(FencedError, match=r"fenced: .* --instance-id; nothing is lost: start it again"):
+    with pytest.raises(FencedError, match=r"fenced: .* --instance-id; nothing is lost: restart it"):
         setup.commit()
     assert (setup.out(), setup.broker.offsets) == ([], {})
     other.send(output(b"2"))
@@ -487,7 +488,7 @@ def test_a_start_without_an_answer_says_that_nothing_is_lost(error: KafkaError) 
     assert type(refusal) is BrokerError
     assert "the broker does not answer" in str(refusal)
     assert "nothing is lost" in str(refusal)
-    assert "start again" in str(refusal)
+    assert "restart it" in str(refusal)
     assert "at-least-once" not in str(refusal)
 
 

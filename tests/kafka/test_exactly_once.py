@@ -34,7 +34,7 @@ from fomo_stream.detector.past_values import PastValues
 from fomo_stream.detector.results import Results
 from fomo_stream.kafka.assignment import Assignment
 from fomo_stream.kafka.clients import Record
-from fomo_stream.kafka.delivery.delivery import Outcome
+from fomo_stream.kafka.delivery.base import Outcome
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
 from fomo_stream.kafka.partition import PartitionTask
 from fomo_stream.kafka.pipeline import Pipeline
@@ -97,14 +97,14 @@ class Restoring:
     def request(self, task: PartitionTask, delay: float = 0.0) -> None:
         self._waiting.append(task)
 
-    def take(self) -> list[tuple[PartitionTask, Restored]]:
+    def take_results(self) -> list[tuple[PartitionTask, Restored]]:
         unstable: set[tuple[str, int]] = set().union(*(producer.unstable for producer in self._broker.producers))
         results, waiting = [], self._waiting
         self._waiting = [task for task in waiting if unstable & {("t", task.number), ("f", task.number)}]
         for task in waiting:
             if task not in self._waiting and self._is_wanted(task):
                 self._restorer.request(task)
-                while not (found := self._restorer.take()):
+                while not (found := self._restorer.take_results()):
                     time.sleep(0.0001)
                 results += found
         return results
@@ -221,8 +221,10 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
         self.broker.topic_ids = dict(IDS)
         self.broker.refuses = is_refused
         self._stack = ExitStack()
-        self._stack.enter_context(patch("fomo_stream.kafka.restore.make_reader", lambda _: MemoryReader(self.broker)))
-        self._stack.enter_context(patch("fomo_stream.kafka.restore.BEHIND_S", -1.0))
+        self._stack.enter_context(
+            patch("fomo_stream.kafka.topic_reader.make_reader", lambda *_: MemoryReader(self.broker))
+        )
+        self._stack.enter_context(patch("fomo_stream.kafka.state_topic.BEHIND_S", -1.0))
         self._stack.enter_context(patch("fomo_stream.kafka.service.RELEASE_S", 0.0))
         self.instances: dict[str, Instance] = {}
         for name in ("a", "b"):

@@ -17,7 +17,7 @@ from test_pipeline import Recording, cheap_model, commit, make_pipeline, record
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
 from fomo_stream.kafka.clients import Record
-from fomo_stream.kafka.delivery.delivery import Output
+from fomo_stream.kafka.delivery.output import Output
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.position import Restored
 

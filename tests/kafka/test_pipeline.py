@@ -23,7 +23,7 @@ from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.past_values import PastValues
 from fomo_stream.errors import BrokerError, SchemaError
 from fomo_stream.kafka.clients import Record
-from fomo_stream.kafka.delivery.delivery import Output
+from fomo_stream.kafka.delivery.output import Output
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.position import Restored
 from fomo_stream.kafka.topic_watch import TopicsSeen

@@ -21,11 +21,12 @@ from hypothesis import strategies as st
 from memory_broker import MemoryBroker, MemoryConsumer, MemoryReader, retriable
 
 from fomo_stream.errors import BrokerError, DamagedStateError, FomoError, StateError
-from fomo_stream.kafka.delivery.delivery import Outcome
+from fomo_stream.kafka.delivery.base import Outcome
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
 from fomo_stream.kafka.feedback.effects import Effect
 from fomo_stream.kafka.position import POSITION, Input, Position, Restored, where_to_go_on
-from fomo_stream.kafka.restore import Restorer, to_output
+from fomo_stream.kafka.restore import Restorer
+from fomo_stream.kafka.state_topic import to_output
 from fomo_stream.settings.service import ServiceSettings
 
 SETTINGS = ServiceSettings(topic="t", feedback="f", group="g")
@@ -131,8 +132,8 @@ def restorer(
     for topic in (flags.topic, flags.feedback, flags.state_topic):
         broker.partitions.setdefault(topic or "", 2)
     with (
-        patch("fomo_stream.kafka.restore.make_reader", lambda _: MemoryReader(broker)),
-        patch("fomo_stream.kafka.restore.BEHIND_S", -1.0),
+        patch("fomo_stream.kafka.topic_reader.make_reader", lambda *_: MemoryReader(broker)),
+        patch("fomo_stream.kafka.state_topic.BEHIND_S", -1.0),
     ):
         one = Restorer(flags, broker, wanted)  # type: ignore[arg-type]
         try:
@@ -146,7 +147,7 @@ def taken(one: Restorer, count: int = 1) -> list[tuple[int, Restored]]:
     results: list[tuple[Any, Restored]] = []
 
     def is_enough() -> bool:
-        results.extend(one.take())
+        results.extend(one.take_results())
         return len(results) >= count
 
     until(is_enough)
@@ -246,7 +247,7 @@ def test_entries_are_read_once_the_transaction_that_wrote_them_is_marked_everywh
     with restorer(broker) as one:
         one.request(Task(0))
         until(lambda: broker.waits >= 2)
-        assert one.take() == []
+        assert one.take_results() == []
         broker.hidden.clear()
         ((_, found),) = taken(one)
     assert (found.start, found.learned_until) == (8, 8)
@@ -265,10 +266,10 @@ def test_a_transaction_that_nobody_ends_is_named(caplog: pytest.LogCaptureFixtur
     broker.hidden[STATE, 0] = 0
     write(broker, {POSITION: Position(8).encode()})
     broker.offsets["t", 0] = 8
-    with patch("fomo_stream.kafka.restore.HANGING_S", -46.0), restorer(broker) as one:  # as if a session had passed
+    with patch("fomo_stream.kafka.state_topic.HANGING_S", -46.0), restorer(broker) as one:  # as if a session had passed
         one.request(Task(0))
         until(lambda: "open_transaction" in caplog.text)
-        assert one.take() == []
+        assert one.take_results() == []
 
 
 def test_a_transaction_that_changes_nothing_of_what_is_committed_is_not_waited_for() -> None:
@@ -298,7 +299,7 @@ def test_a_transaction_that_may_hold_labels_alone_is_waited_for() -> None:
     with patch.object(broker, "has_open_transaction", watched), restorer(broker) as one:
         one.request(Task(0))
         assert asked.wait(10)
-        assert one.take() == []
+        assert one.take_results() == []
         broker.hidden.clear()
         ((_, found),) = taken(one)
     assert found.entries["detector/x"] == b"labelled"
@@ -353,7 +354,7 @@ def test_a_partition_waits_until_the_transaction_of_its_last_owner_has_ended(com
     with restorer(broker) as one:
         one.request(Task(0))
         until(lambda: broker.waits >= 2)
-        assert one.take() == []
+        assert one.take_results() == []
         if commits:
             broker.answers.clear()
             until(lambda: last.proceed(1.0) is Outcome.COMMITTED)

@@ -17,7 +17,8 @@ import orjson
 
 from fomo_stream.errors import RecordError
 from fomo_stream.kafka.clients import Record
-from fomo_stream.kafka.delivery.delivery import Delivery, Output
+from fomo_stream.kafka.delivery.base import Delivery
+from fomo_stream.kafka.delivery.output import Output
 from fomo_stream.kafka.feedback.effects import Effect
 from fomo_stream.kafka.feedback.labels import BAD_FEEDBACK, LabelQueue, Verdicts, parse_label
 from fomo_stream.kafka.partition import PartitionTask
