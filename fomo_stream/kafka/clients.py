@@ -21,7 +21,7 @@ from fomo_stream.settings.flags import COOPERATIVE, SESSION_TIMEOUT_MS, BrokerFl
 from fomo_stream.settings.service import ServiceSettings
 
 LARGEST_MESSAGE_BYTES = 64 << 20
-CONNECT_S = 6.0  # a start that cannot succeed has to end within 15 s, imports included
+START_TIMEOUT_S = 6.0  # a start that cannot succeed has to end within 15 s, imports included
 REFRESH_MS = 10_000  # a client learns of new partitions within this time
 
 Headers = list[tuple[str, bytes | None]]
@@ -160,11 +160,11 @@ def make_admin(settings: BrokerFlags, **callbacks: Any) -> AdminClient:
 
 
 def connect(settings: BrokerFlags) -> tuple[AdminClient, ClusterMetadata]:
-    """An admin client, and the topics of the broker. Raises BrokerError when no broker answers within CONNECT_S."""
+    """An admin client, and the topics of the broker. Raises BrokerError when none answers within START_TIMEOUT_S."""
     last_error: deque[str] = deque(maxlen=1)
     admin = make_admin(settings, error_cb=lambda error: last_error.append(error.str()))
     try:
-        return admin, admin.list_topics(timeout=CONNECT_S)
+        return admin, admin.list_topics(timeout=START_TIMEOUT_S)
     except KafkaException as error:
         admin.poll(0)  # reports the client's own error, which says more
         reason = last_error[0] if last_error else error.args[0].str()

@@ -25,7 +25,7 @@ from confluent_kafka import KafkaError, TopicPartition
 from fomo_stream.errors import FencedError
 from fomo_stream.kafka.agreement import Agreement
 from fomo_stream.kafka.assignment import Assignment
-from fomo_stream.kafka.clients import make_consumer, make_producer, to_record
+from fomo_stream.kafka.clients import START_TIMEOUT_S, make_consumer, make_producer, to_record
 from fomo_stream.kafka.delivery.at_least_once import AtLeastOnce
 from fomo_stream.kafka.delivery.base import SLICE_S, Call, Delivery, Outcome
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
@@ -36,8 +36,8 @@ from fomo_stream.kafka.pipeline import Pipeline, check_schema
 from fomo_stream.kafka.restore import Restorer
 from fomo_stream.kafka.schema_search import SchemaSearch
 from fomo_stream.kafka.topic_report import TopicReport
-from fomo_stream.kafka.topic_setup import TopicSetup, pin_latest
-from fomo_stream.kafka.topic_watch import START_TIMEOUT_S, TopicWatch
+from fomo_stream.kafka.topic_setup import TopicSetup, start_at_latest
+from fomo_stream.kafka.topic_watch import TopicWatch
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.ops.health import HealthServer
 from fomo_stream.records.schema import Schema
@@ -199,7 +199,7 @@ class Service:
         self._assignment = Assignment(self._consumer, settings.topic, settings.feedback)
         if settings.start == "latest":
             for topic in filter(None, (settings.topic, settings.feedback)):
-                pin_latest(self._consumer, topic, self._topics.seen.partitions[topic])
+                start_at_latest(self._consumer, topic, self._topics.seen.partitions[topic])
         self._consumer.subscribe(
             [settings.topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )

@@ -104,7 +104,7 @@ class StateReader:
     def _read_state(self, task: Any, committed: int | None) -> tuple[dict[str, bytes], list[Effect]]:
         """The entries of a partition, and when labels took effect. Raises NotYetError."""
         state = TopicPartition(self._settings.state_topic, task.number)
-        if self._may_hold_labels and self._watch.has_open_transaction(state):
+        if self._may_hold_labels and self._watch.cluster.has_open_transaction(state):
             # Such a transaction may commit labels alone, and then the committed offset of the input does not change.
             self._has_waited(task, state)
             raise NotYetError(_open_transaction(state))
@@ -125,7 +125,7 @@ class StateReader:
         waited = time.monotonic() - self._behind_since.setdefault(task, time.monotonic())
         if waited <= BEHIND_S:
             return False
-        if self._watch.has_open_transaction(state):
+        if self._watch.cluster.has_open_transaction(state):
             longest = session_timeout_ms(self._settings) / 1000 + HANGING_S
             if waited > longest and self._throttle.allow(f"hanging {state.partition}") is not None:
                 place = {"topic": state.topic, "partition": state.partition, "waited_s": waited}

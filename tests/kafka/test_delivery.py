@@ -16,7 +16,8 @@ import pytest
 from confluent_kafka import KafkaError, TopicPartition
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_broker import MemoryBroker, MemoryConsumer, Produced, abortable, fatal, retriable
+from memory_broker import MemoryBroker, MemoryConsumer
+from memory_producer import Produced, abortable, fatal, retriable
 
 from fomo_stream.errors import BrokerError, ConfigError, FencedError, FomoError, NotPermittedError
 from fomo_stream.kafka.clients import Record

@@ -26,7 +26,8 @@ from confluent_kafka import KafkaError, TopicPartition
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from memory_broker import MemoryBroker, MemoryConsumer, MemoryReader, Message, Produced, abortable, retriable
+from memory_broker import MemoryBroker, MemoryConsumer, MemoryReader, Message
+from memory_producer import Produced, abortable, retriable
 from test_pipeline import Patient, QuickSettings, cheap_model
 
 from fomo_stream.detector.detector import Detector

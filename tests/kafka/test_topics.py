@@ -58,7 +58,7 @@ def test_partitions_that_cannot_be_labelled_are_a_reason_not_to_be_ready() -> No
     found, sizes = report()
     assert found.reasons() == []
     changes = found.look(TopicsSeen(sizes | {"t": 4}, {}))
-    assert (changes.created, changes.resized) == (False, ["t"])
+    assert (changes.created, changes.resized) == (False, ("t",))
     found.shared_out()
     (reason,) = found.reasons()
     assert "feedback topic f has 2 partitions fewer than t" in reason
