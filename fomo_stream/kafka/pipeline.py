@@ -118,7 +118,7 @@ class Pipeline:
             for name, value in task.changes().items():
                 self._delivery.send(to_output(self._settings.state_topic, task.number, name, value))
             if task.is_active:
-                self._labelling.forget(task, seen.first_offsets.get(task.number, 0))
+                self._labelling.delete_old_effects(task, seen.first_offsets.get(task.number, 0))
             offsets += list(self._uncommitted(task, seen.partitions))
         return offsets
 

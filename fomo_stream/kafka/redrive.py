@@ -33,7 +33,7 @@ from fomo_stream.settings.commands import RedriveSettings
 
 TIMEOUT_S = 10.0  # to wait for an answer
 STALLED_S = 30  # to wait for the next letter, or for an acknowledgement
-BATCH_RECORDS = 1000  # in one transaction; fewer when they are large
+BATCH_RECORDS = 1000  # in one transaction; fewer if they are large
 BATCH_BYTES = 16 << 20
 AGAIN = "running it again continues where it stopped"
 

@@ -57,6 +57,8 @@ class Real:
         self.topic = f"contract-{uuid.uuid4().hex[:8]}"
         broker.create_topic(self.topic, 2, config={"max.message.bytes": str(LIMIT)})
         self._settings = ServiceSettings(topic=self.topic, bootstrap=broker.bootstrap, group=self.topic)
+        # So that the group has a coordinator: without one a call may hang (librdkafka issue 5456).
+        assert broker.committed(self.topic, self.topic) == 0
 
     def producer(self, name: str) -> Any:
         return make_producer(self._settings, f"{self.topic}-{name}", **{"linger.ms": 200})  # one batch for each call
@@ -246,7 +248,9 @@ def test_a_batch_with_a_record_that_is_too_large_is_refused_as_a_whole(stage: St
     assert len(stage.errors) == 2
     assert error_of(lambda: producer.commit_transaction(WAIT_S)).txn_requires_abort()
     producer.abort_transaction(WAIT_S)
-    stage.commit(producer, b"small")
+    stage.commit(
+        stage.start(), b"small"
+    )  # a real broker misses the numbers of the batch in the old producer's sequence
     stage.awaits(b"small")
 
 

@@ -39,7 +39,7 @@ def test_those_before_the_first_record_go_and_no_others(
             found.add(effect)
             left.append(effect)
         taken: list[bytes] = []
-        while keys := found.take(first, most=3):
+        while keys := found.remove_before(first, most=3):
             assert len(keys) <= 3
             taken += keys
         assert sorted(taken) == sorted(effect.key for effect in left if effect.input_offset < first)
@@ -50,5 +50,5 @@ def test_those_before_the_first_record_go_and_no_others(
 @given(st.lists(effects, max_size=20))
 def test_all_of_an_input_topic_that_is_gone_go_at_once(there: list[Effect]) -> None:
     found = Effects(effect._replace(input_offset=-1) for effect in there)
-    assert sorted(found.take(0, most=1)) == sorted(effect.key for effect in there)
-    assert found.take(10**6) == []
+    assert sorted(found.remove_before(0, most=1)) == sorted(effect.key for effect in there)
+    assert found.remove_before(10**6) == []

@@ -187,10 +187,10 @@ def test_a_partition_heeds_its_own_labels_alone() -> None:
     pipeline.score_due(0.0)
     (effect,) = filter(is_effect, delivery.to(STATE))
     assert (effect.key, effect.partition) == (b"feedback/f/0/40/5", 0)
-    for number, news in ((0, 0), (1, 1)):
+    for number, new_verdicts in ((0, 0), (1, 1)):
         detector = pipeline.tasks[number].detector
         assert detector is not None
-        assert detector.feedback(np.array([7]), np.array([True])) == news
+        assert detector.feedback(np.array([7]), np.array([True])) == new_verdicts
 
 
 # --- when they are done with
@@ -261,7 +261,7 @@ def test_the_log_sums_labels_up(caplog: pytest.LogCaptureFixture) -> None:
         label(pipeline, at, True, offset=offset)
     with caplog.at_level("INFO"):
         pipeline.score_due(0.0)
-    assert "feedback topic=f partition=0 labels=4 news=2 too_late=1 takes_effect=30" in caplog.text
+    assert "feedback topic=f partition=0 labels=4 new_verdicts=2 too_late=1 takes_effect=30" in caplog.text
     assert pipeline.progress.labels == 3
 
 
