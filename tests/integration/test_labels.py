@@ -173,14 +173,12 @@ def test_feedback_goes_with_its_partition_from_instance_to_instance(broker: Brok
         with command(tmp_path / "b.log", settings) as b:
             b.wait_for_log("assigned")
             step(60, 10)
-            assert " partition=" in b.text()
             shares = [set(numbers_in_log(running.text(), "feedback topic=")) for running in (a, b)]
             assert shares[1] == set(numbers_in_log(b.text(), " assigned "))
             assert 0 < len(shares[1]) < 4
             b.kill()
         step(120, 20)  # once the group has noticed, the first instance has all again
         assert a.terminate() == 0
-    assert "commit_failed" not in a.text()
 
 
 def numbers_in_log(text: str, event: str) -> list[int]:

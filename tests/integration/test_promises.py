@@ -6,9 +6,7 @@ On a broker without transactions: at least once.
 from __future__ import annotations
 
 import collections
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ from brokers import Broker, Kafka, kafka_home, wait_for
 from confluent_kafka import Consumer
 from services import CLIENT, Running, command, make_settings, readings, results, unique
 
-from fomo_stream.kafka import service
 from fomo_stream.kafka.delivery.base import Delivery
 
 
@@ -201,45 +198,6 @@ def test_a_partition_that_was_given_up_while_paused_is_read_again_when_it_comes_
         for partition in range(4):
             broker.produce(topic, readings(50, start=50 * partition), partition=partition)
         assert sorted(numbers(broker.read(f"{topic}-scores", at_least=200))) == list(range(200))
-
-
-def test_a_late_generation_stops_reading_its_own_partition_alone(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    built = threading.Event()
-
-    class Late(ThreadPoolExecutor):
-        """Builds the first generation only once `built` is set, the others beside it."""
-
-        def __init__(self, _workers: int, thread_name_prefix: str) -> None:
-            super().__init__(2, thread_name_prefix)
-            self._waits = True
-
-        def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-            waits, self._waits = self._waits, False
-
-            def build() -> Any:
-                if waits:
-                    built.wait(60)
-                return fn(*args, **kwargs)
-
-            return super().submit(build)
-
-    monkeypatch.setattr(service, "ThreadPoolExecutor", Late)
-    monkeypatch.setattr(service, "LATE_RECORDS", 100)
-    topic = unique("sensors")
-    broker.create_topic(topic)
-    settings = make_settings(broker, topic, batch_size=16)
-    broker.produce(topic, readings(1000), partition=0)
-    with Running(settings) as running:
-        wait_for(lambda: running.service.ready, "the service to be ready")
-        wait_for(lambda: running.service._assignment.paused == {(topic, 0)}, "the late partition to pause")
-        broker.produce(topic, readings(300, start=1000), partition=1)
-        assert len(broker.read(f"{topic}-scores", at_least=350)) == 350
-        built.set()
-        outputs = broker.read(f"{topic}-scores", at_least=1300)
-    assert sorted(numbers(outputs)) == list(range(1300))
-    assert [n for n in numbers(outputs) if n < 1000] == list(range(1000))
 
 
 def test_a_deleted_topic_leaves_the_service_alive_and_its_successor_is_read_from_the_beginning(

@@ -83,18 +83,6 @@ def test_features_that_differ_from_the_groups_are_refused(broker: Broker) -> Non
         wait_for(lambda: not other._thread.is_alive(), "the service to refuse")
 
 
-def test_categories_are_the_groups(broker: Broker) -> None:
-    topic = unique("sensors")
-    broker.create_topic(topic)
-    first = make_settings(broker, topic, features="temperature", categorical="site")
-    with Running(first) as running:
-        wait_for(lambda: running.service.ready, "the service to be ready")
-    agreed = Schema(("temperature", "site"), frozenset({"site"}))
-    assert GroupSchema(first).stored() == agreed
-    follower = make_settings(broker, topic, features=None)
-    assert GroupSchema(follower).stored() == agreed
-
-
 @pytest.mark.parametrize(
     "content",
     [{"features": ["a"], "categorical": ["b"]}, {"features": ["a"], "categorical": "a"}, {"categorical": []}, 3],

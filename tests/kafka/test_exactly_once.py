@@ -258,5 +258,22 @@ def test_what_is_scored_while_a_commit_is_pending_is_undone_if_the_partition_goe
     machine.teardown()
 
 
+def test_a_late_generation_pauses_its_own_partition_alone_and_nothing_is_lost() -> None:
+    machine = ExactlyOnceMachine()
+    instance = machine.instances["a"]
+    for number in NUMBERS:
+        machine._give(number, "a")
+    many = Moment(0, ["."] * 1500, [], 0, 1500, 0, 0, is_due=True, is_built=False, then="commit")
+    machine.it_goes_on(many)
+    assert instance._assignment.paused == {("t", 0)}
+    machine.it_goes_on(many._replace(number=1, kinds=["."] * 9))
+    assert machine.broker.offsets["t", 1] == 9
+    turns = 0
+    while instance._assignment.paused:
+        assert (turns := turns + 1) < 200
+        machine.it_goes_on(many._replace(kinds=[], is_built=True))
+    machine.teardown()
+
+
 TestExactlyOnce = ExactlyOnceMachine.TestCase
 TestExactlyOnce.settings = settings(max_examples=10, stateful_step_count=25, deadline=None)
