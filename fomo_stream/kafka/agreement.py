@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 KIND = b"settings/"
 
 # Settings of the state can only change when the state is reset; the others can change while the group has no members.
-OF_STATE = (
+STATE_SETTINGS = (
     "model",
     "categorical",
     "lags",
@@ -37,7 +37,7 @@ OF_STATE = (
     "remembered-rows",
     "remembered-scores",
 )
-OF_OUTPUTS = (
+OUTPUT_SETTINGS = (
     "feedback-memory",
     "out",
     "dead-letters",
@@ -48,7 +48,7 @@ OF_OUTPUTS = (
     "threads",
 )
 # Their names in a detector's identity.
-OF_IDENTITY = {
+IDENTITY_NAMES = {
     "model": "model",
     "context-size": "context_size",
     "adapt-after": "adapt_after",
@@ -107,7 +107,7 @@ class Agreement:
 
     def _check_change(self, agreed: Values, differing: list[str]) -> None:
         """Raise AgreementError unless this instance may change these settings."""
-        if lasting := [name for name in differing if name in OF_STATE]:
+        if lasting := [name for name in differing if name in STATE_SETTINGS]:
             remedy = "use the group's, choose another --group, or forget what was learned with --reset-state"
             raise self._refusal(agreed, lasting, remedy)
         if members := count_members(self._settings):
@@ -140,7 +140,7 @@ class Agreement:
         return AgreementError(f"group {group} has agreed on other settings: {named}; {remedy}")
 
     def _differing(self, agreed: Mapping[str, Any]) -> list[str]:
-        names = [name for name in (*OF_STATE, *OF_OUTPUTS) if agreed.get(name) != self._own[name]]
+        names = [name for name in (*STATE_SETTINGS, *OUTPUT_SETTINGS) if agreed.get(name) != self._own[name]]
         if not self._own["categorical"]:  # then the group's are used
             names = [name for name in names if name != "categorical"]
         return names
@@ -180,13 +180,13 @@ class Agreement:
             learned["categorical"] = sorted(schema.categorical)
         if self._log.state.keys() >= {IDENTITY, SCHEMA}:
             identity = json.loads(Document().recover({"identity/0": self._log.state[IDENTITY]}, "identity"))
-            learned |= {name: identity[key] for name, key in OF_IDENTITY.items()}
+            learned |= {name: identity[key] for name, key in IDENTITY_NAMES.items()}
             learned["lags"] = json.loads(self._log.state[SCHEMA])["lags"]
         return learned
 
     def _values(self, model: str) -> Values:
         settings, config = self._settings, self._settings.detector_config()
-        flags = (*OF_STATE, *OF_OUTPUTS)
+        flags = (*STATE_SETTINGS, *OUTPUT_SETTINGS)
         values = {name: getattr(settings, name.replace("-", "_")) for name in flags if name not in DERIVED}
         return {
             **values,

@@ -32,14 +32,14 @@ def ask_about_group(settings: BrokerFlags, **options: Any) -> Any:
 
 
 def count_members(settings: BrokerFlags) -> int:
-    """Number of members of the group. Raises BrokerError when the broker does not say it."""
+    """Number of members of the group. Raises BrokerError when the broker does not answer."""
     try:
         return len(ask_about_group(settings).members)
     except KafkaException as error:
         if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
             return 0
         raise BrokerError(
-            f"the broker does not say which members group {settings.group} has ({error.args[0].str()}); check that the "
+            f"the broker does not list the members of group {settings.group} ({error.args[0].str()}); check that the "
             "broker which coordinates the group answers, and that the group may be described; then restart it"
         ) from None
 

@@ -1,4 +1,4 @@
-"""The state topic: what each input partition has learned, in the compacted partition of the same number.
+"""The state topic: the learned state of each input partition, in the compacted partition of the same number.
 
 A commit writes the entries that changed since the last one, in the same transaction as the scores. A partition is read
 back in this order: first the group's committed offset, which the broker gives only when no open transaction can change
@@ -48,7 +48,7 @@ def to_output(topic: str, number: int, name: str, value: bytes | None) -> Output
 
 
 class StateReader:
-    """Finds out where a partition resumes, and what it has learned.
+    """Reads the state of a partition, and the offset at which it resumes.
 
     is_stopped: ends a read that is under way.
     """
@@ -76,7 +76,7 @@ class StateReader:
                 log.debug(kv("partitions_unknown", topic=topic, reason=error.args[0].str()))
 
     def read(self, task: Any) -> Restored:
-        """Where the partition `task.number` resumes, and what it has learned.
+        """The state of the partition `task.number`, and the offset at which it resumes.
 
         Raises NotYetError when that cannot be known yet, KafkaException when the broker does not answer, StateError
         when a later version has written the state.

@@ -108,7 +108,7 @@ class TopicReader:
         return int(low), int(high)
 
     def committed(self, partitions: Sequence[TopicPartition], timeout_s: float) -> list[TopicPartition]:
-        """What the group has committed; the broker answers once no open transaction can change it."""
+        """The offsets that the group has committed; the broker answers when no open transaction can change them."""
         found: list[TopicPartition] = self.client.committed(list(partitions), timeout=timeout_s)
         raise_partition_error(found)
         return found

@@ -19,7 +19,7 @@ SHARED_OUT_S = 2 * REFRESH_MS / 1000  # within this time a group assigns new par
 class Changes(NamedTuple):
     """Changes since the last look."""
 
-    created: bool = False  # a topic that is read was created again: what was learned from the old one is invalid
+    created: bool = False  # a topic that is read was created again: the state of the old one is invalid
     resized: tuple[str, ...] = ()
 
 
@@ -40,7 +40,7 @@ class TopicReport:
 
     def look(self, seen: TopicsSeen) -> Changes:
         """Compare the broker's answer of now, and log the changes."""
-        before, self.seen = self.seen, seen.remembering(self.seen)
+        before, self.seen = self.seen, seen.keeping_ids(self.seen)
         if before == self.seen:
             return Changes()
         if self.seen.trouble != before.trouble:
@@ -51,7 +51,7 @@ class TopicReport:
         for gone in before.partitions.keys() - self.seen.partitions.keys():
             log.warning(kv("topic_missing", topic=gone, effect="waiting until it is created again"))
         read = filter(None, (self._settings.topic, self._settings.feedback))
-        created = [topic for topic in read if self.seen.has_new(topic, before)]
+        created = [topic for topic in read if self.seen.is_recreated(topic, before)]
         for topic in created:
             log.warning(kv("topic_recreated", topic=topic, effect="reading from its beginning"))
         return Changes(bool(created), self._resized(before))
@@ -70,9 +70,9 @@ class TopicReport:
         new = self._new_partitions
         if new and time.monotonic() < self._grown_at + SHARED_OUT_S:
             reasons.append(f"{_named(new)} of {settings.topic} not shared out by the group yet")
-        if settings.feedback is not None and (lacking := seen.lacking(settings.feedback, settings.topic)):
+        if settings.feedback is not None and (missing := seen.missing_partitions(settings.feedback, settings.topic)):
             reasons.append(
-                f"feedback topic {settings.feedback} has {lacking} partitions fewer than {settings.topic}, whose "
+                f"feedback topic {settings.feedback} has {missing} partitions fewer than {settings.topic}, whose "
                 f"records cannot be labelled; add them: {self._alter(settings.feedback)}"
             )
         return reasons
@@ -89,7 +89,7 @@ class TopicReport:
         return tuple(resized)
 
     def _warn_if_small(self, topic: str) -> None:
-        if self.seen.lacking(topic, self._settings.topic):
+        if self.seen.missing_partitions(topic, self._settings.topic):
             sizes = {"partitions": self.seen.partitions[topic], "input": self.seen.partitions[self._settings.topic]}
             effect = "records go to partitions by key: a key may now be in another partition than before"
             log.warning(kv("topic_smaller_than_input", topic=topic, **sizes, effect=effect, hint=self._alter(topic)))

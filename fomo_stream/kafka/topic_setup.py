@@ -51,11 +51,11 @@ class TopicSetup:
         self._check_permissions()
         deadline = time.monotonic() + START_TIMEOUT_S
         seen = watch.look()
-        while seen.trouble and watch.may_pass and time.monotonic() < deadline:  # for example during an election
+        while seen.trouble and watch.is_temporary and time.monotonic() < deadline:  # for example during an election
             seen = watch.look()
         if seen.trouble:
             raise BrokerError(
-                f"the broker at {settings.bootstrap} does not say which topics there are ({seen.trouble}); "
+                f"the broker at {settings.bootstrap} does not list the topics ({seen.trouble}); "
                 f"check that topic {settings.topic} may be described and read"
             )
         if settings.topic not in seen.partitions:

@@ -29,11 +29,11 @@ class TopicsSeen:
     trouble: str = ""  # why the broker did not answer; empty when it did
     first_offsets: Mapping[int, int] = field(default_factory=dict)  # retained by the input, by partition, where known
 
-    def remembering(self, before: TopicsSeen) -> TopicsSeen:
+    def keeping_ids(self, before: TopicsSeen) -> TopicsSeen:
         """The same with the last known ids of topics that are missing now."""
         return replace(self, topic_ids={**before.topic_ids, **self.topic_ids})
 
-    def has_new(self, topic: str, before: TopicsSeen) -> bool:
+    def is_recreated(self, topic: str, before: TopicsSeen) -> bool:
         """Whether `topic` exists and was created again since `before`.
 
         Its id shows that, because a broker may not see a topic for a moment; without ids, that it was missing.
@@ -42,7 +42,7 @@ class TopicsSeen:
         is_another = old != new if old and new else topic not in before.partitions
         return topic in self.partitions and is_another
 
-    def lacking(self, topic: str, other: str) -> int:
+    def missing_partitions(self, topic: str, other: str) -> int:
         """How many partitions `topic` has fewer than `other`, if both exist."""
         return max(0, self.partitions.get(other, 0) - self.partitions.get(topic, 1 << 31))
 
@@ -57,7 +57,7 @@ class TopicWatch:
     def __init__(self, settings: ServiceSettings) -> None:
         self._settings = settings
         self.cluster = Cluster(settings)
-        self.may_pass = False  # the last trouble may be over soon
+        self.is_temporary = False  # the last trouble may be over soon
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="fomo-topic-watch", daemon=True)
         named = (settings.topic, settings.out, settings.dead_letters, settings.feedback)
@@ -86,7 +86,7 @@ class TopicWatch:
         try:
             partitions, topic_ids = self.cluster.partitions(self.topics)
         except KafkaException as error:
-            self.may_pass = error.args[0].code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
+            self.is_temporary = error.args[0].code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
             self.seen = replace(self.seen, trouble=error.args[0].str())
         else:
             topic, before = self._settings.topic, self.seen
@@ -112,7 +112,7 @@ class TopicWatch:
         """Try to give the state topic and the feedback topic as many partitions as the input has."""
         topic, seen = self._settings.topic, self.seen
         own = [self._settings.state_topic, self._settings.feedback]
-        small = [name for name in own if name is not None and seen.lacking(name, topic)]
+        small = [name for name in own if name is not None and seen.missing_partitions(name, topic)]
         if not small or not self.cluster.has_controller:
             return
         count = seen.partitions[topic]
@@ -120,7 +120,7 @@ class TopicWatch:
         self.wait(0.5)
         self.look()
         for name in small:
-            if not self.seen.lacking(name, topic):
+            if not self.seen.missing_partitions(name, topic):
                 log.info(kv("topic_grown", topic=name, partitions=count))
             elif name in failures and self._throttle.allow(name) is not None:
                 log.warning(kv("topic_not_grown", topic=name, partitions=count, reason=failures[name]))

@@ -11,7 +11,7 @@ from services import Running, make_settings, readings, results, unique
 from test_operations import changed, refusal
 
 from fomo_stream.errors import AgreementError
-from fomo_stream.kafka.agreement import OF_OUTPUTS, OF_STATE, Agreement
+from fomo_stream.kafka.agreement import OUTPUT_SETTINGS, STATE_SETTINGS, Agreement
 from fomo_stream.kafka.group_log import GroupLog
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.settings.service import ServiceSettings
@@ -59,7 +59,7 @@ def member(broker: Broker) -> Iterator[Running]:
 
 
 def test_every_agreed_setting_has_a_test() -> None:
-    assert OTHERS.keys() == {*OF_STATE, *OF_OUTPUTS, "features"}
+    assert OTHERS.keys() == {*STATE_SETTINGS, *OUTPUT_SETTINGS, "features"}
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -75,7 +75,7 @@ def test_a_second_member_with_another_setting_is_refused_and_the_first_loses_not
     with pytest.raises(AgreementError, match=words):
         raise error
     assert "--group" in str(error)
-    assert ("--reset-state" in str(error)) == (name in (*OF_STATE, "features"))
+    assert ("--reset-state" in str(error)) == (name in (*STATE_SETTINGS, "features"))
     assert member.service._pipeline.tasks == before  # the very same tasks: none was given up and taken again
     assert member.service.ready
 

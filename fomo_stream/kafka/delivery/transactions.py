@@ -74,7 +74,7 @@ class Transactions:
         self._producer.begin_transaction()
 
     def commit(self, commit: Commit, offsets_s: float, commit_s: float) -> None:
-        """Commit what was produced together with the offsets.
+        """Commit the produced records together with the offsets.
 
         offsets_s, commit_s: to wait for each answer. After a retriable error it can be called again with the same
         `commit`, and continues where it stopped.
@@ -102,10 +102,10 @@ def _no_transactions(error: KafkaError, ids: str, resource: str) -> FomoError:
         )
     if error.code() in NOT_PERMITTED:
         is_cluster = error.code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED
-        what = "IdempotentWrite on the cluster" if is_cluster else f"Write on {ids}"
+        permission = "IdempotentWrite on the cluster" if is_cluster else f"Write on {ids}"
         where = "IdempotentWrite --cluster" if is_cluster else f"Write --transactional-id {resource}"
         return NotPermittedError(
-            f"not permitted: {what} ({reason}); permit it with kafka-acls.sh --add --allow-principal User:NAME "
+            f"not permitted: {permission} ({reason}); permit it with kafka-acls.sh --add --allow-principal User:NAME "
             f"--operation {where}"
         )
     if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:

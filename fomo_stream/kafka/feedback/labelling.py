@@ -41,10 +41,10 @@ class Labelling:
     def receive(
         self, queue: LabelQueue, position: int | None, record: Record, exists: Callable[[int, int], bool]
     ) -> None:
-        """Queue the label that a record of the feedback topic holds. Raises RecordError when it is of no use.
+        """Queue the label that a record of the feedback topic holds. Raises RecordError when it is not a valid label.
 
-        position: records of the input before this offset are behind; exists: whether the input has a record at
-        (partition, offset), asked only of those that are not behind.
+        position: input records before this offset were scored or skipped. exists: whether the input has a record at
+        (partition, offset); called only for offsets from `position` on.
         """
         settings = self._settings
         label = parse_label(
@@ -53,7 +53,7 @@ class Labelling:
         is_ahead = label.offset is not None and (position is None or label.offset >= position)
         if label.offset is not None and is_ahead and not exists(record.partition, label.offset):
             where = f"{settings.topic}[{record.partition}]@{label.offset}"
-            raise RecordError(BAD_FEEDBACK, f"there is no record {where} yet; a label comes after what it is about")
+            raise RecordError(BAD_FEEDBACK, f"there is no record {where} yet; a label must come after its record")
         queue.add(record.offset, label)
 
     def apply(self, task: PartitionTask) -> int:

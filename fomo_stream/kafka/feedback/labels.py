@@ -56,7 +56,7 @@ def parse_label(
         raise _bad(str(error)) from None
     outlier = record.get("outlier")
     if not isinstance(outlier, bool):
-        raise _bad('a label says "outlier": true or "outlier": false, beside the record that it is about')
+        raise _bad('a label needs "outlier": true or "outlier": false, and the record that it is about')
     result = record.get(field)
     source: Mapping[str, Any] = result if isinstance(result, dict) and "offset" in result else record
     if source.get("topic", topic) != topic:
@@ -66,7 +66,7 @@ def parse_label(
         raise _bad('"partition" must be the number of a partition')
     if number != partition:
         raise _bad(
-            f"the label is about partition {number}, but stands in {partition}: produce it to partition {number}"
+            f"the label is about partition {number}, but is in partition {partition}: produce it to partition {number}"
         )
     return _about(source, key, outlier)
 
