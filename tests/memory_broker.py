@@ -25,7 +25,7 @@ class Message(NamedTuple):
     at: int
     raw_key: bytes | None
     raw_value: bytes | None
-    raw_headers: Headers = []  # noqa: RUF012 - nobody changes it
+    raw_headers: Headers = []  # noqa: RUF012 - it is never changed
     failure: KafkaError | None = None
 
     def topic(self) -> str:
@@ -51,11 +51,11 @@ class Message(NamedTuple):
 
 
 class MemoryBroker:
-    """Logs, the group's offsets, and who may write.
+    """Logs, the group's offsets, and the valid producers and members.
 
-    refuses: the error code for a record that is never taken; answers: errors that the next calls of a producer's method
-    give, by its name, None standing for success; is_down: nothing is answered, and slow: nothing about these topics;
-    loses_answers: a transaction is committed although the answer is an error; hangs: what these calls wait for.
+    refuses: returns the error code for a record that is never accepted. answers: errors of the next calls of a
+    producer's method, by its name; None: success. is_down: no call is answered. slow: topics without acknowledgements.
+    loses_answers: a transaction is committed although the answer is an error. hangs: events that calls wait for.
     """
 
     def __init__(self) -> None:
@@ -64,18 +64,18 @@ class MemoryBroker:
         self.ends: Counter[Place] = Counter()
         self.offsets: dict[Place, int] = {}
         self.epochs: Counter[str] = Counter()  # of transactional ids
-        self.generations: dict[str, int] = {}  # members of the group, by name, if that is of interest
+        self.generations: dict[str, int] = {}  # current generation of the group, by member; missing: any
         self.refuses: Callable[[Produced], int | None] = lambda produced: None
         self.answers: dict[str, list[KafkaError | None]] = defaultdict(list)
         self.is_down = False
         self.slow: set[str] = set()
         self.loses_answers = False
         self.hangs: dict[str, Event] = {}
-        self.hidden: dict[Place, int] = {}  # offsets from which on it is not known yet what is committed
+        self.hidden: dict[Place, int] = {}  # first offset of an open transaction
         self.producers: list[MemoryProducer] = []
         self.partitions: dict[str, int] = {}
         self.topic_ids: dict[str, str] = {}
-        self.waits = 0  # how often somebody was told to wait for what is not known yet
+        self.waits = 0  # how often a caller had to wait for an open transaction
 
     def producer(self, transactional_id: str | None, **options: Any) -> MemoryProducer:
         self.producers.append(MemoryProducer(self, transactional_id, options))
@@ -89,18 +89,18 @@ class MemoryBroker:
         return [message.raw_value for message in self.logs[topic, number]]
 
     def compact(self, topic: str) -> None:
-        """Of each key keep the last record, and nothing of those that were deleted."""
+        """Keep only the last record of each key, and no deleted key."""
         for place, log in self.logs.items():
             if place[0] == topic:
                 last = {message.raw_key: message.at for message in log}
                 log[:] = [m for m in log if m.at == last[m.raw_key] and m.raw_value is not None]
 
     def has(self, member: Member) -> bool:
-        """Whether it is a member of the group as that is now."""
+        """Whether it is a member of the group in its current generation."""
         return self.generations.get(member.name, member.generation) == member.generation
 
     def expire(self, transactional_id: str) -> None:
-        """End what is open, as a broker does when nothing was heard for long: the producer is fenced."""
+        """Fence the producer and abort its transaction, as a broker does after the transaction timeout."""
         self.epochs[transactional_id] += 1
 
     # --- as fomo_stream.kafka.topic_watch.TopicWatch
@@ -122,15 +122,15 @@ class MemoryBroker:
 
 
 class MemoryConsumer:
-    """A member of the group, of a generation that it knows, and that may be over."""
+    """A member of the group, in the generation that it knows, which may be outdated."""
 
     def __init__(self, broker: MemoryBroker, name: str = "member", generation: int = 0) -> None:
         self._broker = broker
         self.name = name
         self.generation = generation
         self.failures: list[KafkaError] = []  # of the next plain commits
-        self.on_commit: Any = None  # the callback, which is called at once
-        self._next: dict[Place, int] = {}  # offset to read next, of what is assigned
+        self.on_commit: Any = None  # callback, called at once
+        self._next: dict[Place, int] = {}  # next offset of each assigned partition
         self._paused: set[Place] = set()
 
     def memberid(self) -> str:
@@ -153,7 +153,7 @@ class MemoryConsumer:
         self._next[partition.topic, partition.partition] = partition.offset
 
     def read(self, topic: str, number: int, most: int, again: int = 0) -> list[Message]:
-        """The next records of a partition, unless it is paused; before them some that were read already."""
+        """The next records of a partition, unless it is paused; before them `again` records that were read already."""
         place = topic, number
         if place not in self._next or place in self._paused:
             return []

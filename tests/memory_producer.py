@@ -16,7 +16,7 @@ Place = tuple[str, int]  # topic and partition
 
 
 class Produced(NamedTuple):
-    """What a producer was asked to send."""
+    """A record handed to a producer."""
 
     place: Place
     key: bytes | None
@@ -27,7 +27,7 @@ class Produced(NamedTuple):
 
 
 class Member(NamedTuple):
-    """Of the group, in one of its generations."""
+    """A membership in one generation of the group."""
 
     name: str
     generation: int
@@ -46,7 +46,7 @@ def fatal(code: int = KafkaError._FENCED) -> KafkaError:
 
 
 class MemoryProducer:
-    """confluent_kafka.Producer. Without a transactional id, what is sent counts at once."""
+    """As confluent_kafka.Producer. Without a transactional id, a record is valid as soon as it is sent."""
 
     def __init__(self, broker: MemoryBroker, transactional_id: str | None, options: dict[str, Any]) -> None:
         self.options = options
@@ -55,7 +55,7 @@ class MemoryProducer:
         self._alone = options.get("batch.num.messages") == 1
         self._state = "new"  # then ready, open, abortable, fatal
         self._epoch = -1
-        self._begun = ""  # the call that gave no answer, and has to be made again
+        self._begun = ""  # the call without an answer, which must be repeated
         self._queue: list[Produced] = []
         self._sent: list[Produced] = []  # in the open transaction
         self._offsets: dict[Place, int] = {}  # likewise
@@ -101,7 +101,7 @@ class MemoryProducer:
         self._queue.clear()
 
     def _send(self) -> None:
-        """Send a batch to each partition, or each record alone; a batch is taken or refused as a whole."""
+        """Send a batch to each partition, or each record alone; a batch is accepted or refused as a whole."""
         while not self._broker.is_down and (self._id is None or self._state == "open"):
             batch = [one for one in self._queue if one.place[0] not in self._broker.slow]
             batch = [one for one in batch if one.place == batch[0].place][: 1 if self._alone else None]
@@ -176,7 +176,7 @@ class MemoryProducer:
         self._sent, self._offsets = [], {}
 
     def _begin(self, call: str) -> None:
-        """A call that gave no answer has to be made again before another one."""
+        """A call without an answer must be repeated before another one."""
         if self._begun not in ("", call):
             raise KafkaException(retriable(KafkaError._CONFLICT))
         self._begun = call

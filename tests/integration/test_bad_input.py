@@ -1,4 +1,4 @@
-"""Whatever arrives: a score or a dead letter with its reason, nothing lost, the service alive."""
+"""Every record becomes a score or a dead letter with its reason; none is lost, and the service continues."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_timestamps_out_of_order_are_kept(broker: Broker) -> None:
     assert [output.timestamp()[1] for output in outputs] == times
 
 
-def test_records_without_numbers_never_stop_inference(broker: Broker) -> None:
+def test_records_without_numbers_do_not_stop_inference(broker: Broker) -> None:
     topic = unique("text")
     broker.create_topic(topic)
     broker.produce(topic, [{"word": "abc"}] * 50, key="one")
@@ -122,7 +122,7 @@ def test_records_without_numbers_never_stop_inference(broker: Broker) -> None:
     assert {dict(letter.headers())["fomo-reason"] for letter in dead} == {b"no_features"}
 
 
-def test_names_that_no_header_can_hold_never_stop_inference(broker: Broker) -> None:
+def test_names_that_no_header_can_hold_do_not_stop_inference(broker: Broker) -> None:
     topic = unique("names")
     broker.create_topic(topic)
     broker.produce(topic, [b'{"\\ud800": "x"}', *({letter * 300_000: "x"} for letter in "abcdefgh")])

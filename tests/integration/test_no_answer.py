@@ -1,4 +1,4 @@
-"""A broker that stops to answer while a program starts: the message says so, and does not blame the settings."""
+"""A broker that does not answer while a program starts: the message says so, and does not blame the settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fomo_stream.kafka.clients import make_producer
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
 
 
-def test_a_start_while_the_broker_does_not_answer_says_so_and_can_be_tried_again(broker: Broker) -> None:
+def test_a_start_without_an_answer_says_so_and_can_be_repeated(broker: Broker) -> None:
     if not isinstance(broker, Kafka):
         pytest.skip("needs an Apache Kafka to stop for a moment (KAFKA_HOME)")
     settings = make_settings(broker, unique("sensors"))

@@ -63,7 +63,7 @@ def test_the_earliest_proposal_is_the_schema_of_all_who_propose_at_once(broker: 
     assert GroupSchema(settings).stored() in agreed
 
 
-def test_other_keys_in_the_state_topic_are_passed_over(broker: Broker) -> None:
+def test_other_keys_in_the_state_topic_are_ignored(broker: Broker) -> None:
     settings = make_settings(broker, unique("sensors"))
     broker.create_topic(settings.state_topic, config={"cleanup.policy": "compact"})
     producer = make_producer(settings)
@@ -87,7 +87,7 @@ def test_features_that_differ_from_the_groups_are_refused(broker: Broker) -> Non
     "content",
     [{"features": ["a"], "categorical": ["b"]}, {"features": ["a"], "categorical": "a"}, {"categorical": []}, 3],
 )
-def test_a_stored_schema_that_makes_no_sense_is_explained(broker: Broker, content: object) -> None:
+def test_an_unreadable_stored_schema_is_an_error_that_says_so(broker: Broker, content: object) -> None:
     settings = make_settings(broker, unique("sensors"))
     broker.create_topic(settings.state_topic, config={"cleanup.policy": "compact"})
     producer = make_producer(settings)

@@ -46,7 +46,7 @@ class Setup:
         return self.proceed() if outcome is Outcome.PENDING else outcome
 
     def stay_pending(self, position: int = 1) -> None:
-        """Begin a commit that gets no answer, as the broker is down."""
+        """Begin a commit that gets no answer because the broker is down."""
         outcomes = [self.delivery.commit([TopicPartition("t", 0, position)], self.member)]
         outcomes += [self.delivery.proceed(LONG_S) for _ in range(2)]
         assert set(outcomes) == {Outcome.PENDING}
@@ -57,7 +57,7 @@ class Setup:
 
 
 def refuses_by_name(produced: Produced) -> int | None:
-    """What the broker never takes says so itself."""
+    """The values of records that the broker never accepts say so."""
     value = produced.value or b""
     if value.startswith(b"large"):
         return int(KafkaError.MSG_SIZE_TOO_LARGE)

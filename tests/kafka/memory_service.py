@@ -49,7 +49,7 @@ LONG_S = 10.0
 
 
 class Lazy(Executor):
-    """Does what was submitted when it is told to; nobody may wait for it before."""
+    """Runs submitted calls in `work`; waiting for a result before that is an error."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
@@ -72,7 +72,7 @@ class Prompt(ExactlyOnce):
 
 
 class Restoring:
-    """Restores at once, if no transaction is open that may yet change what is restored."""
+    """Restores at once, unless an open transaction may still change the state."""
 
     def __init__(self, broker: MemoryBroker, is_wanted: Callable[[PartitionTask], bool]) -> None:
         self._broker = broker
@@ -128,7 +128,7 @@ class Instance(Service):
             self._consumer.join_again()
 
     def hear(self) -> None:
-        """If others have its partitions, it is told so, and joins the group again."""
+        """If it has lost its membership, it loses its partitions and joins the group again."""
         if self._consumer.is_stale:
             self._consumer.join_again()
             self._on_lost(None, [TopicPartition("t", number) for number in self._pipeline.tasks])
@@ -160,7 +160,7 @@ def to_record(message: Message) -> Record:
 
 
 class Topics:
-    """What is in the topics: the results, compared with those of a run that was never interrupted."""
+    """The contents of the topics, and a comparison with a run that was never interrupted."""
 
     def __init__(self, broker: MemoryBroker) -> None:
         self._broker = broker

@@ -22,7 +22,7 @@ def test_offsets_are_committed_once_everything_is_acknowledged() -> None:
     assert setup.broker.offsets == {("t", 0): 1}
 
 
-def test_offsets_that_are_not_taken_are_committed_again() -> None:
+def test_offsets_that_are_not_accepted_are_committed_again() -> None:
     setup = Setup(AtLeastOnce)
     setup.member.failures = [KafkaError(KafkaError._TIMED_OUT)] * 3
     setup.send(b"1")
@@ -30,7 +30,7 @@ def test_offsets_that_are_not_taken_are_committed_again() -> None:
     assert (setup.out(), setup.broker.offsets) == ([b"1"], {("t", 0): 1})
 
 
-def test_a_broker_that_leaves_offsets_unanswered_is_waited_for_by_nobody() -> None:
+def test_an_offset_commit_without_an_answer_blocks_nothing() -> None:
     setup = Setup(AtLeastOnce)
     setup.member.on_commit = None  # no answer comes
     setup.send(b"1")
@@ -47,7 +47,7 @@ def test_a_broker_that_leaves_offsets_unanswered_is_waited_for_by_nobody() -> No
     assert setup.delivery.proceed() is Outcome.COMMITTED
 
 
-def test_who_cannot_poll_asks_whether_the_broker_is_there_before_a_call_without_a_limit() -> None:
+def test_a_call_without_a_time_limit_is_made_only_after_the_broker_has_answered() -> None:
     setup = Setup(AtLeastOnce)
     setup.member.on_commit = None
     setup.broker.answers["committed"] = [retriable()] * 3
@@ -62,7 +62,7 @@ def test_who_cannot_poll_asks_whether_the_broker_is_there_before_a_call_without_
     assert setup.broker.offsets == {("t", 0): 1}
 
 
-def test_offsets_of_partitions_that_others_have_are_not_committed() -> None:
+def test_offsets_of_partitions_that_other_members_own_are_not_committed() -> None:
     setup = Setup(AtLeastOnce)
     setup.member.failures = [KafkaError(KafkaError.ILLEGAL_GENERATION)]
     setup.send(b"1")

@@ -17,7 +17,7 @@ from fomo_stream.kafka.delivery import exactly_once
 from fomo_stream.kafka.delivery.base import MOST_BYTES, Outcome
 
 
-def test_nothing_is_seen_before_its_commit() -> None:
+def test_outputs_are_not_visible_before_their_commit() -> None:
     setup = Setup()
     setup.send(b"1")
     setup.broker.producers[-1].poll(0)
@@ -27,7 +27,7 @@ def test_nothing_is_seen_before_its_commit() -> None:
 
 
 @both
-def test_what_is_sent_while_a_commit_is_pending_belongs_to_the_next(kind: Kind) -> None:
+def test_outputs_sent_during_a_commit_belong_to_the_next_one(kind: Kind) -> None:
     setup = Setup(kind)
     setup.send(b"1")
     setup.broker.is_down = True
@@ -42,7 +42,7 @@ def test_what_is_sent_while_a_commit_is_pending_belongs_to_the_next(kind: Kind) 
     assert (setup.out(), setup.broker.offsets) == ([b"1", b"2"], {("t", 0): 2})
 
 
-def test_what_was_sent_while_a_commit_failed_is_undone_with_it() -> None:
+def test_outputs_sent_during_a_commit_that_fails_are_undone_with_it() -> None:
     setup = Setup()
     setup.send(b"1")
     setup.broker.is_down = True
@@ -106,7 +106,7 @@ def test_a_commit_whose_answer_is_lost_is_not_made_twice() -> None:
 
 
 @both
-def test_what_fails_while_a_commit_is_pending_is_undone(kind: Kind) -> None:
+def test_outputs_that_fail_during_a_commit_are_undone(kind: Kind) -> None:
     """The client refuses to abort before the commit that it has begun is asked for again."""
     setup = Setup(kind)
     setup.broker.slow = {"slow"}
@@ -119,7 +119,7 @@ def test_what_fails_while_a_commit_is_pending_is_undone(kind: Kind) -> None:
 
 @pytest.mark.parametrize("call", ["commit_transaction", "send_offsets_to_transaction"])
 @pytest.mark.parametrize("done_before", ["the abort", "what comes after it"])
-def test_a_call_that_hangs_is_given_up_and_takes_effect_as_a_whole_or_never(
+def test_a_call_that_hangs_is_abandoned_and_takes_effect_as_a_whole_or_never(
     call: str, done_before: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exactly_once, "HUNG_S", 0.0)
@@ -148,7 +148,7 @@ def test_a_call_that_hangs_is_given_up_and_takes_effect_as_a_whole_or_never(
 
 
 @both
-def test_reports_on_what_was_sent_before_an_abort_are_ignored(kind: Kind) -> None:
+def test_delivery_reports_from_before_an_abort_are_ignored(kind: Kind) -> None:
     setup = Setup(kind)
     for value in (b"denied", b"large"):
         setup.send(value)
@@ -163,7 +163,7 @@ def test_reports_on_what_was_sent_before_an_abort_are_ignored(kind: Kind) -> Non
 
 @both
 @pytest.mark.parametrize(("values", "most"), [([b"x" * (MOST_BYTES // 4)] * 4, 100), ([b""] * 4, 4)])
-def test_much_is_committed_before_its_time(kind: Kind, values: list[bytes], most: int) -> None:
+def test_many_or_large_outputs_make_a_commit_due_early(kind: Kind, values: list[bytes], most: int) -> None:
     setup = Setup(kind, most=most)
     for value in values:
         assert not setup.delivery.is_full
@@ -173,7 +173,7 @@ def test_much_is_committed_before_its_time(kind: Kind, values: list[bytes], most
     assert not setup.delivery.is_full
 
 
-def test_what_a_topic_takes_is_known_beforehand_where_its_limit_is() -> None:
+def test_an_output_is_compared_with_the_known_limit_of_its_topic() -> None:
     setup = Setup(limits={"out": 1000})
     assert setup.delivery.fits(output(b"x" * 700))
     assert not setup.delivery.fits(output(b"x" * 1000))
@@ -181,7 +181,7 @@ def test_what_a_topic_takes_is_known_beforehand_where_its_limit_is() -> None:
 
 
 @both
-def test_a_full_queue_is_waited_for_and_in_the_end_a_failure(kind: Kind) -> None:
+def test_a_full_queue_is_waited_for_and_finally_a_failure(kind: Kind) -> None:
     setup = Setup(kind)
     full = KafkaError(KafkaError._QUEUE_FULL)
     setup.broker.answers["produce"] = [full] * 3

@@ -26,13 +26,13 @@ from fomo_stream.kafka.position import Position
 
 
 def is_refused(produced: Produced) -> int | None:
-    """Of what is scored, the output topic does not take everything."""
+    """The output topic refuses some scored records."""
     refused = produced.place[0] == OUT and b"refuse this" in (produced.value or b"")
     return int(KafkaError.MSG_SIZE_TOO_LARGE) if refused else None
 
 
 class Moment(NamedTuple):
-    """What comes, and what the owner of the partition makes of it."""
+    """New records and labels of a partition, and what its owner does then."""
 
     number: int  # of the partition
     kinds: list[str]  # of records that come: `!` far off, `{` no JSON, `0` no feature, `r` refused once it is scored
@@ -43,7 +43,7 @@ class Moment(NamedTuple):
     labels_read: int
     is_due: bool  # batches are scored, full or not
     is_built: bool  # generations are
-    then: str  # a commit is made, or goes on, or what goes wrong with it; nothing: none is
+    then: str  # `commit`: begin or continue one; `nothing`; or the fault that happens to it
 
 
 moments = st.builds(
@@ -84,7 +84,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
         for name in ("a", "b"):
             self._start(name)
         self.owner: dict[int, str] = {}
-        self._checked = dict.fromkeys(NUMBERS, 0)  # labels that were found to be heeded
+        self._checked = dict.fromkeys(NUMBERS, 0)  # labels whose effect was checked
 
     @initialize()
     def deal(self) -> None:
@@ -128,7 +128,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
             self._give(number, self._other(number))
         elif what == "compaction":
             self.broker.compact(STATE)
-        elif what == "put out":  # of the group; it does not know, and tries to go on
+        elif what == "put out":  # of the group, without its knowledge
             self.broker.generations[name] += 1
             for one in [one for one in NUMBERS if self.owner[one] == name]:
                 self._give(one, self._other(number))
@@ -136,14 +136,14 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
         elif what == "hears":
             self.instances[self._other(number)].hear()
         else:
-            if what == "times out":  # whoever is silent for long is fenced, and is started again
+            if what == "times out":  # an instance that is silent for too long is fenced, and restarted
                 self.broker.expire(name)
             self._start(name)
             for one in [one for one in NUMBERS if self.owner[one] == name]:
                 self._give(one, self._other(one) if what == "crash for good" else name)
 
     def _turn(self, name: str, trouble: str = "") -> None:
-        """The instance makes a commit or goes on with one, or with an abort, and these troubles befall it."""
+        """The instance begins or continues a commit or an abort, under this fault."""
         broker = self.broker
         broker.is_down = trouble == "down"
         broker.loses_answers = trouble == "answer lost"
@@ -158,7 +158,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
         self._restore()
 
     def _start(self, name: str) -> None:
-        """A process of that name, in place of any that was."""
+        """Start a process of that name; it replaces an earlier one."""
         self.instances[name] = Instance(name, self.broker)
         self._stack.callback(self.instances[name]._restorer.stop)
 
@@ -175,7 +175,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
         for instance in self.instances.values():
             instance.restore()
 
-    # --- what is true whatever happens
+    # --- invariants
 
     @invariant()
     def every_record_has_one_output_in_order(self) -> None:
@@ -217,7 +217,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
     def _drain(self) -> None:
         """Everything is read, scored, and committed."""
         refused = sum(b"refuse" in (value or b"") for number in NUMBERS for value in self.broker.values("t", number))
-        for _ in range(20 + 4 * refused):  # each is found out alone
+        for _ in range(20 + 4 * refused):  # each refusal is found alone
             for name, instance in self.instances.items():
                 for number in NUMBERS:
                     instance.read(number, 10_000, 10_000)
@@ -244,7 +244,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("trouble", ["down", "answer lost"])
 @pytest.mark.parametrize("what", ["handed over", "put out"])
-def test_what_is_scored_while_a_commit_is_pending_is_undone_if_the_partition_goes_meanwhile(
+def test_records_scored_during_a_commit_are_undone_if_the_partition_is_revoked_meanwhile(
     what: str, trouble: str
 ) -> None:
     machine = ExactlyOnceMachine()

@@ -1,4 +1,4 @@
-"""What labels do to the partition whose records they are about, and when they are done with."""
+"""The effect of labels on the partition of their records, and when they are finished."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def is_effect(output: Output) -> bool:
     return (output.key or b"").startswith(b"feedback/")
 
 
-# --- what they do
+# --- effects
 
 
 @pytest.mark.parametrize("outlier", [True, False])
@@ -134,7 +134,7 @@ def test_the_recorded_effects_are_enough_to_score_the_records_again(seeded: bool
     assert {i: (again.logit[i], again.p_value[i]) for i in expected} == expected
 
 
-def test_a_key_stands_for_its_last_record() -> None:
+def test_a_key_names_its_last_record() -> None:
     delivery = Recording()
     pipeline = labelled(delivery)
     for offset in range(40):
@@ -145,7 +145,7 @@ def test_a_key_stands_for_its_last_record() -> None:
     assert effects(delivery) == [{"input_offset": 40, "labels": [[0, 38, True]]}]
 
 
-def test_a_label_on_what_was_no_record_or_is_forgotten_is_done_with_and_changes_nothing() -> None:
+def test_a_label_on_a_bad_or_forgotten_record_is_finished_without_effect() -> None:
     delivery = Recording()
     pipeline = labelled(delivery, feedback_memory=10)
     pipeline.receive(record(0, value=b'{"z": 1}'), 0.0)  # has no feature
@@ -161,7 +161,7 @@ def test_a_label_on_what_was_no_record_or_is_forgotten_is_done_with_and_changes_
     assert effects(delivery) == [{"input_offset": 30, "labels": [[3, 20, True]]}]
 
 
-def test_labels_that_precede_the_schema_wait_for_it() -> None:
+def test_labels_before_the_schema_wait_for_it() -> None:
     delivery = Recording()
     pipeline = labelled(delivery, known=False)
     for offset in range(30):
@@ -176,7 +176,7 @@ def test_labels_that_precede_the_schema_wait_for_it() -> None:
     assert [entry["labels"] for entry in effects(delivery)] == [[[0, 3, True]]]
 
 
-def test_a_partition_heeds_its_own_labels_alone() -> None:
+def test_a_partition_applies_only_its_own_labels() -> None:
     delivery = Recording()
     pipeline = labelled(delivery)
     score(pipeline, 0, 40)
@@ -193,7 +193,7 @@ def test_a_partition_heeds_its_own_labels_alone() -> None:
         assert detector.feedback(np.array([7]), np.array([True])) == new_verdicts
 
 
-# --- when they are done with
+# --- when they are finished
 
 
 def test_a_label_is_committed_with_its_effect() -> None:
@@ -201,7 +201,7 @@ def test_a_label_is_committed_with_its_effect() -> None:
     pipeline = labelled(delivery)
     score(pipeline, 0, 30)
     label(pipeline, 7, True, offset=3)
-    assert commit(pipeline) == {("t", 0): 30}  # it was read, and not heeded yet
+    assert commit(pipeline) == {("t", 0): 30}  # it was read, but has had no effect yet
     label(pipeline, 8, True, offset=50)  # its record is not there yet
     label(pipeline, 9, True, offset=4)
     pipeline.score_due(0.0)
@@ -237,7 +237,7 @@ def test_bad_feedback_is_a_dead_letter_and_stops_nothing(value: bytes, words: by
     assert commit(pipeline) == {("f", 0): 6}
 
 
-def test_labels_of_a_partition_that_was_given_up_count_for_nothing() -> None:
+def test_labels_of_a_revoked_partition_are_ignored() -> None:
     delivery = Recording()
     pipeline = labelled(delivery)
     score(pipeline, 0, 30)
@@ -254,7 +254,7 @@ def test_labels_of_a_partition_that_was_given_up_count_for_nothing() -> None:
     assert commit(pipeline) == {("t", 0): 60}
 
 
-def test_the_log_sums_labels_up(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_counts_labels(caplog: pytest.LogCaptureFixture) -> None:
     pipeline = labelled(Recording(), feedback_memory=10)
     score(pipeline, 0, 30)
     for at, offset in enumerate((25, 26, 25, 3)):
@@ -268,7 +268,7 @@ def test_the_log_sums_labels_up(caplog: pytest.LogCaptureFixture) -> None:
 # --- regimes
 
 
-def test_a_shift_that_lasts_is_announced_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lasting_shift_is_announced_once(caplog: pytest.LogCaptureFixture) -> None:
     delivery = Recording()
     pipeline = make_pipeline(delivery, adapt_after=100, min_context=50, context_size=100, batch_size=32)
     for offset in range(1000):

@@ -14,7 +14,7 @@ from fomo_stream.settings.service import ServiceSettings
 
 
 def expected(found: Input, position: Position | None, flags: ServiceSettings) -> tuple[int | None, int, bool]:
-    """Offset to go on from (None: a human has to say), records learned before, whether the state is of any use."""
+    """Offset to resume at (None: the user must decide), records learned before, whether the state is valid."""
     ids = {found.topic_id, position.topic_id} if position is not None else set()
     if position is not None and (
         ("" not in ids and len(ids) == 2)  # the broker says that it is another topic
@@ -34,7 +34,7 @@ def expected(found: Input, position: Position | None, flags: ServiceSettings) ->
     return choices[flags.on_lost_offset], learned, True
 
 
-def test_every_combination_of_offsets_goes_on_where_it_should() -> None:
+def test_every_combination_of_offsets_resumes_where_it_should() -> None:
     every_setting = [
         ServiceSettings(topic="t", delivery=delivery, on_lost_offset=lost)
         for delivery in ("exactly-once", "at-least-once")
@@ -70,7 +70,7 @@ def test_every_combination_of_offsets_goes_on_where_it_should() -> None:
     ("committed", "words"),
     [(3, "scored, not learned again"), (9, "some is never learned"), (50, "offset_lost")],
 )
-def test_what_is_unusual_is_said(committed: int, words: str) -> None:
+def test_unusual_offsets_are_logged(committed: int, words: str) -> None:
     entries = {POSITION: Position(5, "A").encode()}
     flags = ServiceSettings(topic="t", on_lost_offset="latest")
     _, notes = where_to_go_on(Input(0, 20, committed, "A"), entries, flags, "t[0]")

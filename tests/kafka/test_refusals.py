@@ -1,4 +1,4 @@
-"""Outputs that a broker never takes are found out, one by one; the others take effect as if nothing had been."""
+"""Outputs that a broker never accepts are found one by one; all others take effect."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fomo_stream.kafka.delivery.output import Output
 
 
 class Sending(Setup):
-    """Sends records as the service does: after a failure again from the last commit on, what is refused to `dead`."""
+    """Sends records as the service does: after a failure again from the last commit on, refused ones to `dead`."""
 
     def __init__(self, kind: Kind) -> None:
         super().__init__(kind)
@@ -50,7 +50,7 @@ troubles = st.lists(st.sampled_from([None, None, retriable(), abortable()]), max
 @both
 @settings(deadline=None)
 @given(steps, st.fixed_dictionaries(dict.fromkeys(("send_offsets_to_transaction", "commit_transaction"), troubles)))
-def test_exactly_those_that_the_broker_never_takes_are_refused(
+def test_exactly_the_outputs_that_the_broker_never_accepts_are_refused(
     kind: Kind, what: list[str], answers: dict[str, list[KafkaError | None]]
 ) -> None:
     sending = Sending(kind)
@@ -76,7 +76,7 @@ def test_exactly_those_that_the_broker_never_takes_are_refused(
 
 
 @both
-def test_which_of_a_batch_was_refused_is_found_out_and_then_batches_are_whole_again(kind: Kind) -> None:
+def test_the_refused_output_of_a_batch_is_found_and_then_batches_are_whole_again(kind: Kind) -> None:
     setup = Setup(kind)
     for value in (b"good", b"large"):
         setup.send(value, number=[b"good", b"large"].index(value))
@@ -115,7 +115,7 @@ def test_a_record_can_be_refused_again_and_for_another_reason() -> None:
 
 
 def test_a_refusal_is_of_one_topic_and_one_source() -> None:
-    """A record of the input and one of the feedback topic may have the same place there."""
+    """A record of the input and one of the feedback topic may have the same partition and offset."""
     setup = Setup()
     for _ in range(2):
         setup.send(b"large", number=7, topic="dead")
@@ -126,7 +126,7 @@ def test_a_refusal_is_of_one_topic_and_one_source() -> None:
     assert setup.delivery.refused("dead", record(7, "feedback"))[0] == 0
 
 
-def test_a_refused_record_about_nothing_that_was_read_is_a_matter_for_people() -> None:
+def test_a_refused_record_without_a_source_ends_the_service_with_an_error() -> None:
     setup = Setup()
     state = Output("state", b"k", b"large", [], 0)
     setup.delivery.send(state)
@@ -138,7 +138,7 @@ def test_a_refused_record_about_nothing_that_was_read_is_a_matter_for_people() -
 
 
 @both
-def test_what_may_succeed_later_is_never_refused(kind: Kind) -> None:
+def test_an_output_that_may_succeed_later_is_never_refused(kind: Kind) -> None:
     setup = Setup(kind)
     for _ in range(3):
         setup.send(b"denied")

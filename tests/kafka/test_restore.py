@@ -59,7 +59,7 @@ def restorer(
 
 
 def taken(one: Restorer, count: int = 1) -> list[tuple[int, Restored]]:
-    """What comes back, by partition, as soon as so many have."""
+    """The first `count` results, by partition."""
     results: list[tuple[Any, Restored]] = []
 
     def is_enough() -> bool:
@@ -97,7 +97,7 @@ commits = st.lists(
 
 @settings(deadline=None, max_examples=50)
 @given(commits)
-def test_the_entries_of_a_partition_are_what_was_written_last_less_what_was_deleted(what: Any) -> None:
+def test_the_entries_of_a_partition_are_the_last_ones_written_without_deleted_ones(what: Any) -> None:
     broker = MemoryBroker()
     wanted: dict[int, dict[str, bytes]] = {0: {}, 1: {}}
     effects: dict[int, list[Effect]] = {0: [], 1: []}
@@ -108,9 +108,9 @@ def test_the_entries_of_a_partition_are_what_was_written_last_less_what_was_dele
         broker.append((STATE, number), effect, b'{"input_offset": %d}' % position)
         if position % 2:
             effects[number].append(Effect.of("f", number, position, 0))
-        else:  # the input has no record any more from which that could be repeated
+        else:  # the input no longer retains the record
             broker.append((STATE, number), effect, None)
-        broker.ends[STATE, number] += 1  # the mark of a commit
+        broker.ends[STATE, number] += 1  # the marker of a commit
         broker.append(("t", number), None, b"")
         broker.offsets["t", number] = position
         wanted[number] |= {name: value for name, value in entries.items() if value is not None} | {POSITION: at}
@@ -128,7 +128,7 @@ def test_the_entries_of_a_partition_are_what_was_written_last_less_what_was_dele
     assert {number: list(found.effects) for number, found in restored.items()} == effects
 
 
-def test_what_a_later_version_has_written_is_refused() -> None:
+def test_a_state_of_a_later_version_is_refused() -> None:
     broker = MemoryBroker()
     write(broker, {"detector/a": b"1"})
     broker.append((STATE, 0), b"state/detector/b", b"\x02what we cannot know")
@@ -137,7 +137,7 @@ def test_what_a_later_version_has_written_is_refused() -> None:
     assert error.value.exit_code == 6
 
 
-def test_an_offset_that_is_not_kept_ends_the_instance_unless_it_was_said_what_to_do() -> None:
+def test_an_offset_that_is_not_retained_ends_the_instance_unless_a_setting_says_otherwise() -> None:
     broker = MemoryBroker()
     broker.begins["t", 0], broker.ends["t", 0], broker.offsets["t", 0] = 10, 20, 5
     with pytest.raises(BrokerError, match="keeps 10 to 20"):
@@ -146,14 +146,14 @@ def test_an_offset_that_is_not_kept_ends_the_instance_unless_it_was_said_what_to
     assert restored(broker, flags=flags).start == 20
 
 
-def test_a_partition_of_which_nothing_is_known_begins_at_its_beginning() -> None:
+def test_a_partition_without_state_and_offset_starts_at_its_beginning() -> None:
     broker = MemoryBroker()
     broker.begins["t", 0] = broker.ends["t", 0] = 3
     assert restored(broker) == Restored(start=3, feedback_start=0)
 
 
-def test_entries_are_read_once_the_transaction_that_wrote_them_is_marked_everywhere() -> None:
-    """What a transaction commits appears in one partition after the other."""
+def test_entries_are_read_after_their_transaction_is_marked_as_committed_everywhere() -> None:
+    """A broker marks a transaction as committed in one partition after the other."""
     broker = MemoryBroker()
     broker.ends["t", 0] = 10
     write(broker, {POSITION: Position(4).encode()})
@@ -169,14 +169,14 @@ def test_entries_are_read_once_the_transaction_that_wrote_them_is_marked_everywh
     assert (found.start, found.learned_until) == (8, 8)
 
 
-def test_a_position_that_is_not_readable_is_refused_with_what_to_do() -> None:
+def test_an_unreadable_position_is_refused_with_a_remedy() -> None:
     broker = MemoryBroker()
     write(broker, {POSITION: b"{"})
     with pytest.raises(StateError, match=r"g-t-state\[0\]: .* --reset-state"):
         restored(broker)
 
 
-def test_a_transaction_that_nobody_ends_is_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_hanging_transaction_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     broker = MemoryBroker()
     broker.ends["t", 0] = 10
     broker.hidden[STATE, 0] = 0
@@ -188,13 +188,13 @@ def test_a_transaction_that_nobody_ends_is_named(caplog: pytest.LogCaptureFixtur
         assert one.take_results() == []
 
 
-def test_a_transaction_that_changes_nothing_of_what_is_committed_is_not_waited_for() -> None:
+def test_a_transaction_that_cannot_change_the_committed_state_is_not_waited_for() -> None:
     broker = MemoryBroker()
     broker.ends["t", 0] = 10
     write(broker, {POSITION: Position(4).encode()})
     broker.offsets["t", 0] = 4
     broker.hidden[STATE, 0] = 1
-    write(broker, {POSITION: Position(8).encode()})  # by somebody who will not be able to commit it
+    write(broker, {POSITION: Position(8).encode()})  # by a producer that cannot commit it any more
     assert restored(broker, flags=SETTINGS.model_copy(update={"feedback": None})).start == 4
 
 
@@ -241,17 +241,17 @@ def test_stopping_does_not_wait_for_a_broker_that_does_not_answer() -> None:
         answered.set()
 
 
-def test_whatever_goes_wrong_while_restoring_is_heard_of() -> None:
+def test_any_error_while_restoring_reaches_the_service() -> None:
     broker = MemoryBroker()
     with patch.object(Restorer, "_restore", side_effect=ZeroDivisionError), pytest.raises(ZeroDivisionError):
         restored(broker)
 
 
-def test_entries_that_are_behind_the_offsets_for_good_are_used_as_they_are() -> None:
+def test_entries_older_than_a_manually_set_offset_are_used_as_they_are() -> None:
     broker = MemoryBroker()
     broker.ends["t", 0] = 10
     write(broker, {POSITION: Position(4).encode()})
-    broker.offsets["t", 0] = 8  # somebody has set it
+    broker.offsets["t", 0] = 8  # set by hand
     found = restored(broker)
     assert (found.start, found.learned_until) == (8, 4)
 
@@ -280,7 +280,7 @@ def test_a_partition_waits_until_the_transaction_of_its_last_owner_has_ended(com
     assert (found.start, found.learned_until) == ((4, 4) if commits else (0, 0))
 
 
-def test_a_partition_that_is_new_waits_until_it_has_a_place_in_the_state_topic() -> None:
+def test_a_new_partition_waits_for_its_partition_in_the_state_topic() -> None:
     broker = MemoryBroker()
     broker.partitions |= {"t": 3, STATE: 2}
     with restorer(broker) as one:
@@ -296,7 +296,7 @@ def test_a_partition_that_is_new_waits_until_it_has_a_place_in_the_state_topic()
     ("feedback", "committed", "expected_start"),
     [("f", None, 2), ("f", 5, 5), ("f", 2, 2), ("f", 8, 8), ("f", 1, 2), ("f", 9, 2), (None, 5, OFFSET_BEGINNING)],
 )
-def test_labels_go_on_where_they_were_or_as_early_as_they_are_kept(
+def test_labels_resume_at_the_committed_offset_or_at_the_earliest_retained_one(
     feedback: str | None, committed: int | None, expected_start: int
 ) -> None:
     broker = MemoryBroker()
@@ -307,7 +307,7 @@ def test_labels_go_on_where_they_were_or_as_early_as_they_are_kept(
     assert restored(broker, flags=flags).feedback_start == expected_start
 
 
-def test_a_partition_that_was_given_up_meanwhile_is_not_restored_and_its_errors_are_of_no_interest() -> None:
+def test_a_partition_revoked_meanwhile_is_not_restored_and_its_errors_are_ignored() -> None:
     broker = MemoryBroker()
     broker.append((STATE, 0), b"state/x", b"\x02")
     held, is_behind = {0, 1}, Event()
@@ -329,7 +329,7 @@ def test_a_partition_that_was_given_up_meanwhile_is_not_restored_and_its_errors_
             taken(one)
 
 
-def test_one_that_has_to_wait_holds_nobody_up() -> None:
+def test_a_partition_that_waits_does_not_delay_others() -> None:
     broker = MemoryBroker()
     with restorer(broker) as one:
         one.request(Task(0), delay=60.0)

@@ -31,7 +31,7 @@ def test_a_fenced_instance_ends_and_says_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("at", ["commit", "abort"])
-def test_after_an_outage_that_ended_its_transactions_an_instance_goes_on(at: str) -> None:
+def test_after_an_outage_that_ended_its_transactions_an_instance_continues(at: str) -> None:
     setup = Setup()
     setup.send(b"1")
     setup.broker.is_down = True
@@ -114,14 +114,14 @@ def test_a_start_without_permission_names_it(code: int, permission: str) -> None
     assert "at-least-once" not in str(refusal)
 
 
-def test_a_transaction_timeout_that_the_broker_does_not_take_is_named() -> None:
+def test_a_transaction_timeout_above_the_brokers_limit_is_named() -> None:
     refusal = refusal_of_start(KafkaError(KafkaError.INVALID_TRANSACTION_TIMEOUT, fatal=True))
     assert isinstance(refusal, ConfigError)
     assert "lower --kafka.session.timeout.ms" in str(refusal)
     assert "at-least-once" not in str(refusal)
 
 
-def test_closing_undoes_what_is_not_committed() -> None:
+def test_closing_undoes_uncommitted_outputs() -> None:
     setup = Setup()
     setup.send(b"1")
     assert setup.commit() is Outcome.COMMITTED
@@ -145,7 +145,7 @@ def test_a_broker_that_was_away_during_an_abort_does_not_end_the_instance() -> N
     assert setup.out() == [b"2"]
 
 
-def test_a_new_producer_that_is_refused_for_good_is_replaced() -> None:
+def test_a_new_producer_with_a_fatal_error_is_replaced() -> None:
     setup = Setup()
     setup.send(b"1")
     setup.broker.answers["commit_transaction"] = [retriable(), fatal()]
