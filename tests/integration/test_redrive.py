@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import ast
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from brokers import Broker
-from confluent_kafka import OFFSET_INVALID, KafkaException, Producer, TopicPartition
-from hypothesis import given
-from hypothesis import strategies as st
+from confluent_kafka import KafkaException, Producer
 from services import Command, Running, make_settings, unique
 
-import fomo_stream
-from fomo_stream.errors import REASONS, UNKNOWN, BrokerError
-from fomo_stream.kafka.redrive import BATCH_RECORDS, Position, Summary, redrive
+from fomo_stream.errors import BrokerError
+from fomo_stream.kafka.redrive import BATCH_RECORDS, Summary, redrive
 from fomo_stream.settings.commands import RedriveSettings
 
 TIME = 1_700_000_000_000
@@ -257,65 +253,3 @@ def test_a_run_that_hangs_is_stopped_by_the_next_one_and_nothing_is_sent_twice(
     with pytest.raises(KafkaException):
         hanging.commit_transaction(20)
     assert values(broker, source) == [b"a"]
-
-
-RUNS = st.lists(
-    st.tuples(st.text("abc", max_size=4), st.sets(st.sampled_from("abcd")).map(sorted), st.integers(0, 4)), max_size=6
-)
-
-
-@given(RUNS)
-def test_positions_let_each_letter_through_once(runs: list[tuple[str, list[str], int]]) -> None:
-    """Runs over a growing topic, each for some reasons (none: all), that end after their n-th letter at the latest."""
-    topic = ""
-    committed = TopicPartition("t", 0, OFFSET_INVALID)
-    sent: list[int] = []
-    for new, reasons, most in [*runs, ("", [], 100)]:
-        topic += new
-        position = Position.committed(committed, 0, len(topic))
-        looked_at = [n for n in range(position.first(reasons), len(topic)) if not position.is_done(topic[n], n)][:most]
-        sent += [n for n in looked_at if not reasons or topic[n] in reasons]
-        if len(looked_at) < most:
-            committed = position.advanced(len(topic), reasons).as_offset("t", 0)
-        elif looked_at:
-            committed = position.advanced(looked_at[-1] + 1, reasons).as_offset("t", 0)
-    assert sorted(sent) == list(range(len(topic)))
-
-
-@pytest.mark.parametrize("metadata", ["", "x", "[]", '{"a": null}'])
-def test_an_offset_set_by_another_tool_counts_for_all_reasons(metadata: str) -> None:
-    assert Position.committed(TopicPartition("t", 0, 5, metadata), 0, 9) == Position(5)
-
-
-def test_a_recreated_topic_is_read_from_its_beginning() -> None:
-    assert Position.committed(TopicPartition("t", 0, 50), 3, 9) == Position(3)
-    assert Position.committed(TopicPartition("t", 0, 5, '{"a": 20}'), 3, 9) == Position(3)
-
-
-# --- reasons
-
-REASON_AT = {"RecordError": 0, "dead_letter": 1, "_why": 1}  # which argument of these calls is a reason
-OF_FILES = {"not_csv", "ragged"}  # for rows of CSV, which never become dead letters
-
-
-def reasons_in(source: str) -> Iterator[str]:
-    """The reasons that a module gives, as text or by a name that it has given them."""
-    nodes = list(ast.walk(ast.parse(source)))
-    named: dict[str, list[ast.AST]] = defaultdict(list)
-    for node in nodes:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            named[node.targets[0].id].append(node.value)
-    for node in nodes:
-        if isinstance(node, ast.Call):
-            at = REASON_AT.get(ast.unparse(node.func).rpartition(".")[2], len(node.args))
-            given = node.args[at : at + 1]
-            values = named[given[0].id] if given and isinstance(given[0], ast.Name) else given
-            for part in (part for value in values for part in ast.walk(value)):
-                if isinstance(part, ast.Constant) and isinstance(part.value, str):
-                    yield part.value
-
-
-def test_every_reason_that_the_service_gives_can_be_asked_for() -> None:
-    modules = Path(str(fomo_stream.__file__)).parent.rglob("*.py")
-    given = {reason for module in modules for reason in reasons_in(module.read_text())}
-    assert given - OF_FILES == set(REASONS) - {UNKNOWN}
