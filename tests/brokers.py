@@ -1,4 +1,4 @@
-"""A broker to test against, and what tests do with one.
+"""A broker to test against, with the client calls that tests need.
 
 Which broker: `TEST_BOOTSTRAP` names a running one; else `KAFKA_HOME` holds an Apache Kafka distribution with
 `bin/kafka-start DIR PORT`, which is started on free ports; else librdkafka's embedded cluster is used.
@@ -108,7 +108,10 @@ class Broker:
 
     def read(self, topic: str, at_least: int = 0, seconds: float = 60.0) -> list[Any]:
         """Every message of a topic, in order within a partition; waits until there are `at_least` so many."""
-        quick = {"enable.partition.eof": True, "fetch.wait.max.ms": 20}  # an empty partition is told at once
+        quick = {
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 20,
+        }  # report ends at once
         consumer = Consumer({**self.config, "group.id": "test-reader", **quick})
         count = wait_for(lambda: self.partitions(topic), f"topic {topic}", seconds)
         consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(count)])
@@ -141,7 +144,7 @@ class Broker:
             except KafkaException as error:
                 if error.args[0].code() not in (KafkaError.NOT_COORDINATOR, KafkaError._WAIT_COORD):
                     raise
-                return None  # the group is just moving, or only just made
+                return None  # the coordinator is just moving, or the group is new
 
         try:
             return sum(max(0, found.offset) for found in wait_for(answer, f"the offsets of {group}"))
@@ -156,7 +159,7 @@ class Embedded(Broker):
 
 
 class Kafka(Broker):
-    """An Apache Kafka process of our own, which can be killed and started again on the same data."""
+    """An Apache Kafka process of our own, which can be killed and restarted on the same data."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -177,12 +180,12 @@ class Kafka(Broker):
         wait_for(self._answers, "Kafka to start", 90)
 
     def kill(self) -> None:
-        """As a crash would."""
+        """Kill it, as a crash would."""
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
 
     def freeze(self) -> None:
-        """It keeps its connections, and answers nothing."""
+        """Stop the process: connections stay open, but nothing is answered."""
         self._process.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
@@ -201,7 +204,7 @@ class Kafka(Broker):
 
 
 def kafka_home() -> Path | None:
-    """Where Apache Kafka is, if it is to be used."""
+    """Folder of the Apache Kafka to use, if any."""
     home = os.environ.get("KAFKA_HOME")
     return Path(home).resolve() if home and not os.environ.get("TEST_BOOTSTRAP") else None
 

@@ -94,7 +94,7 @@ class Cluster(Broker):
         def altered() -> bool:
             try:
                 self.admin.incremental_alter_configs([resource])[resource].result(20)
-            except KafkaException:  # the broker that was asked is just going
+            except KafkaException:  # the broker that was asked is going down
                 return False
             return True
 
@@ -107,7 +107,7 @@ class Cluster(Broker):
 
 
 def _java_hash(text: str) -> int:
-    """As Kafka assigns groups and transactional ids to the partitions of its internal topics."""
+    """The hash by which Kafka assigns groups and transactional ids to partitions of its internal topics."""
     value = 0
     for character in text:
         value = (31 * value + ord(character)) & 0xFFFFFFFF

@@ -1,9 +1,9 @@
-"""What all members of a group have in common besides the schema: settings that a record's result depends on.
+"""Settings that all members of a group must have in common, because a record's result depends on them.
 
-They are recorded in the group's log before the first member joins, and compared before any other does: an instance with
-other settings is refused, and no member has to give up a partition for it. A record replaces the one that it names. Of
-several that name the same one the earliest counts, so all who read the log agree on what holds. No setting that could
-be a secret is recorded.
+They are written to the group log before the first member joins, and every later instance compares them before it joins:
+an instance with other settings is refused, and no member has to give up a partition for it. An entry replaces the entry
+that it names. If several name the same one, the earliest is valid, so all readers of the log agree. No setting that
+could be a secret is recorded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from fomo_stream.detector.changelog import Document
 from fomo_stream.errors import AgreementError, BrokerError
-from fomo_stream.kafka.group_log import IDENTITY, SCHEMA, GroupLog, Note
+from fomo_stream.kafka.group_log import IDENTITY, SCHEMA, Entry, GroupLog
 from fomo_stream.kafka.group_schema import GroupSchema
 from fomo_stream.kafka.permissions import count_members
 from fomo_stream.logs import kv
@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 
 KIND = b"settings/"
 
-# What a state depends on can only change together with it; the rest can change while the group has no members.
-OF_STATE = (
+# Settings of the state can only change when the state is reset; the others can change while the group has no members.
+STATE_SETTINGS = (
     "model",
     "categorical",
     "lags",
@@ -37,7 +37,7 @@ OF_STATE = (
     "remembered-rows",
     "remembered-scores",
 )
-OF_OUTPUTS = (
+OUTPUT_SETTINGS = (
     "feedback-memory",
     "out",
     "dead-letters",
@@ -47,8 +47,8 @@ OF_OUTPUTS = (
     "delivery",
     "threads",
 )
-# Names in a detector's identity of those that it has.
-OF_IDENTITY = {
+# Their names in a detector's identity.
+IDENTITY_NAMES = {
     "model": "model",
     "context-size": "context_size",
     "adapt-after": "adapt_after",
@@ -56,7 +56,7 @@ OF_IDENTITY = {
     "remembered-rows": "memory_rows",
     "remembered-scores": "memory_scores",
 }
-# What is compared is not the setting itself; the sizes follow from settings that may differ otherwise.
+# Compared are not these settings themselves, but values derived from them; how a message names such a value.
 DERIVED = {
     "remembered-rows": "the number of remembered rows (by --feedback-memory and --adapt-after)",
     "threads": "--threads (at most one for each processor that an instance may use)",
@@ -67,7 +67,7 @@ Values = dict[str, Any]
 
 
 class Agreement:
-    """Joins the settings of this instance with those of its group.
+    """Agrees with the group on the settings.
 
     model: name and digest of the checkpoint. Calls raise BrokerError when the broker is slow or gone.
     """
@@ -81,8 +81,8 @@ class Agreement:
     def join(self) -> ServiceSettings:
         """Agree with the group before joining it; returns the settings, with the group's categorical fields.
 
-        Raises AgreementError, which names what differs, when the group has agreed on others. A group without members
-        takes new outputs.
+        Raises AgreementError, which names the differences, when the group has agreed on other settings. While a group
+        has no members, its output settings can be changed.
         """
         found, agreed = self._current()
         self.is_new = found is None
@@ -98,7 +98,7 @@ class Agreement:
     def check(self) -> None:
         """Raise AgreementError if the group has agreed on other settings since `join`.
 
-        Between that and being a member, an instance does not keep others from changing them.
+        Until an instance is a member, others can still change them.
         """
         _, agreed = self._current()
         differing = self._differing(agreed)
@@ -106,8 +106,8 @@ class Agreement:
             raise self._refusal(agreed, differing, "they were changed while this instance started; use the group's")
 
     def _check_change(self, agreed: Values, differing: list[str]) -> None:
-        """Raise AgreementError unless this instance may change what differs."""
-        if lasting := [name for name in differing if name in OF_STATE]:
+        """Raise AgreementError unless this instance may change these settings."""
+        if lasting := [name for name in differing if name in STATE_SETTINGS]:
             remedy = "use the group's, choose another --group, or forget what was learned with --reset-state"
             raise self._refusal(agreed, lasting, remedy)
         if members := count_members(self._settings):
@@ -120,11 +120,11 @@ class Agreement:
             "was killed or has an --instance-id leaves when its session times out)"
         )
 
-    def _change(self, found: Note | None, agreed: Values, differing: list[str]) -> Values:
+    def _change(self, found: Entry | None, agreed: Values, differing: list[str]) -> Values:
         changed, now = self._propose(found, {**self._own, "categorical": agreed["categorical"]})
         if still := self._differing(now):
             raise self._refusal(now, still, "another instance was faster; use the group's, or choose another --group")
-        if members := count_members(self._settings):  # somebody has joined meanwhile, with what held before
+        if members := count_members(self._settings):  # an instance has joined meanwhile, with the former settings
             self._propose(changed, agreed)
             raise self._refusal(agreed, differing, self._stop_first(members))
         changes = {name.replace("-", "_"): f"{_shown(agreed.get(name))} -> {_shown(now[name])}" for name in differing}
@@ -140,13 +140,13 @@ class Agreement:
         return AgreementError(f"group {group} has agreed on other settings: {named}; {remedy}")
 
     def _differing(self, agreed: Mapping[str, Any]) -> list[str]:
-        names = [name for name in (*OF_STATE, *OF_OUTPUTS) if agreed.get(name) != self._own[name]]
-        if not self._own["categorical"]:  # then they are the group's
+        names = [name for name in (*STATE_SETTINGS, *OUTPUT_SETTINGS) if agreed.get(name) != self._own[name]]
+        if not self._own["categorical"]:  # then the group's are used
             names = [name for name in names if name != "categorical"]
         return names
 
-    def _propose(self, former: Note | None, values: Values) -> tuple[Note | None, Values]:
-        """Record these settings in place of former ones; returns what holds then."""
+    def _propose(self, former: Entry | None, values: Values) -> tuple[Entry | None, Values]:
+        """Record these settings in place of `former`; returns the valid entry and its settings."""
         replaced = former.key.decode() if former is not None else None
         self._log.append(KIND, json.dumps({"replaces": replaced, "settings": values}).encode())
         found, agreed = self._current()
@@ -154,39 +154,39 @@ class Agreement:
             raise self._log.not_kept()
         return found, agreed
 
-    def _current(self) -> tuple[Note | None, Values]:
-        """The record that holds, and its settings."""
+    def _current(self) -> tuple[Entry | None, Values]:
+        """The valid entry, and its settings."""
         found, agreed = None, {}
-        for note in self._log.notes(KIND):
+        for entry in self._log.entries(KIND):
             try:
-                content = json.loads(note.value)
+                content = json.loads(entry.value)
                 replaces, values = content["replaces"], dict(content["settings"])
             except (ValueError, KeyError, TypeError) as error:
                 raise BrokerError(
                     f"the settings of group {self._settings.group} in topic {self._settings.state_topic} are not "
-                    f"readable ({error}); choose another --group, or begin again with --reset-state"
+                    f"readable ({error}); choose another --group, or start over with --reset-state"
                 ) from None
             if replaces == (found.key.decode() if found is not None else None):
-                found, agreed = note, values
+                found, agreed = entry, values
         return found, agreed
 
     def _learned(self) -> Values:
-        """What a group depends on that has learned, but recorded no settings: an earlier version did not.
+        """Settings of a group that an earlier version ran, which recorded no settings.
 
-        As its schema says, and the state of the partition where the log is.
+        Taken from its schema, and from the state of the partition that holds the log.
         """
         learned: Values = {}
         if (schema := GroupSchema(self._settings, self._log).stored()) is not None:
             learned["categorical"] = sorted(schema.categorical)
         if self._log.state.keys() >= {IDENTITY, SCHEMA}:
             identity = json.loads(Document().recover({"identity/0": self._log.state[IDENTITY]}, "identity"))
-            learned |= {name: identity[key] for name, key in OF_IDENTITY.items()}
+            learned |= {name: identity[key] for name, key in IDENTITY_NAMES.items()}
             learned["lags"] = json.loads(self._log.state[SCHEMA])["lags"]
         return learned
 
     def _values(self, model: str) -> Values:
         settings, config = self._settings, self._settings.detector_config()
-        flags = (*OF_STATE, *OF_OUTPUTS)
+        flags = (*STATE_SETTINGS, *OUTPUT_SETTINGS)
         values = {name: getattr(settings, name.replace("-", "_")) for name in flags if name not in DERIVED}
         return {
             **values,

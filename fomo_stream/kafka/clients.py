@@ -1,26 +1,27 @@
-"""Kafka clients at the edge: how they are configured, and the embedded broker.
+"""Kafka clients and their configuration.
 
-Every client of the service is made here, so that settings, logs and what must not be overridden are in one
-place.
+Every client of the service is made here, so that settings, logs and fixed values are in one place.
 """
 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ClusterMetadata
 
-from fomo_stream.errors import ConfigError
+from fomo_stream.errors import BrokerError, ConfigError
 from fomo_stream.logs import ClientLog
 from fomo_stream.settings.broker import COOPERATIVE, SESSION_TIMEOUT_MS, BrokerFlags
 from fomo_stream.settings.service import ServiceSettings
 
 LARGEST_MESSAGE_BYTES = 64 << 20
-REFRESH_MS = 10_000  # a client learns of new partitions within this time
+START_TIMEOUT_S = 6.0  # a start that cannot succeed has to end within 15 s, imports included
+REFRESH_MS = 10_000  # a client sees new partitions within this time
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -42,16 +43,16 @@ class Record(NamedTuple):
 
     @property
     def timestamp_or_now(self) -> int:
-        """Its timestamp as a producer takes it: 0 stands for now."""
+        """Its timestamp for a producer, where 0 means now."""
         return self.timestamp if self.timestamp is not None and self.timestamp > 0 else 0
 
 
 def to_record(message: Message) -> Record:
-    """A client's message without the client."""
+    """A client's message as a Record."""
     kind, timestamp = message.timestamp()
     try:
         headers = message.headers() or []
-    except UnicodeDecodeError:  # a header name that is not text has no place in the output either
+    except UnicodeDecodeError:  # a header name that is not UTF-8 cannot be written to the output either
         headers = []
     return Record(
         message.topic(),
@@ -65,7 +66,7 @@ def to_record(message: Message) -> Record:
 
 
 def client_config(settings: BrokerFlags) -> dict[str, Any]:
-    """What every client needs to reach the broker."""
+    """Settings that every client needs to reach the broker."""
     return {
         "bootstrap.servers": settings.bootstrap,
         "client.id": "fomo-stream",
@@ -75,10 +76,10 @@ def client_config(settings: BrokerFlags) -> dict[str, Any]:
 
 
 def make_consumer(settings: ServiceSettings, **callbacks: Any) -> Consumer:
-    """The group's consumer: cooperative rebalancing, and no offset is stored or committed behind our back."""
+    """The group's consumer: rebalances cooperatively, and stores or commits no offset by itself."""
     config = {
         "partition.assignment.strategy": COOPERATIVE,
-        # Records wait in the broker, not in this process: these bound its memory when it lags behind.
+        # Records wait in the broker, not in this process: these limits bound its memory when it lags behind.
         "queued.min.messages": 5_000,
         "queued.max.messages.kbytes": 32 << 10,
         "fetch.max.bytes": 32 << 20,
@@ -86,7 +87,7 @@ def make_consumer(settings: ServiceSettings, **callbacks: Any) -> Consumer:
         **client_config(settings),
         "group.id": settings.group,
         "isolation.level": "read_committed",
-        # Where to read from is always given (`restore`), and when that is gone, --on-lost-offset decides.
+        # The start offset is always given (`restore`); if it is no longer retained, --on-lost-offset decides.
         "auto.offset.reset": "error",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -100,17 +101,18 @@ def make_consumer(settings: ServiceSettings, **callbacks: Any) -> Consumer:
 
 
 def make_producer(settings: BrokerFlags, transactional_id: str | None = None, **callbacks: Any) -> Producer:
-    """An idempotent producer: a retry inside it neither repeats nor reorders. transactional_id: for transactions.
+    """An idempotent producer: its retries neither repeat nor reorder records. transactional_id: for transactions.
 
-    A transaction that its instance does not end is aborted by the broker when the group gives its partitions to others.
+    The broker aborts a transaction that its instance does not end, when the group gives its partitions to others.
     """
     config = {
         "linger.ms": 5,
-        "retry.backoff.ms": 10,  # a transaction that begins at once has to wait for the one before to be written down
-        "partitioner": "murmur2_random",  # a key goes where a Java client would send it
+        # A transaction that begins at once must wait until the broker has recorded the end of the last one.
+        "retry.backoff.ms": 10,
+        "partitioner": "murmur2_random",  # the same partition for a key as with a Java client
         "message.max.bytes": LARGEST_MESSAGE_BYTES,
         "queue.buffering.max.kbytes": 1 << 20,
-        "message.timeout.ms": 0,  # without transactions: as long as it takes
+        "message.timeout.ms": 0,  # without transactions: no limit
         **client_config(settings),
         "enable.idempotence": True,
         **callbacks,
@@ -122,7 +124,7 @@ def make_producer(settings: BrokerFlags, transactional_id: str | None = None, **
 
 
 def session_timeout_ms(settings: BrokerFlags) -> int:
-    """How long the group waits for an instance that says nothing."""
+    """Milliseconds that the group waits for an instance that sends no heartbeat."""
     text = settings.kafka.get("session.timeout.ms", str(SESSION_TIMEOUT_MS))
     if not text.isdigit():
         raise ConfigError(f"--kafka.session.timeout.ms must be a number of milliseconds, not {text!r}")
@@ -130,11 +132,11 @@ def session_timeout_ms(settings: BrokerFlags) -> int:
 
 
 def make_reader(settings: BrokerFlags, isolation: str = "read_committed") -> Consumer:
-    """A consumer that is no member of the group and commits nothing, to read a partition to its end.
+    """A consumer that is no member of the group and commits nothing by itself, to read partitions to their end.
 
-    isolation: what it reads, as in Kafka: read_committed, or read_uncommitted for what is written without transactions
-    and must not wait for those of others. It asks for the group's offsets as well; the answer waits while a transaction
-    that may change them is open.
+    isolation: as in Kafka: read_committed, or read_uncommitted for records that are written without transactions, so
+    that reading them does not wait for transactions of others. It can also ask for the group's offsets; the broker
+    answers when no open transaction can change them.
     """
     config = {
         **client_config(settings),
@@ -142,7 +144,7 @@ def make_reader(settings: BrokerFlags, isolation: str = "read_committed") -> Con
         "isolation.level": isolation,
         "enable.auto.commit": False,
         "enable.partition.eof": True,
-        "fetch.wait.max.ms": 10,  # it wants to know the end, not to wait for more
+        "fetch.wait.max.ms": 10,  # report the end at once instead of waiting for more
         "queued.max.messages.kbytes": 64 << 10,
         "auto.offset.reset": "earliest",
     }
@@ -151,10 +153,25 @@ def make_reader(settings: BrokerFlags, isolation: str = "read_committed") -> Con
 
 
 def make_admin(settings: BrokerFlags, **callbacks: Any) -> AdminClient:
-    """A client to ask about topics and to create them."""
+    """A client that describes and creates topics."""
     config = {**client_config(settings), **callbacks}
     config.pop("group.protocol", None)
     return _create(AdminClient, config, "admin")
+
+
+def connect(settings: BrokerFlags) -> tuple[AdminClient, ClusterMetadata]:
+    """An admin client, and the topics of the broker. Raises BrokerError when none answers within START_TIMEOUT_S."""
+    last_error: deque[str] = deque(maxlen=1)
+    admin = make_admin(settings, error_cb=lambda error: last_error.append(error.str()))
+    try:
+        return admin, admin.list_topics(timeout=START_TIMEOUT_S)
+    except KafkaException as error:
+        admin.poll(0)  # reports the client's own error, which says more
+        reason = last_error[0] if last_error else error.args[0].str()
+        raise BrokerError(
+            f"no broker answers at {settings.bootstrap} ({reason}); "
+            "check --bootstrap, that the broker runs, and --kafka.security.protocol and the like"
+        ) from None
 
 
 def _create(kind: type[Any], config: Mapping[str, Any], name: str) -> Any:
@@ -164,11 +181,15 @@ def _create(kind: type[Any], config: Mapping[str, Any], name: str) -> Any:
         return kind({**config, **callbacks}, logger=ClientLog(name))
     except KafkaException as error:
         raise ConfigError(f"--kafka: {error.args[0].str()}") from None
-    except (TypeError, AttributeError, ValueError) as error:  # a setting that only Python code can give: error_cb, ...
+    except (
+        TypeError,
+        AttributeError,
+        ValueError,
+    ) as error:  # of settings for Python code, such as error_cb
         raise ConfigError(f"--kafka: {error}; it cannot be set here") from None
 
 
 def _without_secrets(report: Callable[[KafkaError], None], error: KafkaError) -> None:
-    """Report an error of a client without what it quotes of this setting; others it hides by itself."""
+    """Report an error of a client without the value of this setting; the client hides those of others by itself."""
     text = re.sub(r"(?<=sasl\.oauthbearer\.config).*", " (not shown)", error.str(), flags=re.DOTALL)
     report(error if text == error.str() else KafkaError(error.code(), text, fatal=error.fatal()))

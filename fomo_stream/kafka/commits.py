@@ -9,7 +9,7 @@ from typing import Any
 
 from confluent_kafka import TopicPartition
 
-from fomo_stream.kafka.delivery.delivery import SLICE_S, Delivery, Outcome
+from fomo_stream.kafka.delivery.base import SLICE_S, Delivery, Outcome
 from fomo_stream.kafka.partition import PartitionTask
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.topic_report import TopicReport

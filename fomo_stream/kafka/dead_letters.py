@@ -1,4 +1,4 @@
-"""Dead letters: what cannot be used goes to a topic of its own, as it came, with the reason in its headers."""
+"""Dead letters: records that cannot be used go to a topic of their own, unchanged, with the reason in the headers."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from confluent_kafka import KafkaError
 
 from fomo_stream.errors import TopicError
 from fomo_stream.kafka.clients import Headers, Record
-from fomo_stream.kafka.delivery.delivery import Delivery, Output, PartitionOf
+from fomo_stream.kafka.delivery.base import Delivery
+from fomo_stream.kafka.delivery.output import Output, PartitionOf
 from fomo_stream.logs import Throttle, kv
 
 log = logging.getLogger(__name__)
 
-# Bytes of the value that are left of a dead letter too large for its topic; None: all.
+# Bytes of the value that remain in a dead letter too large for its topic; None: all.
 CUTS = (None, 512 << 10, 0)
 
-TRUNCATED_FROM = "fomo-truncated-from"  # header of one that was cut: bytes that its value had
+TRUNCATED_FROM = "fomo-truncated-from"  # header of a cut letter: bytes of the original value
 SOURCE_TOPIC, SOURCE_PARTITION, SOURCE_TIMESTAMP = "fomo-source-topic", "fomo-source-partition", "fomo-source-timestamp"
 REASON = "fomo-reason"
 ADDED = (REASON, "fomo-error", "fomo-exception", SOURCE_TOPIC, SOURCE_PARTITION, "fomo-source-offset", SOURCE_TIMESTAMP)
 
 
 class DeadLetters:
-    """Sends records to the dead-letter topic. partition_of: which partition to write to."""
+    """Sends records to the dead-letter topic. partition_of: chooses the partition."""
 
     def __init__(self, topic: str, delivery: Delivery, partition_of: PartitionOf) -> None:
         self._topic = topic
@@ -32,17 +33,17 @@ class DeadLetters:
         self._throttle = Throttle()
 
     def send(self, record: Record, reason: str, message: str, exception: BaseException | None = None) -> None:
-        """Send the original bytes, cut if the topic takes no more. exception: what was raised, if anything was."""
-        left_out = self._throttle.allow(reason)
-        if left_out is not None:
-            log.warning(kv("dead_letter", record=record.where(), reason=reason, error=message, more_since=left_out))
+        """Send the original bytes, cut if the topic does not accept so many. exception: the error behind it, if any."""
+        suppressed = self._throttle.allow(reason)
+        if suppressed is not None:
+            log.warning(kv("dead_letter", record=record.where(), reason=reason, error=message, suppressed=suppressed))
         refusals, why = self._delivery.refused(self._topic, record)
         if refusals >= len(CUTS):
             raise TopicError(
                 f"topic {self._topic} refuses the dead letter of {record.where()}, even without its value "
                 f"({why.str() if why else 'unknown'}); check that topic's configuration"
             )
-        # The class that says most: a RecordError is often raised for another one.
+        # A RecordError is often raised because of another error, whose class says more.
         name = "" if exception is None else type(exception.__context__ or exception).__name__
         headers = _headers(record, reason, message, name)
         output = self._output(record, headers)
@@ -63,12 +64,12 @@ class DeadLetters:
 
 
 def own_headers(record: Record) -> Headers:
-    """The headers of a record but those that are added to a dead letter."""
+    """The headers of a record without those that are added to a dead letter."""
     return [header for header in record.headers if header[0] not in (*ADDED, TRUNCATED_FROM)]
 
 
 def _headers(record: Record, reason: str, message: str, exception: str = "") -> Headers:
-    """The record's own headers, then ours; ours of an earlier time do not stay."""
+    """The record's own headers, then ours; ours from an earlier dead letter are dropped."""
     timestamp = "" if record.timestamp is None else str(record.timestamp)
     source = (record.topic, str(record.partition), str(record.offset), timestamp)
     texts = zip(ADDED, (reason, message, exception, *source), strict=True)

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 class EmbeddedBroker:
     """librdkafka's in-process cluster: a real broker protocol over TCP, in memory, for demos and tests.
 
-    It keeps about 5 MiB a partition, creates topics of 4 partitions when they are written to, and has no
+    It retains about 5 MiB per partition, creates topics of 4 partitions when they are written to, and has no
     transactions.
 
     >>> with EmbeddedBroker() as broker:

@@ -1,33 +1,28 @@
-"""What the instances of a group tell one another: records in one partition of its state topic, under keys of their own.
+"""The group log: records that the instances of a group write for one another, in one partition of the state topic.
 
-The log has one order for everybody, so all who read it come to the same conclusion without talking to one another, and
-compaction removes nothing, because no two records have the same key.
+All instances read the log in the same order, so they draw the same conclusion without talking to each other. Compaction
+removes nothing, because no two records have the same key.
 """
 
 from __future__ import annotations
 
-import logging
-import time
 import uuid
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException
 
 from fomo_stream.errors import BrokerError
-from fomo_stream.kafka.clients import make_producer, make_reader
-from fomo_stream.logs import kv
+from fomo_stream.kafka.clients import make_producer
+from fomo_stream.kafka.topic_reader import NoProgressError, TopicReader
 from fomo_stream.settings.service import ServiceSettings
-
-log = logging.getLogger(__name__)
 
 PARTITION = 0
 KINDS = (b"schema/", b"settings/")  # beginnings of the keys
 IDENTITY, SCHEMA = "detector/identity/0", "schema"  # entries of a partition's state, which is in the same topic
-TIMEOUT_S = 5.0  # without a record, or without the acknowledgement of one
+TIMEOUT_S = 5.0  # to wait for the next record, or for the acknowledgement of one
 
 
-class Note(NamedTuple):
+class Entry(NamedTuple):
     """One record of the log."""
 
     key: bytes
@@ -40,17 +35,17 @@ class GroupLog:
     def __init__(self, settings: ServiceSettings) -> None:
         self._settings = settings
         self._topic = settings.state_topic
-        self._notes: dict[bytes, Note] = {}  # read so far, in order
-        self.state: dict[str, bytes] = {}  # what was read of the entries IDENTITY and SCHEMA
+        self._entries: dict[bytes, Entry] = {}  # read so far, in order
+        self.state: dict[str, bytes] = {}  # values of the entries IDENTITY and SCHEMA, as read so far
         self._next = OFFSET_BEGINNING
 
-    def notes(self, kind: bytes) -> list[Note]:
+    def entries(self, kind: bytes) -> list[Entry]:
         """All records of one of the KINDS, in the order of the log, as of now."""
         self._read_on()
-        return [note for note in self._notes.values() if note.key.startswith(kind)]
+        return [entry for entry in self._entries.values() if entry.key.startswith(kind)]
 
     def append(self, kind: bytes, value: bytes) -> bytes:
-        """Write a record; returns its key. It counts as soon as it is written, and for everybody."""
+        """Write a record; returns its key. It is valid for the whole group as soon as it is written."""
         key = kind + uuid.uuid4().hex.encode()
         failures: list[str] = []
 
@@ -65,56 +60,36 @@ class GroupLog:
             failures.append(error.args[0].str())
         if producer.flush(TIMEOUT_S + 1) or failures:
             reason = failures[0] if failures else "no answer"
-            raise BrokerError(f"what the group agrees on could not be written to topic {self._topic} ({reason})")
+            raise BrokerError(f"the group's agreement could not be written to topic {self._topic} ({reason})")
         return key
 
     def not_kept(self) -> BrokerError:
-        """The error for a record that was written and is not there."""
+        """The error for a record that was written, but cannot be read back."""
         return BrokerError(
-            f"topic {self._topic} does not keep what is written to it; it must be compacted (cleanup.policy=compact)"
+            f"topic {self._topic} does not keep its records; it must be compacted (cleanup.policy=compact)"
         )
 
     def _read_on(self) -> None:
         """Read from where the last call stopped to the end.
 
-        These records are written without transactions, so they need not wait for those of others to end.
+        These records are written outside transactions, so reading them must not wait for open transactions of others.
         """
-        reader = make_reader(self._settings, isolation="read_uncommitted")
-        try:
-            reader.assign([TopicPartition(self._topic, PARTITION, self._next)])
-            reason = self._read_with(reader.poll)
-        finally:
-            reader.close()
-        if reason:
-            raise BrokerError(f"what the group agreed on could not be read from topic {self._topic} ({reason})")
+        with TopicReader(self._settings, isolation="read_uncommitted") as reader:
+            try:
+                for message in reader.read(self._topic, {PARTITION: (self._next, None)}, TIMEOUT_S, retry_errors=True):
+                    self._apply(message)
+            except NoProgressError as error:
+                raise BrokerError(
+                    f"the group's agreement could not be read from topic {self._topic} ({error})"
+                ) from None
 
-    def _read_with(self, poll: Callable[[float], Any]) -> str:
-        """Why the end was not reached; nothing when it was."""
-        reason = "no answer"
-        deadline = time.monotonic() + TIMEOUT_S
-        while time.monotonic() < deadline:
-            message = poll(0.2)
-            if message is None:
-                continue
-            error = message.error()
-            if error is None:
-                deadline = time.monotonic() + TIMEOUT_S
-                self._take(message)
-            elif error.code() == KafkaError._PARTITION_EOF:
-                self._next = message.offset()
-                return ""
-            else:
-                reason = error.str()
-                log.debug(kv("group_log_not_read", topic=self._topic, reason=reason))
-        return reason
-
-    def _take(self, message: Any) -> None:
+    def _apply(self, message: Any) -> None:
         key, value = message.key() or b"", message.value()
         self._next = message.offset() + 1
         if key.startswith(KINDS):
-            self._notes.pop(key, None)
+            self._entries.pop(key, None)
             if value is not None:
-                self._notes[key] = Note(key, value)
+                self._entries[key] = Entry(key, value)
         for name in (IDENTITY, SCHEMA):
             if key == b"state/" + name.encode() and value is not None:
                 self.state[name] = value[1:]  # after the version

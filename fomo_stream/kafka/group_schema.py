@@ -1,4 +1,4 @@
-"""One schema for the whole group, agreed through the group's log.
+"""One schema for the whole group, agreed on in the group log.
 
 Every instance that has inferred a schema proposes it, reads the log back, and uses the earliest proposal in it.
 """
@@ -25,11 +25,11 @@ class GroupSchema:
 
     def stored(self) -> Schema | None:
         """The group's schema: the earliest proposal in the state topic, or None when there is none."""
-        proposals = self._log.notes(KIND)
+        proposals = self._log.entries(KIND)
         return self._parse(proposals[0].value) if proposals else None
 
     def agree(self, proposal: Schema) -> Schema:
-        """The group's schema, which is `proposal` unless somebody was earlier."""
+        """The group's schema: `proposal`, unless another instance was earlier."""
         schema = self.stored()
         if schema is None:
             content = {"features": list(proposal.features), "categorical": sorted(proposal.categorical)}

@@ -18,7 +18,7 @@ from fomo_stream.errors import FencedError
 from fomo_stream.kafka.assignment import Assignment
 from fomo_stream.kafka.clients import to_record
 from fomo_stream.kafka.commits import Commits
-from fomo_stream.kafka.delivery.delivery import Delivery
+from fomo_stream.kafka.delivery.base import Delivery
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.partition import PartitionTask
 from fomo_stream.kafka.pipeline import Pipeline
@@ -198,7 +198,7 @@ class Member:
 
     def activate(self) -> None:
         """Read the partitions that were restored."""
-        for task, restored in self._restorer.take():
+        for task, restored in self._restorer.take_results():
             self.pipeline.activate(task, restored)
             self.assignment.start(self._settings.topic, task.number, restored.start)
             if self._settings.feedback is not None:

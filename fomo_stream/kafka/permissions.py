@@ -1,4 +1,4 @@
-"""What this user may do at the broker, asked before anything is begun: whatever is missing is said at once."""
+"""Permissions of this user at the broker, checked before the start: the error names all that are missing."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ READ, WRITE = AclOperation.READ, AclOperation.WRITE
 
 
 def ask_about_group(settings: BrokerFlags, **options: Any) -> Any:
-    """What the broker says of the group: its members and, if asked for, what is permitted. Raises KafkaException.
+    """The broker's description of the group: members and, if asked for, permissions. Raises KafkaException.
 
-    The client is made for this one question. One that has asked a coordinator which did not answer ends the process
-    when it goes on: https://github.com/confluentinc/librdkafka/issues/4605.
+    The client is made for this one question. A client whose coordinator did not answer crashes the process when it is
+    used again: https://github.com/confluentinc/librdkafka/issues/4605.
     """
     admin = make_admin(settings)
     asked = admin.describe_consumer_groups([settings.group], request_timeout=ANSWER_S, **options)
@@ -32,22 +32,22 @@ def ask_about_group(settings: BrokerFlags, **options: Any) -> Any:
 
 
 def count_members(settings: BrokerFlags) -> int:
-    """Members of the group. Raises BrokerError when nobody can tell."""
+    """Number of members of the group. Raises BrokerError when the broker does not answer."""
     try:
         return len(ask_about_group(settings).members)
     except KafkaException as error:
         if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
             return 0
         raise BrokerError(
-            f"the broker does not say which members group {settings.group} has ({error.args[0].str()}); check that the "
-            "broker which coordinates the group answers, and that the group may be described; then start again"
+            f"the broker does not list the members of group {settings.group} ({error.args[0].str()}); check that the "
+            "broker which coordinates the group answers, and that the group may be described; then restart it"
         ) from None
 
 
 def check_permissions(settings: BrokerFlags, admin: Any, topics: Mapping[str, Collection[AclOperation]]) -> None:
     """Raise NotPermittedError when an operation on a topic that exists, or reading the group, is not permitted.
 
-    A broker that does not tell what is permitted, or a topic or group that does not exist, raises nothing.
+    Nothing is raised for a broker that does not report permissions, or for a topic or group that does not exist.
     """
     group = settings.group
     missing = [
@@ -70,7 +70,7 @@ def check_permissions(settings: BrokerFlags, admin: Any, topics: Mapping[str, Co
 
 
 def _missing(answer: Callable[[], Any], needed: Collection[AclOperation]) -> list[AclOperation]:
-    """Which of the needed operations an answer of the broker does not list."""
+    """The needed operations that the broker's answer does not list."""
     try:
         permitted = answer().authorized_operations
     except KafkaException as error:

@@ -16,14 +16,14 @@ from confluent_kafka import TopicPartition
 from fomo_stream.errors import DamagedStateError, RecordError, SchemaError
 from fomo_stream.kafka.batching import FEW
 from fomo_stream.kafka.clients import Record
-from fomo_stream.kafka.delivery.delivery import Delivery
+from fomo_stream.kafka.delivery.base import Delivery
 from fomo_stream.kafka.feedback.labelling import Labelling
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.outputs import Outputs
 from fomo_stream.kafka.partition import PartitionTask, Pending
 from fomo_stream.kafka.position import Restored, unusable
-from fomo_stream.kafka.restore import to_output
 from fomo_stream.kafka.scorer import Scorer, check_schema, why
+from fomo_stream.kafka.state_topic import to_output
 from fomo_stream.kafka.topic_watch import TopicsSeen
 from fomo_stream.logs import kv
 from fomo_stream.records.inference import TooManyFeaturesError, infer_schema
@@ -104,7 +104,7 @@ class Pipeline:
             for name, value in task.changes().items():
                 self._delivery.send(to_output(self._settings.state_topic, task.number, name, value))
             if task.is_active:
-                self._labelling.forget(task, seen.first_offsets.get(task.number, 0))
+                self._labelling.delete_old_effects(task, seen.first_offsets.get(task.number, 0))
             offsets += list(self._uncommitted(task, seen.partitions))
         return offsets
 

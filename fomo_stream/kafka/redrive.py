@@ -1,9 +1,9 @@
-"""Dead letters, sent back to the topics that they came from.
+"""Sends dead letters back to the topics that they came from.
 
-A letter goes back as the record that it was: key, value, headers, timestamp, and partition where that still exists.
-It is sent once, however often this runs and whichever reasons are asked for: of every partition of dead letters, a
-`Position` says how far it is done, and how much further for some reasons. It is committed for the group, in the
-transaction that sends.
+A letter goes back as the original record: key, value, headers, timestamp, and partition where that still exists. It is
+sent once, however often this runs and for whatever reasons: for every partition of dead letters, a `Position` says how
+far it is done, and how much further for some reasons. The position is committed for the group, in the transaction that
+sends the letters.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from fomo_stream.errors import UNKNOWN, BrokerError, FencedError, NotPermittedError, TopicError
-from fomo_stream.kafka.clients import Record, make_admin, make_producer, make_reader, to_record
+from fomo_stream.kafka.clients import Record, connect, make_producer, to_record
 from fomo_stream.kafka.dead_letters import (
     REASON,
     SOURCE_PARTITION,
@@ -27,21 +26,21 @@ from fomo_stream.kafka.dead_letters import (
     TRUNCATED_FROM,
     own_headers,
 )
-from fomo_stream.kafka.delivery.exactly_once import NOT_PERMITTED, no_transactions
+from fomo_stream.kafka.delivery.transactions import NOT_PERMITTED, Commit, Transactions
 from fomo_stream.kafka.permissions import READ, WRITE, check_permissions
+from fomo_stream.kafka.topic_reader import NoProgressError, TopicReader, raise_partition_error
 from fomo_stream.settings.commands import RedriveSettings
 
-CONNECT_S = 6.0  # until the broker answers at all
-TIMEOUT_S = 10.0  # for a later answer
-STALLED_S = 30  # without a letter, or without an acknowledgement
-BATCH_RECORDS = 1000  # in one transaction; fewer when they are large
+TIMEOUT_S = 10.0  # to wait for an answer
+STALLED_S = 30  # to wait for the next letter, or for an acknowledgement
+BATCH_RECORDS = 1000  # in one transaction; fewer if they are large
 BATCH_BYTES = 16 << 20
-AGAIN = "running it again goes on where it stopped"
+AGAIN = "running it again continues where it stopped"
 
 
 @dataclass(frozen=True)
 class Position:
-    """How far a partition is done: below `offset`, and below theirs for the reasons in `ahead`.
+    """How far a partition is done: all letters below `offset`; for each reason in `ahead`, those below its offset.
 
     >>> position = Position(10).advanced(50, ["not_json"])
     >>> position.is_done("not_json", 49), position.is_done("too_large", 49)
@@ -55,7 +54,7 @@ class Position:
 
     @classmethod
     def committed(cls, found: TopicPartition, first: int, end: int) -> Position:
-        """What the group has committed; `first` when that is nothing, or beyond the `end` of a topic made again."""
+        """The group's committed position; `first` without one, or when the topic was created again and ends earlier."""
         try:
             ahead = {str(reason): int(offset) for reason, offset in json.loads(found.metadata or "{}").items()}
         except (ValueError, TypeError, AttributeError):  # another tool has set the offset
@@ -69,7 +68,7 @@ class Position:
         return TopicPartition(topic, partition, self.offset, metadata)
 
     def is_done(self, reason: str, offset: int) -> bool:
-        """Whether an earlier run has dealt with the letter at `offset`, which has this reason."""
+        """Whether an earlier run has handled the letter at `offset`, which has this reason."""
         return offset < max(self.offset, self.ahead.get(reason, 0))
 
     def first(self, reasons: Sequence[str]) -> int:
@@ -85,12 +84,12 @@ class Position:
 
 @dataclass
 class Summary:
-    """What became of the letters."""
+    """How many letters were sent, and how many were left."""
 
     topic: str
     dry_run: bool = False
     sent: Counter[str] = field(default_factory=Counter)  # by reason
-    left: Counter[str] = field(default_factory=Counter)  # by why they were left
+    left: Counter[str] = field(default_factory=Counter)  # by the reason to leave them
 
     def __str__(self) -> str:
         """One line for people.
@@ -108,32 +107,23 @@ def _parts(counts: Counter[str]) -> str:
 
 
 def redrive(settings: RedriveSettings) -> Summary:
-    """Send every dead letter that is there now and was not sent yet; the settings say which ones, and where to.
+    """Send every dead letter that is in the topic now and was not sent yet; the settings choose them and the target.
 
     Raises BrokerError when the broker refuses or does not answer: TopicError for a topic that does not exist,
-    NotPermittedError for what this user may not do, FencedError when another run has begun. What is committed by then
-    was sent, and running it again goes on from there.
+    NotPermittedError for a missing permission, FencedError when another run has begun. The letters committed until then
+    were sent, and running it again continues after them.
     """
     partitions = _partitions(settings)
-    with closing(make_reader(settings)) as reader:
-        # The sender first: it ends what another run has left open, and only then are offsets what they are.
+    with TopicReader(settings) as reader:
+        # The sender first: it aborts the open transaction of another run, and only then are the offsets final.
         sender = None if settings.dry_run else _Sender(settings, reader, partitions)
         return _Redrive(settings, reader, partitions[settings.dead_letters], sender).run()
 
 
 def _partitions(settings: RedriveSettings) -> dict[str, int]:
-    """How many partitions each topic has."""
-    troubles: list[str] = []
-    admin = make_admin(settings, error_cb=lambda error: troubles.append(error.str()))
-    try:
-        found = admin.list_topics(timeout=CONNECT_S)
-    except KafkaException as error:
-        admin.poll(0)  # delivers the reason, when the client knows one
-        raise BrokerError(
-            f"no broker answers at {settings.bootstrap} ({[error.args[0].str(), *troubles][-1]}); "
-            "check --bootstrap, that the broker runs, and --kafka.security.protocol and the like"
-        ) from None
-    if found.controller_id in found.brokers:  # the embedded broker has no controller, and tells nothing of this
+    """Number of partitions of each topic."""
+    admin, found = connect(settings)
+    if found.controller_id in found.brokers:  # the embedded broker has no controller, and does not know permissions
         needs = {settings.dead_letters: [READ], **({settings.to: [WRITE]} if settings.to else {})}
         check_permissions(settings, admin, needs)
     partitions = {topic: len(about.partitions) for topic, about in found.topics.items() if about.error is None}
@@ -146,9 +136,9 @@ def _partitions(settings: RedriveSettings) -> dict[str, int]:
 
 
 class _Redrive:
-    """One run: reads the topic of dead letters, batch by batch, up to its present end."""
+    """One run: reads the topic of dead letters, batch by batch, up to its end as of now."""
 
-    def __init__(self, settings: RedriveSettings, reader: Any, partitions: int, sender: _Sender | None) -> None:
+    def __init__(self, settings: RedriveSettings, reader: TopicReader, partitions: int, sender: _Sender | None) -> None:
         self._settings = settings
         self._reader = reader
         self._sender = sender
@@ -157,12 +147,12 @@ class _Redrive:
         self._positions: dict[int, Position] = {}
         topic, group = settings.dead_letters, settings.group
         with _explained(f"the offsets of group {group} cannot be read", f"check that group {group} may be read"):
-            committed = reader.committed([TopicPartition(topic, n) for n in range(partitions)], timeout=TIMEOUT_S)
-            _raise_error_of(committed)
+            committed = reader.committed([TopicPartition(topic, n) for n in range(partitions)], TIMEOUT_S)
         with _explained(f"topic {topic} cannot be read", "check that it may be read"):
             for found in committed:
-                first, self._ends[found.partition] = reader.get_watermark_offsets(found, timeout=TIMEOUT_S)
-                self._positions[found.partition] = Position.committed(found, first, self._ends[found.partition])
+                first, end = reader.range_now(topic, found.partition, TIMEOUT_S)
+                self._ends[found.partition] = end
+                self._positions[found.partition] = Position.committed(found, first, end)
 
     def run(self) -> Summary:
         batch: list[Record] = []
@@ -177,31 +167,22 @@ class _Redrive:
         return self._summary
 
     def _letters(self) -> Iterator[Record]:
-        """Those that no earlier run has dealt with."""
+        """The letters that no earlier run has handled."""
         topic, reasons = self._settings.dead_letters, self._settings.reason
-        begins = {number: position.first(reasons) for number, position in self._positions.items()}
-        waiting = {number for number, begin in begins.items() if begin < self._ends[number]}
-        self._reader.assign([TopicPartition(topic, number, begins[number]) for number in waiting])
-        silent = 0
-        while waiting:
-            message = self._reader.poll(1.0)
-            silent = silent + 1 if message is None else 0
-            if silent >= STALLED_S:
-                raise BrokerError(f"nothing came from topic {topic} for {STALLED_S} s, though there is more; {AGAIN}")
-            if message is None or message.partition() not in waiting:
-                continue
-            number, error = message.partition(), message.error()
-            if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                raise _error(error, f"topic {topic} cannot be read ({error.str()}); check that it may be read")
-            if error is not None or message.offset() + 1 >= self._ends[number]:
-                waiting.discard(number)
-            if error is None and message.offset() < self._ends[number]:
-                letter = to_record(message)
-                if not self._positions[number].is_done(_reason(letter), letter.offset):
-                    yield letter
+        ranges = {number: (at.first(reasons), self._ends[number]) for number, at in self._positions.items()}
+        try:
+            with _explained(f"topic {topic} cannot be read", "check that it may be read"):
+                for message in self._reader.read(topic, ranges, STALLED_S):
+                    letter = to_record(message)
+                    if not self._positions[letter.partition].is_done(_reason(letter), letter.offset):
+                        yield letter
+        except NoProgressError:
+            raise BrokerError(
+                f"nothing came from topic {topic} for {STALLED_S} s, though there is more; {AGAIN}"
+            ) from None
 
     def _handle(self, batch: Sequence[Record], reached: dict[int, int]) -> None:
-        """Send what is to be sent of a batch; then all below `reached`, by partition, is done."""
+        """Send the letters of a batch that can be sent; then all offsets below `reached`, by partition, are done."""
         whys = [self._why_left(letter) for letter in batch]
         outgoing = [letter for letter, why in zip(batch, whys, strict=True) if why is None]
         positions = {
@@ -229,31 +210,29 @@ class _Redrive:
 
 
 class _Sender:
-    """Sends letters and commits offsets: both, or with transactions neither."""
+    """Sends letters and commits offsets; with transactions, either both take effect or neither."""
 
-    def __init__(self, settings: RedriveSettings, reader: Any, partitions: dict[str, int]) -> None:
+    def __init__(self, settings: RedriveSettings, reader: TopicReader, partitions: dict[str, int]) -> None:
         self._settings = settings
         self._reader = reader
         self._partitions = partitions
         self._refusals: list[BrokerError] = []
-        self._transactional = settings.delivery == "exactly-once"
-        if not self._transactional:
+        self._transactions: Transactions | None = None
+        if settings.delivery != "exactly-once":
             self._producer = make_producer(settings, None, **{"message.timeout.ms": STALLED_S * 1000})
             return
         name = settings.transactional_id
         self._producer = make_producer(settings, name)
-        try:
-            self._producer.init_transactions(STALLED_S)
-        except KafkaException as error:
-            raise no_transactions(error.args[0], f"transactional id {name}", name) from None
+        self._transactions = Transactions(self._producer)
+        self._transactions.start_or_explain(STALLED_S, f"transactional id {name}", name)
 
     def send(self, letters: Sequence[Record], offsets: list[TopicPartition]) -> None:
-        """Raises BrokerError, and undoes the transaction, when the broker has not taken all of it."""
+        """Raises BrokerError, and aborts the transaction, when the broker has not accepted all of it."""
         group = self._settings.group
         try:
-            if self._transactional:
+            if self._transactions is not None:
                 with _explained("no transaction begins", AGAIN):
-                    self._producer.begin_transaction()
+                    self._transactions.begin(TIMEOUT_S)
             for letter in letters:
                 self._produce(letter)
             with _explained("letters cannot be sent", AGAIN):
@@ -261,22 +240,22 @@ class _Sender:
             if self._refusals or left:
                 raise (self._refusals or [BrokerError(f"the broker does not answer; {AGAIN}")])[0]
             with _explained(
-                f"what was sent cannot be committed for group {group}", f"check that it may be read; {AGAIN}"
+                f"the sent letters cannot be committed for group {group}", f"check that it may be read; {AGAIN}"
             ):
                 self._commit(offsets)
         except BaseException:
-            if self._transactional:
+            if self._transactions is not None:
                 with suppress(KafkaException):
-                    self._producer.abort_transaction(TIMEOUT_S)
+                    self._transactions.abort(TIMEOUT_S)
             raise
 
     def _commit(self, offsets: list[TopicPartition]) -> None:
-        if self._transactional:
-            member = self._reader.consumer_group_metadata()
-            self._producer.send_offsets_to_transaction(offsets, member, TIMEOUT_S)
-            self._producer.commit_transaction(STALLED_S)
+        consumer = self._reader.client
+        if self._transactions is not None:
+            commit = Commit(offsets, consumer, consumer.consumer_group_metadata())
+            self._transactions.commit(commit, TIMEOUT_S, STALLED_S)
         else:
-            _raise_error_of(self._reader.commit(offsets=offsets, asynchronous=False))
+            raise_partition_error(consumer.commit(offsets=offsets, asynchronous=False))
 
     def _produce(self, letter: Record) -> None:
         headers = dict(letter.headers)
@@ -315,12 +294,6 @@ def _number(text: bytes | None) -> int | None:
     return int(text) if text is not None and text.isdigit() else None
 
 
-def _raise_error_of(partitions: Sequence[TopicPartition]) -> None:
-    for partition in partitions:
-        if partition.error is not None:
-            raise KafkaException(partition.error)
-
-
 @contextmanager
 def _explained(failure: str, remedy: str) -> Iterator[None]:
     try:
@@ -328,7 +301,7 @@ def _explained(failure: str, remedy: str) -> Iterator[None]:
     except KafkaException as error:
         reason = error.args[0]
         if reason.code() == KafkaError._FENCED:
-            raise FencedError("another run on the same dead letters has begun since, and goes on with them") from None
+            raise FencedError("another run on the same dead letters has begun since, and continues with them") from None
         raise _error(reason, f"{failure} ({reason.str()}); {remedy}") from None
 
 

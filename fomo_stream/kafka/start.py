@@ -10,9 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fomo_stream.kafka.agreement import Agreement
-from fomo_stream.kafka.clients import make_consumer, make_producer
+from fomo_stream.kafka.clients import START_TIMEOUT_S, make_consumer, make_producer
 from fomo_stream.kafka.delivery.at_least_once import AtLeastOnce
-from fomo_stream.kafka.delivery.delivery import Call, Delivery
+from fomo_stream.kafka.delivery.base import Call, Delivery
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
 from fomo_stream.kafka.group_log import GroupLog
 from fomo_stream.kafka.group_schema import GroupSchema
@@ -23,8 +23,8 @@ from fomo_stream.kafka.restore import Restorer
 from fomo_stream.kafka.schema_search import SchemaSearch
 from fomo_stream.kafka.scorer import check_schema
 from fomo_stream.kafka.topic_report import TopicReport
-from fomo_stream.kafka.topic_setup import TopicSetup, pin_latest
-from fomo_stream.kafka.topic_watch import START_TIMEOUT_S, TopicWatch
+from fomo_stream.kafka.topic_setup import TopicSetup, start_at_latest
+from fomo_stream.kafka.topic_watch import TopicWatch
 from fomo_stream.logs import kv
 from fomo_stream.records.schema import Schema
 from fomo_stream.settings.service import ServiceSettings
@@ -128,7 +128,7 @@ def _make_consumer(
     stack.callback(_leave, consumer)
     if settings.start == "latest":
         for topic in filter(None, (settings.topic, settings.feedback)):
-            pin_latest(consumer, topic, topics.seen.partitions[topic])
+            start_at_latest(consumer, topic, topics.seen.partitions[topic])
     return consumer
 
 

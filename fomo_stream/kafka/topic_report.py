@@ -1,4 +1,4 @@
-"""What has changed about the topics since the last look: said in the log, and where it matters in the readiness."""
+"""Changes of the topics since the last look: in the log, and in the readiness where they matter."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from fomo_stream.settings.service import ServiceSettings
 
 log = logging.getLogger(__name__)
 
-SHARED_OUT_S = 2 * REFRESH_MS / 1000  # by then the members of a group have shared out partitions that are new
+SHARED_OUT_S = 2 * REFRESH_MS / 1000  # within this time a group assigns new partitions to its members
 
 
 class Changes(NamedTuple):
-    """Since the look before."""
+    """Changes since the last look."""
 
-    created: bool = False  # a topic that is read was created again: what is known of the old one means nothing
-    resized: list[str] = []  # noqa: RUF012 - nobody changes it
+    created: bool = False  # a topic that is read was created again: the state of the old one is invalid
+    resized: tuple[str, ...] = ()
 
 
 class TopicReport:
-    """Compares what the broker says about the topics with what it said before."""
+    """Compares the broker's answer about the topics with the one before."""
 
     def __init__(self, settings: ServiceSettings) -> None:
         self._settings = settings
         self.seen = TopicsSeen({}, {})
-        self._new_partitions = range(0)  # of the input, which the group may not have shared out yet
+        self._new_partitions = range(0)  # of the input, which the group may not have assigned yet
         self._grown_at = 0.0
 
     def begin(self, seen: TopicsSeen) -> None:
-        """The first look: says which outputs are smaller than the input."""
+        """The first look: warns of outputs that have fewer partitions than the input."""
         self.seen = seen
         for topic in (self._settings.out, self._settings.dead_letters):
             self._warn_if_small(topic)
 
     def look(self, seen: TopicsSeen) -> Changes:
-        """Take what the broker says now."""
-        before, self.seen = self.seen, seen.remembering(self.seen)
+        """Compare the broker's answer of now, and log the changes."""
+        before, self.seen = self.seen, seen.keeping_ids(self.seen)
         if before == self.seen:
             return Changes()
         if self.seen.trouble != before.trouble:
@@ -51,17 +51,17 @@ class TopicReport:
         for gone in before.partitions.keys() - self.seen.partitions.keys():
             log.warning(kv("topic_missing", topic=gone, effect="waiting until it is created again"))
         read = filter(None, (self._settings.topic, self._settings.feedback))
-        created = [topic for topic in read if self.seen.has_new(topic, before)]
+        created = [topic for topic in read if self.seen.is_recreated(topic, before)]
         for topic in created:
             log.warning(kv("topic_recreated", topic=topic, effect="reading from its beginning"))
         return Changes(bool(created), self._resized(before))
 
     def shared_out(self) -> None:
-        """The group has dealt out the partitions of the input."""
+        """The group has assigned the partitions of the input."""
         self._new_partitions = range(0)
 
     def reasons(self) -> list[str]:
-        """Why records are not being scored, as far as topics are to blame."""
+        """Why records are not being scored, as far as topics are the reason."""
         settings, seen = self._settings, self.seen
         if seen.trouble:
             return [f"the broker does not answer: {seen.trouble}"]
@@ -70,14 +70,14 @@ class TopicReport:
         new = self._new_partitions
         if new and time.monotonic() < self._grown_at + SHARED_OUT_S:
             reasons.append(f"{_named(new)} of {settings.topic} not shared out by the group yet")
-        if settings.feedback is not None and (lacking := seen.lacking(settings.feedback, settings.topic)):
+        if settings.feedback is not None and (missing := seen.missing_partitions(settings.feedback, settings.topic)):
             reasons.append(
-                f"feedback topic {settings.feedback} has {lacking} partitions fewer than {settings.topic}, whose "
+                f"feedback topic {settings.feedback} has {missing} partitions fewer than {settings.topic}, whose "
                 f"records cannot be labelled; add them: {self._alter(settings.feedback)}"
             )
         return reasons
 
-    def _resized(self, before: TopicsSeen) -> list[str]:
+    def _resized(self, before: TopicsSeen) -> tuple[str, ...]:
         input_topic = self._settings.topic
         resized = [name for name, n in self.seen.partitions.items() if before.partitions.get(name, n) != n]
         if input_topic in resized:
@@ -86,10 +86,10 @@ class TopicReport:
             log.info(kv("topic_grown", topic=input_topic, partitions=self.seen.partitions[input_topic]))
             for topic in (self._settings.out, self._settings.dead_letters):
                 self._warn_if_small(topic)
-        return resized
+        return tuple(resized)
 
     def _warn_if_small(self, topic: str) -> None:
-        if self.seen.lacking(topic, self._settings.topic):
+        if self.seen.missing_partitions(topic, self._settings.topic):
             sizes = {"partitions": self.seen.partitions[topic], "input": self.seen.partitions[self._settings.topic]}
             effect = "records go to partitions by key: a key may now be in another partition than before"
             log.warning(kv("topic_smaller_than_input", topic=topic, **sizes, effect=effect, hint=self._alter(topic)))

@@ -1,4 +1,4 @@
-"""What is done about topics before an instance joins its group: check them, create what is missing, start over."""
+"""Prepares the topics before an instance joins its group: checks them, creates missing ones, resets the state."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ import time
 from collections.abc import Mapping
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import NewTopic
 
 from fomo_stream.errors import BrokerError, TopicError
+from fomo_stream.kafka.clients import START_TIMEOUT_S
+from fomo_stream.kafka.cluster import Cluster
 from fomo_stream.kafka.permissions import READ, WRITE, check_permissions, count_members
-from fomo_stream.kafka.topic_watch import START_TIMEOUT_S, TopicWatch
+from fomo_stream.kafka.topic_watch import TopicWatch
 from fomo_stream.logs import kv
 from fomo_stream.settings.service import ServiceSettings
 
 log = logging.getLogger(__name__)
 
-# Small segments, compacted soon: what a restart has to read stays near what there is to know.
+# Small segments, compacted soon: a restart reads little more than the entries in use.
 STATE_TOPIC_CONFIG = {
     "cleanup.policy": "compact",
     "segment.bytes": str(16 << 20),
@@ -28,32 +29,33 @@ STATE_TOPIC_CONFIG = {
 
 
 class TopicSetup:
-    """Checks and creates the topics of a service, asked for through `watch`.
+    """Checks and creates the topics of a service.
 
-    First those that the group needs to agree on its settings, then, once it has, those that the settings name.
+    First those that the group needs to agree on its settings; after the agreement those that the settings name.
     """
 
     def __init__(self, settings: ServiceSettings, watch: TopicWatch) -> None:
         self._settings = settings
         self._watch = watch
-        self.limits: dict[str, int] = {}  # bytes that a record may have, of the topics where the broker tells
+        self._cluster: Cluster = watch.cluster
+        self.limits: dict[str, int] = {}  # largest record in bytes, by topic, where the broker says it
 
     def begin(self) -> None:
-        """Check the input topic, and create the state topic where it is missing.
+        """Check the input topic, and create the state topic if it is missing.
 
         Raises BrokerError, within about 10 s, when the broker does not answer, a topic is missing, or the state topic
         is not compacted.
         """
         settings, watch = self._settings, self._watch
-        watch.connect()
+        self._cluster.connect()
         self._check_permissions()
         deadline = time.monotonic() + START_TIMEOUT_S
         seen = watch.look()
-        while seen.trouble and watch.may_pass and time.monotonic() < deadline:  # a cluster that elects, say
+        while seen.trouble and watch.is_temporary and time.monotonic() < deadline:  # for example during an election
             seen = watch.look()
         if seen.trouble:
             raise BrokerError(
-                f"the broker at {settings.bootstrap} does not say which topics there are ({seen.trouble}); "
+                f"the broker at {settings.bootstrap} does not list the topics ({seen.trouble}); "
                 f"check that topic {settings.topic} may be described and read"
             )
         if settings.topic not in seen.partitions:
@@ -68,9 +70,9 @@ class TopicSetup:
         self._check_policy()
 
     def finish(self, is_known: bool) -> None:
-        """Create outputs and the feedback topic where they are missing.
+        """Create the output topics and the feedback topic if they are missing.
 
-        is_known: the group has used these topics before, so that the feedback topic may be grown as the input was.
+        is_known: the group has used these topics before, so the feedback topic may grow as the input did.
         Raises TopicError when one is missing, or the feedback topic has another number of partitions than the input.
         """
         settings = self._settings
@@ -80,30 +82,30 @@ class TopicSetup:
         if is_known:
             self._watch.grow()
         self._check_feedback()
-        if self._watch.has_controller:
-            configs = self._watch.configs((settings.out, settings.dead_letters, settings.state_topic))
+        if self._cluster.has_controller:
+            configs = self._cluster.configs((settings.out, settings.dead_letters, settings.state_topic))
             self.limits = {topic: int(config["max.message.bytes"]) for topic, config in configs.items()}
 
     def _command(self, action: str, topic: str) -> str:
         return f"kafka-topics.sh --bootstrap-server {self._settings.bootstrap} {action} --topic {topic}"
 
     def _check_permissions(self) -> None:
-        if not self._watch.has_controller:
+        if not self._cluster.has_controller:
             return
         settings = self._settings
         needs = {settings.topic: [READ], settings.out: [WRITE], settings.dead_letters: [WRITE]}
         needs[settings.state_topic] = [READ, WRITE]
         if settings.feedback is not None:
             needs[settings.feedback] = [READ]
-        check_permissions(settings, self._watch.admin, needs)
+        check_permissions(settings, self._cluster.admin, needs)
 
     def _create_missing(self, wanted: Mapping[str, Mapping[str, str]]) -> None:
-        """Create what is missing of these topics, with their configuration and as many partitions as the input."""
+        """Create these topics if they are missing, with their configuration and as many partitions as the input has."""
         watch = self._watch
         watch.look()
         count = watch.seen.partitions.get(self._settings.topic, 1)
         missing = [topic for topic in wanted if topic not in watch.seen.partitions]
-        reasons = self._create({topic: wanted[topic] for topic in missing}, count)
+        reasons = self._cluster.create({topic: wanted[topic] for topic in missing}, count)
         deadline = time.monotonic() + START_TIMEOUT_S / 2
         while missing and time.monotonic() < deadline:
             watch.look()
@@ -118,28 +120,8 @@ class TopicSetup:
                 f"{self._command('--create', topic)} --partitions {count}{compact}"
             )
 
-    def _create(self, topics: Mapping[str, Mapping[str, str]], count: int) -> dict[str, str]:
-        """Ask for `topics`; returns why some were refused."""
-        if not topics:
-            return {}
-        admin = self._watch.admin
-        if not self._watch.has_controller:  # the embedded broker creates a topic when a producer asks about it
-            for topic in topics:
-                admin.list_topics(topic, timeout=5.0)
-            return {}
-        reasons = {}
-        new = [NewTopic(topic, count, config=dict(config)) for topic, config in topics.items()]
-        for topic, answer in admin.create_topics(new, request_timeout=START_TIMEOUT_S / 2).items():
-            try:
-                answer.result()
-                log.info(kv("topic_created", topic=topic, partitions=count))
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                    reasons[topic] = error.args[0].str()
-        return reasons
-
     def _check_feedback(self) -> None:
-        """A label has to be in the partition of the number that its record's has."""
+        """A label must be in the partition with the same number as its record's partition."""
         topic, feedback = self._settings.topic, self._settings.feedback
         if feedback is None:
             return
@@ -149,45 +131,44 @@ class TopicSetup:
             remedy = grow if found < count else "name another one with --feedback"
             raise TopicError(
                 f"feedback topic {feedback} has {found} partitions, topic {topic} has {count}; they need equally many, "
-                f"as a label stands in the partition of its record: {remedy}"
+                f"because a label is in the partition of its record: {remedy}"
             )
 
     def _inherited_config(self) -> dict[str, str]:
-        """The input's retention and limit on record size, with room for what we add; else nothing.
+        """The input's retention and limit on record size, with room for the result; empty if they are not readable.
 
-        Outputs carry the input's timestamps: a shorter retention would delete them as soon as they are
-        written.
+        Outputs carry the input's timestamps: a shorter retention would delete them as soon as they are written.
         """
-        if not self._watch.has_controller:
+        if not self._cluster.has_controller:
             return {}
-        config = self._watch.configs([self._settings.topic]).get(self._settings.topic)
+        config = self._cluster.configs([self._settings.topic]).get(self._settings.topic)
         if config is None:  # not permitted: the broker's defaults apply
             return {}
         limit = int(config["max.message.bytes"]) + (64 << 10)
         return {"max.message.bytes": str(limit), "retention.ms": config["retention.ms"]}
 
     def _check_policy(self) -> None:
-        """Refuse a state topic that forgets what was not written lately."""
-        if not self._watch.has_controller:
+        """Refuse a state topic that deletes old entries."""
+        if not self._cluster.has_controller:
             return
         settings = self._settings
-        config = self._watch.configs([settings.state_topic]).get(settings.state_topic, {})
+        config = self._cluster.configs([settings.state_topic]).get(settings.state_topic, {})
         policy = config.get("cleanup.policy", "compact")
         if policy != "compact":
             raise TopicError(
-                f"topic {settings.state_topic} has cleanup.policy={policy}, which would delete what partitions know; "
+                f"topic {settings.state_topic} has cleanup.policy={policy}, which would delete what was learned; "
                 f"set it to compact: kafka-configs.sh --bootstrap-server {settings.bootstrap} --alter --topic "
                 f"{settings.state_topic} --add-config cleanup.policy=compact"
             )
 
     def _reset_state(self) -> None:
         """Delete the state topic, which is then created again. Raises BrokerError while the group has members."""
-        settings, admin = self._settings, self._watch.admin
-        members = count_members(settings) if self._watch.has_controller else 0
+        settings, admin = self._settings, self._cluster.admin
+        members = count_members(settings) if self._cluster.has_controller else 0
         if members:
             raise BrokerError(
-                f"--reset-state: group {settings.group} has {members} members, which would write down again what they "
-                "know; stop them first (one that was killed or has an --instance-id leaves when its session times out)"
+                f"--reset-state: group {settings.group} has {members} members, which would write their state again; "
+                "stop them first (one that was killed or has an --instance-id leaves when its session times out)"
             )
         topic = settings.state_topic
         try:
@@ -201,11 +182,11 @@ class TopicSetup:
         log.warning(kv("state_reset", topic=topic, effect="every partition warms up again"))
 
 
-def pin_latest(consumer: Consumer, topic: str, partitions: int) -> None:
-    """Commit the present end of every partition for a group that has no offsets at all yet.
+def start_at_latest(consumer: Consumer, topic: str, partitions: int) -> None:
+    """Commit the current end of every partition for a group that has no offsets at all yet.
 
-    It is done before joining. The broker refuses it (which is right) once another instance has joined: that
-    one has pinned the group's start already.
+    This happens before joining. After another instance has joined, the broker refuses it, which is right: that instance
+    has committed the group's start already.
     """
     every = [TopicPartition(topic, number) for number in range(partitions)]
     try:

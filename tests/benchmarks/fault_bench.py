@@ -1,17 +1,17 @@
-"""Everything that can fail does, for minutes: is every record scored exactly once, and as if nothing had happened?
+"""Injects faults for minutes: is every record scored exactly once, with the same result as without faults?
 
     KAFKA_HOME=... python tests/benchmarks/fault_bench.py [--seconds 420] [--nodes 3] [--seed 0]
 
 A producer writes numbered records to 6 partitions of a cluster; three instances of `fomo-stream` score them, one of
-them with --instance-id, each started again by a supervisor whenever it ends. Meanwhile faults are injected, one after
+them with --instance-id, each restarted by a supervisor whenever it ends. Meanwhile faults are injected, one after
 the other and in pairs: kill -9, SIGTERM, SIGSTOP beyond the session timeout, kill -9 and SIGTERM of a broker, kill -9
 and SIGSTOP of the broker that coordinates the group, also while an instance starts, kill -9 of the one that coordinates
 its transactions, a broker that hangs, produce errors (the output or the state topic asks for more replicas than there
-are), labels on what was scored, another partition. Then, of what is committed:
+are), labels on scored records, another partition. Then it counts, in the committed outputs:
 
 - lost, duplicates, out of order: records without an output, with more than one, after a later one of their partition;
-- different: outputs whose logit or p-value is not, bit for bit, what a detector gives to the same records and labels
-  that was never interrupted;
+- different: outputs whose logit or p-value is not, bit for bit, that of a detector that was never interrupted and had
+  the same records and labels;
 - labels without an effect, or with more than one; dead letters; whether the committed offsets are complete; exit codes
   of instances, and aborts among them;
 - stall: the longest time from a record's acknowledgement until its output can be read, over all records; beside it how
@@ -69,7 +69,7 @@ Effects = dict[int, dict[int, list[tuple[int, int, bool]]]]
 def verdict(
     source: list[Any], records: list[Any], effects: Effects, injector: Injector, settings: ServiceSettings
 ) -> dict[str, Any]:
-    """What the outputs `records` say of the records of the input `source`, both in order within a partition."""
+    """Compares the outputs `records` with the input `source`, both in order within a partition."""
     feed, outputs = injector.feed, injector.outputs
     places = [(record["fomo"]["partition"], record["fomo"]["offset"]) for record in records]
     wanted = {(message.partition(), message.offset()) for message in source}
@@ -102,7 +102,7 @@ def verdict(
 
 
 def effects_of(broker: Broker, settings: ServiceSettings) -> Effects:
-    """When labels took effect, as the state topic says."""
+    """When labels took effect, from the state topic."""
     effects: Effects = collections.defaultdict(lambda: collections.defaultdict(list))
     for message in broker.read(settings.state_topic):
         if (message.key() or b"").startswith(b"feedback/"):
@@ -120,7 +120,7 @@ def judge_labels(effects: Effects, given: int) -> dict[str, Any]:
 
 
 def count_differences(source: list[Any], records: list[Any], effects: Effects, settings: ServiceSettings) -> int:
-    """Outputs that differ from a replay: of the same records and labels, by detectors that nothing interrupts."""
+    """Number of outputs that differ from a replay of the same records and labels without interruptions."""
     found = {
         (record["fomo"]["partition"], record["fomo"]["offset"]): (record["fomo"]["logit"], record["fomo"]["p_value"])
         for record in records
@@ -163,7 +163,7 @@ def service_group(broker: Broker, folder: Path, topic: str, session_s: float) ->
 
 
 def summary(injector: Injector, source: list[Any], elapsed: float) -> dict[str, Any]:
-    """All that is known when everything is over; source: the records of the input."""
+    """The result of the whole run. source: the records of the input."""
     cluster, settings, instances = injector.cluster, injector.settings, injector.instances
     effects = effects_of(cluster, settings)
     exits = collections.Counter(code for instance in instances for code in instance.exits)
@@ -221,7 +221,7 @@ def run(
             given = labels.given
             heeded = partial(cluster.committed, settings.group, settings.feedback or "")
             wait_for(lambda: heeded() == given, "all labels to be heeded", 60)
-        time.sleep(2)  # for outputs that should not come
+        time.sleep(2)  # in case further outputs come, which would be wrong
         outputs.stop()
         return summary(injector, source, elapsed)
     except BaseException:

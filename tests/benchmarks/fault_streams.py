@@ -1,4 +1,4 @@
-"""What goes in and comes out while faults are injected: records, labels on some of them, and what is committed."""
+"""Input and output while faults are injected: records, labels on some of them, and committed outputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FEATURES = ("load", "pressure", "speed", "temperature")
 
 
 def reading(number: int) -> dict[str, float]:
-    """Record `number`: four features that hang together, now and then an outlier."""
+    """Record `number`: four correlated features, sometimes an outlier."""
     rng = random.Random(number)
     load = rng.gauss(0, 1) if rng.random() > 0.01 else rng.choice((-8.0, 8.0))
     return {name: load * (i + 1) + rng.gauss(0, 1) for i, name in enumerate(FEATURES)} | {"n": number}
@@ -33,7 +33,7 @@ class Feed:
             {**broker.config, "enable.idempotence": True, "message.timeout.ms": 0, "linger.ms": 1}
         )
         self._topic, self._count, self._rate = topic, count, count / seconds
-        self.partitions = partitions  # that it writes to
+        self.partitions = partitions  # to write to
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -51,7 +51,7 @@ class Feed:
             pass
 
     def use(self, partitions: int) -> None:
-        """From now on write to so many partitions."""
+        """Write to `partitions` partitions from now on."""
         self._producer.list_topics(self._topic, timeout=20)  # so that the client knows them
         self.partitions = partitions
 
@@ -70,12 +70,12 @@ class Feed:
 
 
 class Outputs:
-    """Reads what is committed of the outputs, as it comes."""
+    """Reads committed outputs as they arrive."""
 
     def __init__(self, broker: Broker, topic: str) -> None:
         self.seen: list[tuple[float, Any]] = []
         self.numbers: set[int] = set()
-        # A broker that was killed may for a moment not know of what was read already: what comes twice counts once.
+        # After a crash a broker may return records again that were read already: they count once.
         again = {"isolation.level": "read_committed", "auto.offset.reset": "earliest"}
         self._consumer = Consumer({**broker.config, "group.id": "verifier", **again})
         count = wait_for(lambda: broker.partitions(topic), f"topic {topic}")

@@ -1,4 +1,4 @@
-"""Faults by name, and instances of the service that are started again whenever they end."""
+"""Faults by name, and instances of the service that are restarted whenever they end."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ from services import Command, command
 from fomo_stream.kafka.permissions import ask_about_group
 from fomo_stream.settings.service import ServiceSettings
 
-AWAY_S = 5.0  # a broker that others stand in for
-# A coordinator that is frozen: for longer than a call to it may last, and less than a session, or all members count as
-# lost as well.
+AWAY_S = 5.0  # downtime of a broker that others replace
+# A coordinator is frozen for longer than a call to it may last, but shorter than a session: else all members are lost.
 SILENT_S = 7.0
 MOST_PARTITIONS = 10
-# Of two things at once; the others are single faults.
+# Faults that are two at once; the others are single.
 DOUBLE = ("start_without_coordinator",)
 
 
 class Supervised:
-    """One instance of the service, started again whenever it ends."""
+    """One instance of the service, restarted whenever it ends."""
 
     def __init__(self, folder: Path, name: str, settings: ServiceSettings) -> None:
         self.name = name
@@ -75,7 +74,7 @@ class Supervised:
 
 @dataclass
 class Injector:
-    """Faults by name; each returns when what it did is over."""
+    """Faults by name; each call returns when the fault is over."""
 
     cluster: Cluster
     instances: list[Supervised]
@@ -93,7 +92,7 @@ class Injector:
         return [name for _, names in self.rounds for name in names]
 
     def is_complete(self) -> bool:
-        """Whether all instances have partitions, and the group has no other members and is not dealing any out."""
+        """Whether all instances have partitions, and the group has no other members and no rebalance under way."""
         if not all(instance.has_partitions for instance in self.instances):
             return False
         try:
@@ -127,7 +126,7 @@ class Injector:
         print(f"{time.strftime('%H:%M:%S')} {name} {instance.name} node {node.number}", flush=True)
         if name == "start_without_coordinator":
             instance.signal(signal.SIGKILL)
-            time.sleep(2)  # the supervisor has started it again, and it is about to ask
+            time.sleep(2)  # the supervisor has restarted it, and it is about to ask
             self._break_broker("group_coordinator_freeze", node)
         elif is_of_broker(name):
             self._break_broker(name, node)
@@ -155,7 +154,7 @@ class Injector:
             try:
                 if self.cluster.partitions(self.settings.topic) < count:
                     self.cluster.grow_topic(self.settings.topic, count)
-            except KafkaException:  # the broker that was asked is just going
+            except KafkaException:  # the broker that was asked is going down
                 return False
             return True
 
@@ -189,8 +188,8 @@ def is_of_broker(name: str) -> bool:
 def inject_for(injector: Injector, until: float) -> None:
     """Inject every kind of fault in turn, every other time two at once, one of a broker at most.
 
-    Before the next fault the group is complete, and what was there by then is scored: else a fault that meets an
-    instance which is still joining, or one that the group still waits for, would be two at once.
+    Before the next fault the group is complete, and all records so far are scored: a fault during a join or a
+    rebalance would be two faults at once.
     """
     rng, names = injector.rng, injector.names()
     order: list[str] = []

@@ -1,4 +1,4 @@
-"""How long a partition takes to come back, and what its state costs to write.
+"""Measures the time to restore a partition, and the cost of writing its state.
 
     KAFKA_HOME=... python tests/benchmarks/restore_bench.py [--records 1000000]
 
@@ -6,11 +6,11 @@ Prints one JSON line for each measurement:
 
 - wide: context of 5,000 rows with 100 features, full; restored at once after the last commit;
 - long: a million records, all admitted, with 10 features and a context of 1,000, committed every 300 records as the
-  service does about every 100 ms; restored right after the last commit, whatever compaction has got round to by then.
+  service does about every 100 ms; restored right after the last commit, however far compaction has come.
 
-`restore_s` is from asking for the partition until its detector is as it was, with all entries read from the broker;
-`encode_s` is what it then takes to score 64 records, the context included if it has to be encoded anew. `state_mib` is
-what was read of the state's partition and not superseded.
+`restore_s` is from requesting the partition until its detector is restored, with all entries read from the broker;
+`encode_s` is the time to score 64 records then, including the context if it must be encoded again. `state_mib` is the
+size of the entries in use, of the records read from the state's partition.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from services import unique  # noqa: E402
 from fomo_stream.detector.detector import Detector  # noqa: E402
 from fomo_stream.kafka.clients import make_producer  # noqa: E402
 from fomo_stream.kafka.position import POSITION, Position  # noqa: E402
-from fomo_stream.kafka.restore import Restorer, to_output  # noqa: E402
+from fomo_stream.kafka.restore import Restorer  # noqa: E402
+from fomo_stream.kafka.state_topic import to_output  # noqa: E402
 from fomo_stream.kafka.topic_setup import TopicSetup  # noqa: E402
 from fomo_stream.kafka.topic_watch import TopicWatch  # noqa: E402
 from fomo_stream.model.checkpoint import load_model  # noqa: E402
@@ -43,14 +44,14 @@ COMMIT_EVERY = 300  # records
 
 
 class Log:
-    """Commits what a detector has changed, as the service does."""
+    """Commits the changes of a detector, as the service does."""
 
     def __init__(self, settings: ServiceSettings, detector: Detector) -> None:
         self._topic, self._detector = settings.state_topic, detector
         self._producer = make_producer(settings, settings.transactional_id)
         self._producer.init_transactions(30)
         self.bytes = 0
-        self.seconds = 0.0  # of finding out what has changed
+        self.seconds = 0.0  # to find the changes
         self.commits = 0
 
     def commit(self, offset: int) -> None:
@@ -90,7 +91,7 @@ def measure(broker: Broker, name: str, records: int, features: int, context: int
     twin = Detector(model, features, settings.detector_config())
     began = time.perf_counter()
     restorer.request(SimpleNamespace(number=0))
-    ((_, restored),) = wait_for(restorer.take, "the partition", 120)
+    ((_, restored),) = wait_for(restorer.take_results, "the partition", 120)
     read = time.perf_counter() - began
     twin.recover({key: value for key, value in restored.entries.items() if key != POSITION})
     restore = time.perf_counter() - began

@@ -25,7 +25,7 @@ from fomo_stream.model.zero_shot import ZeroShotModel
 from fomo_stream.ops.health import HealthServer
 from fomo_stream.settings.service import ServiceSettings
 
-# Short enough for a test to see a dead member leave; the least that Apache Kafka takes.
+# Short enough for a test to see a dead member leave; the minimum of Apache Kafka.
 CLIENT = {"session.timeout.ms": "6000", "topic.metadata.refresh.interval.ms": "1000"}
 
 
@@ -60,7 +60,7 @@ def make_settings(broker: Broker, topic: str, **changes: Any) -> ServiceSettings
 
 
 class Running:
-    """A service in a thread; what it raised is raised again by `stop`."""
+    """A service in a thread; its error is raised again by `stop`."""
 
     def __init__(self, settings: ServiceSettings, model: ZeroShotModel | None = None) -> None:
         self.settings = settings

@@ -11,14 +11,14 @@ from services import Running, make_settings, readings, results, unique
 from test_operations import changed, refusal
 
 from fomo_stream.errors import AgreementError
-from fomo_stream.kafka.agreement import OF_OUTPUTS, OF_STATE, Agreement
+from fomo_stream.kafka.agreement import OUTPUT_SETTINGS, STATE_SETTINGS, Agreement
 from fomo_stream.kafka.group_log import GroupLog
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.settings.service import ServiceSettings
 
 MODEL = shared_model().name
 
-# Of every agreed setting: another value, and what is said of it.
+# For every agreed setting: another value, and the message about it.
 OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "model": ({"model": "fusion"}, rf"--model is {MODEL} in the group, fusion@\w+ here"),
     "features": ({"features": "temperature"}, "--features temperature,site differs .* temperature,motor.rpm,site"),
@@ -48,7 +48,7 @@ def _needs_transactions(broker: Broker) -> None:
 
 @pytest.fixture(scope="module")
 def member(broker: Broker) -> Iterator[Running]:
-    """One that is there already."""
+    """An instance that is a member already."""
     if not broker.is_kafka:
         pytest.skip("the embedded broker does not say which members a group has")
     topic = unique("sensors")
@@ -59,7 +59,7 @@ def member(broker: Broker) -> Iterator[Running]:
 
 
 def test_every_agreed_setting_has_a_test() -> None:
-    assert OTHERS.keys() == {*OF_STATE, *OF_OUTPUTS, "features"}
+    assert OTHERS.keys() == {*STATE_SETTINGS, *OUTPUT_SETTINGS, "features"}
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -75,12 +75,12 @@ def test_a_second_member_with_another_setting_is_refused_and_the_first_loses_not
     with pytest.raises(AgreementError, match=words):
         raise error
     assert "--group" in str(error)
-    assert ("--reset-state" in str(error)) == (name in (*OF_STATE, "features"))
-    assert member.member.pipeline.tasks == before  # the very same tasks: none was given up and taken again
+    assert ("--reset-state" in str(error)) == (name in (*STATE_SETTINGS, "features"))
+    assert member.member.pipeline.tasks == before  # the very same tasks: none was revoked and assigned again
     assert member.service.ready
 
 
-def test_what_need_not_be_agreed_on_may_differ(member: Running) -> None:
+def test_settings_outside_the_agreement_may_differ(member: Running) -> None:
     free = {"alert_rate": 0.02, "min_context": 20, "admit": "all", "batch_size": 7, "commit_interval_ms": 50}
     other = changed(member.settings, **free, features=None, categorical=())
     with Running(other) as running:
@@ -89,7 +89,7 @@ def test_what_need_not_be_agreed_on_may_differ(member: Running) -> None:
     wait_for(lambda: len(member.member.pipeline.tasks) == 3, "the partitions to come back")
 
 
-def test_a_group_without_members_takes_new_outputs(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+def test_outputs_can_be_changed_while_a_group_has_no_members(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("WARNING", logger="fomo_stream")
     topic = unique("sensors")
     broker.create_topic(topic, partitions=1)
@@ -102,7 +102,7 @@ def test_a_group_without_members_takes_new_outputs(broker: Broker, caplog: pytes
     with Running(moved):
         outputs = results(broker.read(moved.out, at_least=60))
     assert [output["n"] for output in outputs] == list(range(60, 120))
-    assert all(output["verdict"]["score"] is not None for output in outputs)  # what was learned is kept
+    assert all(output["verdict"]["score"] is not None for output in outputs)  # the state is kept
     lines = [line for line in caplog.text.splitlines() if "group_settings_changed" in line]
     assert len(lines) == 1
     assert f'out="{settings.out} -> {moved.out}"' in lines[0]
@@ -111,7 +111,7 @@ def test_a_group_without_members_takes_new_outputs(broker: Broker, caplog: pytes
 
 
 @pytest.mark.parametrize("changes", [{"features": "temperature"}, {"out": "elsewhere"}, {"lags": 1}])
-def test_a_refused_instance_does_not_end_the_one_that_has_its_name(broker: Broker, changes: dict[str, Any]) -> None:
+def test_a_refused_instance_does_not_fence_the_one_with_its_name(broker: Broker, changes: dict[str, Any]) -> None:
     topic = unique("sensors")
     broker.create_topic(topic, partitions=1)
     settings = make_settings(broker, topic, instance_id="one")
@@ -134,7 +134,7 @@ def test_a_member_that_joins_while_others_change_the_settings_keeps_them(
     append, started = GroupLog.append, Running(settings)
 
     def late(log: GroupLog, kind: bytes, value: bytes) -> bytes:
-        """It counted no members; now there is one."""
+        """A member joins after the members were counted."""
         monkeypatch.setattr(GroupLog, "append", append)
         started.__enter__()
         wait_for(lambda: started.service.ready and started.member.pipeline.tasks, "the member to be at work")
@@ -149,15 +149,15 @@ def test_a_member_that_joins_while_others_change_the_settings_keeps_them(
         started.stop()
 
 
-def test_a_group_that_learned_before_settings_were_recorded_keeps_those_of_its_state(broker: Broker) -> None:
+def test_a_group_without_recorded_settings_keeps_those_of_its_state(broker: Broker) -> None:
     topic = unique("sensors")
     broker.create_topic(topic, partitions=1)
     settings = make_settings(broker, topic, lags=1)
     broker.produce(topic, readings(60))
     with Running(settings):
         broker.read(settings.out, at_least=60)
-    for note in GroupLog(settings).notes(b"settings/"):  # as if an earlier version had run
-        broker.produce(settings.state_topic, [None], keys=[note.key.decode()], partition=0)
+    for entry in GroupLog(settings).entries(b"settings/"):  # as if an earlier version had run
+        broker.produce(settings.state_topic, [None], keys=[entry.key.decode()], partition=0)
     for name, value in {"context_size": 200, "lags": 2, "model": "fusion"}.items():
         assert f"--{name.replace('_', '-')} is " in str(refusal(changed(settings, **{name: value})))
     broker.produce(topic, readings(60, start=60))
@@ -170,8 +170,8 @@ def agreement(settings: ServiceSettings) -> Agreement:
     return Agreement(settings, MODEL, GroupLog(settings))
 
 
-def test_of_two_that_change_the_same_settings_one_goes_on(broker: Broker) -> None:
-    """Neither is a member yet, so each may change them: who came second has the last word, and the first is told."""
+def test_of_two_instances_that_change_the_same_settings_one_is_refused(broker: Broker) -> None:
+    """Neither is a member yet, so each may change them: the second change is valid, and the first instance ends."""
     topic = unique("sensors")
     settings = make_settings(broker, topic)
     broker.create_topic(settings.state_topic, config={"cleanup.policy": "compact"})
@@ -186,7 +186,7 @@ def test_of_two_that_change_the_same_settings_one_goes_on(broker: Broker) -> Non
         first.check()
 
 
-def test_a_proposal_that_came_too_late_counts_for_nothing(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_proposal_is_ignored(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = unique("sensors")
     settings = make_settings(broker, topic)
     broker.create_topic(settings.state_topic, config={"cleanup.policy": "compact"})
@@ -195,7 +195,7 @@ def test_a_proposal_that_came_too_late_counts_for_nothing(broker: Broker, monkey
     append = GroupLog.append
 
     def late(log: GroupLog, kind: bytes, value: bytes) -> bytes:
-        """Between what it read and what it writes, another one writes."""
+        """Another instance writes between its read and its write."""
         monkeypatch.setattr(GroupLog, "append", append)
         first.join()
         return append(log, kind, value)

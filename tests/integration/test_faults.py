@@ -14,7 +14,7 @@ from fault_bench import MUST_BE_0, run
 
 
 @pytest.mark.skipif(kafka_home() is None, reason="needs an Apache Kafka to kill (KAFKA_HOME)")
-def test_whatever_dies_each_record_is_scored_once_in_order_and_alike(tmp_path: Path) -> None:
+def test_under_faults_each_record_is_scored_once_in_order_with_the_same_result(tmp_path: Path) -> None:
     home = kafka_home()
     assert home is not None
     result = run(home, tmp_path, count=2000, seconds=70, n_nodes=3, session_s=6, seed=0)

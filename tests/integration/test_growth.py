@@ -1,4 +1,4 @@
-"""A topic that grows while a group reads it: new partitions are scored, labelled, and waited for openly."""
+"""A topic that grows while a group reads it: new partitions are scored, labelled, and reported while unassigned."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fomo_stream.kafka import topic_watch as topics
 
 @contextmanager
 def watched(*running: Running) -> Iterator[set[str]]:
-    """All reasons that the instances give for not being ready, as long as this lasts."""
+    """All reasons that the instances give for not being ready in this context."""
     reasons: set[str] = set()
     ended = threading.Event()
 
@@ -35,13 +35,13 @@ def watched(*running: Running) -> Iterator[set[str]]:
         thread.join()
 
 
-def test_partitions_that_are_added_are_scored_and_labelled(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+def test_added_partitions_are_scored_and_labelled(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
     if not broker.is_kafka:
         pytest.skip("the embedded broker cannot grow topics")
     caplog.set_level("INFO", logger="fomo_stream")
     topic = unique("sensors")
     broker.create_topic(topic, partitions=2)
-    # As users have it: no client is told to look at its topics more often than it does by itself.
+    # As users have it: with the default interval of metadata requests.
     settings = make_settings(broker, topic, feedback=f"{topic}-labels", kafka={"session.timeout.ms": "6000"})
     with Running(settings) as one, Running(settings) as two:
         both = (one, two)
@@ -96,7 +96,7 @@ class Labelled:
         return {number: [offset for one, offset in entries if one == number] for number in range(2)}
 
     def learn(self, partition: int, start: int, offset: int) -> None:
-        """Score 50 records, of which the first has this offset, and have that labelled before the next ones come."""
+        """Score 50 records, the first one at `offset`, and label that one before the next records come."""
         self.broker.produce(self.topic, readings(50, start=start), partition=partition)
         wait_for(lambda: self._is_scored(partition, start + 49), "the records to be scored")
         before = self.kept()[partition]
@@ -120,23 +120,23 @@ def labelled(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Labelled:
     return Labelled(broker)
 
 
-def test_entries_about_labels_go_with_the_records_that_they_took_effect_before(labelled: Labelled) -> None:
+def test_label_entries_are_deleted_when_their_input_records_are(labelled: Labelled) -> None:
     with Running(labelled.settings):
         for start in (0, 50, 100):
             labelled.learn(0, start, start)
         labelled.learn(1, 0, 0)
         assert labelled.kept() == {0: [50, 100, 150], 1: [50]}
-        labelled.delete_before(100)  # the record at 100 is the first that is kept
+        labelled.delete_before(100)  # the record at 100 is the first one retained
         wait_for(lambda: labelled.kept() == {0: [100, 150], 1: [50]}, "the first entry to go")
-    labelled.delete_before(101)  # while nobody looks
+    labelled.delete_before(101)  # while no instance runs
     with Running(labelled.settings):
         wait_for(lambda: labelled.kept() == {0: [150], 1: [50]}, "the next entry to go")
-        labelled.delete_before(150)  # all there are: the entry is about the record to come
+        labelled.delete_before(150)  # all records: the entry is about the next one
         labelled.learn(0, 150, 150)
         assert labelled.kept() == {0: [150, 200], 1: [50]}
 
 
-def test_entries_about_labels_go_with_their_input_topic_and_no_record_of_the_next_one_is_scored_twice(
+def test_label_entries_are_deleted_with_their_input_topic_and_no_record_of_the_new_one_is_scored_twice(
     labelled: Labelled,
 ) -> None:
     broker, topic = labelled.broker, labelled.topic
@@ -156,7 +156,7 @@ def test_entries_about_labels_go_with_their_input_topic_and_no_record_of_the_nex
     assert sorted(scored) == sorted([*range(50), *range(50), *range(1000, 1100)])
 
 
-def test_labels_grow_with_an_input_that_grew_while_nobody_ran(broker: Broker) -> None:
+def test_the_feedback_topic_follows_an_input_that_grew_while_no_instance_ran(broker: Broker) -> None:
     if not broker.is_kafka:
         pytest.skip("the embedded broker cannot grow topics")
     topic = unique("sensors")

@@ -1,4 +1,4 @@
-"""A broker that stops to answer while a program starts: the message says so, and does not blame the settings."""
+"""A broker that does not answer while a program starts: the message says so, and does not blame the settings."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fomo_stream.kafka.clients import make_producer
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
 
 
-def test_a_start_while_the_broker_does_not_answer_says_so_and_can_be_tried_again(broker: Broker) -> None:
+def test_a_start_without_an_answer_says_so_and_can_be_repeated(broker: Broker) -> None:
     if not isinstance(broker, Kafka):
         pytest.skip("needs an Apache Kafka to stop for a moment (KAFKA_HOME)")
     settings = make_settings(broker, unique("sensors"))
     make = partial(make_producer, settings, settings.transactional_id)
     broker._process.send_signal(signal.SIGSTOP)
     try:
-        with pytest.raises(BrokerError, match=r"does not answer .*; nothing is lost: .* start again") as error:
+        with pytest.raises(BrokerError, match=r"does not answer .*; nothing is lost: .* restart it") as error:
             ExactlyOnce(make, {}).start(3.0)
     finally:
         broker._process.send_signal(signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""What an operator may do to a running group, and what becomes of what it has learned."""
+"""Operations on a running group, and their effect on its state."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run_over(broker: Broker, settings: ServiceSettings, records: list[Any], tota
 
 
 def refusal(settings: ServiceSettings) -> FomoError:
-    """What a service says that cannot go on."""
+    """The error of a service that cannot continue."""
     with pytest.raises(FomoError) as caught, Running(settings) as running:
         wait_for(lambda: not running._thread.is_alive(), "the service to refuse", 60)
     return caught.value
@@ -52,7 +52,7 @@ def sensors(broker: Broker, partitions: int = 1, **changes: Any) -> ServiceSetti
 # --- state
 
 
-def test_what_was_learned_outlives_the_process_with_lags_categories_and_labels(broker: Broker) -> None:
+def test_the_state_survives_a_restart_with_lags_categories_and_labels(broker: Broker) -> None:
     settings = sensors(broker, features="temperature", categorical="site", lags=2, feedback=unique("labels"))
     assert settings.feedback is not None
     run_over(broker, settings, readings(200), 200)
@@ -90,20 +90,20 @@ def test_settings_that_do_not_concern_the_state_may_change(broker: Broker) -> No
     assert [output["fomo"]["status"] for output in outputs].count("warming_up") == 50
 
 
-def test_the_state_of_a_group_at_work_is_not_reset(broker: Broker) -> None:
+def test_the_state_of_a_running_group_is_not_reset(broker: Broker) -> None:
     settings = sensors(broker)
     with Running(settings) as running:
         wait_for(lambda: running.service.ready, "the service to be ready")
         assert "has 1 members" in str(refusal(changed(settings, reset_state=True)))
 
 
-def test_a_state_topic_that_forgets_is_refused(broker: Broker) -> None:
+def test_a_state_topic_that_is_not_compacted_is_refused(broker: Broker) -> None:
     settings = sensors(broker)
     broker.create_topic(settings.state_topic, 1, config={"cleanup.policy": "delete"})
     assert "--add-config cleanup.policy=compact" in str(refusal(settings))
 
 
-def test_a_topic_made_anew_while_nobody_looks_is_not_taken_for_the_old_one(broker: Broker) -> None:
+def test_a_topic_recreated_while_no_instance_runs_is_not_mistaken_for_the_old_one(broker: Broker) -> None:
     settings = sensors(broker)
     run_over(broker, settings, readings(100), 100)
     broker.delete_topic(settings.topic)
@@ -115,7 +115,7 @@ def test_a_topic_made_anew_while_nobody_looks_is_not_taken_for_the_old_one(broke
     assert [output["fomo"]["status"] for output in outputs[100:]].count("warming_up") == 50
 
 
-def test_offsets_that_somebody_sets_back_are_scored_again_but_not_learned_again(broker: Broker) -> None:
+def test_records_after_a_reset_offset_are_scored_again_but_not_learned_again(broker: Broker) -> None:
     settings = sensors(broker)
     first = run_over(broker, settings, readings(300), 300)
     answer = broker.admin.alter_consumer_group_offsets([_group_offsets(settings, 100)])
@@ -127,7 +127,7 @@ def test_offsets_that_somebody_sets_back_are_scored_again_but_not_learned_again(
     again = changed(settings, group=unique("other"), out=unique("again"))
     with Running(again):
         straight = results(broker.read(again.out, at_least=400))
-    assert straight[:300] == [{**o, "fomo": {**o["fomo"]}} for o in first]
+    assert straight[:300] == first
     assert [o["fomo"]["logit"] for o in outputs[500:]] == [o["fomo"]["logit"] for o in straight[300:]]
 
 
@@ -137,11 +137,11 @@ def _group_offsets(settings: ServiceSettings, offset: int) -> Any:
     return ConsumerGroupTopicPartitions(settings.group, [TopicPartition(settings.topic, 0, offset)])
 
 
-# --- offsets that are gone
+# --- offsets that are no longer retained
 
 
 @pytest.mark.parametrize(("choice", "expected"), [("fail", None), ("earliest", range(150, 250)), ("latest", range(0))])
-def test_an_offset_that_is_not_kept_any_more(broker: Broker, choice: str, expected: range | None) -> None:
+def test_an_offset_that_is_no_longer_retained(broker: Broker, choice: str, expected: range | None) -> None:
     settings = sensors(broker, on_lost_offset=choice)
     run_over(broker, settings, readings(100), 100)
     broker.produce(settings.topic, readings(150, start=100), partition=0)
@@ -208,7 +208,7 @@ def test_a_frozen_instance_loses_its_partitions_and_repeats_nothing(broker: Brok
     assert sorted(record["n"] for record in outputs) == list(range(800))
 
 
-def test_partitions_that_are_added_bring_their_state_along(broker: Broker) -> None:
+def test_added_partitions_have_a_state_too(broker: Broker) -> None:
     settings = sensors(broker, partitions=1)
     with Running(settings) as running:
         wait_for(lambda: running.service.ready, "the service to be ready")

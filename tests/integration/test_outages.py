@@ -1,4 +1,4 @@
-"""What an instance does when brokers are there and do not answer: it starts, waits or ends, and says why."""
+"""Brokers that are up but do not answer: an instance starts, waits or ends, and says why."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FROZEN_S = 20.0
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     home = kafka_home()
     assert home is not None
-    # A broker that is frozen keeps its duties for longer than anybody waits for an answer when it starts.
+    # A frozen broker stays the coordinator for longer than a starting instance waits for an answer.
     patience = ["broker.session.timeout.ms=10000"]
     cluster = Cluster(home, 3, tmp_path_factory.mktemp("cluster"), patience)
     try:
@@ -40,7 +40,7 @@ def test_an_instance_starts_while_the_coordinator_of_its_group_does_not_answer(
     cluster.create_topic(topic, partitions=2)
     cluster.produce(topic, readings(100))
     settings = make_settings(cluster, topic)
-    with command(tmp_path / "before.log", settings):  # so that the group and all topics are there
+    with command(tmp_path / "before.log", settings):  # so that the group and all topics exist
         wait_for(lambda: cluster.committed(settings.group, topic) == 100, "the first records to be scored", 60)
     coordinator = cluster.leader("__consumer_offsets", settings.group)
     transactions = (f"one{i}" for i in range(100))  # which another broker coordinates

@@ -1,4 +1,4 @@
-"""What the service promises about records: scored, in order, each exactly once, whatever stops meanwhile.
+"""The promises about records: they are scored in order, each exactly once, even if instances or brokers stop.
 
 On a broker without transactions: at least once.
 """
@@ -6,9 +6,7 @@ On a broker without transactions: at least once.
 from __future__ import annotations
 
 import collections
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,7 @@ from brokers import Broker, Kafka, kafka_home, wait_for
 from confluent_kafka import Consumer
 from services import CLIENT, Running, command, make_settings, readings, results, unique
 
-from fomo_stream.kafka import member, start
-from fomo_stream.kafka.delivery.delivery import Delivery
+from fomo_stream.kafka.delivery.base import Delivery
 
 
 def numbers(messages: list[Any]) -> list[int]:
@@ -63,7 +60,7 @@ def test_an_obvious_outlier_is_flagged_and_scores_only_leaves_the_record_out(bro
     assert sum(output["verdict"]["outlier"] for output in outputs) < 60
 
 
-def test_a_restart_loses_nothing_and_goes_on_where_it_stopped(broker: Broker) -> None:
+def test_a_restart_loses_nothing_and_resumes_where_it_stopped(broker: Broker) -> None:
     topic = unique("sensors")
     broker.create_topic(topic)
     settings = make_settings(broker, topic)
@@ -102,10 +99,10 @@ def test_a_kill_neither_repeats_nor_loses_a_record_nor_changes_a_score(broker: B
         assert logits(broker.read(never_killed.out, at_least=3000, seconds=90)) == logits(outputs)
 
 
-def test_sigterm_finishes_what_was_read_commits_it_and_exits_with_0(broker: Broker, tmp_path: Path) -> None:
+def test_sigterm_scores_and_commits_the_records_read_and_exits_with_0(broker: Broker, tmp_path: Path) -> None:
     topic = unique("sensors")
     broker.create_topic(topic)
-    # The batch age does not come round by itself: only the shutdown can do it.
+    # The batch does not become due by itself: only the shutdown can score it.
     settings = make_settings(broker, topic, batch_age_ms=10_000, batch_size=4096)
     with command(tmp_path / "service.log", settings) as running:
         running.wait_for_log("assigned")
@@ -143,7 +140,7 @@ def test_two_instances_share_the_partitions_and_agree_on_one_schema(broker: Brok
     assert broker.committed(settings.group, topic) == 3200
 
 
-def test_records_that_precede_the_schema_are_scored_in_order(broker: Broker) -> None:
+def test_records_before_the_schema_are_scored_in_order(broker: Broker) -> None:
     topic = unique("sensors")
     broker.create_topic(topic)
     settings = make_settings(broker, topic, features=None, infer_records=100, infer_seconds=1)
@@ -153,7 +150,7 @@ def test_records_that_precede_the_schema_are_scored_in_order(broker: Broker) -> 
     assert broker.committed(settings.group, topic) == 30
 
 
-def test_latest_skips_what_is_there_but_nothing_that_comes(broker: Broker) -> None:
+def test_latest_skips_existing_records_but_no_new_ones(broker: Broker) -> None:
     topic = unique("sensors")
     broker.create_topic(topic, partitions=2)
     broker.produce(topic, readings(50))
@@ -177,7 +174,7 @@ def test_commits_by_number_of_outputs_lose_nothing(broker: Broker) -> None:
     assert sorted(numbers(outputs)) == list(range(500))
 
 
-def test_a_partition_that_was_given_up_while_paused_is_read_again_when_it_comes_back(
+def test_a_partition_revoked_while_paused_is_read_again_when_it_is_assigned_again(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = unique("sensors")
@@ -203,46 +200,7 @@ def test_a_partition_that_was_given_up_while_paused_is_read_again_when_it_comes_
         assert sorted(numbers(broker.read(f"{topic}-scores", at_least=200))) == list(range(200))
 
 
-def test_a_late_generation_stops_reading_its_own_partition_alone(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    built = threading.Event()
-
-    class Late(ThreadPoolExecutor):
-        """Builds the first generation only once `built` is set, the others beside it."""
-
-        def __init__(self, _workers: int, thread_name_prefix: str) -> None:
-            super().__init__(2, thread_name_prefix)
-            self._waits = True
-
-        def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-            waits, self._waits = self._waits, False
-
-            def build() -> Any:
-                if waits:
-                    built.wait(60)
-                return fn(*args, **kwargs)
-
-            return super().submit(build)
-
-    monkeypatch.setattr(start, "ThreadPoolExecutor", Late)
-    monkeypatch.setattr(member, "LATE_RECORDS", 100)
-    topic = unique("sensors")
-    broker.create_topic(topic)
-    settings = make_settings(broker, topic, batch_size=16)
-    broker.produce(topic, readings(1000), partition=0)
-    with Running(settings) as running:
-        wait_for(lambda: running.service.ready, "the service to be ready")
-        wait_for(lambda: running.member.assignment.paused == {(topic, 0)}, "the late partition to pause")
-        broker.produce(topic, readings(300, start=1000), partition=1)
-        assert len(broker.read(f"{topic}-scores", at_least=350)) == 350
-        built.set()
-        outputs = broker.read(f"{topic}-scores", at_least=1300)
-    assert sorted(numbers(outputs)) == list(range(1300))
-    assert [n for n in numbers(outputs) if n < 1000] == list(range(1000))
-
-
-def test_a_deleted_topic_leaves_the_service_alive_and_its_successor_is_read_from_the_beginning(
+def test_the_service_survives_a_deleted_topic_and_reads_the_new_one_from_its_beginning(
     broker: Broker, tmp_path: Path
 ) -> None:
     if not broker.is_kafka:
@@ -264,7 +222,7 @@ def test_a_deleted_topic_leaves_the_service_alive_and_its_successor_is_read_from
 
 
 @pytest.mark.skipif(kafka_home() is None, reason="needs an Apache Kafka to kill (KAFKA_HOME)")
-def test_a_broker_that_dies_and_comes_back_costs_no_record(tmp_path: Path) -> None:
+def test_no_record_is_lost_when_a_broker_crashes_and_restarts(tmp_path: Path) -> None:
     home = kafka_home()
     assert home is not None
     kafka = Kafka(home)
@@ -272,7 +230,7 @@ def test_a_broker_that_dies_and_comes_back_costs_no_record(tmp_path: Path) -> No
         topic = unique("sensors")
         kafka.create_topic(topic)
         kafka.produce(topic, readings(2000))
-        # Of one broker, whose partitions have no leader for a while, transactions may not survive (KAFKA-20734).
+        # With a single broker, partitions have no leader for a while, and transactions may be lost (KAFKA-20734).
         settings = make_settings(kafka, topic, delivery="at-least-once")
         with Running(settings) as running:
             kafka.read(f"{topic}-scores", at_least=200)

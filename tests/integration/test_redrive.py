@@ -1,30 +1,26 @@
-"""Dead letters go back as the records that they were, each once."""
+"""Dead letters go back as the original records, each once."""
 
 from __future__ import annotations
 
-import ast
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from brokers import Broker
-from confluent_kafka import OFFSET_INVALID, KafkaException, Producer, TopicPartition
-from hypothesis import given
-from hypothesis import strategies as st
+from confluent_kafka import KafkaException, Producer
 from services import Command, Running, make_settings, unique
 
-import fomo_stream
-from fomo_stream.errors import REASONS, UNKNOWN, BrokerError
-from fomo_stream.kafka.redrive import BATCH_RECORDS, Position, Summary, redrive
+from fomo_stream.errors import BrokerError
+from fomo_stream.kafka.redrive import BATCH_RECORDS, Summary, redrive
 from fomo_stream.settings.commands import RedriveSettings
 
 TIME = 1_700_000_000_000
 
 
 def dead_letter(source: str, value: bytes | None, reason: str | None = "not_json", **changes: Any) -> dict[str, Any]:
-    """One as the service writes it, for a record of partition 1. changes: headers instead; None leaves one out."""
+    """A letter as the service writes it, for a record of partition 1. changes: headers instead; None leaves one out."""
     headers = {
         "trace": "own",
         "fomo-reason": reason,
@@ -45,7 +41,7 @@ def dead_letter(source: str, value: bytes | None, reason: str | None = "not_json
 
 
 def write(broker: Broker, topic: str, letters: Sequence[dict[str, Any]]) -> None:
-    """As the service does: in a transaction, where there are any."""
+    """As the service does: in a transaction, where the broker has transactions."""
     name = {"transactional.id": unique("writer")} if broker.is_kafka else {}
     producer = Producer({**broker.config, **name})
     if name:
@@ -77,7 +73,7 @@ def values(broker: Broker, topic: str) -> list[bytes]:
     return sorted(message.value() for message in broker.read(topic))
 
 
-def test_a_letter_goes_back_as_the_record_that_it_was(broker: Broker, topics: tuple[str, str]) -> None:
+def test_a_letter_goes_back_as_the_original_record(broker: Broker, topics: tuple[str, str]) -> None:
     source, dead = topics
     write(broker, dead, [dead_letter(source, b"{"), dead_letter(source, None, "tombstone")])
     assert run(broker, dead) == Summary(dead, sent=Counter(not_json=1, tombstone=1))
@@ -89,7 +85,7 @@ def test_a_letter_goes_back_as_the_record_that_it_was(broker: Broker, topics: tu
     assert len(broker.read(dead)) == 2
 
 
-def test_what_the_service_could_not_score_comes_back_to_it(broker: Broker, topics: tuple[str, str]) -> None:
+def test_a_record_that_the_service_could_not_score_comes_back_to_it(broker: Broker, topics: tuple[str, str]) -> None:
     source, dead = topics
     write(
         broker,
@@ -121,7 +117,7 @@ def test_each_is_sent_once_and_new_ones_by_the_next_run(broker: Broker, topics: 
     )
 
 
-def test_letters_that_come_meanwhile_are_left_for_the_next_run(broker: Broker, topics: tuple[str, str]) -> None:
+def test_letters_that_arrive_during_a_run_are_left_for_the_next_one(broker: Broker, topics: tuple[str, str]) -> None:
     _, dead = topics
     many = 2 * BATCH_RECORDS + 1
     write(broker, dead, [dead_letter(dead, b"again")] * many)  # each sent is one more to read
@@ -150,7 +146,7 @@ def test_letters_of_an_unknown_reason_or_none_are_sent_as_well(broker: Broker, t
     assert run(broker, dead).sent == Counter({"of a later version": 1})
 
 
-def test_what_cannot_be_sent_is_counted_and_passed_over(broker: Broker, topics: tuple[str, str]) -> None:
+def test_letters_that_cannot_be_sent_are_counted_and_skipped(broker: Broker, topics: tuple[str, str]) -> None:
     source, dead = topics
     cut = dead_letter(source, b"x", "too_large", truncated_from="9000")
     write(broker, dead, [cut, dead_letter(source, b"y", source_topic=None), dead_letter(source, b"z")])
@@ -169,7 +165,7 @@ def test_a_dry_run_counts_and_changes_nothing(broker: Broker, topics: tuple[str,
     assert run(broker, dead).sent.total() == len(values(broker, source)) == 1
 
 
-def test_another_topic_can_be_named_and_a_partition_that_is_gone_is_chosen_by_key(
+def test_letters_can_go_to_another_topic_and_by_key_where_their_partition_does_not_exist(
     broker: Broker, topics: tuple[str, str]
 ) -> None:
     source, dead = topics
@@ -191,7 +187,7 @@ def test_another_topic_can_be_named_and_a_partition_that_is_gone_is_chosen_by_ke
     assert partitions[b"moves"] == partitions[b"no source"] == partitions[b"not ours"]
 
 
-def test_another_group_begins_anew(broker: Broker, topics: tuple[str, str]) -> None:
+def test_another_group_starts_from_the_beginning(broker: Broker, topics: tuple[str, str]) -> None:
     source, dead = topics
     write(broker, dead, [dead_letter(source, b"a")])
     assert run(broker, dead).sent.total() == 1
@@ -209,7 +205,7 @@ def test_another_group_begins_anew(broker: Broker, topics: tuple[str, str]) -> N
         ([], 2, "--dead-letters is required"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(
+def test_an_error_is_one_line(
     broker: Broker, topics: tuple[str, str], tmp_path: Path, arguments: list[str], code: int, words: str
 ) -> None:
     dead = topics[1]
@@ -234,7 +230,7 @@ def test_a_batch_that_is_refused_is_not_sent_at_all(broker: Broker, topics: tupl
     with pytest.raises(BrokerError, match=rf"topic {narrow} does not take dead letter {dead}\[\d\]@\d .*too large"):
         run(broker, dead)
     write(broker, narrow, [{"value": b"later", "partition": 0}])
-    assert values(broker, narrow) == [b"later"]  # and nothing of what was begun is in its way
+    assert values(broker, narrow) == [b"later"]  # and no open transaction blocks the readers
     broker.delete_topic(narrow)
     broker.create_topic(narrow, 3, config={"retention.ms": "-1"})
     assert run(broker, dead).sent.total() == 3
@@ -257,65 +253,3 @@ def test_a_run_that_hangs_is_stopped_by_the_next_one_and_nothing_is_sent_twice(
     with pytest.raises(KafkaException):
         hanging.commit_transaction(20)
     assert values(broker, source) == [b"a"]
-
-
-RUNS = st.lists(
-    st.tuples(st.text("abc", max_size=4), st.sets(st.sampled_from("abcd")).map(sorted), st.integers(0, 4)), max_size=6
-)
-
-
-@given(RUNS)
-def test_positions_let_each_letter_through_once(runs: list[tuple[str, list[str], int]]) -> None:
-    """Runs over a growing topic, each for some reasons (none: all), that end after their n-th letter at the latest."""
-    topic = ""
-    committed = TopicPartition("t", 0, OFFSET_INVALID)
-    sent: list[int] = []
-    for new, reasons, most in [*runs, ("", [], 100)]:
-        topic += new
-        position = Position.committed(committed, 0, len(topic))
-        looked_at = [n for n in range(position.first(reasons), len(topic)) if not position.is_done(topic[n], n)][:most]
-        sent += [n for n in looked_at if not reasons or topic[n] in reasons]
-        if len(looked_at) < most:
-            committed = position.advanced(len(topic), reasons).as_offset("t", 0)
-        elif looked_at:
-            committed = position.advanced(looked_at[-1] + 1, reasons).as_offset("t", 0)
-    assert sorted(sent) == list(range(len(topic)))
-
-
-@pytest.mark.parametrize("metadata", ["", "x", "[]", '{"a": null}'])
-def test_an_offset_that_another_tool_has_set_counts_for_all_reasons(metadata: str) -> None:
-    assert Position.committed(TopicPartition("t", 0, 5, metadata), 0, 9) == Position(5)
-
-
-def test_a_topic_made_anew_is_begun_anew() -> None:
-    assert Position.committed(TopicPartition("t", 0, 50), 3, 9) == Position(3)
-    assert Position.committed(TopicPartition("t", 0, 5, '{"a": 20}'), 3, 9) == Position(3)
-
-
-# --- reasons
-
-REASON_AT = {"RecordError": 0, "dead_letter": 1, "_why": 1}  # which argument of these calls is a reason
-OF_FILES = {"not_csv", "ragged"}  # for rows of CSV, which never become dead letters
-
-
-def reasons_in(source: str) -> Iterator[str]:
-    """The reasons that a module gives, as text or by a name that it has given them."""
-    nodes = list(ast.walk(ast.parse(source)))
-    named: dict[str, list[ast.AST]] = defaultdict(list)
-    for node in nodes:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            named[node.targets[0].id].append(node.value)
-    for node in nodes:
-        if isinstance(node, ast.Call):
-            at = REASON_AT.get(ast.unparse(node.func).rpartition(".")[2], len(node.args))
-            given = node.args[at : at + 1]
-            values = named[given[0].id] if given and isinstance(given[0], ast.Name) else given
-            for part in (part for value in values for part in ast.walk(value)):
-                if isinstance(part, ast.Constant) and isinstance(part.value, str):
-                    yield part.value
-
-
-def test_every_reason_that_the_service_gives_can_be_asked_for() -> None:
-    modules = Path(str(fomo_stream.__file__)).parent.rglob("*.py")
-    given = {reason for module in modules for reason in reasons_in(module.read_text())}
-    assert given - OF_FILES == set(REASONS) - {UNKNOWN}

@@ -1,4 +1,4 @@
-"""TLS, SASL and least privilege: what the deployment guide tells an operator to permit is enough, and all is needed."""
+"""TLS, SASL and least privilege: the permissions in the deployment guide are enough, and all are needed."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class SecureKafka(Kafka):
         wait_for(self._answers, "Kafka to start", 90)
 
     def permit(self, acls: list[AclBinding]) -> None:
-        """These and nothing else."""
+        """Permit these, and nothing else."""
         everything = AclBindingFilter(
             ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
         )
@@ -76,7 +76,7 @@ class SecureKafka(Kafka):
             done.result(20)
 
     def secrets(self) -> dict[str, str]:
-        """What a client needs for the secure listener."""
+        """Settings that a client needs for the secure listener."""
         return {
             "security.protocol": "SASL_SSL",
             "ssl.ca.location": str(self.certificate),
@@ -145,7 +145,7 @@ def settings(kafka: SecureKafka, **kafka_settings: str) -> ServiceSettings:
     )
 
 
-def test_what_the_guide_permits_is_enough_to_score_and_to_redrive(kafka: SecureKafka, tmp_path: Path) -> None:
+def test_the_permissions_of_the_guide_are_enough_to_score_and_to_redrive(kafka: SecureKafka, tmp_path: Path) -> None:
     kafka.permit(FOR_SERVICE)
     with command(tmp_path / "service", settings(kafka)) as service:
         wait_for(lambda: kafka.committed("fomo-stream", "sensors") == 61, "all to be committed")
@@ -183,7 +183,7 @@ def test_redrive_names_a_permission_that_is_missing(kafka: SecureKafka, missing:
     assert "\n" not in str(error.value)
 
 
-def test_a_wrong_password_and_a_broker_that_nobody_vouches_for_are_refused(kafka: SecureKafka) -> None:
+def test_a_wrong_password_and_an_unknown_certificate_are_refused(kafka: SecureKafka) -> None:
     wrong = {**kafka.secrets(), "sasl.password": "wrong-horse"}
     unknown = {key: value for key, value in kafka.secrets().items() if key != "ssl.ca.location"}
 

@@ -63,7 +63,7 @@ def test_the_earliest_proposal_is_the_schema_of_all_who_propose_at_once(broker: 
     assert GroupSchema(settings).stored() in agreed
 
 
-def test_other_keys_in_the_state_topic_are_passed_over(broker: Broker) -> None:
+def test_other_keys_in_the_state_topic_are_ignored(broker: Broker) -> None:
     settings = make_settings(broker, unique("sensors"))
     broker.create_topic(settings.state_topic, config={"cleanup.policy": "compact"})
     producer = make_producer(settings)
@@ -83,23 +83,11 @@ def test_features_that_differ_from_the_groups_are_refused(broker: Broker) -> Non
         wait_for(lambda: not other._thread.is_alive(), "the service to refuse")
 
 
-def test_categories_are_the_groups(broker: Broker) -> None:
-    topic = unique("sensors")
-    broker.create_topic(topic)
-    first = make_settings(broker, topic, features="temperature", categorical="site")
-    with Running(first) as running:
-        wait_for(lambda: running.service.ready, "the service to be ready")
-    agreed = Schema(("temperature", "site"), frozenset({"site"}))
-    assert GroupSchema(first).stored() == agreed
-    follower = make_settings(broker, topic, features=None)
-    assert GroupSchema(follower).stored() == agreed
-
-
 @pytest.mark.parametrize(
     "content",
     [{"features": ["a"], "categorical": ["b"]}, {"features": ["a"], "categorical": "a"}, {"categorical": []}, 3],
 )
-def test_a_stored_schema_that_makes_no_sense_is_explained(broker: Broker, content: object) -> None:
+def test_an_unreadable_stored_schema_is_an_error_that_says_so(broker: Broker, content: object) -> None:
     settings = make_settings(broker, unique("sensors"))
     broker.create_topic(settings.state_topic, config={"cleanup.policy": "compact"})
     producer = make_producer(settings)

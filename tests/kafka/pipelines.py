@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.kafka.clients import Record
-from fomo_stream.kafka.delivery.delivery import Output
+from fomo_stream.kafka.delivery.output import Output
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.position import Restored

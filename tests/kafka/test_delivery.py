@@ -1,244 +1,23 @@
-"""Delivery: what is sent between two commits takes effect with the second, or not at all.
+"""Delivery: outputs sent between two commits take effect with the second one, or not at all.
 
-The broker's part is played by one in memory that fails when told to.
+The broker is one in memory that fails on demand.
 """
 
 from __future__ import annotations
 
 import threading
-import time
-from functools import partial
 from threading import Event
-from typing import Any
-from unittest.mock import patch
 
 import pytest
-from confluent_kafka import KafkaError, TopicPartition
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from memory_broker import MemoryBroker, MemoryConsumer, Produced, abortable, fatal, retriable
+from confluent_kafka import KafkaError
+from delivery_setup import LONG_S, Kind, Setup, both, output
+from memory_producer import abortable, retriable
 
-from fomo_stream.errors import BrokerError, ConfigError, FencedError, FomoError, NotPermittedError
-from fomo_stream.kafka.clients import Record
 from fomo_stream.kafka.delivery import exactly_once
-from fomo_stream.kafka.delivery.at_least_once import AtLeastOnce
-from fomo_stream.kafka.delivery.delivery import MOST_BYTES, Outcome, Output
-from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
-
-LONG_S = 10.0  # no call takes so long
+from fomo_stream.kafka.delivery.base import MOST_BYTES, Outcome
 
 
-class Setup:
-    """A delivery over a broker in memory, and the member of the group that commits."""
-
-    def __init__(self, kind: type[ExactlyOnce] | type[AtLeastOnce] = ExactlyOnce, **options: Any) -> None:
-        self.broker = MemoryBroker()
-        self.broker.refuses = refuses_by_name
-        name = "instance" if kind is ExactlyOnce else None
-        self.delivery = kind(partial(self.broker.producer, name), **{"limits": {}, **options})
-        self.member = MemoryConsumer(self.broker)
-        if isinstance(self.delivery, ExactlyOnce):
-            self.delivery.start(1.0)
-        else:
-            self.member.on_commit = self.delivery.offsets_committed
-
-    def send(self, value: bytes, number: int = 0, topic: str = "out") -> None:
-        self.delivery.send(output(value, number, topic))
-
-    def proceed(self) -> Outcome:
-        while (outcome := self.delivery.proceed(LONG_S)) is Outcome.PENDING:
-            pass
-        return outcome
-
-    def commit(self, position: int = 1) -> Outcome:
-        outcome = self.delivery.commit([TopicPartition("t", 0, position)], self.member)
-        return self.proceed() if outcome is Outcome.PENDING else outcome
-
-    def stay_pending(self, position: int = 1) -> None:
-        """Begin a commit that gets no answer, as the broker is down."""
-        outcomes = [self.delivery.commit([TopicPartition("t", 0, position)], self.member)]
-        outcomes += [self.delivery.proceed(LONG_S) for _ in range(2)]
-        assert set(outcomes) == {Outcome.PENDING}
-        assert self.delivery.trouble.startswith("nothing can be committed")
-
-    def out(self) -> list[bytes | None]:
-        return self.broker.values("out")
-
-
-def refuses_by_name(produced: Produced) -> int | None:
-    """What the broker never takes says so itself."""
-    value = produced.value or b""
-    if value.startswith(b"large"):
-        return int(KafkaError.MSG_SIZE_TOO_LARGE)
-    if value.startswith(b"denied"):
-        return int(KafkaError.TOPIC_AUTHORIZATION_FAILED)
-    return int(KafkaError.INVALID_TIMESTAMP) if produced.stamp < 0 else None
-
-
-def record(number: int, topic: str = "t") -> Record:
-    return Record(topic, 0, number, None, None, b"", [])
-
-
-def output(value: bytes, number: int = 0, topic: str = "out") -> Output:
-    return Output(topic, None, value, [], 0, source=record(number))
-
-
-Kind = type[ExactlyOnce] | type[AtLeastOnce]
-both = pytest.mark.parametrize("kind", [ExactlyOnce, AtLeastOnce])
-
-
-# --- what is refused, and what is not
-
-
-class Sending(Setup):
-    """Sends records as the service does: after a failure again from the last commit on, what is refused to `dead`."""
-
-    def __init__(self, kind: Kind) -> None:
-        super().__init__(kind)
-        self.position = 0  # committed
-        self.waiting: list[bytes] = []
-
-    def take(self, value: bytes) -> None:
-        number = self.position + len(self.waiting)
-        self.waiting.append(value)
-        refusals, why = self.delivery.refused("out", record(number))
-        assert (why is None) == (refusals == 0)
-        self.send(value if not refusals else b"dead " + value, number, "dead" if refusals else "out")
-
-    def try_to_commit(self) -> bool:
-        if self.commit(self.position + len(self.waiting)) is Outcome.COMMITTED:
-            self.position += len(self.waiting)
-            self.waiting.clear()
-            return True
-        while not self.delivery.abort():
-            pass
-        again, self.waiting = self.waiting, []
-        for value in again:
-            self.take(value)
-        return False
-
-
-steps = st.lists(st.sampled_from(["good", "good", "large", "commit"]), max_size=30)
-troubles = st.lists(st.sampled_from([None, None, retriable(), abortable()]), max_size=6)
-
-
-@both
-@settings(deadline=None)
-@given(steps, st.fixed_dictionaries(dict.fromkeys(("send_offsets_to_transaction", "commit_transaction"), troubles)))
-def test_exactly_those_that_the_broker_never_takes_are_refused(
-    kind: Kind, what: list[str], answers: dict[str, list[KafkaError | None]]
-) -> None:
-    sending = Sending(kind)
-    sending.broker.answers.update(answers)
-    wanted = []
-    for number, step in enumerate(what):
-        if step == "commit":
-            sending.try_to_commit()
-        else:
-            wanted.append(f"{step} {number}".encode())
-            sending.take(wanted[-1])
-    attempts = 0
-    while not sending.try_to_commit():
-        attempts += 1
-        assert attempts < 2 * len(what) + 20
-    good = [value for value in wanted if value.startswith(b"good")]
-    dead = [b"dead " + value for value in wanted if value.startswith(b"large")]
-    if kind is ExactlyOnce:
-        assert (sending.out(), sending.broker.values("dead")) == (good, dead)
-    else:  # what was taken before the commit failed is sent again
-        assert (list(dict.fromkeys(sending.out())), list(dict.fromkeys(sending.broker.values("dead")))) == (good, dead)
-    assert sending.broker.offsets == {("t", 0): len(wanted)}
-
-
-@both
-def test_which_of_a_batch_was_refused_is_found_out_and_then_batches_are_whole_again(kind: Kind) -> None:
-    setup = Setup(kind)
-    for value in (b"good", b"large"):
-        setup.send(value, number=[b"good", b"large"].index(value))
-    assert setup.commit() is Outcome.FAILED
-    assert setup.delivery.abort()
-    assert [setup.delivery.refused("out", record(number))[0] for number in (0, 1)] == [0, 0]
-    assert not setup.delivery.has_refusal
-    for number, value in enumerate((b"good", b"large")):
-        setup.send(value, number)
-    assert setup.commit() is Outcome.FAILED
-    known = [setup.delivery.has_refusal]
-    assert setup.delivery.abort()
-    assert [*known, setup.delivery.has_refusal] == [True, False]
-    counts = [setup.delivery.refused("out", record(number)) for number in (0, 1)]
-    assert counts[0] == (0, None)
-    assert (counts[1][0], counts[1][1].code()) == (1, KafkaError.MSG_SIZE_TOO_LARGE)  # type: ignore[union-attr]
-    assert setup.broker.producers[-1].options["batch.num.messages"] == 1
-    setup.send(b"good")
-    assert setup.commit() is Outcome.COMMITTED
-    assert "batch.num.messages" not in setup.broker.producers[-1].options
-    assert setup.delivery.refused("out", record(1)) == (0, None)
-
-
-def test_a_record_can_be_refused_again_and_for_another_reason() -> None:
-    setup = Setup()
-    codes = []
-    for value, stamp in ((b"late", -1), (b"late", -1), (b"large", 0)):
-        sent = output(value)
-        sent.timestamp = stamp
-        setup.delivery.send(sent)
-        assert setup.commit() is Outcome.FAILED
-        assert setup.delivery.abort()
-        refusals, why = setup.delivery.refused("out", record(0))
-        codes.append((refusals, why.code() if why is not None else None))
-    assert codes == [(0, None), (1, KafkaError.INVALID_TIMESTAMP), (2, KafkaError.MSG_SIZE_TOO_LARGE)]
-
-
-def test_a_refusal_is_of_one_topic_and_one_source() -> None:
-    """A record of the input and one of the feedback topic may have the same place there."""
-    setup = Setup()
-    for _ in range(2):
-        setup.send(b"large", number=7, topic="dead")
-        setup.commit()
-        setup.delivery.abort()
-    assert setup.delivery.refused("dead", record(7))[0] == 1
-    assert setup.delivery.refused("out", record(7))[0] == 0
-    assert setup.delivery.refused("dead", record(7, "feedback"))[0] == 0
-
-
-def test_a_refused_record_about_nothing_that_was_read_is_a_matter_for_people() -> None:
-    setup = Setup()
-    state = Output("state", b"k", b"large", [], 0)
-    setup.delivery.send(state)
-    assert setup.commit() is Outcome.FAILED
-    assert setup.delivery.abort()
-    setup.delivery.send(state)
-    with pytest.raises(BrokerError, match=r"topic state refuses a record .* check that topic's configuration"):
-        setup.commit()
-
-
-def test_what_a_topic_takes_is_known_beforehand_where_its_limit_is() -> None:
-    setup = Setup(limits={"out": 1000})
-    assert setup.delivery.fits(output(b"x" * 700))
-    assert not setup.delivery.fits(output(b"x" * 1000))
-    assert setup.delivery.fits(output(b"x" * 10**6, topic="dead"))
-
-
-@both
-def test_a_full_queue_is_waited_for_and_in_the_end_a_failure(kind: Kind) -> None:
-    setup = Setup(kind)
-    full = KafkaError(KafkaError._QUEUE_FULL)
-    setup.broker.answers["produce"] = [full] * 3
-    setup.send(b"first")
-    assert not setup.delivery.has_failed
-    setup.broker.answers["produce"] = [full] * 1000
-    setup.send(b"second")
-    assert setup.delivery.has_failed
-    assert setup.commit() is Outcome.FAILED
-    setup.broker.answers["produce"] = []
-    assert setup.delivery.abort()
-    assert not setup.delivery.has_failed
-
-
-# --- commits
-
-
-def test_nothing_is_seen_before_its_commit() -> None:
+def test_outputs_are_not_visible_before_their_commit() -> None:
     setup = Setup()
     setup.send(b"1")
     setup.broker.producers[-1].poll(0)
@@ -248,7 +27,7 @@ def test_nothing_is_seen_before_its_commit() -> None:
 
 
 @both
-def test_what_is_sent_while_a_commit_is_pending_belongs_to_the_next(kind: Kind) -> None:
+def test_outputs_sent_during_a_commit_belong_to_the_next_one(kind: Kind) -> None:
     setup = Setup(kind)
     setup.send(b"1")
     setup.broker.is_down = True
@@ -263,7 +42,7 @@ def test_what_is_sent_while_a_commit_is_pending_belongs_to_the_next(kind: Kind) 
     assert (setup.out(), setup.broker.offsets) == ([b"1", b"2"], {("t", 0): 2})
 
 
-def test_what_was_sent_while_a_commit_failed_is_undone_with_it() -> None:
+def test_outputs_sent_during_a_commit_that_fails_are_undone_with_it() -> None:
     setup = Setup()
     setup.send(b"1")
     setup.broker.is_down = True
@@ -327,7 +106,7 @@ def test_a_commit_whose_answer_is_lost_is_not_made_twice() -> None:
 
 
 @both
-def test_what_fails_while_a_commit_is_pending_is_undone(kind: Kind) -> None:
+def test_outputs_that_fail_during_a_commit_are_undone(kind: Kind) -> None:
     """The client refuses to abort before the commit that it has begun is asked for again."""
     setup = Setup(kind)
     setup.broker.slow = {"slow"}
@@ -340,7 +119,7 @@ def test_what_fails_while_a_commit_is_pending_is_undone(kind: Kind) -> None:
 
 @pytest.mark.parametrize("call", ["commit_transaction", "send_offsets_to_transaction"])
 @pytest.mark.parametrize("done_before", ["the abort", "what comes after it"])
-def test_a_call_that_hangs_is_given_up_and_takes_effect_as_a_whole_or_never(
+def test_a_call_that_hangs_is_abandoned_and_takes_effect_as_a_whole_or_never(
     call: str, done_before: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exactly_once, "HUNG_S", 0.0)
@@ -369,7 +148,7 @@ def test_a_call_that_hangs_is_given_up_and_takes_effect_as_a_whole_or_never(
 
 
 @both
-def test_reports_on_what_was_sent_before_an_abort_are_ignored(kind: Kind) -> None:
+def test_delivery_reports_from_before_an_abort_are_ignored(kind: Kind) -> None:
     setup = Setup(kind)
     for value in (b"denied", b"large"):
         setup.send(value)
@@ -383,19 +162,8 @@ def test_reports_on_what_was_sent_before_an_abort_are_ignored(kind: Kind) -> Non
 
 
 @both
-def test_what_may_succeed_later_is_never_refused(kind: Kind) -> None:
-    setup = Setup(kind)
-    for _ in range(3):
-        setup.send(b"denied")
-        assert setup.commit() is Outcome.FAILED
-        assert setup.delivery.abort()
-    assert setup.delivery.refused("out", record(0)) == (0, None)
-    assert all("batch.num.messages" not in producer.options for producer in setup.broker.producers)
-
-
-@both
 @pytest.mark.parametrize(("values", "most"), [([b"x" * (MOST_BYTES // 4)] * 4, 100), ([b""] * 4, 4)])
-def test_much_is_committed_before_its_time(kind: Kind, values: list[bytes], most: int) -> None:
+def test_many_or_large_outputs_make_a_commit_due_early(kind: Kind, values: list[bytes], most: int) -> None:
     setup = Setup(kind, most=most)
     for value in values:
         assert not setup.delivery.is_full
@@ -405,212 +173,24 @@ def test_much_is_committed_before_its_time(kind: Kind, values: list[bytes], most
     assert not setup.delivery.is_full
 
 
-# --- the instance and its transactions
+def test_an_output_is_compared_with_the_known_limit_of_its_topic() -> None:
+    setup = Setup(limits={"out": 1000})
+    assert setup.delivery.fits(output(b"x" * 700))
+    assert not setup.delivery.fits(output(b"x" * 1000))
+    assert setup.delivery.fits(output(b"x" * 10**6, topic="dead"))
 
 
-def test_a_fenced_instance_ends_and_says_what_to_do() -> None:
-    setup = Setup()
-    setup.send(b"1")
-    other = ExactlyOnce(partial(setup.broker.producer, "instance"), {})
-    other.start(1.0)
-    with pytest.raises(FencedError, match=r"fenced: .* --instance-id; nothing is lost: start it again"):
-        setup.commit()
-    assert (setup.out(), setup.broker.offsets) == ([], {})
-    other.send(output(b"2"))
-    assert other.commit([], setup.member) is Outcome.COMMITTED
-    assert setup.out() == [b"2"]
-
-
-@pytest.mark.parametrize("at", ["commit", "abort"])
-def test_after_an_outage_that_ended_its_transactions_an_instance_goes_on(at: str) -> None:
-    setup = Setup()
-    setup.send(b"1")
-    setup.broker.is_down = True
-    setup.stay_pending()
-    setup.broker.expire("instance")
-    setup.broker.is_down = False
-    assert setup.proceed() is Outcome.FAILED
-    if at == "abort":
-        setup.broker.answers["init_transactions"] = [retriable()]
-        assert not setup.delivery.abort()
-    assert setup.delivery.abort()
-    setup.send(b"2")
-    assert setup.commit(2) is Outcome.COMMITTED
-    assert (setup.out(), setup.broker.offsets) == ([b"2"], {("t", 0): 2})
-    setup.send(b"3")
-    setup.broker.expire("instance")  # and there was no outage since
-    with pytest.raises(FencedError, match="fenced"):
-        setup.commit(3)
-
-
-def test_a_member_that_has_lost_its_partitions_commits_nothing() -> None:
-    setup = Setup()
-    setup.broker.generations[setup.member.name] = setup.member.generation + 1
-    setup.send(b"1")
+@both
+def test_a_full_queue_is_waited_for_and_finally_a_failure(kind: Kind) -> None:
+    setup = Setup(kind)
+    full = KafkaError(KafkaError._QUEUE_FULL)
+    setup.broker.answers["produce"] = [full] * 3
+    setup.send(b"first")
+    assert not setup.delivery.has_failed
+    setup.broker.answers["produce"] = [full] * 1000
+    setup.send(b"second")
+    assert setup.delivery.has_failed
     assert setup.commit() is Outcome.FAILED
+    setup.broker.answers["produce"] = []
     assert setup.delivery.abort()
-    assert (setup.out(), setup.broker.offsets) == ([], {})
-
-
-def refusal_of_start(error: KafkaError) -> FomoError:
-    broker = MemoryBroker()
-    broker.answers["init_transactions"] = [error]
-    delivery = ExactlyOnce(partial(broker.producer, "instance"), {})
-    with pytest.raises(FomoError) as caught:
-        delivery.start(1.0)
-    return caught.value
-
-
-@pytest.mark.parametrize("code", [KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION])
-def test_a_broker_without_transactions_is_named_at_the_start(code: int) -> None:
-    refusal = refusal_of_start(KafkaError(code, "needs 0.11", fatal=True))
-    assert isinstance(refusal, BrokerError)
-    assert "takes no transactions (needs 0.11): if it has none, add --delivery at-least-once" in str(refusal)
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        retriable(),
-        retriable(KafkaError._STATE),  # whatever it is, the client says that it may pass
-        KafkaError(KafkaError._TRANSPORT),
-        KafkaError(KafkaError._ALL_BROKERS_DOWN),
-        KafkaError(KafkaError.COORDINATOR_NOT_AVAILABLE),
-        KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS),
-        KafkaError(KafkaError.NOT_COORDINATOR),
-        KafkaError(KafkaError.REQUEST_TIMED_OUT),
-    ],
-    ids=KafkaError.name,
-)
-def test_a_start_without_an_answer_says_that_nothing_is_lost(error: KafkaError) -> None:
-    refusal = refusal_of_start(error)
-    assert type(refusal) is BrokerError
-    assert "the broker does not answer" in str(refusal)
-    assert "nothing is lost" in str(refusal)
-    assert "start again" in str(refusal)
-    assert "at-least-once" not in str(refusal)
-
-
-@pytest.mark.parametrize(
-    ("code", "permission"),
-    [
-        (KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "Write on the transactional ids"),
-        (KafkaError.CLUSTER_AUTHORIZATION_FAILED, "IdempotentWrite on the cluster"),
-    ],
-)
-def test_a_start_without_permission_names_it(code: int, permission: str) -> None:
-    refusal = refusal_of_start(KafkaError(code, fatal=True))
-    assert isinstance(refusal, NotPermittedError)
-    assert f"not permitted: {permission}" in str(refusal)
-    assert "at-least-once" not in str(refusal)
-
-
-def test_a_transaction_timeout_that_the_broker_does_not_take_is_named() -> None:
-    refusal = refusal_of_start(KafkaError(KafkaError.INVALID_TRANSACTION_TIMEOUT, fatal=True))
-    assert isinstance(refusal, ConfigError)
-    assert "lower --kafka.session.timeout.ms" in str(refusal)
-    assert "at-least-once" not in str(refusal)
-
-
-def test_closing_undoes_what_is_not_committed() -> None:
-    setup = Setup()
-    setup.send(b"1")
-    assert setup.commit() is Outcome.COMMITTED
-    setup.send(b"2")
-    setup.delivery.close()
-    assert setup.out() == [b"1"]
-    setup.broker.producers[-1].begin_transaction()  # it has no other
-
-
-def test_a_broker_that_was_away_during_an_abort_does_not_end_the_instance() -> None:
-    setup = Setup()
-    setup.send(b"1")
-    setup.broker.answers["send_offsets_to_transaction"] = [abortable()]
-    assert setup.commit() is Outcome.FAILED
-    setup.broker.answers["abort_transaction"] = [retriable(), retriable(), fatal()]
-    assert [setup.delivery.abort() for _ in range(2)] == [False, False]
-    while not setup.delivery.abort():
-        pass
-    setup.send(b"2")
-    assert setup.commit() is Outcome.COMMITTED
-    assert setup.out() == [b"2"]
-
-
-def test_a_new_producer_that_is_refused_for_good_is_replaced() -> None:
-    setup = Setup()
-    setup.send(b"1")
-    setup.broker.answers["commit_transaction"] = [retriable(), fatal()]
-    assert setup.commit() is Outcome.FAILED
-    setup.broker.answers["init_transactions"] = [fatal()]
-    before = len(setup.broker.producers)
-    assert not setup.delivery.abort()
-    assert not setup.delivery.abort()  # not at once
-    assert len(setup.broker.producers) == before + 1
-    with patch("fomo_stream.kafka.delivery.exactly_once.monotonic", lambda: time.monotonic() + 2):
-        assert setup.delivery.abort()
-    setup.send(b"2")
-    assert setup.commit() is Outcome.COMMITTED
-
-
-# --- without transactions
-
-
-def test_offsets_are_committed_once_everything_is_acknowledged() -> None:
-    setup = Setup(AtLeastOnce)
-    setup.broker.slow = {"slow"}
-    setup.send(b"1")
-    setup.send(b"2", topic="slow")
-    setup.stay_pending()
-    assert (setup.out(), setup.broker.offsets) == ([b"1"], {})
-    setup.broker.slow = set()
-    assert setup.proceed() is Outcome.COMMITTED
-    assert setup.broker.offsets == {("t", 0): 1}
-
-
-def test_offsets_that_are_not_taken_are_committed_again() -> None:
-    setup = Setup(AtLeastOnce)
-    setup.member.failures = [KafkaError(KafkaError._TIMED_OUT)] * 3
-    setup.send(b"1")
-    assert setup.commit(1) is Outcome.COMMITTED
-    assert (setup.out(), setup.broker.offsets) == ([b"1"], {("t", 0): 1})
-
-
-def test_a_broker_that_leaves_offsets_unanswered_is_waited_for_by_nobody() -> None:
-    setup = Setup(AtLeastOnce)
-    setup.member.on_commit = None  # no answer comes
-    setup.send(b"1")
-    commit = [TopicPartition("t", 0, 1)]
-    assert setup.delivery.commit(commit, setup.member) is Outcome.PENDING
-    outcome = Outcome.PENDING
-    for _ in range(100):
-        outcome = setup.delivery.proceed()
-    assert outcome is Outcome.PENDING
-    assert isinstance(setup.delivery, AtLeastOnce)
-    setup.delivery.offsets_committed(None, [TopicPartition("t", 0, 0)])  # of a commit before
-    assert setup.delivery.proceed() is Outcome.PENDING
-    setup.delivery.offsets_committed(None, commit)
-    assert setup.delivery.proceed() is Outcome.COMMITTED
-
-
-def test_who_cannot_poll_asks_whether_the_broker_is_there_before_a_call_without_a_limit() -> None:
-    setup = Setup(AtLeastOnce)
-    setup.member.on_commit = None
-    setup.broker.answers["committed"] = [retriable()] * 3
-    setup.member.failures = [KafkaError(KafkaError._TIMED_OUT)]  # of the call without an answer
-    setup.send(b"1")
-    commit = [TopicPartition("t", 0, 1)]
-    setup.delivery.commit(commit, setup.member)
-    pending = 0
-    while setup.delivery.proceed(LONG_S) is Outcome.PENDING:
-        pending += 1
-    assert pending >= 3
-    assert setup.broker.offsets == {("t", 0): 1}
-
-
-def test_offsets_of_partitions_that_others_have_are_not_committed() -> None:
-    setup = Setup(AtLeastOnce)
-    setup.member.failures = [KafkaError(KafkaError.ILLEGAL_GENERATION)]
-    setup.send(b"1")
-    assert setup.commit(1) is Outcome.FAILED
-    assert setup.delivery.abort()
-    assert setup.broker.offsets == {}
+    assert not setup.delivery.has_failed

@@ -1,4 +1,4 @@
-"""Entries about labels: the keys are all that is kept of them, and they go in the order of the input."""
+"""Label entries: only their keys are kept, and they are removed in the order of the input."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ effects = st.builds(
 
 
 @given(effects)
-def test_a_key_says_all(effect: Effect) -> None:
+def test_an_effect_is_encoded_in_its_key(effect: Effect) -> None:
     assert Effect.parse(effect.key) == effect
 
 
 @pytest.mark.parametrize(
     "key", [b"", b"feedback/f/0/1", b"feedback/f/0/1/x", b"state/f/0/1/2", b"feedback/f/0/1/2/3", b"schema/1"]
 )
-def test_other_keys_are_passed_over(key: bytes) -> None:
+def test_other_keys_are_ignored(key: bytes) -> None:
     assert Effect.parse(key) is None
 
 
 @given(st.lists(effects, max_size=20), st.lists(effects, max_size=20), st.lists(st.integers(0, 32), max_size=6))
-def test_those_before_the_first_record_go_and_no_others(
+def test_exactly_the_entries_before_the_first_record_are_removed(
     there: list[Effect], come: list[Effect], firsts: list[int]
 ) -> None:
     found, left = Effects(there), [*there]
@@ -39,7 +39,7 @@ def test_those_before_the_first_record_go_and_no_others(
             found.add(effect)
             left.append(effect)
         taken: list[bytes] = []
-        while keys := found.take(first, most=3):
+        while keys := found.remove_before(first, most=3):
             assert len(keys) <= 3
             taken += keys
         assert sorted(taken) == sorted(effect.key for effect in left if effect.input_offset < first)
@@ -48,7 +48,7 @@ def test_those_before_the_first_record_go_and_no_others(
 
 
 @given(st.lists(effects, max_size=20))
-def test_all_of_an_input_topic_that_is_gone_go_at_once(there: list[Effect]) -> None:
+def test_the_entries_of_a_deleted_input_topic_are_removed_at_once(there: list[Effect]) -> None:
     found = Effects(effect._replace(input_offset=-1) for effect in there)
-    assert sorted(found.take(0, most=1)) == sorted(effect.key for effect in there)
-    assert found.take(10**6) == []
+    assert sorted(found.remove_before(0, most=1)) == sorted(effect.key for effect in there)
+    assert found.remove_before(10**6) == []

@@ -1,4 +1,4 @@
-"""Labels: what they may say, which record they find, when they are due, and what of it outlives the process."""
+"""Labels: their content, the record that they find, the time when they are due, and their state after a restart."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def parse(value: Any, key: bytes | None = None, partition: int = 3) -> Label:
         ({"fomo": "no result", "offset": 4, "outlier": True}, None, Label(4, None, True)),
     ],
 )
-def test_a_label_names_its_record_in_one_of_several_ways(value: Any, key: bytes | None, expected: Label) -> None:
+def test_a_label_can_name_its_record_in_several_ways(value: Any, key: bytes | None, expected: Label) -> None:
     assert parse(value, key) == expected
 
 
@@ -63,7 +63,7 @@ def test_a_label_names_its_record_in_one_of_several_ways(value: Any, key: bytes 
         ({"fomo": {"topic": "pumps", "offset": 1}, "outlier": True}, "another topic than sensors"),
     ],
 )
-def test_what_is_no_label_is_refused_with_the_reason(value: Any, words: str) -> None:
+def test_an_invalid_label_is_refused_with_the_reason(value: Any, words: str) -> None:
     with pytest.raises(RecordError) as error:
         parse(value)
     assert error.value.reason == "bad_feedback"
@@ -117,10 +117,10 @@ def test_the_last_records_are_found_and_no_others(capacity: int, steps: list[tup
     st.integers(0, 40),
     st.lists(st.tuples(st.integers(1, 3), st.sampled_from([None, b"a", b"b", b"c"]), st.booleans()), max_size=60),
 )
-def test_an_index_that_is_recovered_goes_on_as_if_nothing_had_been(
+def test_a_recovered_index_behaves_as_one_that_was_never_stopped(
     capacity: int, steps: list[tuple[int, bytes | None, bool]]
 ) -> None:
-    """Wherever the one it is compared with is given up for another one, made of what was written so far."""
+    """It is replaced, at any point, by an index recovered from the entries written so far."""
     index, steady, offset = RecordIndex(capacity), RecordIndex(capacity), -1
     log: dict[str, bytes | None] = {}
     for number, (gap, key, restart) in enumerate(steps, start=100):
@@ -165,7 +165,7 @@ def index_of(offsets: Iterable[int], capacity: int = 100) -> RecordIndex:
     return index
 
 
-def test_a_label_waits_until_its_record_is_behind() -> None:
+def test_a_label_waits_until_its_record_was_scored() -> None:
     queue = queue_of([Label(2, None, True), Label(0, None, True)])
     assert queue.take_due(index_of([]), 0) is None
     assert queue.take_due(index_of([]), None) is None
@@ -190,8 +190,8 @@ events = st.lists(
 @settings(deadline=None)
 @given(events, st.integers(1, 12))
 @example([("label", 12, True), "bad", "read", "read", "restart"], 12)
-def test_labels_take_effect_once_and_behind_their_record(what: list[Any], capacity: int) -> None:
-    """However records, labels, labels that are none, and restarts, after which uncommitted ones come again, mix."""
+def test_labels_take_effect_once_and_after_their_record(what: list[Any], capacity: int) -> None:
+    """In any order of records, labels, invalid labels, and restarts, after which uncommitted ones are read again."""
     index, queue = RecordIndex(capacity), LabelQueue("F1")
     position = read = committed = 0
     topic: list[tuple[int, bool] | None] = []  # of feedback; None: no label
@@ -221,7 +221,7 @@ def test_labels_take_effect_once_and_behind_their_record(what: list[Any], capaci
                 assert verdicts.numbers == [offset for _, offset, _ in remembered]
                 assert verdicts.takes_effect == position
             finished |= due.keys()
-        elif event == "restart":  # the offset that is committed and the entry outlive it
+        elif event == "restart":  # the committed offset and the entry survive it
             keep_up(written, queue)
             assert queue.changes("labels") == {}
             read = committed = queue.committable or committed
@@ -237,7 +237,7 @@ def test_labels_take_effect_once_and_behind_their_record(what: list[Any], capaci
 
 
 def keep_up(written: dict[str, bytes], queue: LabelQueue) -> None:
-    """Write down what the queue has to say, as a compacted log would keep it."""
+    """Write the changes of the queue, as a compacted log would keep them."""
     for name, value in queue.changes("labels").items():
         if value is None:
             del written[name]
@@ -245,7 +245,7 @@ def keep_up(written: dict[str, bytes], queue: LabelQueue) -> None:
             written[name] = value
 
 
-def test_what_was_finished_ahead_in_another_topic_of_that_name_means_nothing() -> None:
+def test_labels_finished_in_another_topic_of_that_name_are_ignored() -> None:
     old = LabelQueue("F1")
     for at in range(3):
         old.open(at)
@@ -286,7 +286,7 @@ def test_order_and_repetition_of_labels_do_not_matter(order: list[int], again: l
     assert given_so_far == verdict
 
 
-def test_of_two_verdicts_on_one_record_the_later_counts_even_if_both_waited() -> None:
+def test_of_two_verdicts_on_one_record_the_later_one_counts() -> None:
     queue = queue_of([Label(None, b"p7", at % 2 == 0) if at % 2 else Label(5, None, at % 2 == 0) for at in range(4)])
     index = RecordIndex(8)
     index.add(0, 5, b"p7")

@@ -1,4 +1,4 @@
-"""What labels do to the partition whose records they are about, and when they are done with."""
+"""The effect of labels on the partition of their records, and when they are finished."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pipelines import Recording, cheap_model, commit, make_pipeline, record
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
 from fomo_stream.kafka.clients import Record
-from fomo_stream.kafka.delivery.delivery import Output
+from fomo_stream.kafka.delivery.output import Output
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.position import Restored
 from fomo_stream.ops.progress import ProgressLog
@@ -59,7 +59,7 @@ def is_effect(output: Output) -> bool:
     return (output.key or b"").startswith(b"feedback/")
 
 
-# --- what they do
+# --- effects
 
 
 @pytest.mark.parametrize("outlier", [True, False])
@@ -135,7 +135,7 @@ def test_the_recorded_effects_are_enough_to_score_the_records_again(seeded: bool
     assert {i: (again.logit[i], again.p_value[i]) for i in expected} == expected
 
 
-def test_a_key_stands_for_its_last_record() -> None:
+def test_a_key_names_its_last_record() -> None:
     delivery = Recording()
     pipeline = labelled(delivery)
     for offset in range(40):
@@ -146,7 +146,7 @@ def test_a_key_stands_for_its_last_record() -> None:
     assert effects(delivery) == [{"input_offset": 40, "labels": [[0, 38, True]]}]
 
 
-def test_a_label_on_what_was_no_record_or_is_forgotten_is_done_with_and_changes_nothing() -> None:
+def test_a_label_on_a_bad_or_forgotten_record_is_finished_without_effect() -> None:
     delivery, progress = Recording(), ProgressLog()
     pipeline = labelled(delivery, feedback_memory=10, observer=progress)
     pipeline.receive(record(0, value=b'{"z": 1}'), 0.0)  # has no feature
@@ -162,7 +162,7 @@ def test_a_label_on_what_was_no_record_or_is_forgotten_is_done_with_and_changes_
     assert effects(delivery) == [{"input_offset": 30, "labels": [[3, 20, True]]}]
 
 
-def test_labels_that_precede_the_schema_wait_for_it() -> None:
+def test_labels_before_the_schema_wait_for_it() -> None:
     delivery = Recording()
     pipeline = labelled(delivery, known=False)
     for offset in range(30):
@@ -177,7 +177,7 @@ def test_labels_that_precede_the_schema_wait_for_it() -> None:
     assert [entry["labels"] for entry in effects(delivery)] == [[[0, 3, True]]]
 
 
-def test_a_partition_heeds_its_own_labels_alone() -> None:
+def test_a_partition_applies_only_its_own_labels() -> None:
     delivery = Recording()
     pipeline = labelled(delivery)
     score(pipeline, 0, 40)
@@ -188,13 +188,13 @@ def test_a_partition_heeds_its_own_labels_alone() -> None:
     pipeline.score_due(0.0)
     (effect,) = filter(is_effect, delivery.to(STATE))
     assert (effect.key, effect.partition) == (b"feedback/f/0/40/5", 0)
-    for number, news in ((0, 0), (1, 1)):
+    for number, new_verdicts in ((0, 0), (1, 1)):
         detector = pipeline.tasks[number].detector
         assert detector is not None
-        assert detector.feedback(np.array([7]), np.array([True])) == news
+        assert detector.feedback(np.array([7]), np.array([True])) == new_verdicts
 
 
-# --- when they are done with
+# --- when they are finished
 
 
 def test_a_label_is_committed_with_its_effect() -> None:
@@ -202,7 +202,7 @@ def test_a_label_is_committed_with_its_effect() -> None:
     pipeline = labelled(delivery)
     score(pipeline, 0, 30)
     label(pipeline, 7, True, offset=3)
-    assert commit(pipeline) == {("t", 0): 30}  # it was read, and not heeded yet
+    assert commit(pipeline) == {("t", 0): 30}  # it was read, but has had no effect yet
     label(pipeline, 8, True, offset=50)  # its record is not there yet
     label(pipeline, 9, True, offset=4)
     pipeline.score_due(0.0)
@@ -238,7 +238,7 @@ def test_bad_feedback_is_a_dead_letter_and_stops_nothing(value: bytes, words: by
     assert commit(pipeline) == {("f", 0): 6}
 
 
-def test_labels_of_a_partition_that_was_given_up_count_for_nothing() -> None:
+def test_labels_of_a_revoked_partition_are_ignored() -> None:
     delivery = Recording()
     pipeline = labelled(delivery)
     score(pipeline, 0, 30)
@@ -255,7 +255,7 @@ def test_labels_of_a_partition_that_was_given_up_count_for_nothing() -> None:
     assert commit(pipeline) == {("t", 0): 60}
 
 
-def test_the_log_sums_labels_up(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_counts_labels(caplog: pytest.LogCaptureFixture) -> None:
     progress = ProgressLog()
     pipeline = labelled(Recording(), feedback_memory=10, observer=progress)
     score(pipeline, 0, 30)
@@ -263,14 +263,14 @@ def test_the_log_sums_labels_up(caplog: pytest.LogCaptureFixture) -> None:
         label(pipeline, at, True, offset=offset)
     with caplog.at_level("INFO"):
         pipeline.score_due(0.0)
-    assert "feedback topic=f partition=0 labels=4 news=2 too_late=1 takes_effect=30" in caplog.text
+    assert "feedback topic=f partition=0 labels=4 new_verdicts=2 too_late=1 takes_effect=30" in caplog.text
     assert progress.counts.labels == 3
 
 
 # --- regimes
 
 
-def test_a_shift_that_lasts_is_announced_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lasting_shift_is_announced_once(caplog: pytest.LogCaptureFixture) -> None:
     delivery, progress = Recording(), ProgressLog()
     flags: dict[str, Any] = {"adapt_after": 100, "min_context": 50, "context_size": 100, "batch_size": 32}
     pipeline = make_pipeline(delivery, observer=progress, **flags)

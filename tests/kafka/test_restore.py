@@ -1,11 +1,10 @@
-"""The store: what was written is read again, and from where a partition goes on with it.
+"""The state topic: entries that were written are read again, and the partition resumes where they end.
 
-The broker is one in memory, in which transactions can stay open for as long as a test likes.
+The broker is one in memory, in which transactions can stay open for as long as a test needs.
 """
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,14 +17,16 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_broker import MemoryBroker, MemoryConsumer, MemoryReader, retriable
+from memory_broker import MemoryBroker, MemoryConsumer, MemoryReader
+from memory_producer import retriable
 
-from fomo_stream.errors import BrokerError, DamagedStateError, FomoError, StateError
-from fomo_stream.kafka.delivery.delivery import Outcome
+from fomo_stream.errors import BrokerError, FomoError, StateError
+from fomo_stream.kafka.delivery.base import Outcome
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
 from fomo_stream.kafka.feedback.effects import Effect
-from fomo_stream.kafka.position import POSITION, Input, Position, Restored, where_to_go_on
-from fomo_stream.kafka.restore import Restorer, to_output
+from fomo_stream.kafka.position import POSITION, Position, Restored
+from fomo_stream.kafka.restore import Restorer
+from fomo_stream.kafka.state_topic import to_output
 from fomo_stream.settings.service import ServiceSettings
 
 SETTINGS = ServiceSettings(topic="t", feedback="f", group="g")
@@ -38,90 +39,6 @@ class Task:
         self.number = number
 
 
-# --- where to go on
-
-
-def expected(found: Input, position: Position | None, flags: ServiceSettings) -> tuple[int | None, int, bool]:
-    """Offset to go on from (None: a human has to say), records learned before, whether the state is of any use."""
-    ids = {found.topic_id, position.topic_id} if position is not None else set()
-    if position is not None and (
-        ("" not in ids and len(ids) == 2)  # the broker says that it is another topic
-        or (not found.topic_id and found.committed is None and position.offset > found.high)  # so it seems
-    ):
-        return found.low, 0, False
-    learned = 0 if position is None else min(position.offset, found.high)
-    if found.committed is not None:
-        start = found.committed
-    elif position is not None and flags.delivery == "exactly-once":
-        start = learned
-    else:
-        start = found.low
-    if start in range(found.low, found.high + 1):
-        return start, learned, True
-    choices = {"fail": None, "earliest": found.low, "latest": found.high}
-    return choices[flags.on_lost_offset], learned, True
-
-
-def test_every_combination_of_offsets_goes_on_where_it_should() -> None:
-    every_setting = [
-        ServiceSettings(topic="t", delivery=delivery, on_lost_offset=lost)
-        for delivery in ("exactly-once", "at-least-once")
-        for lost in ("fail", "earliest", "latest")
-    ]
-    offsets = [None, 0, 1, 2, 3, 5]
-    kept = [(low, high) for low in (0, 2) for high in (2, 3, 4)]
-    ids = itertools.product(["", "A"], ["", "A", "B"])
-    count = 0
-    for (low, high), committed, at, (now, then), flags in itertools.product(
-        kept, offsets, offsets, list(ids), every_setting
-    ):
-        position = None if at is None else Position(at, then)
-        entries = {"detector/x": b"1"} | ({} if position is None else {POSITION: position.encode()})
-        found = Input(low, high, committed, now)
-        start, learned, is_of_use = expected(found, position, flags)
-        if start is None:
-            with pytest.raises(BrokerError, match=r"t\[0\] has offset .* --on-lost-offset earliest or latest"):
-                where_to_go_on(found, entries, flags, "t[0]")
-            continue
-        restored, notes = where_to_go_on(found, entries, flags, "t[0]")
-        assert (restored.start, restored.learned_until) == (start, learned), (found, position, flags)
-        assert restored.entries == (entries if is_of_use else {})
-        assert restored.stale == (frozenset() if is_of_use else frozenset(entries))
-        agree = is_of_use and (position is None or learned == start)
-        assert bool(notes) == (not agree or (committed is not None and committed != start))
-        assert all("t[0]" in note for note in notes)
-        count += 1
-    assert count > 4000
-
-
-@pytest.mark.parametrize(
-    ("committed", "words"),
-    [(3, "scored, not learned again"), (9, "some are never learned"), (50, "offset_lost")],
-)
-def test_what_is_unusual_is_said(committed: int, words: str) -> None:
-    entries = {POSITION: Position(5, "A").encode()}
-    flags = ServiceSettings(topic="t", on_lost_offset="latest")
-    _, notes = where_to_go_on(Input(0, 20, committed, "A"), entries, flags, "t[0]")
-    assert words in notes[-1]
-
-
-# --- positions
-
-
-@given(st.integers(0, 2**63 - 1), st.text(max_size=30).filter(str.isprintable))
-def test_a_position_survives_being_written(offset: int, topic_id: str) -> None:
-    assert Position.decode(Position(offset, topic_id).encode()) == Position(offset, topic_id)
-
-
-@pytest.mark.parametrize("value", [b"", b"{", b"3", b"{}", b'{"offset": "x", "topic_id": ""}', b'{"offset": null}'])
-def test_a_damaged_position_is_named(value: bytes) -> None:
-    with pytest.raises(DamagedStateError, match="position"):
-        Position.decode(value)
-
-
-# --- reading the store
-
-
 @contextmanager
 def restorer(
     broker: MemoryBroker,
@@ -131,8 +48,8 @@ def restorer(
     for topic in (flags.topic, flags.feedback, flags.state_topic):
         broker.partitions.setdefault(topic or "", 2)
     with (
-        patch("fomo_stream.kafka.restore.make_reader", lambda _: MemoryReader(broker)),
-        patch("fomo_stream.kafka.restore.BEHIND_S", -1.0),
+        patch("fomo_stream.kafka.topic_reader.make_reader", lambda *_: MemoryReader(broker)),
+        patch("fomo_stream.kafka.state_topic.BEHIND_S", -1.0),
     ):
         one = Restorer(flags, broker, wanted)  # type: ignore[arg-type]
         try:
@@ -142,11 +59,11 @@ def restorer(
 
 
 def taken(one: Restorer, count: int = 1) -> list[tuple[int, Restored]]:
-    """What comes back, by partition, as soon as so many have."""
+    """The first `count` results, by partition."""
     results: list[tuple[Any, Restored]] = []
 
     def is_enough() -> bool:
-        results.extend(one.take())
+        results.extend(one.take_results())
         return len(results) >= count
 
     until(is_enough)
@@ -180,7 +97,7 @@ commits = st.lists(
 
 @settings(deadline=None, max_examples=50)
 @given(commits)
-def test_the_entries_of_a_partition_are_what_was_written_last_less_what_was_deleted(what: Any) -> None:
+def test_the_entries_of_a_partition_are_the_last_ones_written_without_deleted_ones(what: Any) -> None:
     broker = MemoryBroker()
     wanted: dict[int, dict[str, bytes]] = {0: {}, 1: {}}
     effects: dict[int, list[Effect]] = {0: [], 1: []}
@@ -191,9 +108,9 @@ def test_the_entries_of_a_partition_are_what_was_written_last_less_what_was_dele
         broker.append((STATE, number), effect, b'{"input_offset": %d}' % position)
         if position % 2:
             effects[number].append(Effect.of("f", number, position, 0))
-        else:  # the input has no record any more from which that could be repeated
+        else:  # the input no longer retains the record
             broker.append((STATE, number), effect, None)
-        broker.ends[STATE, number] += 1  # the mark of a commit
+        broker.ends[STATE, number] += 1  # the marker of a commit
         broker.append(("t", number), None, b"")
         broker.offsets["t", number] = position
         wanted[number] |= {name: value for name, value in entries.items() if value is not None} | {POSITION: at}
@@ -211,7 +128,7 @@ def test_the_entries_of_a_partition_are_what_was_written_last_less_what_was_dele
     assert {number: list(found.effects) for number, found in restored.items()} == effects
 
 
-def test_what_a_later_version_has_written_is_refused() -> None:
+def test_a_state_of_a_later_version_is_refused() -> None:
     broker = MemoryBroker()
     write(broker, {"detector/a": b"1"})
     broker.append((STATE, 0), b"state/detector/b", b"\x02what we cannot know")
@@ -220,7 +137,7 @@ def test_what_a_later_version_has_written_is_refused() -> None:
     assert error.value.exit_code == 6
 
 
-def test_an_offset_that_is_not_kept_ends_the_instance_unless_it_was_said_what_to_do() -> None:
+def test_an_offset_that_is_not_retained_ends_the_instance_unless_a_setting_says_otherwise() -> None:
     broker = MemoryBroker()
     broker.begins["t", 0], broker.ends["t", 0], broker.offsets["t", 0] = 10, 20, 5
     with pytest.raises(BrokerError, match="keeps 10 to 20"):
@@ -229,14 +146,14 @@ def test_an_offset_that_is_not_kept_ends_the_instance_unless_it_was_said_what_to
     assert restored(broker, flags=flags).start == 20
 
 
-def test_a_partition_of_which_nothing_is_known_begins_at_its_beginning() -> None:
+def test_a_partition_without_state_and_offset_starts_at_its_beginning() -> None:
     broker = MemoryBroker()
     broker.begins["t", 0] = broker.ends["t", 0] = 3
     assert restored(broker) == Restored(start=3, feedback_start=0)
 
 
-def test_entries_are_read_once_the_transaction_that_wrote_them_is_marked_everywhere() -> None:
-    """What a transaction commits appears in one partition after the other."""
+def test_entries_are_read_after_their_transaction_is_marked_as_committed_everywhere() -> None:
+    """A broker marks a transaction as committed in one partition after the other."""
     broker = MemoryBroker()
     broker.ends["t", 0] = 10
     write(broker, {POSITION: Position(4).encode()})
@@ -246,38 +163,38 @@ def test_entries_are_read_once_the_transaction_that_wrote_them_is_marked_everywh
     with restorer(broker) as one:
         one.request(Task(0))
         until(lambda: broker.waits >= 2)
-        assert one.take() == []
+        assert one.take_results() == []
         broker.hidden.clear()
         ((_, found),) = taken(one)
     assert (found.start, found.learned_until) == (8, 8)
 
 
-def test_a_position_that_is_not_readable_is_refused_with_what_to_do() -> None:
+def test_an_unreadable_position_is_refused_with_a_remedy() -> None:
     broker = MemoryBroker()
     write(broker, {POSITION: b"{"})
     with pytest.raises(StateError, match=r"g-t-state\[0\]: .* --reset-state"):
         restored(broker)
 
 
-def test_a_transaction_that_nobody_ends_is_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_hanging_transaction_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     broker = MemoryBroker()
     broker.ends["t", 0] = 10
     broker.hidden[STATE, 0] = 0
     write(broker, {POSITION: Position(8).encode()})
     broker.offsets["t", 0] = 8
-    with patch("fomo_stream.kafka.restore.HANGING_S", -46.0), restorer(broker) as one:  # as if a session had passed
+    with patch("fomo_stream.kafka.state_topic.HANGING_S", -46.0), restorer(broker) as one:  # as if a session had passed
         one.request(Task(0))
         until(lambda: "open_transaction" in caplog.text)
-        assert one.take() == []
+        assert one.take_results() == []
 
 
-def test_a_transaction_that_changes_nothing_of_what_is_committed_is_not_waited_for() -> None:
+def test_a_transaction_that_cannot_change_the_committed_state_is_not_waited_for() -> None:
     broker = MemoryBroker()
     broker.ends["t", 0] = 10
     write(broker, {POSITION: Position(4).encode()})
     broker.offsets["t", 0] = 4
     broker.hidden[STATE, 0] = 1
-    write(broker, {POSITION: Position(8).encode()})  # by somebody who will not be able to commit it
+    write(broker, {POSITION: Position(8).encode()})  # by a producer that cannot commit it any more
     assert restored(broker, flags=SETTINGS.model_copy(update={"feedback": None})).start == 4
 
 
@@ -298,7 +215,7 @@ def test_a_transaction_that_may_hold_labels_alone_is_waited_for() -> None:
     with patch.object(broker, "has_open_transaction", watched), restorer(broker) as one:
         one.request(Task(0))
         assert asked.wait(10)
-        assert one.take() == []
+        assert one.take_results() == []
         broker.hidden.clear()
         ((_, found),) = taken(one)
     assert found.entries["detector/x"] == b"labelled"
@@ -324,17 +241,17 @@ def test_stopping_does_not_wait_for_a_broker_that_does_not_answer() -> None:
         answered.set()
 
 
-def test_whatever_goes_wrong_while_restoring_is_heard_of() -> None:
+def test_any_error_while_restoring_reaches_the_service() -> None:
     broker = MemoryBroker()
     with patch.object(Restorer, "_restore", side_effect=ZeroDivisionError), pytest.raises(ZeroDivisionError):
         restored(broker)
 
 
-def test_entries_that_are_behind_the_offsets_for_good_are_used_as_they_are() -> None:
+def test_entries_older_than_a_manually_set_offset_are_used_as_they_are() -> None:
     broker = MemoryBroker()
     broker.ends["t", 0] = 10
     write(broker, {POSITION: Position(4).encode()})
-    broker.offsets["t", 0] = 8  # somebody has set it
+    broker.offsets["t", 0] = 8  # set by hand
     found = restored(broker)
     assert (found.start, found.learned_until) == (8, 4)
 
@@ -353,7 +270,7 @@ def test_a_partition_waits_until_the_transaction_of_its_last_owner_has_ended(com
     with restorer(broker) as one:
         one.request(Task(0))
         until(lambda: broker.waits >= 2)
-        assert one.take() == []
+        assert one.take_results() == []
         if commits:
             broker.answers.clear()
             until(lambda: last.proceed(1.0) is Outcome.COMMITTED)
@@ -363,7 +280,7 @@ def test_a_partition_waits_until_the_transaction_of_its_last_owner_has_ended(com
     assert (found.start, found.learned_until) == ((4, 4) if commits else (0, 0))
 
 
-def test_a_partition_that_is_new_waits_until_it_has_a_place_in_the_state_topic() -> None:
+def test_a_new_partition_waits_for_its_partition_in_the_state_topic() -> None:
     broker = MemoryBroker()
     broker.partitions |= {"t": 3, STATE: 2}
     with restorer(broker) as one:
@@ -379,7 +296,7 @@ def test_a_partition_that_is_new_waits_until_it_has_a_place_in_the_state_topic()
     ("feedback", "committed", "expected_start"),
     [("f", None, 2), ("f", 5, 5), ("f", 2, 2), ("f", 8, 8), ("f", 1, 2), ("f", 9, 2), (None, 5, OFFSET_BEGINNING)],
 )
-def test_labels_go_on_where_they_were_or_as_early_as_they_are_kept(
+def test_labels_resume_at_the_committed_offset_or_at_the_earliest_retained_one(
     feedback: str | None, committed: int | None, expected_start: int
 ) -> None:
     broker = MemoryBroker()
@@ -390,7 +307,7 @@ def test_labels_go_on_where_they_were_or_as_early_as_they_are_kept(
     assert restored(broker, flags=flags).feedback_start == expected_start
 
 
-def test_a_partition_that_was_given_up_meanwhile_is_not_restored_and_its_errors_are_of_no_interest() -> None:
+def test_a_partition_revoked_meanwhile_is_not_restored_and_its_errors_are_ignored() -> None:
     broker = MemoryBroker()
     broker.append((STATE, 0), b"state/x", b"\x02")
     held, is_behind = {0, 1}, Event()
@@ -412,7 +329,7 @@ def test_a_partition_that_was_given_up_meanwhile_is_not_restored_and_its_errors_
             taken(one)
 
 
-def test_one_that_has_to_wait_holds_nobody_up() -> None:
+def test_a_partition_that_waits_does_not_delay_others() -> None:
     broker = MemoryBroker()
     with restorer(broker) as one:
         one.request(Task(0), delay=60.0)

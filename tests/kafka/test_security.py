@@ -1,4 +1,4 @@
-"""Secrets stay secret, and nothing that comes from outside is executed."""
+"""Secrets stay secret, and no input is executed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROOTS = [Path(str(module.__file__)).parent for module in (fomo_stream, pretrain)
 
 # --- nothing is executed
 
-# Modules that run what a file tells them to, and calls that do unless they are told not to.
+# Modules that execute the contents of a file, and calls that do so unless an option forbids it.
 FORBIDDEN_MODULES = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "yaml"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "torch.load", "np.load", "numpy.load", "pd.read_pickle"}
 FORBIDDEN_CALLS |= {"os.system", "subprocess.getoutput", "torch.hub.load", "torch.jit.load"}
@@ -39,7 +39,7 @@ SAFE_WITH = {"np.load": ("allow_pickle", False), "numpy.load": ("allow_pickle", 
 
 
 def executed(source: str) -> Iterator[str]:
-    """What in a module's source could run what comes from outside."""
+    """Names in a module's source that could execute input."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.partition(".")[0] in FORBIDDEN_MODULES)
@@ -72,12 +72,12 @@ def executed(source: str) -> Iterator[str]:
         ("import json", []),
     ],
 )
-def test_what_would_be_executed_is_found(source: str, found: list[str]) -> None:
+def test_calls_that_execute_input_are_found(source: str, found: list[str]) -> None:
     assert list(executed(source)) == found
 
 
 @pytest.mark.parametrize("root", ROOTS, ids=lambda root: root.name)
-def test_nothing_that_comes_from_outside_is_executed(root: Path) -> None:
+def test_no_input_is_executed(root: Path) -> None:
     modules = sorted(root.rglob("*.py"))
     assert len(modules) > 10
     assert {str(path): found for path in modules if (found := list(executed(path.read_text())))} == {}
@@ -101,7 +101,7 @@ def pem() -> tuple[str, str]:
 
 
 def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
-    """The command, with all that it and the Kafka client have to log."""
+    """The command, with all log lines of it and of the Kafka client."""
     return subprocess.Popen(
         [sys.executable, "-m", "fomo_stream.cli", *arguments, "--log-level", "debug", "--kafka.debug=all"],
         stdout=subprocess.PIPE,
@@ -172,7 +172,7 @@ def test_no_secret_is_shown_when_a_start_fails(
     assert found == code, text[-2000:]
     assert words in text
     assert "Traceback" not in text
-    assert ("kafka_client" in text) == (code == 7)  # there was something to be shown in
+    assert ("kafka_client" in text) == (code == 7)  # there were lines that could show a secret
     assert not [secret for secret in (SECRET, *pem[0].splitlines()[1:-1]) if secret in text], text[-2000:]
 
 
@@ -220,7 +220,7 @@ def test_no_secret_is_shown_by_a_service_that_runs() -> None:
             *("--topic", "t", "--bootstrap", broker.bootstrap, "--features", "a", "--delivery", "at-least-once"),
             *("--health-port", str(port), *secrets),
         )
-        output = reading.submit(process.communicate, timeout=120)  # all the time: a pipe that is full stops who writes
+        output = reading.submit(process.communicate, timeout=120)  # at once: a full pipe blocks the process
         try:
             ready = wait_for(lambda: process.poll() is not None or ask("readyz"), "the service to be ready", 60)
             answers = f"{ready} {ask('livez')}"

@@ -1,4 +1,4 @@
-"""What the broker says about topics: which were created anew, and must be read from their beginning."""
+"""The broker's answers about topics: recreated ones are read from their beginning, small ones are reported."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def seen(topic: str, topic_id: str | None) -> TopicsSeen:
     ],
 )
 @pytest.mark.parametrize("topic", ["t", "f"])
-def test_only_a_topic_that_was_created_anew_takes_partitions_back_to_what_is_restored(
+def test_only_a_recreated_topic_makes_partitions_be_restored(
     topic: str, answers: list[str | None], restarts: int
 ) -> None:
     report = TopicReport(ServiceSettings(topic="t" if topic == "t" else "other", feedback="f"))
@@ -49,7 +49,7 @@ def test_partitions_that_cannot_be_labelled_are_a_reason_not_to_be_ready() -> No
     found, sizes = report()
     assert found.reasons() == []
     changes = found.look(TopicsSeen(sizes | {"t": 4}, {}))
-    assert (changes.created, changes.resized) == (False, ["t"])
+    assert (changes.created, changes.resized) == (False, ("t",))
     found.shared_out()
     (reason,) = found.reasons()
     assert "feedback topic f has 2 partitions fewer than t" in reason
@@ -58,7 +58,7 @@ def test_partitions_that_cannot_be_labelled_are_a_reason_not_to_be_ready() -> No
     assert found.reasons() == []
 
 
-def test_new_partitions_are_a_reason_until_the_group_has_shared_them_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_partitions_are_a_reason_until_the_group_has_assigned_them(monkeypatch: pytest.MonkeyPatch) -> None:
     found, sizes = report()
     more = TopicsSeen(dict.fromkeys(sizes, 3), {})
     found.look(more)
@@ -68,15 +68,13 @@ def test_new_partitions_are_a_reason_until_the_group_has_shared_them_out(monkeyp
     found.shared_out()
     assert found.reasons() == []
     found.look(TopicsSeen(dict.fromkeys(sizes, 4), {}))
-    assert found.reasons()  # whose share these became, an instance without any of them is not told
+    assert found.reasons()  # an instance that gets none of them does not learn of the assignment
     monkeypatch.setattr("fomo_stream.kafka.topic_report.SHARED_OUT_S", -1.0)
     assert found.reasons() == []
 
 
 @pytest.mark.parametrize("small", ["o", "d"])
-def test_an_output_that_does_not_grow_with_the_input_is_said_to_change_the_place_of_keys(
-    small: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_output_with_fewer_partitions_than_the_input_is_logged(small: str, caplog: pytest.LogCaptureFixture) -> None:
     found, sizes = report()
     assert not caplog.text
     found.look(TopicsSeen(dict.fromkeys(sizes, 3) | {small: 2}, {}))

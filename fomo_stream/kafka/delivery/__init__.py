@@ -1,1 +1,1 @@
-"""What is sent between two commits takes effect with the second one, together with the offsets."""
+"""Outputs sent between two commits take effect with the second one, together with the offsets."""

@@ -1,4 +1,4 @@
-"""Delivery for brokers without transactions: offsets are committed once the broker has everything else."""
+"""Delivery for brokers without transactions: offsets are committed after the broker has everything else."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from fomo_stream.kafka.delivery.delivery import SLICE_S, Call, Commit, Delivery, Outcome
+from fomo_stream.kafka.delivery.base import SLICE_S, Call, Delivery, Outcome
+from fomo_stream.kafka.delivery.transactions import Commit
 
 RETRY_S = 0.25  # between two tries to commit the same offsets
 
-# The group has given this member's partitions to others, or is about to; or a topic is gone.
-_IN_VAIN = (
+# The group has given this member's partitions to others, or is about to; or a topic was deleted.
+_LOST = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError.UNKNOWN_MEMBER_ID,
     KafkaError.ILLEGAL_GENERATION,
@@ -23,18 +24,18 @@ _IN_VAIN = (
 
 
 class AtLeastOnce(Delivery):
-    """Offsets are committed when everything sent before is acknowledged; after a crash some of it is sent again."""
+    """Commits offsets when everything sent before is acknowledged; after a crash some of it is sent again."""
 
     def __init__(self, make_producer: Callable[..., Any], limits: Mapping[str, int], most: int = 10_000) -> None:
-        self._answers: list[tuple[KafkaError | None, Sequence[TopicPartition]]] = []  # to commits of offsets
-        self._not_before = 0.0  # to try again
+        self._answers: list[tuple[KafkaError | None, Sequence[TopicPartition]]] = []  # to offset commits
+        self._not_before = 0.0  # time of the next try
         super().__init__(make_producer, limits, most)
 
     def begin(self) -> None:
-        """There is nothing to begin."""
+        """There are no transactions to open."""
 
     def offsets_committed(self, error: KafkaError | None, partitions: Sequence[TopicPartition]) -> None:
-        """The client's callback: the broker has answered, or will not."""
+        """The client's callback: the broker has answered, or the client has given up."""
         self._answers.append((error, partitions))
 
     def _carry_out(self, commit: Commit) -> Callable[[], None]:
@@ -42,7 +43,7 @@ class AtLeastOnce(Delivery):
 
         def carry_out() -> None:
             if self._failure is None and producer.flush(SLICE_S) and self._failure is None:
-                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "outputs wait to be acknowledged"))
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "outputs are not acknowledged yet"))
 
         return carry_out
 
@@ -56,14 +57,14 @@ class AtLeastOnce(Delivery):
         try:
             return self._commit_offsets(commit, seconds)
         except KafkaException as error:
-            commit.offsets_sent = False  # again
+            commit.offsets_sent = False  # send them again
             self._not_before = monotonic() + RETRY_S
             return self._meaning(error.args[0])
 
     def _commit_offsets(self, commit: Commit, seconds: float) -> Outcome:
-        """By the thread that owns the consumer: another one would have to wait until that does not poll."""
-        if seconds:  # nobody polls meanwhile, so no callback is called
-            # The call has no time limit of its own, and this one has: so it is made when the broker answers.
+        """Runs in the thread that owns the consumer: another thread would have to wait while that one polls."""
+        if seconds:  # nothing polls meanwhile, so no callback is called
+            # `commit` has no time limit, `committed` has: so first make sure that the broker answers.
             commit.consumer.committed(commit.offsets, timeout=SLICE_S)
             self._answers = [(None, commit.consumer.commit(offsets=commit.offsets, asynchronous=False))]
         elif not commit.offsets_sent:
@@ -73,12 +74,12 @@ class AtLeastOnce(Delivery):
         while self._answers:
             error, partitions = self._answers.pop()
             if error is None and _places(partitions) != _places(commit.offsets):
-                continue  # the answer to a commit before, that was given up
+                continue  # the answer to an earlier commit that was given up
             if error is not None:
                 raise KafkaException(error)
             for partition in partitions:
                 if partition.error is not None:
-                    self._note(partition.error)
+                    self._report(partition.error)
             return Outcome.COMMITTED
         return Outcome.PENDING
 
@@ -86,16 +87,16 @@ class AtLeastOnce(Delivery):
         return self._meaning(error)
 
     def _meaning(self, error: KafkaError) -> Outcome:
-        self._note(error)
-        return Outcome.FAILED if error.code() in _IN_VAIN else Outcome.PENDING
+        self._report(error)
+        return Outcome.FAILED if error.code() in _LOST else Outcome.PENDING
 
     def _abort(self) -> None:
         self._producer.purge()
         self._producer.flush(SLICE_S)
-        self._producer = self._new_producer()  # the old one may be at odds with the broker about what came last
+        self._producer = self._new_producer()  # the broker may not accept the sequence numbers of the old one
 
     def close(self) -> None:
-        """Wait a little for what is under way."""
+        """Wait a little for outputs under way."""
         self._producer.flush(SLICE_S)
         self._producer.purge()
         self._producer.flush(SLICE_S)

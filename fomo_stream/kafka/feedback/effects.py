@@ -1,8 +1,8 @@
-"""Entries of the state topic that say when labels took effect: which there are, and which are of no more use.
+"""Entries of the state topic that record when labels took effect.
 
 Key `feedback/<feedback topic>/<partition>/<input offset>/<offset of the first label>`: before the record at that input
-offset was scored, these labels took effect. An entry is of use for as long as the input keeps that record, as only then
-can it be replayed.
+offset was scored, these labels took effect. An entry is needed only as long as the input retains that record, because
+only then it can be replayed.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ PREFIX = b"feedback/"  # of keys
 class Effect(NamedTuple):
     """One entry, by the parts of its key."""
 
-    input_offset: int  # -1: of an input topic that is gone
+    input_offset: int  # -1: of an input topic that was deleted
     label_offset: int
     place: bytes  # `feedback/<feedback topic>/<partition>`
     key: bytes
 
     @classmethod
     def of(cls, topic: str, partition: int, input_offset: int, label_offset: int) -> Effect:
-        """Labels from offset `label_offset` of a partition of the feedback topic on took effect together."""
+        """The entry of labels that took effect together; `label_offset`: of the first one, in the feedback topic."""
         place = PREFIX + f"{topic}/{partition}".encode()
         return cls(input_offset, label_offset, place, _key(place, input_offset, label_offset))
 
     @classmethod
     def parse(cls, key: bytes) -> Effect | None:
-        """From its key; None if that is the key of something else."""
+        """The entry with this key; None if the key is of another kind."""
         parts = key.rsplit(b"/", 2)
         if not key.startswith(PREFIX) or len(parts) < 3 or not (parts[1].isdigit() and parts[2].isdigit()):
             return None
@@ -48,14 +48,14 @@ class Effects:
 
     >>> effects = Effects()
     >>> for at in (7, 3, 9): effects.add(Effect.of("labels", 0, at, 1))
-    >>> effects.take(8), len(effects)
+    >>> effects.remove_before(8), len(effects)
     ([b'feedback/labels/0/3/1', b'feedback/labels/0/7/1'], 1)
     """
 
     def __init__(self, effects: Iterable[Effect] = ()) -> None:
-        self._gone: list[bytes] = []  # keys of those of an input topic that is gone
+        self._gone: list[bytes] = []  # keys of entries of a deleted input topic
         self._inputs, self._labels, self._place_of = array("q"), array("q"), array("q")
-        self._places: list[bytes] = []  # one, or a few if the feedback topic was changed
+        self._places: list[bytes] = []  # one, or more if the feedback topic was changed
         for effect in sorted(effects):
             self.add(effect)
 
@@ -63,7 +63,7 @@ class Effects:
         return len(self._inputs) + len(self._gone)
 
     def add(self, effect: Effect) -> None:
-        """There is another one."""
+        """Add an entry."""
         if effect.input_offset < 0:
             self._gone.append(effect.key)
             return
@@ -74,10 +74,10 @@ class Effects:
         self._labels.insert(at, effect.label_offset)
         self._place_of.insert(at, self._places.index(effect.place))
 
-    def take(self, first: int, most: int = 1000) -> list[bytes]:
-        """Take out those before record `first`, the first one that the input keeps; returns at most so many keys.
+    def remove_before(self, first: int, most: int = 1000) -> list[bytes]:
+        """Remove the entries before offset `first`, the first one that the input retains; returns at most `most` keys.
 
-        All that are of an input topic which is gone come at once: afterwards nobody could tell them from others.
+        The entries of a deleted input topic are all removed at once: later they could not be told from others.
         """
         keys, self._gone = self._gone, []
         n = min(most, bisect_left(self._inputs, first))

@@ -1,10 +1,10 @@
-"""What happens to labels: read, applied to the detector, and their effect recorded.
+"""Labels are read, applied to the detector, and their effect is recorded.
 
 Each batch of labels that takes effect is recorded in the group's state topic, in the partition of the same number
 (`effects`): key `feedback/<feedback topic>/<partition>/<input offset>/<offset of its first label>`, value
-`{"input_offset": 8130, "labels": [[41, 7302, true], ...]}`. That is: before the record at input offset 8130 was scored,
-the label at offset 41 of the feedback topic said that the record at input offset 7302 is an outlier. So a replay can
-repeat it, for as long as the input keeps the record at 8130; then the entry is deleted.
+`{"input_offset": 8130, "labels": [[41, 7302, true], ...]}`. This entry says: before the record at input offset 8130 was
+scored, the label at offset 41 of the feedback topic called the record at input offset 7302 an outlier. So a replay can
+repeat it. When the input no longer retains the record at 8130, the entry is deleted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import orjson
 
 from fomo_stream.errors import RecordError
 from fomo_stream.kafka.clients import Record
-from fomo_stream.kafka.delivery.delivery import Delivery, Output
+from fomo_stream.kafka.delivery.base import Delivery
+from fomo_stream.kafka.delivery.output import Output
 from fomo_stream.kafka.feedback.effects import Effect
 from fomo_stream.kafka.feedback.labels import BAD_FEEDBACK, LabelQueue, Verdicts, parse_label
 from fomo_stream.kafka.partition import PartitionTask
@@ -26,11 +27,11 @@ from fomo_stream.settings.service import ServiceSettings
 
 log = logging.getLogger(__name__)
 
-LOG_EVERY_S = 1.0  # a line about each batch of labels, but at level info at most so often for a partition
+LOG_EVERY_S = 1.0  # each batch of labels gets a log line, but at level info one per partition in this time
 
 
 class Labelling:
-    """Takes labels in and has detectors follow them."""
+    """Reads labels and applies them to detectors."""
 
     def __init__(self, settings: ServiceSettings, delivery: Delivery) -> None:
         self._settings = settings
@@ -40,10 +41,10 @@ class Labelling:
     def receive(
         self, queue: LabelQueue, position: int | None, record: Record, exists: Callable[[int, int], bool]
     ) -> None:
-        """Queue the label that a record of the feedback topic holds. Raises RecordError when it is of no use.
+        """Queue the label that a record of the feedback topic holds. Raises RecordError when it is not a valid label.
 
-        position: records of the input before this offset are behind; exists: whether the input has a record at
-        (partition, offset), asked only of those that are not behind.
+        position: input records before this offset were scored or skipped. exists: whether the input has a record at
+        (partition, offset); called only for offsets from `position` on.
         """
         settings = self._settings
         label = parse_label(
@@ -52,24 +53,24 @@ class Labelling:
         is_ahead = label.offset is not None and (position is None or label.offset >= position)
         if label.offset is not None and is_ahead and not exists(record.partition, label.offset):
             where = f"{settings.topic}[{record.partition}]@{label.offset}"
-            raise RecordError(BAD_FEEDBACK, f"there is no record {where} yet; a label comes after what it is about")
+            raise RecordError(BAD_FEEDBACK, f"there is no record {where} yet; a label must come after its record")
         queue.add(record.offset, label)
 
     def apply(self, task: PartitionTask) -> int:
-        """Have a partition's detector take the labels that are due; returns how many were about remembered records."""
+        """Apply the due labels of a partition; returns how many were about remembered records."""
         if task.detector is None:
             return 0
         verdicts = task.labels.take_due(task.index, task.position)
         if verdicts is None:
             return 0
         outlier = np.array([label[2] for label in verdicts.labels], dtype=bool)
-        news = task.detector.feedback(np.array(verdicts.numbers, dtype=np.int64), outlier)
+        new_verdicts = task.detector.feedback(np.array(verdicts.numbers, dtype=np.int64), outlier)
         line = kv(
             "feedback",
             topic=self._settings.feedback,
             partition=task.number,
             labels=len(verdicts.labels) + verdicts.too_late,
-            news=news,
+            new_verdicts=new_verdicts,
             too_late=verdicts.too_late,
             takes_effect=verdicts.takes_effect,
         )
@@ -84,7 +85,7 @@ class Labelling:
         self._delivery.send(Output(self._settings.state_topic, effect.key, value, [], task.number))
         task.effects.add(effect)
 
-    def forget(self, task: PartitionTask, first: int) -> None:
-        """Delete entries about labels that took effect before record `first`, the first one that the input keeps."""
-        for key in task.effects.take(first):
+    def delete_old_effects(self, task: PartitionTask, first: int) -> None:
+        """Delete the entries of labels that took effect before offset `first`, the first one that the input retains."""
+        for key in task.effects.remove_before(first):
             self._delivery.send(Output(self._settings.state_topic, key, None, [], task.number))

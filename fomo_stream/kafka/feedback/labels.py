@@ -1,7 +1,7 @@
-"""Feedback: what a label says, which record it is about, and when it takes effect.
+"""Feedback: the content of a label, the record that it is about, and the time at which it takes effect.
 
-A label is about one record of the partition whose number its own partition has. It is due as soon as that record is
-behind: scored, or passed over. Whoever asks for the due labels decides when, and so at which offset they take effect.
+A label is about one record of the input partition with the same number as its own partition. It is due as soon as that
+record was scored or skipped. They take effect when the caller asks for the due labels, which decides at which offset.
 """
 
 from __future__ import annotations
@@ -26,14 +26,12 @@ BAD_FEEDBACK = "bad_feedback"  # reason of dead letters
 BLOCK = 16  # records of the index that are written together
 DIGEST_BYTES = 16
 NO_KEY = bytes(DIGEST_BYTES)
-MOST_OPEN = (
-    50_000  # labels of a partition that are not committed yet: the entry that says which of them are done is small
-)
-MOST_WAITING = 10_000  # labels of a partition held in memory; verdicts on so many make a record below 1 MB
+MOST_OPEN = 50_000  # labels of a partition not committed yet; bounds the entry that lists the finished ones
+MOST_WAITING = 10_000  # labels of a partition held in memory; their verdicts fit into a record below 1 MB
 
 
 class Label(NamedTuple):
-    """One verdict on one record, given by its offset, or else as the last one with a key."""
+    """One verdict on one record, which is named by its offset, or is the last record with a key."""
 
     offset: int | None
     key: bytes | None
@@ -46,7 +44,7 @@ def parse_label(
     """Read the label in a record of the feedback topic.
 
     value, key: of that record; partition: its number; topic: the input topic; field: the result field of the outputs,
-    for an output that was sent back with a verdict. Raises nothing but RecordError, with reason bad_feedback.
+    for an output that was sent back with a verdict. Raises only RecordError, with reason bad_feedback.
 
     >>> parse_label(b'{"partition": 3, "offset": 812, "outlier": true}', None, 3, "sensors", "fomo")
     Label(offset=812, key=None, outlier=True)
@@ -59,7 +57,7 @@ def parse_label(
         raise _bad(str(error)) from None
     outlier = record.get("outlier")
     if not isinstance(outlier, bool):
-        raise _bad('a label says "outlier": true or "outlier": false, beside the record that it is about')
+        raise _bad('a label needs "outlier": true or "outlier": false, and the record that it is about')
     result = record.get(field)
     source: Mapping[str, Any] = result if isinstance(result, dict) and "offset" in result else record
     if source.get("topic", topic) != topic:
@@ -69,7 +67,7 @@ def parse_label(
         raise _bad('"partition" must be the number of a partition')
     if number != partition:
         raise _bad(
-            f"the label is about partition {number}, but stands in {partition}: produce it to partition {number}"
+            f"the label is about partition {number}, but is in partition {partition}: produce it to partition {number}"
         )
     return _about(source, key, outlier)
 
@@ -94,7 +92,7 @@ def _bad(message: str) -> RecordError:
 
 
 class RecordIndex:
-    """The last records of a partition: which number the detector knows them by, by offset and by key.
+    """The last records of a partition: their numbers in the detector, by offset and by key.
 
     >>> index = RecordIndex(capacity=2)
     >>> for number, offset in enumerate((10, 12, 13)): index.add(number, offset, b"p7")
@@ -107,7 +105,7 @@ class RecordIndex:
         self._records: deque[tuple[int, int, bytes]] = deque()  # number, offset, digest of the key
         self._numbers: dict[int, int] = {}  # by offset
         self._offsets: dict[bytes, int] = {}  # of the last record with each key
-        self._fresh = 0  # of the last records, how many `changes` has not seen
+        self._fresh = 0  # number of records at the end that `changes` has not returned yet
         self._table = Table(
             BLOCK,
             number=np.full(capacity, -1),
@@ -119,7 +117,7 @@ class RecordIndex:
         return len(self._records)
 
     def add(self, number: int, offset: int, key: bytes | None) -> None:
-        """The record at `offset`, later than all before, is scored: the detector's record `number`."""
+        """The record at `offset`, after all others so far, was scored: it is the detector's record `number`."""
         digest = NO_KEY if key is None else _digest(key)
         self._records.append((number, offset, digest))
         self._numbers[offset] = number
@@ -133,14 +131,14 @@ class RecordIndex:
                 del self._offsets[oldest_key]
 
     def find(self, label: Label) -> tuple[int, int] | None:
-        """(number, offset) of the record that a label is about; None when it is not among the last ones."""
+        """(number, offset) of the record that a label is about; None when it is not remembered."""
         offset = self._offsets.get(_digest(label.key)) if label.key is not None else label.offset
         if offset is None or offset not in self._numbers:
             return None
         return self._numbers[offset], offset
 
     def changes(self, name: str) -> Entries:
-        """What has changed since the last call, as entries of a compacted log."""
+        """The changes since the last call, as entries of a compacted log."""
         fresh = list(self._records)[-self._fresh :] if self._fresh else []
         if fresh:
             number = np.array([record[0] for record in fresh])
@@ -151,7 +149,7 @@ class RecordIndex:
         return self._table.changes(name) if self._capacity else {}
 
     def recover(self, entries: Survivors, name: str) -> None:
-        """Become what the entries say. Raises StateError when some are missing."""
+        """Load the entries. Raises StateError when some are missing."""
         if not self._capacity:
             return
         self._table.recover(entries, name)
@@ -164,7 +162,7 @@ class RecordIndex:
 
 
 def _digest(key: bytes) -> bytes:
-    """A key of any length in few bytes, so that memory is bounded."""
+    """A key of any length as 16 bytes, so that memory is bounded."""
     return hashlib.blake2b(key, digest_size=DIGEST_BYTES).digest()
 
 
@@ -175,13 +173,13 @@ class Verdicts:
     takes_effect: int
     numbers: list[int]  # (n,) the detector's numbers of the records
     labels: list[tuple[int, int, bool]]  # (n,) offset in the feedback topic, offset of the record, outlier; ascending
-    too_late: int  # labels beside these whose record is not remembered
+    too_late: int  # other labels that are due, but whose record is not remembered
 
 
 class LabelQueue:
-    """The labels of one partition, from being read until they have taken effect.
+    """The labels of one partition, from the time they are read until they have taken effect.
 
-    Only then may their own offset be committed, in one commit with what the detector has learned from them.
+    Only then their own offset may be committed, in the same commit as the changes of the detector.
     topic_id: of the feedback topic, if the broker has ids.
     """
 
@@ -189,9 +187,9 @@ class LabelQueue:
         self._topic_id = topic_id
         self._waiting: list[tuple[int, int, Label]] = []  # heap: offset of the record (-1: by key), own offset, label
         self._tracker = OffsetTracker()
-        self._finished: frozenset[int] = frozenset()  # offsets to come that were finished before a restart
-        self._written = b""  # what `changes` has written last
-        self.committed: int | None = None  # what the group has committed last
+        self._finished: frozenset[int] = frozenset()  # offsets to be read again that were finished before a restart
+        self._written = b""  # the entry that `changes` has returned last
+        self.committed: int | None = None  # last offset that the group has committed
 
     def __len__(self) -> int:
         """Labels that wait for their record."""
@@ -208,13 +206,13 @@ class LabelQueue:
         return self._tracker.committable
 
     def begin(self, start: int) -> None:
-        """What is before offset `start` of the feedback topic is finished."""
+        """The labels before offset `start` of the feedback topic are finished."""
         self._tracker.last = max(start, 0) - 1
 
     def open(self, at: int) -> bool:
         """The record at offset `at` of the feedback topic was read.
 
-        False: it is finished, or waits already. A client may read again what it has read, when a broker comes back.
+        False: it is finished, or waits already. A client may read records twice when a broker comes back.
         """
         if at <= self._tracker.last:
             return False
@@ -225,15 +223,15 @@ class LabelQueue:
         return True
 
     def close(self, at: int) -> None:
-        """It is finished."""
+        """The label at offset `at` is finished."""
         self._tracker.close(at)
 
     def add(self, at: int, label: Label) -> None:
-        """It holds a label."""
+        """The record at offset `at` holds this label, which waits for its record."""
         heapq.heappush(self._waiting, (-1 if label.offset is None else label.offset, at, label))
 
     def take_due(self, index: RecordIndex, position: int | None) -> Verdicts | None:
-        """The labels on records before offset `position`; None when there are none. They are finished by that."""
+        """Remove the labels on records before offset `position`, which are finished then; None if there are none."""
         if position is None or not self._waiting or self._waiting[0][0] >= position:
             return None
         due: list[tuple[int, Label]] = []
@@ -251,7 +249,7 @@ class LabelQueue:
         return Verdicts(position, numbers, labels, len(due) - len(labels))
 
     def changes(self, name: str) -> Entries:
-        """Which labels are finished, though one before them is not, if that has changed since the last call."""
+        """Entry of the labels that are finished although one before them is not; empty if it has not changed."""
         ahead = sorted({*self._tracker.ahead, *self._finished_ahead()})
         value = orjson.dumps({"topic_id": self._topic_id, "finished": ahead}) if ahead else b""
         if value == self._written:
@@ -260,7 +258,7 @@ class LabelQueue:
         return {name: value or None}
 
     def recover(self, entries: Survivors, name: str) -> None:
-        """Become what the entry says, if it is about this feedback topic. Raises StateError when it makes no sense."""
+        """Load the entry, if it is about this feedback topic. Raises StateError when it is not readable."""
         self._written = entries.get(name, b"")
         if not self._written:
             return
@@ -272,5 +270,5 @@ class LabelQueue:
             raise DamagedStateError(f"{name} is no list of offsets ({error})") from None
 
     def _finished_ahead(self) -> Iterable[int]:
-        """Of those finished before a restart, the ones that have not been read again yet."""
+        """Offsets finished before a restart that have not been read again yet."""
         return (at for at in self._finished if at > self._tracker.last)

@@ -1,0 +1,121 @@
+"""Questions to the brokers about topics, and changes to them, through one admin client."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, OffsetSpec, ResourceType
+
+from fomo_stream.kafka.clients import START_TIMEOUT_S, connect, make_reader
+from fomo_stream.logs import kv
+from fomo_stream.settings.service import ServiceSettings
+
+log = logging.getLogger(__name__)
+
+ANSWER_S = 5.0
+
+
+class Cluster:
+    """The brokers that the settings name. Calls raise KafkaException when they do not answer."""
+
+    admin: AdminClient  # exists after `connect`
+
+    def __init__(self, settings: ServiceSettings) -> None:
+        self._settings = settings
+        # A consumer can ask for a topic without creating it, on brokers that create a topic when it is asked for.
+        self._reader = make_reader(settings)
+        self.has_controller = False  # the embedded broker has none, and supports only `partitions` and `create`
+
+    def connect(self) -> None:
+        """Open the admin client. Raises BrokerError, within START_TIMEOUT_S, when no broker answers."""
+        self.admin, metadata = connect(self._settings)
+        self.has_controller = metadata.controller_id in metadata.brokers
+
+    def close(self) -> None:
+        """Close the clients; an answer under way is not waited for."""
+        self._reader.close()
+
+    def partitions(self, topics: Iterable[str]) -> tuple[dict[str, int], dict[str, str]]:
+        """Number of partitions of the topics that exist, and their ids where the broker has ids."""
+        return self._describe(topics) if self.has_controller else (self._list(topics), {})
+
+    def _describe(self, topics: Iterable[str]) -> tuple[dict[str, int], dict[str, str]]:
+        partitions, topic_ids = {}, {}
+        answers = self.admin.describe_topics(TopicCollection(list(topics)), request_timeout=ANSWER_S)
+        for topic, answer in answers.items():
+            try:
+                description = answer.result()
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
+            else:
+                partitions[topic] = len(description.partitions)
+                topic_ids[topic] = str(description.topic_id)
+        return partitions, topic_ids
+
+    def _list(self, topics: Iterable[str]) -> dict[str, int]:
+        found = {topic: self._reader.list_topics(topic, timeout=ANSWER_S).topics[topic] for topic in topics}
+        return {topic: len(about.partitions) for topic, about in found.items() if about.error is None}
+
+    def create(self, topics: Mapping[str, Mapping[str, str]], count: int) -> dict[str, str]:
+        """Create `topics`, by name with their configuration, each with `count` partitions; returns why some failed."""
+        if not topics:
+            return {}
+        if not self.has_controller:  # the embedded broker creates a topic when a producer asks for it
+            for topic in topics:
+                self.admin.list_topics(topic, timeout=ANSWER_S)
+            return {}
+        new = [NewTopic(topic, count, config=dict(config)) for topic, config in topics.items()]
+        failures = {}
+        for topic, answer in self.admin.create_topics(new, request_timeout=START_TIMEOUT_S / 2).items():
+            try:
+                answer.result()
+                log.info(kv("topic_created", topic=topic, partitions=count))
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    failures[topic] = error.args[0].str()
+        return failures
+
+    def grow(self, topics: Iterable[str], count: int) -> dict[str, str]:
+        """Give topics `count` partitions; returns why some failed: another instance was faster, or not permitted."""
+        new = [NewPartitions(topic, count) for topic in topics]
+        failures = {}
+        for topic, answer in self.admin.create_partitions(new, request_timeout=ANSWER_S).items():
+            try:
+                answer.result()
+            except KafkaException as error:
+                failures[topic] = error.args[0].str()
+        return failures
+
+    def configs(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
+        """The configuration of topics, without those whose configuration this user may not read."""
+        found = {}
+        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+        for resource, answer in self.admin.describe_configs(resources, request_timeout=3.0).items():
+            try:
+                found[resource.name] = {name: entry.value for name, entry in answer.result().items()}
+            except KafkaException as error:
+                log.debug(kv("config_unavailable", topic=resource.name, reason=error.args[0].str()))
+        return found
+
+    def has_open_transaction(self, partition: TopicPartition) -> bool:
+        """Whether a partition has records of a transaction that is neither committed nor aborted."""
+        ends = []
+        for isolation in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
+            wanted = {partition: OffsetSpec.latest()}
+            asked = self.admin.list_offsets(wanted, isolation_level=isolation, request_timeout=ANSWER_S)
+            ends.append(asked[partition].result().offset)
+        return bool(ends[0] < ends[1])
+
+    def first_offsets(self, topic: str, count: int) -> dict[int, int]:
+        """First offset that is retained, by partition, where the broker says it."""
+        offsets = {}
+        wanted = {TopicPartition(topic, number): OffsetSpec.earliest() for number in range(count)}
+        for partition, answer in self.admin.list_offsets(wanted, request_timeout=ANSWER_S).items():
+            try:
+                offsets[partition.partition] = answer.result().offset
+            except KafkaException as error:
+                log.debug(kv("first_offset_unknown", topic=topic, reason=error.args[0].str()))
+        return offsets

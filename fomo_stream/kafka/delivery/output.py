@@ -1,0 +1,31 @@
+"""An output: one record to produce."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fomo_stream.kafka.clients import Headers, Record
+
+# (topic, partition of the source, key): which partition to write to; -1: by key
+PartitionOf = Callable[[str, int, bytes | None], int]
+
+OVERHEAD_BYTES = 200  # of a record without its headers, and of a batch that holds only this record
+
+
+@dataclass(slots=True)
+class Output:
+    """One record to produce. source: the record that it is about, if any."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    partition: int = -1  # -1: chosen by key
+    timestamp: int = 0  # milliseconds since 1970; 0: the time of producing
+    source: Record | None = None
+
+    def size(self) -> int:
+        """Bytes that it takes in a batch of its own, or a little less."""
+        headers = sum(len(name) + len(value or b"") + 10 for name, value in self.headers)
+        return len(self.value or b"") + len(self.key or b"") + headers + OVERHEAD_BYTES

@@ -1,0 +1,66 @@
+"""Finds out which output of a batch the broker refuses for good.
+
+A broker takes or refuses a batch as a whole. So after a refusal every output is sent again in a batch of its own, until
+a commit succeeds: then a second refusal names the output.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from confluent_kafka import KafkaError
+
+from fomo_stream.errors import BrokerError
+from fomo_stream.kafka.clients import Record
+from fomo_stream.kafka.delivery.output import Output
+
+# The broker will never take these bytes. After any other error the same output may succeed later.
+PERMANENT = (
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.INVALID_MSG_SIZE,
+    KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_TIMESTAMP,
+)
+
+
+class Refusals:
+    """The outputs that were refused since the last commit, and how the next producer has to send."""
+
+    def __init__(self) -> None:
+        self._by_source: dict[tuple[str, str], tuple[int, KafkaError]] = {}  # by topic and place of the source
+        self.is_searching = False  # a batch was refused: which output was it?
+        self._sends_singly = False  # the producer in use sends each output in a batch of its own
+        self.has_found = False  # an output was named since the last commit or abort
+
+    def producer_options(self) -> dict[str, Any]:
+        """Settings for a new producer, which is in use from now on."""
+        self._sends_singly = self.is_searching
+        return {"batch.num.messages": 1} if self._sends_singly else {}
+
+    def of(self, topic: str, source: Record) -> tuple[int, KafkaError | None]:
+        """How often `topic` has refused an output about this record since the last commit, and the last reason."""
+        return self._by_source.get((topic, source.where()), (0, None))
+
+    def add(self, output: Output, error: KafkaError) -> None:
+        """A batch with this output failed.
+
+        Raises BrokerError when the output is refused for good and is about no record: only a person can mend that.
+        """
+        if error.code() not in PERMANENT:
+            return
+        self.is_searching = True
+        if not self._sends_singly:
+            return
+        if output.source is None:
+            raise BrokerError(
+                f"topic {output.topic} refuses a record ({error.str()}); check that topic's configuration"
+            )
+        self.has_found = True
+        self._by_source[output.topic, output.source.where()] = (self.of(output.topic, output.source)[0] + 1, error)
+
+    def committed(self) -> bool:
+        """A commit succeeded. Returns whether the search is over, and a producer that sends batches is needed."""
+        self._by_source.clear()
+        if self._sends_singly:
+            self.is_searching = False
+        return self._sends_singly

@@ -1,0 +1,116 @@
+"""Kafka transactions of one producer: started, begun, committed together with offsets, aborted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from fomo_stream.errors import BrokerError, ConfigError, FomoError, NotPermittedError
+
+# No answer, or not yet: the same call may succeed later.
+NO_ANSWER = (
+    KafkaError._TIMED_OUT,
+    KafkaError._TRANSPORT,
+    KafkaError._RESOLVE,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._WAIT_COORD,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.NETWORK_EXCEPTION,
+    KafkaError.BROKER_NOT_AVAILABLE,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.CONCURRENT_TRANSACTIONS,
+)
+NOT_PERMITTED = (
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+)
+
+
+@dataclass
+class Commit:
+    """Offsets to commit for the group of which `consumer` is a member."""
+
+    offsets: list[TopicPartition]
+    consumer: Any
+    member: Any  # the consumer's membership when the commit began: after a rebalance the broker refuses it
+    offsets_sent: bool = False  # as part of the transaction; without transactions: and not answered yet
+
+
+class Transactions:
+    """The transactions of one producer, one after another. Calls raise KafkaException."""
+
+    def __init__(self, producer: Any) -> None:
+        self._producer = producer
+        self.is_started = False
+
+    def start(self, seconds: float) -> None:
+        """Fence off earlier producers of the same transactional id, and abort the transaction that one left open."""
+        self._producer.init_transactions(seconds)
+        self.is_started = True
+
+    def start_or_explain(self, seconds: float, ids: str, resource: str) -> None:
+        """As `start`, with an error for people.
+
+        ids: the transactional ids that need a permission, in words; resource: the same as kafka-acls.sh takes them.
+        Raises BrokerError when there is no answer for `seconds`, or the broker refuses; NotPermittedError where this
+        user lacks the permission; ConfigError when a transaction may last longer than the broker allows.
+        """
+        try:
+            self.start(seconds)
+        except KafkaException as error:
+            raise _no_transactions(error.args[0], ids, resource) from None
+
+    def begin(self, seconds: float) -> None:
+        """Open a transaction; first start, if that has not been done."""
+        if not self.is_started:
+            self.start(seconds)
+        self._producer.begin_transaction()
+
+    def commit(self, commit: Commit, offsets_s: float, commit_s: float) -> None:
+        """Commit the produced records together with the offsets.
+
+        offsets_s, commit_s: to wait for each answer. After a retriable error it can be called again with the same
+        `commit`, and continues where it stopped.
+        """
+        if commit.offsets and not commit.offsets_sent:
+            self._producer.send_offsets_to_transaction(commit.offsets, commit.member, offsets_s)
+        commit.offsets_sent = True
+        self._producer.commit_transaction(commit_s)
+
+    def abort(self, seconds: float) -> None:
+        """Abort the open transaction, of this producer or, if this one has not started, of the one before."""
+        if self.is_started:
+            self._producer.abort_transaction(seconds)
+        else:
+            self.start(seconds)
+
+
+def _no_transactions(error: KafkaError, ids: str, resource: str) -> FomoError:
+    reason = error.str()
+    if error.retriable() or error.code() in NO_ANSWER:
+        return BrokerError(
+            f"the broker does not answer when asked for transactions ({reason}); nothing is lost: check that all "
+            "brokers run, and restart it; if it never answers, check that transaction.state.log.replication.factor is "
+            "not more than there are brokers"
+        )
+    if error.code() in NOT_PERMITTED:
+        is_cluster = error.code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED
+        permission = "IdempotentWrite on the cluster" if is_cluster else f"Write on {ids}"
+        where = "IdempotentWrite --cluster" if is_cluster else f"Write --transactional-id {resource}"
+        return NotPermittedError(
+            f"not permitted: {permission} ({reason}); permit it with kafka-acls.sh --add --allow-principal User:NAME "
+            f"--operation {where}"
+        )
+    if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
+        return ConfigError(
+            f"the broker does not allow a transaction to last that long ({reason}): lower --kafka.session.timeout.ms, "
+            "or --kafka.transaction.timeout.ms where that is given, or raise transaction.max.timeout.ms at the broker"
+        )
+    return BrokerError(f"the broker takes no transactions ({reason}): if it has none, add --delivery at-least-once")

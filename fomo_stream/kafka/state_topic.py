@@ -1,0 +1,201 @@
+"""The state topic: the learned state of each input partition, in the compacted partition of the same number.
+
+A commit writes the entries that changed since the last one, in the same transaction as the scores. A partition is read
+back in this order: first the group's committed offset, which the broker gives only when no open transaction can change
+it; then the end of the committed records in the state partition; then the entries up to that end. So a partition never
+reads an entry of a failed transaction, and never misses one of a committed transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
+
+from fomo_stream.errors import StateError
+from fomo_stream.kafka.clients import session_timeout_ms
+from fomo_stream.kafka.delivery.output import Output
+from fomo_stream.kafka.feedback.effects import Effect
+from fomo_stream.kafka.position import POSITION, Input, Position, Restored, where_to_go_on
+from fomo_stream.kafka.topic_reader import NoProgressError, TopicReader
+from fomo_stream.kafka.topic_watch import TopicWatch
+from fomo_stream.logs import Throttle, kv
+from fomo_stream.settings.service import ServiceSettings
+
+log = logging.getLogger(__name__)
+
+KEY_PREFIX = b"state/"
+VERSION = b"\x01"  # first byte of every value
+ASK_S = 0.3  # to wait for one committed offset, before the next partition has its turn
+ANSWER_S = 5.0
+STALLED_S = 5.0  # to wait for the next record of the state topic
+HANGING_S = 15.0  # a transaction open for this long after the session timeout, when the broker should have ended it
+BEHIND_S = 10.0  # a state older than the group's offset for this long: somebody has changed the offset by hand
+
+
+class NotYetError(Exception):
+    """A partition cannot be restored yet; the text says why."""
+
+
+def to_output(topic: str, number: int, name: str, value: bytes | None) -> Output:
+    """The record that writes an entry of a partition, or deletes it (None)."""
+    return Output(topic, KEY_PREFIX + name.encode(), value if value is None else VERSION + value, [], number)
+
+
+class StateReader:
+    """Reads the state of a partition, and the offset at which it resumes.
+
+    is_stopped: ends a read that is under way.
+    """
+
+    def __init__(self, settings: ServiceSettings, watch: TopicWatch, is_stopped: Callable[[], bool]) -> None:
+        self._settings = settings
+        self._watch = watch
+        self._reader = TopicReader(settings, is_stopped=is_stopped)
+        # When the state of a task was first seen to be older than the group's offset.
+        self._behind_since: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
+        self._may_hold_labels = settings.delivery == "exactly-once" and settings.feedback is not None
+        self._throttle = Throttle()
+
+    def close(self) -> None:
+        """Close the client."""
+        self._reader.close()
+
+    def refresh(self) -> None:
+        """Ask the broker for the topics again, so that the client knows partitions that were added."""
+        for topic in (self._settings.topic, self._settings.state_topic, self._settings.feedback):
+            try:
+                if topic is not None:
+                    self._reader.client.list_topics(topic, timeout=ANSWER_S)
+            except KafkaException as error:
+                log.debug(kv("partitions_unknown", topic=topic, reason=error.args[0].str()))
+
+    def read(self, task: Any) -> Restored:
+        """The state of the partition `task.number`, and the offset at which it resumes.
+
+        Raises NotYetError when that cannot be known yet, KafkaException when the broker does not answer, StateError
+        when a later version has written the state.
+        """
+        began = time.monotonic()
+        settings, number = self._settings, task.number
+        seen = self._watch.look()  # the input may have been created again since the last look
+        if settings.topic not in seen.partitions:
+            raise NotYetError(f"topic {settings.topic} does not exist")
+        if number >= seen.partitions.get(settings.state_topic, 0):  # it grows with the input
+            raise NotYetError(f"topic {settings.state_topic} has no partition {number} yet")
+        committed = self._committed(settings.topic, number)
+        low, high = self._reader.range_now(settings.topic, number, ANSWER_S)
+        entries, effects = self._read_state(task, committed)
+        found = Input(low, high, committed, seen.topic_ids.get(settings.topic, ""))
+        restored, notes = where_to_go_on(found, entries, settings, f"{settings.topic}[{number}]")
+        for note in notes:
+            log.warning(note)
+        feedback_start = self._feedback_start(number)
+        self._log_restored(number, restored, feedback_start, time.monotonic() - began)
+        if entries and not restored.entries:  # they are about an input topic that was deleted
+            effects = [effect._replace(input_offset=-1) for effect in effects]
+        return replace(restored, feedback_start=feedback_start, effects=tuple(effects), topic_id=found.topic_id)
+
+    def _read_state(self, task: Any, committed: int | None) -> tuple[dict[str, bytes], list[Effect]]:
+        """The entries of a partition, and when labels took effect. Raises NotYetError."""
+        state = TopicPartition(self._settings.state_topic, task.number)
+        if self._may_hold_labels and self._watch.cluster.has_open_transaction(state):
+            # Such a transaction may commit labels alone, and then the committed offset of the input does not change.
+            self._has_waited(task, state)
+            raise NotYetError(_open_transaction(state))
+        entries, effects = self._read_entries(state)
+        # The last transaction may be committed, but not yet marked as committed in this partition.
+        if self._is_behind(entries, committed) and not self._has_waited(task, state):
+            raise NotYetError(_open_transaction(state))
+        return entries, effects
+
+    def _is_behind(self, entries: Mapping[str, bytes], committed: int | None) -> bool:
+        """Whether the entries are older than the group's committed offset: both are written together."""
+        if self._settings.delivery != "exactly-once" or committed is None:
+            return False
+        return POSITION not in entries or Position.decode(entries[POSITION]).offset < committed
+
+    def _has_waited(self, task: Any, state: TopicPartition) -> bool:
+        """Whether a committed transaction would be marked so by now, even by a broker that was away for a while."""
+        waited = time.monotonic() - self._behind_since.setdefault(task, time.monotonic())
+        if waited <= BEHIND_S:
+            return False
+        if self._watch.cluster.has_open_transaction(state):
+            longest = session_timeout_ms(self._settings) / 1000 + HANGING_S
+            if waited > longest and self._throttle.allow(f"hanging {state.partition}") is not None:
+                place = {"topic": state.topic, "partition": state.partition, "waited_s": waited}
+                log.warning(kv("open_transaction", **place, hint="end it: kafka-transactions.sh find-hanging, abort"))
+            return False
+        del self._behind_since[task]
+        return True
+
+    def _committed(self, topic: str, number: int) -> int | None:
+        (found,) = self._reader.committed([TopicPartition(topic, number)], ASK_S)
+        return found.offset if found.offset >= 0 else None
+
+    def _feedback_start(self, number: int) -> int:
+        """Where to resume in the feedback partition: as committed if that is retained, else at its beginning."""
+        feedback = self._settings.feedback
+        if feedback is None or number >= self._watch.seen.partitions.get(feedback, 0):
+            return int(OFFSET_BEGINNING)
+        committed = self._committed(feedback, number)
+        low, high = self._reader.range_now(feedback, number, ANSWER_S)
+        return low if committed is None or not low <= committed <= high else committed
+
+    def _read_entries(self, state: TopicPartition) -> tuple[dict[str, bytes], list[Effect]]:
+        entries: dict[str, bytes] = {}
+        effects: dict[bytes, Effect] = {}
+        span = self._reader.range_now(state.topic, state.partition, ANSWER_S)
+        try:
+            for message in self._reader.read(state.topic, {state.partition: span}, STALLED_S):
+                _apply(message, entries, effects)
+        except NoProgressError:
+            raise KafkaException(
+                KafkaError(KafkaError._TIMED_OUT, f"{state.topic} could not be read to its end")
+            ) from None
+        return entries, list(effects.values())
+
+    def _log_restored(self, number: int, restored: Restored, feedback_start: int, elapsed: float) -> None:
+        labels = {} if self._settings.feedback is None else {"feedback_offset": feedback_start}
+        done = kv(
+            "restored",
+            topic=self._settings.topic,
+            partition=number,
+            offset=restored.start,
+            **labels,
+            entries=len(restored.entries),
+            bytes=sum(map(len, restored.entries.values())),
+            elapsed_s=elapsed,
+        )
+        log.info(done)
+
+
+def _open_transaction(state: TopicPartition) -> str:
+    return f"a transaction in {state.topic} has not ended yet"
+
+
+def _apply(message: Any, entries: dict[str, bytes], effects: dict[bytes, Effect]) -> None:
+    """Apply one record of the state topic. Raises StateError when a later version has written it."""
+    key, value = message.key() or b"", message.value()
+    if (effect := Effect.parse(key)) is not None:
+        effects.pop(key, None)
+        if value is not None:
+            effects[key] = effect
+    if not key.startswith(KEY_PREFIX):
+        return
+    name = key[len(KEY_PREFIX) :].decode(errors="replace")
+    if value is None:
+        entries.pop(name, None)
+    elif value[:1] == VERSION:
+        entries[name] = value[1:]
+    else:
+        raise StateError(
+            f"entry `{name}` of {message.topic()}[{message.partition()}]@{message.offset()} has format "
+            f"{value[:1].hex() or 'none'}, this version of fomo-stream reads {VERSION.hex()}; "
+            "use the version that wrote it, or forget what was learned with --reset-state"
+        )

@@ -1,0 +1,127 @@
+"""Reading partitions of a topic to their end, and the offsets that a group has committed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from fomo_stream.kafka.clients import make_reader
+from fomo_stream.settings.broker import BrokerFlags
+
+POLL_S = 0.2
+
+Range = tuple[int, int | None]  # first offset to read, and the one to stop before; None: where the broker says it ends
+
+
+class NoProgressError(Exception):
+    """No message came for too long, or the caller stopped the read, before the end was reached."""
+
+
+class TopicReader:
+    """Reads topics with a consumer that is no member of the group and commits nothing by itself.
+
+    isolation: as in Kafka, read_committed or read_uncommitted. is_stopped: asked between two messages; ends a read.
+    """
+
+    def __init__(
+        self,
+        settings: BrokerFlags,
+        isolation: str = "read_committed",
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._settings = settings
+        self._isolation = isolation
+        self._is_stopped = is_stopped
+        self._client: Consumer | None = None
+
+    def __enter__(self) -> TopicReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def client(self) -> Consumer:
+        """The consumer; a read that makes no progress replaces it."""
+        if self._client is None:
+            self._client = make_reader(self._settings, self._isolation)
+        return self._client
+
+    def close(self) -> None:
+        """Close the consumer. A later call opens another one."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def read(
+        self, topic: str, ranges: Mapping[int, Range], patience_s: float, retry_errors: bool = False
+    ) -> Iterator[Any]:
+        """Messages of each partition in `ranges`, in order within a partition.
+
+        Ends when all ranges are read: compaction may have removed their last records, so the broker's end-of-partition
+        event counts as well as the last offset. Raises NoProgressError, which names the last error, after `patience_s`
+        without a message, and KafkaException for an error, unless `retry_errors`.
+        """
+        unread = {number: span for number, span in ranges.items() if span[1] is None or span[0] < span[1]}
+        if not unread:
+            return
+        self.client.assign([TopicPartition(topic, number, start) for number, (start, _) in unread.items()])
+        try:
+            yield from self._read(unread, patience_s, retry_errors)
+        finally:
+            if self._client is not None:
+                self._client.unassign()
+
+    def _read(self, unread: dict[int, Range], patience_s: float, retry_errors: bool) -> Iterator[Any]:
+        reason = "no answer"
+        deadline = time.monotonic() + patience_s
+        while unread:
+            if time.monotonic() >= deadline or self._is_stopped():
+                # A client that outlived its broker may wait long for answers that do not come; a new one asks again.
+                self.close()
+                raise NoProgressError(reason)
+            message = self.client.poll(POLL_S)
+            if message is None or (message.partition() >= 0 and message.partition() not in unread):
+                continue
+            error = message.error()
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                if not retry_errors:
+                    raise KafkaException(error)
+                reason = error.str()
+                continue
+            end = unread[message.partition()][1]
+            if error is None and (end is None or message.offset() < end):
+                yield message
+            if _is_end(message, end):
+                del unread[message.partition()]
+            deadline = time.monotonic() + patience_s  # not counting the time that the caller took
+
+    def range_now(self, topic: str, number: int, timeout_s: float) -> tuple[int, int]:
+        """First offset that is kept, and the end as of now; with read_committed before the first open transaction."""
+        low, high = self.client.get_watermark_offsets(TopicPartition(topic, number), timeout=timeout_s)
+        return int(low), int(high)
+
+    def committed(self, partitions: Sequence[TopicPartition], timeout_s: float) -> list[TopicPartition]:
+        """The offsets that the group has committed; the broker answers when no open transaction can change them."""
+        found: list[TopicPartition] = self.client.committed(list(partitions), timeout=timeout_s)
+        raise_partition_error(found)
+        return found
+
+
+def raise_partition_error(partitions: Sequence[TopicPartition]) -> None:
+    """Raise KafkaException if the answer about one of these partitions is an error."""
+    for partition in partitions:
+        if partition.error is not None:
+            raise KafkaException(partition.error)
+
+
+def _is_end(message: Any, end: int | None) -> bool:
+    if message.error() is None:
+        return end is not None and message.offset() >= end - 1
+    return end is None or message.offset() >= end

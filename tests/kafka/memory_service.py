@@ -1,0 +1,211 @@
+"""Instances of the service over the broker in memory: all is real except the clients and the clock."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from confluent_kafka import TopicPartition
+from memory_broker import MemoryBroker, MemoryConsumer, Message
+from pipelines import Patient, QuickSettings, cheap_model
+
+from fomo_stream.detector.detector import Detector
+from fomo_stream.detector.past_values import PastValues
+from fomo_stream.detector.results import Results
+from fomo_stream.kafka.clients import Record
+from fomo_stream.kafka.delivery.base import Outcome
+from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
+from fomo_stream.kafka.member import ConsumerErrors, Member
+from fomo_stream.kafka.partition import PartitionTask
+from fomo_stream.kafka.pipeline import Pipeline
+from fomo_stream.kafka.position import Restored
+from fomo_stream.kafka.restore import Restorer
+from fomo_stream.kafka.topic_report import TopicReport
+from fomo_stream.records.schema import Schema
+
+SCHEMA = Schema(("x", "y"))
+SETTINGS = QuickSettings(
+    topic="t",
+    feedback="f",
+    feedback_memory=30,
+    lags=1,
+    batch_size=8,
+    min_context=10,
+    context_size=20,
+    adapt_after=60,
+    alert_rate=0.1,
+)
+OUT, DEAD, STATE = SETTINGS.out, SETTINGS.dead_letters, SETTINGS.state_topic
+NUMBERS = (0, 1)
+IDS = {"t": "T1", "f": "F1"}
+LONG_S = 10.0
+
+
+class Lazy(Executor):
+    """Runs submitted calls in `work`; waiting for a result before that is an error."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self._waiting.append((Patient(), partial(fn, *args, **kwargs)))
+        return self._waiting[-1][0]
+
+    def work(self) -> None:
+        while self._waiting:
+            future, call = self._waiting.popleft()
+            future.set_result(call())
+
+
+class Prompt(ExactlyOnce):
+    """Waits for each of its calls: whether a commit is pending is up to the broker, not to threads."""
+
+    def proceed(self, seconds: float = 0.0) -> Outcome:
+        return super().proceed(LONG_S)
+
+
+class Restoring:
+    """Restores at once, unless an open transaction may still change the state."""
+
+    def __init__(self, broker: MemoryBroker, is_wanted: Callable[[PartitionTask], bool]) -> None:
+        self._broker = broker
+        self._is_wanted = is_wanted
+        self._restorer = Restorer(SETTINGS, broker, is_wanted)  # type: ignore[arg-type]
+        self._waiting: list[PartitionTask] = []
+        self.stop = self._restorer.stop
+
+    def request(self, task: PartitionTask, delay: float = 0.0) -> None:
+        self._waiting.append(task)
+
+    def take_results(self) -> list[tuple[PartitionTask, Restored]]:
+        unstable: set[tuple[str, int]] = set().union(*(producer.unstable for producer in self._broker.producers))
+        results, waiting = [], self._waiting
+        self._waiting = [task for task in waiting if unstable & {("t", task.number), ("f", task.number)}]
+        for task in waiting:
+            if task not in self._waiting and self._is_wanted(task):
+                self._restorer.request(task)
+                while not (found := self._restorer.take_results()):
+                    time.sleep(0.0001)
+                results += found
+        return results
+
+
+class Instance(Member):
+    """The service over clients in memory; a test makes it turn."""
+
+    def __init__(self, name: str, broker: MemoryBroker) -> None:
+        self.executor = Lazy()
+        self.consumer = MemoryConsumer(broker, name, broker.generations.setdefault(name, 0))
+        delivery = Prompt(partial(broker.producer, name), {})
+        delivery.start(LONG_S)
+        pipeline = Pipeline(SETTINGS, cheap_model(), delivery, self.executor, lambda: broker.partitions)
+        pipeline.begin(SCHEMA)
+        self.restorer = Restoring(broker, lambda task: pipeline.tasks.get(task.number) is task)
+        topics = TopicReport(SETTINGS)
+        topics.begin(broker.seen)
+        clients: dict[str, Any] = {
+            "consumer": self.consumer,
+            "restorer": self.restorer,
+            "watch": broker,
+            "search": None,
+        }
+        super().__init__(
+            SETTINGS, errors=ConsumerErrors(), pipeline=pipeline, delivery=delivery, topics=topics, **clients
+        )
+
+    def take(self, number: int) -> None:
+        self.on_assign(None, [TopicPartition("t", number)])
+
+    def release(self, number: int) -> None:
+        self.on_revoke(None, [TopicPartition("t", number)])
+
+    def rebalance(self, generations: dict[str, int]) -> None:
+        """The group has another generation, of which this instance is a member if it was one before."""
+        is_member = not self.consumer.is_stale
+        generations[self.consumer.name] += 1
+        if is_member:
+            self.consumer.join_again()
+
+    def hear(self) -> None:
+        """If it has lost its membership, it loses its partitions and joins the group again."""
+        if self.consumer.is_stale:
+            self.consumer.join_again()
+            self.on_lost(None, [TopicPartition("t", number) for number in self.pipeline.tasks])
+
+    def read(self, number: int, records: int, labels: int, again: int = 0) -> None:
+        for message in self.consumer.read("t", number, records, again):
+            self.pipeline.receive(to_record(message), 0.0)
+        for message in self.consumer.read("f", number, labels, again):
+            self.pipeline.receive_label(to_record(message), self.assignment.exists)
+
+    def score(self, is_due: bool, is_built: bool) -> None:
+        for _ in range(3 if is_built else 1):
+            if is_due:
+                self.pipeline.score_due(1e9)
+            if is_built:
+                self.executor.work()
+
+    def step(self) -> None:
+        """A turn of the loop, in which a commit is due."""
+        self.commits._due = 0.0
+        self.turn(0.0)
+
+    def restore(self) -> None:
+        self.activate()
+        self.control_flow()
+
+
+def to_record(message: Message) -> Record:
+    return Record(*message.place, message.at, None, message.raw_key, message.raw_value, [])
+
+
+class Topics:
+    """The contents of the topics, and a comparison with a run that was never interrupted."""
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        self._broker = broker
+
+    def usable(self, number: int) -> list[Message]:
+        return [message for message in self._broker.logs["t", number] if len(message.raw_value or b"") > 2]
+
+    def compare_with_an_uninterrupted_run(self, number: int) -> None:
+        usable = self.usable(number)
+        offsets = [message.at for message in usable]
+        values = SCHEMA.rows([json.loads(message.raw_value or b"") for message in usable])
+        rows = PastValues(SETTINGS.lags, 2).rows(values, [message.raw_key for message in usable])
+        detector = Detector(cheap_model(), rows.shape[1], SETTINGS.detector_config())
+        effects: dict[int, list[tuple[int, int, bool]]] = {}  # by the input offset where they take effect, all at once
+        for effect in self.effects(number):
+            effects.setdefault(effect["input_offset"], []).extend(effect["labels"])
+        parts = []
+        for start, stop in pairwise([*sorted({0, *effects}), 10**9]):
+            labels = effects.get(start, [])
+            numbers = np.array([offsets.index(label[1]) for label in labels], dtype=np.int64)
+            detector.feedback(numbers, np.array([label[2] for label in labels], dtype=bool))
+            parts.append(detector.process(rows[np.searchsorted(offsets, start) : np.searchsorted(offsets, stop)]))
+        expected = Results.concatenate(parts)
+        for result in self.results(number):
+            at = offsets.index(result["offset"])
+            found = [result["logit"], result["p_value"], result["generation"], result["regime"], result["outlier"]]
+            wanted = [expected.logit[at], expected.p_value[at], expected.generation[at], expected.regime[at]]
+            wanted = [None if np.isnan(value) else value for value in wanted]
+            assert found == [*wanted, expected.outlier[at]], result
+
+    def results(self, number: int) -> list[dict[str, Any]]:
+        return [json.loads(value or b"")["fomo"] for value in self._broker.values(OUT, number)]
+
+    def dead_letters(self, topic: str, number: int) -> list[int]:
+        headers = [dict(message.headers()) for message in self._broker.logs[DEAD, number]]
+        ours = [found for found in headers if found["fomo-source-topic"] == topic.encode()]
+        return [int(found["fomo-source-offset"] or b"") for found in ours]
+
+    def effects(self, number: int) -> list[dict[str, Any]]:
+        log = self._broker.logs[STATE, number]
+        return [json.loads(m.raw_value or b"") for m in log if (m.raw_key or b"").startswith(b"feedback/")]
