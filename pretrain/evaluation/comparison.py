@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pretrain.evaluation.evaluate import Run
+from pretrain.evaluation.runs import Run
 from pretrain.evaluation.tables import Float
 
 FEWEST_FOR_A_TEST = 5  # datasets; on fewer not even a baseline that always wins gets p < 0.05

@@ -22,9 +22,9 @@ from fomo_stream.errors import ConfigError
 from fomo_stream.model.evidence import CHANNELS
 from fomo_stream.model.imputation import complete, fit_filling
 from pretrain.evaluation.tables import Task, draw_task, read_table, table_files
-from pretrain.priors.gmm import Batch
+from pretrain.priors.datasets import Batch
 from pretrain.priors.mixture import BatchSource
-from pretrain.training.evidence_pages import evidence_page
+from pretrain.training.evidence_batches import evidence_batch
 from pretrain.training.metrics import auroc
 
 FEWEST_TABLES = 5
@@ -117,7 +117,7 @@ def table_areas(
 
 
 def _areas(batch: Batch) -> Float:
-    page = evidence_page(batch, with_context=False)
+    page = evidence_batch(batch, with_context=False)
     areas: Float = auroc(page.queries, page.labels).cpu().numpy()
     return areas
 

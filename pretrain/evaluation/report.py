@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from pretrain.evaluation.comparison import PerformanceProfile, Scoreboard, p_values
-from pretrain.evaluation.evaluate import METRICS, Run
+from pretrain.evaluation.metrics import METRICS
+from pretrain.evaluation.runs import Run
 from pretrain.evaluation.stress import StressRow
 
 TITLES = {"auroc": "AUROC", "aupr": "AUPR", "f1": "F1"}

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from pretrain.priors.anomalies import Scene, spoil_features
 from pretrain.priors.checks import check_weights
+from pretrain.priors.datasets import Batch, Tables, split
 from pretrain.priors.draws import Draws
-from pretrain.priors.gmm import Batch, split
 from pretrain.priors.mechanisms import NetworkConfig, another_mechanism, draw_rows, draw_world, observe, run
-from pretrain.priors.table_prior import Tables, draw_kinds, draw_strength, odd_inliers, raw_tables, real_features
+from pretrain.priors.table_prior import draw_kinds, draw_strength, odd_inliers, raw_tables, real_features
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,12 @@ from torch import Tensor
 
 from pretrain.priors.anomalies import Scene, spoil_features
 from pretrain.priors.checks import Range, check_range, check_share, check_weights
-from pretrain.priors.copula_laws import clayton_scores, gaussian_scores, gumbel_scores, student_scores
+from pretrain.priors.copula_samplers import clayton_scores, gaussian_scores, gumbel_scores, student_scores
+from pretrain.priors.datasets import Batch, Tables, split
 from pretrain.priors.draws import Draws
-from pretrain.priors.gmm import Batch, split
 from pretrain.priors.marginals import choose, tastes
 from pretrain.priors.table_prior import (
     TableConfig,
-    Tables,
     draw_class_shares,
     draw_kinds,
     draw_strength,

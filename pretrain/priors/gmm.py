@@ -23,24 +23,11 @@ from scipy.special import gammaincinv
 from torch import Tensor
 
 from pretrain.priors.checks import check_least, check_range
+from pretrain.priors.datasets import Batch, split
 from pretrain.priors.draws import Draws
 
 MAX_DIMENSIONS = 500
 NOMINAL_ROUNDS = 8  # rounds of rejection sampling before the inflation of a dataset that refuses to fill is doubled
-
-
-@dataclass
-class Batch:
-    """Datasets of one training step. Rows are raw (unscaled); columns from n_features[b] on are exactly zero.
-
-    context: (B, n, D), inliers; queries: (B, q, D); labels: (B, q) float32, 1 = outlier, half of them, shuffled;
-    n_features: (B,) int64.
-    """
-
-    context: Tensor
-    queries: Tensor
-    labels: Tensor
-    n_features: Tensor
 
 
 @dataclass(frozen=True)
@@ -158,19 +145,6 @@ def mahalanobis(rows: Tensor, mixtures: Mixtures) -> Tensor:
         absent = (j >= mixtures.components)[:, None]
         nearest = torch.minimum(nearest, distance.masked_fill(absent, torch.inf))
     return nearest
-
-
-def split(inliers: Tensor, outliers: Tensor, n_features: Tensor, draws: Draws, context: int, queries: int) -> Batch:
-    """Make a batch: `context` inliers, and `queries` rows in balanced halves, shuffled.
-
-    inliers: (B, >= context + queries // 2, D), in random order; outliers: (B, >= queries - queries // 2, D).
-    """
-    test_in, test_out = queries // 2, queries - queries // 2
-    rows = torch.cat([inliers[:, context : context + test_in], outliers[:, :test_out]], 1)
-    order = draws.order(len(rows), queries)
-    labels = (order >= test_in).to(torch.float32)
-    rows = rows.gather(1, order[..., None].expand_as(rows))
-    return Batch(inliers[:, :context].contiguous(), rows, labels, n_features)
 
 
 def _draw_mixtures(config: GmmConfig, draws: Draws, datasets: int) -> Mixtures:

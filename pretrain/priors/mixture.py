@@ -11,11 +11,11 @@ from torch import Tensor
 from pretrain.priors.causal import CausalConfig, causal_tables
 from pretrain.priors.checks import Range, check_least, check_range, check_share, check_weights
 from pretrain.priors.copulas import CopulaConfig, copula_tables
+from pretrain.priors.datasets import Batch, Tables, split
 from pretrain.priors.draws import Draws, stream_seed
-from pretrain.priors.gmm import MAX_DIMENSIONS, Batch, GmmConfig, sample_gmm, split
+from pretrain.priors.gmm import MAX_DIMENSIONS, GmmConfig, sample_gmm
 from pretrain.priors.reuse import GmmReuse, ReuseConfig
 from pretrain.priors.row_effects import contaminated, draw_amounts, repeated, with_gaps
-from pretrain.priors.table_prior import Tables
 
 PRIORS = {"gmm": "gmm_weight", "causal": "causal_weight", "copulas": "copula_weight"}  # name -> its weight's setting
 _PLAN_STREAM, _DATA_STREAM = 1, 2

@@ -10,20 +10,9 @@ import torch
 from torch import Tensor
 
 from pretrain.priors.checks import Range, check_range, check_share
+from pretrain.priors.datasets import Tables
 from pretrain.priors.draws import Draws
 from pretrain.priors.marginals import MarginalConfig, to_raw
-
-
-@dataclass
-class Tables:
-    """Raw rows of B datasets before the split. inliers: (B, n, D); outliers: (B, m, D); n_features: (B,) int64.
-
-    Rows are in random order; columns from n_features[b] on are exactly zero.
-    """
-
-    inliers: Tensor
-    outliers: Tensor
-    n_features: Tensor
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ import torch
 
 import pretrain.evaluation.stress
 from pretrain.__main__ import main
-from pretrain.evaluation.evaluate import ranking_metrics, read_runs
+from pretrain.evaluation.metrics import ranking_metrics
 from pretrain.evaluation.report import mean_and_error
+from pretrain.evaluation.runs import read_runs
 from pretrain.evaluation.stress import CONTEXT, OUTLIER_SHARE, QUERIES, ROWS, stress_task
 from pretrain.priors.draws import Draws
 from pretrain.priors.gmm import Mixtures, sample_gmm

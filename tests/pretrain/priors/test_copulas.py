@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kendalltau, kstest, spearmanr
 
-from pretrain.priors.copula_laws import clayton_scores, gaussian_scores, gumbel_scores, student_scores
+from pretrain.priors.copula_samplers import clayton_scores, gaussian_scores, gumbel_scores, student_scores
 from pretrain.priors.copulas import (
     CopulaConfig,
     CopulaFamilies,
@@ -23,7 +23,7 @@ from pretrain.priors.copulas import (
 )
 from pretrain.priors.draws import Draws
 from pretrain.priors.marginals import GRAINS, WARPS, MarginalConfig
-from pretrain.training.evidence_pages import evidence_page
+from pretrain.training.evidence_batches import evidence_batch
 from pretrain.training.metrics import auroc
 
 SMALL = settings(max_examples=12, deadline=None)
@@ -156,7 +156,7 @@ def test_every_outlier_kind_yields_finite_balanced_data(seed: int, kind: str, wi
 @pytest.mark.parametrize("kind", KINDS)
 def test_outliers_of_every_kind_can_be_found_and_are_not_all_trivial(kind: str) -> None:
     config = CopulaConfig(max_features=15, shares=only(kind), mixed_kinds=0.0)
-    best = evidence_page(copula_batch(config, Draws(1), 16, 250, 80), with_context=False).best
+    best = evidence_batch(copula_batch(config, Draws(1), 16, 250, 80), with_context=False).best
     assert 0.6 < best.mean() < 0.999
     assert best.min() < 0.99
 
@@ -164,7 +164,7 @@ def test_outliers_of_every_kind_can_be_found_and_are_not_all_trivial(kind: str) 
 @pytest.mark.parametrize("kind", [k for k in KINDS if k not in SIZELESS])
 def test_rows_without_strength_cannot_be_told_from_inliers(kind: str) -> None:
     config = CopulaConfig(max_features=15, strength=(1.0, 1.0), row_strength=0.0, shares=only(kind))
-    page = evidence_page(copula_batch(config, Draws(2), 16, 250, 200), with_context=False)
+    page = evidence_batch(copula_batch(config, Draws(2), 16, 250, 200), with_context=False)
     areas = auroc(page.queries, page.labels).mean(0)
     assert areas.min() > 0.45
     assert areas.max() < 0.55

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.impute import SimpleImputer
 
-from fomo_stream.errors import ConfigError
 from pretrain.priors.causal import KINDS, CausalConfig, OutlierShares
 from pretrain.priors.copulas import CopulaConfig, CopulaFamilies, CopulaShares, QuantileShapes
 from pretrain.priors.draws import Draws
@@ -22,7 +20,6 @@ from pretrain.priors.marginals import GRAINS, WARPS, MarginalConfig
 from pretrain.priors.mixture import PRIORS, BatchSource, DataConfig
 from pretrain.priors.reuse import ReuseConfig
 from pretrain.priors.row_effects import contaminated, draw_amounts, repeated, with_gaps
-from pretrain.training.presets import PRESETS, add_settings, configuration
 
 SMALL = settings(max_examples=20, deadline=None)
 PLAIN = MarginalConfig(**{name: float(name in ("plain", "continuous")) for name in WARPS + GRAINS})
@@ -164,31 +161,6 @@ def test_priors_come_in_proportion_to_their_weights() -> None:
     widths = BatchSource(config, 0).batch(0).n_features
     for width, share in ((30, 0.2), (5, 0.3), (8, 0.5)):
         assert abs((widths == width).float().mean() - share) < 0.07
-
-
-def parsed(*flags: str) -> DataConfig:
-    parser = argparse.ArgumentParser()
-    add_settings(parser)
-    return configuration(parser.parse_args(flags)).data
-
-
-def test_weights_of_all_priors_are_given_by_one_flag() -> None:
-    data = parsed("--prior", "gmm=0.1,causal=0.6,copulas=0.3", "--set", "data.causal.shares.local=0.2")
-    assert (data.gmm_weight, data.causal_weight, data.copula_weight) == (0.1, 0.6, 0.3)
-    assert data.causal.shares.local == 0.2
-    assert parsed("--prior", "copulas=1").causal_weight == 0.0
-    with pytest.raises(ConfigError, match="there are gmm, causal, copulas"):
-        parsed("--prior", "vines=1")
-    with pytest.raises(ConfigError, match="contamination is a range"):
-        parsed("--set", "data.contamination=0.1")
-
-
-def test_the_presets_of_the_paper_hold_clean_gaussian_mixtures_alone() -> None:
-    for name in ("paper-100", "paper-20", "paper-100-long"):
-        data = PRESETS[name].data
-        assert data.gmm_weight > 0
-        assert data.causal_weight == data.copula_weight == 0.0
-        assert data.contaminated_share == data.duplicated_share == data.incomplete_share == 0.0
 
 
 @SMALL
