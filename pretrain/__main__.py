@@ -39,8 +39,9 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(prog="python -m pretrain", description=__doc__)
     commands = result.add_subparsers(dest="command", required=True)
     for name, module in COMMANDS.items():
-        text = (module.__doc__ or "").partition(": ")[2]
-        module.add_arguments(commands.add_parser(name, help=text, description=text))
+        text = (module.__doc__ or "").partition(": ")[2].removesuffix(".")
+        description = f"{text[0].upper()}{text[1:]}."
+        module.add_arguments(commands.add_parser(name, help=text, description=description))
     return result
 
 

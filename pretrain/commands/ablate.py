@@ -17,26 +17,31 @@ from pretrain.training.presets import PRESETS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    known = "; ".join(f"{name}: {study.about}" for name, study in STUDIES.items())
+    known = ", ".join(f"{name} ({study.about})" for name, study in STUDIES.items())
     parser.add_argument("study", nargs="?", choices=sorted(STUDIES), metavar="STUDY", help=known)
     parser.add_argument(
         "--vary", action="append", default=[], metavar="PATH=V1,V2,..",
         help="instead of a study: every combination of these values, e.g. routers=100,200,500,0; may be repeated",
     )  # fmt: skip
     parser.add_argument(
-        "--base", choices=sorted(PRESETS), help="preset of all variants (default: that of the study, or paper-20)"
+        "--base",
+        choices=sorted(PRESETS),
+        metavar="PRESET",
+        help="preset of all variants (default: that of the study, or paper-20)",
     )
     parser.add_argument(
         "--size", choices=SIZES, default="small",
         help="small: minutes on a CPU; paper: the sizes of the paper (default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--steps", type=int, help="length of every run in steps")
-    parser.add_argument("--minutes", type=float, help="length of every run in minutes, instead of steps")
-    parser.add_argument("--seeds", type=int, default=1, help="runs per variant (default: %(default)s)")
+    parser.add_argument("--steps", type=int, metavar="N", help="length of every run in steps")
+    parser.add_argument("--minutes", type=float, metavar="N", help="length of every run in minutes, instead of steps")
+    parser.add_argument("--seeds", type=int, metavar="N", default=1, help="runs per variant (default: %(default)s)")
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="as in train, for every run")
-    parser.add_argument("--datasets", type=int, default=64, help="held-back synthetic datasets (default: %(default)s)")
+    parser.add_argument(
+        "--datasets", type=int, metavar="N", default=64, help="held-back synthetic datasets (default: %(default)s)"
+    )
     parser.add_argument("--tables", type=Path, metavar="DIR", help="evaluate on these real tables too")
-    parser.add_argument("--out", type=Path, help="directory of the study (default: ablations/STUDY)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="directory of the study (default: ablations/STUDY)")
     add_machine(parser)
 
 

@@ -28,22 +28,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         help=".npz with arrays X and y, or .csv (default: a synthetic mixture of 2 features)",
     )
-    parser.add_argument("--label", help="label column of a .csv table (default: the last)")
-    parser.add_argument("--model", default="paper-100", help="a model with a transformer (default: %(default)s)")
+    parser.add_argument("--label", metavar="COLUMN", help="label column of a .csv table (default: the last)")
+    parser.add_argument(
+        "--model", metavar="NAME", default="paper-100", help="a model with a transformer (default: %(default)s)"
+    )
     parser.add_argument(
         "--query", metavar="ROW,..", help="rows to draw, one panel each (default: all outliers in one panel)"
     )
-    parser.add_argument("--top", type=int, default=5, help="number of context rows to name (default: %(default)s)")
+    parser.add_argument(
+        "--top", type=int, metavar="N", default=5, help="number of context rows to name (default: %(default)s)"
+    )
     parser.add_argument(
         "--context",
+        metavar="ROWS",
         type=int,
         default=1000,
         help="maximum of context rows, drawn from the inliers (default: %(default)s)",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, help="seed of the mixture and of the context rows (default: %(default)s)"
+        "--seed",
+        type=int,
+        metavar="N",
+        default=0,
+        help="seed of the mixture and of the context rows (default: %(default)s)",
     )
-    parser.add_argument("--out", type=Path, required=True, help="file name of the plot, a .png file")
+    parser.add_argument("--out", type=Path, metavar="FILE", required=True, help="file name of the plot, a .png file")
     add_machine(parser)
 
 

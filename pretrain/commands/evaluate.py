@@ -1,4 +1,4 @@
-"""`python -m pretrain evaluate`: models and baselines on labelled tables, or on the synthetic stress table."""
+"""`python -m pretrain evaluate`: compare models and baselines on labelled tables, or on the synthetic stress table."""
 
 from __future__ import annotations
 
@@ -37,20 +37,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"any of {','.join(BASELINES)}, or all, or none (default: all; with --stress none)",
     )
     parser.add_argument("--datasets", metavar="A,B,..", help="only these tables, or these rows of the stress table")
-    parser.add_argument("--seeds", type=int, default=5, help="random splits per table (default: %(default)s)")
     parser.add_argument(
-        "--context", type=int, default=MAX_CONTEXT, help="maximum of context rows (default: %(default)s)"
+        "--seeds", type=int, metavar="N", default=5, help="random splits per table (default: %(default)s)"
     )
     parser.add_argument(
-        "--max-test", type=int, default=10_000, help="maximum of query rows per table, 0: all (default: %(default)s)"
+        "--context",
+        type=int,
+        metavar="ROWS",
+        default=MAX_CONTEXT,
+        help="maximum of context rows (default: %(default)s)",
     )
-    parser.add_argument("--label", help="label column of .csv tables (default: the last)")
+    parser.add_argument(
+        "--max-test",
+        type=int,
+        metavar="ROWS",
+        default=10_000,
+        help="maximum of query rows per table, 0: all (default: %(default)s)",
+    )
+    parser.add_argument("--label", metavar="COLUMN", help="label column of .csv tables (default: the last)")
     parser.add_argument("--group", metavar="A,B,..", help="count tables whose names begin with A as one, e.g. MVTec-AD")
     parser.add_argument(
-        "--datasets-per-row", type=int, default=1000, help="datasets per row of the stress table (default: %(default)s)"
+        "--datasets-per-row",
+        type=int,
+        metavar="N",
+        default=1000,
+        help="datasets per row of the stress table (default: %(default)s)",
     )
     parser.add_argument(
-        "--out", type=Path, help="directory of the report (default: evaluation/DIR or evaluation/stress)"
+        "--out", type=Path, metavar="DIR", help="directory of the report (default: evaluation/DIR or evaluation/stress)"
     )
     add_machine(parser, threads=1)
 

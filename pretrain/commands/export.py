@@ -15,10 +15,15 @@ from pretrain.training.run_files import RunFiles, read_log
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="directory of the run")
-    parser.add_argument("--out", type=Path, required=True, help="file name of the checkpoint, ending in .safetensors")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", required=True, help="file name of the checkpoint, ending in .safetensors"
+    )
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
-        "--step", type=int, help="weights that --keep-every kept after this many steps (default: the last weights)"
+        "--step",
+        type=int,
+        metavar="N",
+        help="weights that --keep-every kept after this many steps (default: the last weights)",
     )
     which.add_argument(
         "--select", default="last", choices=["last", "lowest-loss"],

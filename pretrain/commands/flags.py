@@ -18,7 +18,7 @@ def add_machine(parser: argparse.ArgumentParser, threads: int | None = None) -> 
     """The flags --device and --threads; threads: the default of --threads."""
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1 (default: %(default)s)")
     usual = "chosen by torch" if threads is None else "%(default)s"
-    parser.add_argument("--threads", type=int, default=threads, help=f"CPU threads (default: {usual})")
+    parser.add_argument("--threads", type=int, metavar="N", default=threads, help=f"CPU threads (default: {usual})")
 
 
 def use_threads(threads: int | None) -> None:
@@ -36,35 +36,32 @@ def listed(text: str | None) -> list[str]:
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """The flags that `configuration` reads."""
-    parser.add_argument(
-        "--preset", default="fusion", choices=sorted(PRESETS), help="base settings (default: %(default)s)"
-    )
-    parser.add_argument("--steps", type=int, help="length of the run in steps")
-    parser.add_argument("--minutes", type=float, help="length of the run in minutes of training")
-    parser.add_argument("--seed", type=int, help="seed of data and initial weights")
-    parser.add_argument("--prior", metavar="gmm=W,causal=W,copulas=W", help="weights of the priors in the data")
-    parser.add_argument("--batch", type=int, help="datasets per step")
-    parser.add_argument("--context-min", type=int, help="rows of the smallest context")
-    parser.add_argument("--context-max", type=int, help="rows of the largest context")
-    parser.add_argument("--queries", type=int, help="query rows per dataset, an even number")
-    parser.add_argument("--max-features", type=int, help="features of the widest dataset")
-    parser.add_argument("--lr", type=float, help="peak of the learning rate")
-    parser.add_argument("--period", type=int, help="repeat the same batches after this many steps (0: never)")
-    parser.add_argument("--schedule", choices=["cosine", "constant"], help="learning rate after the warm-up")
-    parser.add_argument("--min-auc", type=float, help="skip datasets whose best evidence channel has a lower AUROC")
-    parser.add_argument("--max-auc", type=float, help="skip datasets whose best evidence channel has a higher AUROC")
-    parser.add_argument("--keep-every", type=int, help="keep the averaged weights in a file every N steps")
-    parser.add_argument("--freeze", metavar="PREFIX", help="do not train parameters whose names begin with PREFIX")
-    parser.add_argument(
-        "--precision", choices=["auto", "bf16", "fp32"], help="of the network (auto: bf16 on CUDA, fp32 on a CPU)"
-    )
-    parser.add_argument("--compile", action="store_true", default=None, help="use torch.compile for the network")
-    parser.add_argument("--layers", type=int, help="layers of the model")
-    parser.add_argument("--routers", type=int, help="routers per layer (0: full attention between context rows)")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="PATH=VALUE",
-        help="any other setting, e.g. data.causal.shares.spikes=0.3 or shape.width=128; may be repeated",
-    )  # fmt: skip
+    group = parser.add_argument_group("training settings", "the preset sets all values that are not given")
+    add = group.add_argument
+    add("--preset", default="fusion", choices=sorted(PRESETS), metavar="NAME",
+        help=f"one of {', '.join(sorted(PRESETS))} (default: %(default)s)")  # fmt: skip
+    add("--steps", type=int, metavar="N", help="length of the run in steps")
+    add("--minutes", type=float, metavar="N", help="length of the run in minutes, if that is shorter")
+    add("--seed", type=int, metavar="N", help="seed of data and initial weights")
+    add("--prior", metavar="gmm=W,causal=W,copulas=W", help="weights of the priors in the data")
+    add("--batch", type=int, metavar="N", help="datasets per step")
+    add("--context-min", type=int, metavar="ROWS", help="size of the smallest context")
+    add("--context-max", type=int, metavar="ROWS", help="size of the largest context")
+    add("--queries", type=int, metavar="ROWS", help="query rows per dataset, an even number")
+    add("--max-features", type=int, metavar="N", help="features of the widest dataset")
+    add("--lr", type=float, metavar="RATE", help="peak of the learning rate")
+    add("--schedule", choices=["cosine", "constant"], help="learning rate after the warm-up")
+    add("--period", type=int, metavar="STEPS", help="repeat the same batches after STEPS (0: never)")
+    add("--min-auc", type=float, metavar="AUROC", help="skip datasets whose best evidence channel is below AUROC")
+    add("--max-auc", type=float, metavar="AUROC", help="skip datasets whose best evidence channel is above AUROC")
+    add("--keep-every", type=int, metavar="STEPS", help="keep the averaged weights in a file every STEPS")
+    add("--freeze", metavar="PREFIX", help="do not train parameters whose names begin with PREFIX")
+    add("--precision", choices=["auto", "bf16", "fp32"], help="of the network (auto: bf16 on CUDA, else fp32)")
+    add("--compile", action="store_true", default=None, help="use torch.compile for the network")
+    add("--layers", type=int, metavar="N", help="layers of the model")
+    add("--routers", type=int, metavar="N", help="routers per layer (0: full attention between context rows)")
+    add("--set", action="append", default=[], metavar="PATH=VALUE",
+        help="any other setting, e.g. data.causal.shares.spikes=0.3 or shape.width=128; may be repeated")  # fmt: skip
 
 
 def configuration(options: argparse.Namespace) -> TrainConfig:

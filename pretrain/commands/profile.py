@@ -17,17 +17,25 @@ from pretrain.priors.mixture import BatchSource
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
-    parser.add_argument("--batches", type=int, default=40, help="batches of the prior (default: %(default)s)")
+    parser.add_argument(
+        "--batches", type=int, metavar="N", default=40, help="batches of the prior (default: %(default)s)"
+    )
     parser.add_argument(
         "--tables", type=Path, metavar="DIR", help="folder of real tables: .npz with arrays X and y, or .csv"
     )
-    parser.add_argument("--label", help="label column of .csv tables (default: the last)")
+    parser.add_argument("--label", metavar="COLUMN", help="label column of .csv tables (default: the last)")
     parser.add_argument(
         "--names", metavar="A,B,..", help="only these tables; FILE.json:KEY: the list of names under KEY in FILE.json"
     )
-    parser.add_argument("--context", type=int, default=1000, help="context rows of a real table (default: %(default)s)")
-    parser.add_argument("--splits", type=int, default=2, help="random splits of a real table (default: %(default)s)")
-    parser.add_argument("--out", type=Path, help="directory for profile.json, profile.csv and profile.png")
+    parser.add_argument(
+        "--context", type=int, metavar="ROWS", default=1000, help="context rows of a real table (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--splits", type=int, metavar="N", default=2, help="random splits of a real table (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="directory for profile.json, profile.csv and profile.png"
+    )
     add_machine(parser)
 
 

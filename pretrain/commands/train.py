@@ -12,7 +12,7 @@ from pretrain.training.train import train
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
-    parser.add_argument("--out", type=Path, required=True, help="directory of the run")
+    parser.add_argument("--out", type=Path, metavar="RUN", required=True, help="directory of the run")
     parser.add_argument("--init-from", type=Path, metavar="RUN", help="start with the weights of another run")
     parser.add_argument(
         "--stop-after", type=float, metavar="MINUTES",

@@ -105,9 +105,9 @@ _CURRICULA = [
 ]
 STUDIES: dict[str, Study] = {
     "depth": Study("layers L", _over("shape.layers", (1, 2, 3, 4))),
-    "routers": Study("routers R; 0 is full attention", _over("shape.routers", (100, 200, 500, 0), (8, 32, 128, 0))),
+    "routers": Study("routers R, 0: full attention", _over("shape.routers", (100, 200, 500, 0), (8, 32, 128, 0))),
     "context": Study(
-        "context rows, in training and evaluation", _over("data.context_max", (1000, 2000, 5000), (100, 200, 400))
+        "context rows in training and evaluation", _over("data.context_max", (1000, 2000, 5000), (100, 200, 400))
     ),
     "reuse": Study(
         "epochs P after which the same datasets are repeated",
@@ -115,7 +115,7 @@ STUDIES: dict[str, Study] = {
     ),
     "transform": Study("linear transforms T of datasets", {"paper": _transform(1000, 500), "small": _transform(16, 8)}),
     "curriculum": Study("percentile above which rows are outliers", {"paper": _CURRICULA, "small": _CURRICULA}),
-    "quantile": Study("quantile transform, or z-scores", _over("shape.quantile", (True, False))),
+    "quantile": Study("quantile transform or z-scores", _over("shape.quantile", (True, False))),
     "width-D": Study("features D of model and data", {"paper": _widths((20, 100)), "small": _widths((4, 8, 16))}),
     "prior-parts": Study("parts of the prior", {"paper": _parts(), "small": _parts()}, "router", _EQUAL),
 }  # fmt: skip
