@@ -25,16 +25,18 @@ class RunDisplay(Observer):
     def __init__(self) -> None:
         self._files: RunFiles | None = None
         self._bar: Progress | None = None
+        self._of_steps = ""
 
     def started(self, files: RunFiles, config: TrainConfig, step: int) -> None:
         self._files = files
-        self._bar = _new_bar(config.steps, step) if sys.stderr.isatty() else None
+        self._of_steps = f"/{config.steps}" if config.minutes is None else ""
+        self._bar = _new_bar() if sys.stderr.isatty() else None
         if self._bar is not None:
             self._bar.start()
 
-    def stepped(self, step: int) -> None:
+    def stepped(self, step: int, progress: float) -> None:
         if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=step)
+            self._bar.update(self._bar.task_ids[0], completed=progress, step=f"step {step}{self._of_steps}")
 
     def logged(self, line: Mapping[str, float]) -> None:
         if self._bar is not None:
@@ -53,23 +55,23 @@ class RunDisplay(Observer):
             self._bar.stop()
 
 
-def _new_bar(total: int, done: int) -> Progress | None:
-    """A progress bar with one task, or None without rich."""
+def _new_bar() -> Progress | None:
+    """A progress bar from 0 to 1 with one task, or None without rich."""
     try:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
     except ImportError:
         return None
     bar = Progress(
         BarColumn(bar_width=16),
-        MofNCompleteColumn(),
+        TextColumn("{task.fields[step]}"),
         TextColumn("{task.fields[speed]}"),
         TimeRemainingColumn(compact=True),
         TextColumn("{task.fields[quality]}"),
         console=Console(stderr=True),
         refresh_per_second=4,
     )
-    bar.add_task("", total=total, completed=done, speed="", quality="")
+    bar.add_task("", total=1.0, step="", speed="", quality="")
     return bar
 
 

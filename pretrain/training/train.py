@@ -52,8 +52,8 @@ class Observer:
     def started(self, files: RunFiles, config: TrainConfig, step: int) -> None:
         """The run starts or resumes after `step` steps."""
 
-    def stepped(self, step: int) -> None:
-        """A step is done; `step` counts from the start of the run."""
+    def stepped(self, step: int, progress: float) -> None:
+        """A step is done. step: counted from the start of the run; progress: finished share of the run, in [0, 1]."""
 
     def logged(self, line: Mapping[str, float]) -> None:
         """A line was written to the log."""
@@ -165,7 +165,7 @@ def _loop(trainer: Trainer, files: RunFiles, observer: Observer, stopped: Callab
             files.save(state)
             observer.saved()
             saved = time.monotonic()
-        observer.stepped(state.step)
+        observer.stepped(state.step, min(1.0, progress_of(config, state.step, state.elapsed)))
     if interval.steps:  # the loop ended within an interval
         log()
     state.elapsed = already + time.monotonic() - began

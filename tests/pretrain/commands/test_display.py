@@ -47,7 +47,7 @@ def test_a_terminal_gets_a_bar_that_ends_with_the_last_step_and_the_last_loss(tm
     code, seen = on_a_terminal(*flags)
     assert code == 0
     last = read_log(tmp_path / "log.jsonl")[-1]
-    assert "6/6" in seen
+    assert "step 6/6" in seen
     assert f"loss {last['loss']:.4f}  AUROC {last['auroc']:.4f}" in seen
     assert "step=" not in seen
 
