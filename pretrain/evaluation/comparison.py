@@ -40,7 +40,7 @@ class Scoreboard:
         return Scoreboard(names, self.methods, self.mean[rows], self.spread[rows], self.features[rows])
 
 
-def scoreboard(runs: Sequence[Run], metric: str, groups: Sequence[str] = ()) -> tuple[Scoreboard, list[str]]:
+def scoreboard(runs: Sequence[Run], metric: str, groups: Sequence[str]) -> tuple[Scoreboard, list[str]]:
     """Means over seeds, and the datasets that are left out because some method failed.
 
     groups: datasets whose names begin with the same prefix count as one dataset, the mean of its parts (as in the paper

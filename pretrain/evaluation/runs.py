@@ -64,7 +64,7 @@ class Pending(NamedTuple):
     data: str = ""
 
 
-def run_method(method: Method, task: Task, name: str, context: int, max_test: int, data: str = "") -> Run:
+def run_method(method: Method, task: Task, name: str, context: int, max_test: int, data: str) -> Run:
     """Fit, score, measure. An exception of the detector is stored in `error`."""
     base = Run(task.dataset, task.seed, name, context, max_test, data, *_sizes(task))
     try:

@@ -128,7 +128,7 @@ def read_table(path: Path, label: str | None = None) -> Table:
     return Table(path.stem, rows, labels, all_inliers, all_outliers, train)
 
 
-def draw_task(table: Table, seed: int, context: int, max_test: int = 0) -> Task:
+def draw_task(table: Table, seed: int, context: int, max_test: int) -> Task:
     """Split a table, and cut the context to `context` rows and the queries to `max_test` >= 2 rows (0 = no limit).
 
     Outliers are kept first, and the weights of the task correct for the cut. Equal arguments give equal tasks.

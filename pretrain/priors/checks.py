@@ -11,12 +11,12 @@ from typing import Any, get_args, get_origin
 Range = tuple[float, float]
 
 
-def check_range(name: str, value: Any, low: float = -math.inf, high: float = math.inf) -> None:
+def check_range(name: str, value: Any, low: float, high: float = math.inf) -> None:
     """Check a pair of numbers, the smaller first, both within [low, high]."""
     pair = isinstance(value, tuple | list) and len(value) == 2 and all(_is_number(v) for v in value)
     if not pair or not low <= value[0] <= value[1] <= high:
-        within = "" if math.isinf(low) and math.isinf(high) else f" within {low:g} to {high:g}"
-        raise ValueError(f"{name} is a range: two numbers{within}, the smaller first, not {value!r}")
+        within = f"at least {low:g}" if math.isinf(high) else f"within {low:g} to {high:g}"
+        raise ValueError(f"{name} is a range: two numbers {within}, the smaller first, not {value!r}")
 
 
 def check_share(name: str, value: Any) -> None:

@@ -19,6 +19,7 @@ from pretrain.commands.ablate import grid
 from pretrain.evaluation.ablate import Ablation, _held_back, ablate, held_back_data
 from pretrain.evaluation.plots import plot_panels
 from pretrain.evaluation.studies import SIZES, STUDIES, Variant, configured
+from pretrain.priors.mixture import BatchSource
 from pretrain.training.run_files import RunFiles, read_log
 from pretrain.training.train import Observer
 
@@ -135,6 +136,14 @@ def test_variants_are_evaluated_on_the_same_rows() -> None:
         assert (first.context[:50] == second.context).all()
         assert (first.queries == second.queries).all()
         assert first.queries.shape[1] <= 8
+
+
+def test_no_training_run_has_the_held_back_data() -> None:
+    data = configured("paper-20", "small", {"data.batch": 1}).data
+    task = next(iter(_held_back(Ablation([], data, Path(), datasets=1), 300))).draw()
+    for seed in range(3):
+        batch = BatchSource(data, seed).batch(0)
+        assert batch.queries.shape[1:] != task.queries.shape or not np.array_equal(batch.queries[0], task.queries)
 
 
 @pytest.mark.parametrize("size", SIZES)

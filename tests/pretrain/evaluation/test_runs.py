@@ -25,7 +25,7 @@ def test_scores_that_are_no_numbers_rank_last_and_are_counted(tmp_path: Path) ->
 
 
 def some_methods(calls: list[tuple[str, int]] | None = None, fail_at: int | None = None) -> dict[str, Method]:
-    """Two detectors that note what they were asked; `fail_at`: the call that is interrupted."""
+    """Two detectors that record their calls; fail_at: the call that is interrupted."""
     log: list[tuple[str, int]] = [] if calls is None else calls
 
     def make(name: str, column: int, seed: int) -> Detector:
@@ -49,7 +49,7 @@ def test_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, interrupted: in
     with pytest.raises(KeyboardInterrupt):
         run_all(pending(), some_methods(first, interrupted), path, 60, 60, quiet)
     with path.open("a") as file:
-        file.write("table,2,one,60")  # as a machine that went down while writing would leave it
+        file.write("table,2,one,60")  # an incomplete line, as after a crash
     second: list[tuple[str, int]] = []
     parts = run_all(pending(), some_methods(second), path, 60, 60, quiet)
     assert len(first) + len(second) == 12 + 1

@@ -1,4 +1,4 @@
-"""Batches: drawn from the priors asked for, with the row effects asked for, as a function of seed and step alone."""
+"""Batches: priors and row effects follow the settings, and a batch depends only on seed and step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ QUIET: dict[str, Any] = {
     "min_features": 3, "odd_inliers": (1e-9, 1e-9), "marginals": PLAIN, "single_class": 1.0, "hidden": 0.0,
     "strength": (1e5, 1e5), "row_strength": 0.0,
 }  # fmt: skip
-# outliers so far out that they are known among the context rows without their labels
+# outliers so far out that the test finds them in the context without labels
 LOUD = DataConfig(
     max_features=10, batch=12, context_min=300, context_max=300, queries=20, contaminated_share=0.0,
     gmm=GmmConfig(components=(1, 1), inflation=1e8),
@@ -66,7 +66,7 @@ def test_contexts_of_every_prior_hold_the_share_of_outliers_asked_for(prior: str
 
 
 def test_no_query_hides_in_the_context_though_rows_repeat() -> None:
-    """Of the outliers among the queries none is in the context: copies are made on either side alone."""
+    """No outlier of the queries is in the context: rows are repeated on each side separately."""
     config = DataConfig(
         gmm_weight=1.0, causal_weight=0.0, copula_weight=0.0, max_features=6, batch=8, context_min=100,
         context_max=100, queries=80, contaminated_share=1.0, contamination=(0.4, 0.4), duplicated_share=1.0,
@@ -151,7 +151,7 @@ def test_every_prior_and_effect_together_give_finite_batches_padded_with_zeros(s
 
 
 def test_priors_come_in_proportion_to_their_weights() -> None:
-    """Told apart by the smallest number of features that each may have."""
+    """Each prior has its own number of features here."""
     config = DataConfig(
         gmm_weight=0.2, causal_weight=0.3, copula_weight=0.5, max_features=30, batch=400, context_min=2,
         context_max=2, queries=2, gmm=GmmConfig(min_features=30),
@@ -181,7 +181,7 @@ def test_a_batch_is_a_function_of_seed_and_step(seed: int, step: int, weight: fl
     )
     first = BatchSource(config, seed).batch(step)
     source = BatchSource(config, seed)
-    source.batch(step + 1)  # what came before does not matter
+    source.batch(step + 1)  # earlier batches do not matter
     again = source.batch(step)
     assert torch.equal(first.context, again.context)
     assert torch.equal(first.queries, again.queries)

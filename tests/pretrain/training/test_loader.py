@@ -32,20 +32,20 @@ SHAPES = {
     "z": replace(RAW, quantile=False),
 }
 CPU = torch.device("cpu")
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="streams and host waits exist on CUDA alone")
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA streams")
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
 
 def make(shape: ModelConfig) -> ZeroShotModel:
     torch.manual_seed(0)
     model = ZeroShotModel(shape)
-    for parameter in model.parameters():  # nothing left at its neutral start
+    for parameter in model.parameters():  # no parameter keeps its initial value
         nn.init.normal_(parameter, std=0.1)
     return model
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_fed_features_give_the_logits_of_a_whole_forward_pass(name: str) -> None:
+def test_loaded_features_give_the_logits_of_a_whole_forward_pass(name: str) -> None:
     model = make(SHAPES[name]).eval()
     loader = Loader(DATA, 3, model, Clock(CPU))
     logits = compute(model, CPU, torch.float32)
@@ -75,8 +75,8 @@ def test_without_the_quantile_transform_raw_inputs_are_z_scores() -> None:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_every_model_is_judged_by_the_same_best_channel(name: str) -> None:
-    """The filter of too easy and too hard datasets does not depend on what the model reads."""
+def test_every_model_has_the_same_best_channel(name: str) -> None:
+    """The AUROC filter does not depend on the inputs of the model."""
     evidence = Loader(DATA, 0, make(SHAPES["evidence"]), Clock(CPU), filtered=True).inputs(1, 0.0)
     other = Loader(DATA, 0, make(SHAPES[name]), Clock(CPU), filtered=True).inputs(1, 0.0)
     torch.testing.assert_close(other.best, evidence.best, atol=0.02, rtol=0)
@@ -93,7 +93,7 @@ def test_a_bad_step_changes_neither_weights_nor_moments_nor_counts() -> None:
     state.update(0.1, 0.01, 0.0, torch.tensor(False))
     after = state.tensors()
     for name, value in before.items():
-        if name.startswith("average."):  # it follows the weights, which stood still
+        if name.startswith("average."):  # it follows the weights, which did not change
             value = before["model." + name.removeprefix("average.")]
         assert torch.equal(value, after[name]), name
 
@@ -114,7 +114,7 @@ def test_fused_updates_are_those_of_the_plain_optimiser() -> None:
 
 def test_single_bad_steps_are_skipped_and_counted(tmp_path: Path) -> None:
     class Sometimes(nn.Module):
-        """No number on every third call."""
+        """NaN on every third call."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -156,7 +156,9 @@ def test_training_in_bf16_learns_as_well(tmp_path: Path) -> None:
 
 
 def test_a_log_line_says_where_the_time_went(tmp_path: Path) -> None:
-    data = replace(DATA, context_min=250, context_max=250, queries=128)  # operations enough to show on a busy machine
+    data = replace(
+        DATA, context_min=250, context_max=250, queries=128
+    )  # enough operations to be visible on a busy machine
     train(replace(TINY, data=data), tmp_path, "cpu")
     line = read_log(tmp_path / "log.jsonl")[-1]
     shares = [line[name] for name in ("synthesis", "evidence", "forward", "backward", "update")]
@@ -178,7 +180,7 @@ def test_a_clock_adds_up_and_starts_again() -> None:
 
 
 def test_interval_means_leave_out_what_did_not_count() -> None:
-    """One good step, one whose datasets were all filtered out, one whose loss was no number."""
+    """One good step, one whose datasets were all filtered out, and one whose loss is NaN."""
     interval = Interval(CPU)
     logits, labels = torch.tensor([[0.0, 1.0]]), torch.tensor([[0.0, 1.0]])
     yes, no, nan = torch.tensor(True), torch.tensor(False), torch.tensor(torch.nan)
@@ -222,7 +224,7 @@ def test_inputs_drawn_ahead_are_the_same() -> None:
 
 @needs_cuda
 def test_a_step_never_waits_for_the_device() -> None:
-    """With the data at hand: drawing it may wait, on a stream of its own."""
+    """With data in memory; drawing it may wait, on its own stream."""
     device = torch.device("cuda")
     config = replace(TINY, period=1, min_auc=0.5)
     trainer = Trainer.start(config, State.fresh(make(MODELS["tiny"]).to(device)), device)

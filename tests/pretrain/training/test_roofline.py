@@ -102,6 +102,11 @@ def test_the_paper_step_is_three_teraflop() -> None:
     assert step_bytes(PRESETS["paper-100"], size, 2) < step_bytes(PRESETS["paper-100"], size, 4) < 50e9
 
 
+def test_bytes_of_a_fusion_step_are_those_of_its_channels_and_weights() -> None:
+    """Each activation 5 times; each of the 89 weights 12 times, in 4 bytes."""
+    assert step_bytes(PRESETS["fusion"], StepSize(3, 50, 20), 2) == 3 * 5 * 2 * 20 * 89 + 12 * 4 * 89
+
+
 def test_ceilings_are_measured_once() -> None:
     device = torch.device("cpu")
     found = measure_ceilings(device, torch.float32)

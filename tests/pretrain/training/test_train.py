@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("no_pictures")
 
 def test_training_lowers_the_loss_on_the_batches_it_sees(tmp_path: Path) -> None:
     config = TrainConfig(
-        model="fusion", steps=160, lr=0.05, warmup=5, log_every=20, period=10,  # every line sees every batch twice
+        model="fusion", steps=160, lr=0.05, warmup=5, log_every=20, period=10,  # each line covers every batch twice
         data=replace(DATA, batch=4, context_min=100, context_max=150, queries=64),
     )  # fmt: skip
     train(config, tmp_path, "cpu")
@@ -43,7 +43,7 @@ def test_same_seed_same_weights_and_another_seed_others(tmp_path: Path) -> None:
 
 def test_any_module_with_the_same_call_can_be_trained(tmp_path: Path) -> None:
     class Distance(nn.Module):
-        """Distance to the mean of the context, scaled and shifted."""
+        """Distance to the mean of the context, with a trained scale and shift."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -64,7 +64,7 @@ def test_logits_from_evidence_batches_equal_a_forward_pass() -> None:
     for name in ("fusion", "router", "fusion-router", "tiny"):
         torch.manual_seed(0)
         model = ZeroShotModel(MODELS[name]).eval()
-        for parameter in model.parameters():  # the output projections start at zero, which would hide mistakes
+        for parameter in model.parameters():  # output projections start at zero, which would hide errors
             nn.init.normal_(parameter, std=0.1)
         evidence = evidence_batch(batch)
         with torch.no_grad():
@@ -96,9 +96,10 @@ def test_a_frozen_fusion_stays_as_it_was_loaded(tmp_path: Path) -> None:
     fusion = train(replace(TINY, model="fusion", lr=0.05), tmp_path / "fusion", "cpu")
     config = replace(TINY, freeze="fusion_")
     both = train(config, tmp_path / "both", "cpu", init_from=tmp_path / "fusion")
-    learned, kept = weights(fusion), weights(both)
+    start, learned, kept = weights(ZeroShotModel(MODELS["fusion"])), weights(fusion), weights(both)
     for name in ("fusion_raw", "fusion_bias"):
         assert torch.equal(kept[name], learned[name])
+        assert not torch.equal(start[name], learned[name])
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_with_advice(tmp_path: Path) -> None:
