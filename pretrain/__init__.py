@@ -1,5 +1,5 @@
-"""Pretraining on synthetic data: priors that generate labelled outlier-detection datasets, and the training loop.
+"""Pretraining on synthetic data: priors that generate labelled outlier detection datasets, training and evaluation.
 
-Runs with only torch, numpy, scipy and safetensors installed; matplotlib is used for the loss plot where it is present.
-`python -m pretrain --help` lists the commands.
+Priors and training need only torch, numpy, scipy and safetensors. The commands (`python -m pretrain --help`) use rich
+and matplotlib if they are installed.
 """

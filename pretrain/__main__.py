@@ -1,4 +1,4 @@
-"""`python -m pretrain COMMAND`: synthetic data in, checkpoints and reports out."""
+"""Pretrain models on synthetic data, evaluate them, and export checkpoints."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from fomo_stream.errors import ConfigError, FomoError
-from pretrain.commands import ablate, attend, bench, evaluate, export, pack, profile, train, unpack
+from pretrain.commands import ablate, attend, bench, evaluate, export, profile, train
 
 COMMANDS = {
     "train": train,
@@ -17,8 +17,6 @@ COMMANDS = {
     "attend": attend,
     "ablate": ablate,
     "bench": bench,
-    "pack": pack,
-    "unpack": unpack,
 }
 
 
@@ -30,10 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except FomoError as error:
         print(f"pretrain: {error}", file=sys.stderr)
         return error.exit_code
-    except OSError as error:  # a path that cannot be written to, a full disk
+    except OSError as error:  # e.g. a path without write permission, a full disk
         print(f"pretrain: {error}", file=sys.stderr)
         return ConfigError.exit_code
-    except KeyboardInterrupt:  # commands that have something to save see to it themselves
+    except KeyboardInterrupt:  # a command that has to save something handles Ctrl-C itself
         return 130
 
 
@@ -41,8 +39,9 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(prog="python -m pretrain", description=__doc__)
     commands = result.add_subparsers(dest="command", required=True)
     for name, module in COMMANDS.items():
-        text = (module.__doc__ or "").partition(": ")[2]
-        module.add_arguments(commands.add_parser(name, help=text, description=text))
+        text = (module.__doc__ or "").partition(": ")[2].removesuffix(".")
+        description = f"{text[0].upper()}{text[1:]}."
+        module.add_arguments(commands.add_parser(name, help=text, description=description))
     return result
 
 

@@ -1,4 +1,4 @@
-"""`python -m pretrain attend`: draw which context rows the queries of a table attend to most."""
+"""`python -m pretrain attend`: draw the context rows that the queries of a table attend to most."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fomo_stream.errors import ConfigError
 from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.model.attention import Float, attention_weights, most_attended
 from fomo_stream.model.checkpoint import load_model
-from pretrain.commands import add_machine, use_threads
+from pretrain.commands.flags import add_machine, use_threads
 from pretrain.evaluation.attention_plot import plot_attended
 from pretrain.evaluation.tables import Table, read_table
 from pretrain.priors.draws import Draws
@@ -23,15 +23,36 @@ FEWEST_FOR_A_TEST = 10  # queries
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "table", type=Path, nargs="?", help=".npz with X and y, or .csv (a made-up mixture in the plane)"
+        "table",
+        type=Path,
+        nargs="?",
+        help=".npz with arrays X and y, or .csv (default: a synthetic mixture of 2 features)",
     )
-    parser.add_argument("--label", help="label column of a .csv table (the last)")
-    parser.add_argument("--model", default="paper-100", help="one with a transformer (%(default)s)")
-    parser.add_argument("--query", metavar="ROW,..", help="a panel for each of these rows (all outliers in one panel)")
-    parser.add_argument("--top", type=int, default=5, help="context rows to name (%(default)s)")
-    parser.add_argument("--context", type=int, default=1000, help="most context rows, of the inliers (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the mixture, and of the choice of context rows")
-    parser.add_argument("--out", type=Path, required=True, help="the picture, a .png file")
+    parser.add_argument("--label", metavar="COLUMN", help="label column of a .csv table (default: the last)")
+    parser.add_argument(
+        "--model", metavar="NAME", default="paper-100", help="a model with a transformer (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--query", metavar="ROW,..", help="rows to draw, one panel each (default: all outliers in one panel)"
+    )
+    parser.add_argument(
+        "--top", type=int, metavar="N", default=5, help="number of context rows to name (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--context",
+        metavar="ROWS",
+        type=int,
+        default=1000,
+        help="maximum of context rows, drawn from the inliers (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        metavar="N",
+        default=0,
+        help="seed of the mixture and of the context rows (default: %(default)s)",
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", required=True, help="file name of the plot, a .png file")
     add_machine(parser)
 
 
@@ -41,26 +62,26 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(f"--context is 2 to {MAX_CONTEXT} rows, not {options.context}")
     table = mixture(options.seed) if options.table is None else read_table(options.table, options.label)
     X, outlying = table.rows, table.labels == 1
-    asked = np.flatnonzero(outlying) if options.query is None else _rows(options.query, len(X))
-    pool = np.setdiff1d(np.flatnonzero(~outlying), asked)  # no row attends to itself
+    queries = np.flatnonzero(outlying) if options.query is None else _rows(options.query, len(X))
+    pool = np.setdiff1d(np.flatnonzero(~outlying), queries)  # no row attends to itself
     if len(pool) < 2:
-        raise ConfigError(f"{table.name} has {len(pool)} inliers left to attend to; name fewer with --query")
-    seen = np.sort(np.random.default_rng(options.seed).permutation(pool)[: options.context])
+        raise ConfigError(f"{table.name} has {len(pool)} inliers left for the context; name fewer rows with --query")
+    context = np.sort(np.random.default_rng(options.seed).permutation(pool)[: options.context])
     model = load_model(options.model, options.device)
-    weights = attention_weights(model, X[seen], X[asked])
+    weights = attention_weights(model, X[context], X[queries])
     together = options.query is None
-    titles = [f"all {len(asked)} outliers"] if together else [f"row {row}" for row in asked]
-    plot_attended(options.out, X[seen], X[asked], weights, options.top, together, titles)
-    print(f"{model.name}: {len(asked)} queries, {len(seen)} context rows; in brackets: times the mean weight")
+    titles = [f"all {len(queries)} outliers"] if together else [f"row {row}" for row in queries]
+    plot_attended(options.out, X[context], X[queries], weights, options.top, together, titles)
+    print(f"{model.name}: {len(queries)} queries, {len(context)} context rows; in brackets: weight / mean weight")
     for title, weight in zip(titles, weights.mean(0, keepdims=True) if together else weights, strict=True):
-        _print_rows(title, seen, weight, options.top)
-    print(nearness(X[seen], X[asked], weights, options.top, options.seed))
+        _print_rows(title, context, weight, options.top)
+    print(nearness(X[context], X[queries], weights, options.top, options.seed))
     print(f"wrote {options.out}")
     return 0
 
 
 def mixture(seed: int) -> Table:
-    """50 inliers and 100 outliers of a mixture in the plane, told apart at the 80th percentile (paper, qualitative
+    """50 inliers and 100 outliers of a mixture of 2 features, separated at the 80th percentile (paper, qualitative
     analysis of attention)."""
     config = GmmConfig(max_features=2, min_features=2, components=(2, 3), percentile=80.0, margin=0.0)
     data = sample_gmm(config, Draws(seed), datasets=1, inliers=50, outliers=100)
@@ -69,9 +90,12 @@ def mixture(seed: int) -> Table:
 
 
 def nearness(context: Float, queries: Float, weights: Float, top: int, seed: int) -> str:
-    """A sentence: are attended rows nearer to the query than random ones? Sums of distances in standard deviations,
-    compared over queries by the paper's one-sided Wilcoxon test."""
-    from scipy.stats import wilcoxon  # a second, which no other command should wait for
+    """A sentence that compares the distance to attended rows with the distance to random ones.
+
+    Distances are in standard deviations, summed over the `top` rows of a query; the queries are compared by the
+    one-sided Wilcoxon test of the paper.
+    """
+    from scipy.stats import wilcoxon  # the import takes a second
 
     center, scale = np.nanmean(context, 0), np.nanstd(context, 0)
     scale = np.where(scale > 0, scale, 1.0)
@@ -85,9 +109,9 @@ def nearness(context: Float, queries: Float, weights: Float, top: int, seed: int
     return f"{text}; one-sided Wilcoxon p = {wilcoxon(near, far, alternative='less').pvalue:.2g}"
 
 
-def _print_rows(title: str, seen: NDArray[np.int64], weights: Float, top: int) -> None:
+def _print_rows(title: str, context: NDArray[np.int64], weights: Float, top: int) -> None:
     found = most_attended(weights[None], top)
-    cells = [f"{seen[i]} ({w * len(seen):.2f})" for i, w in zip(found.indices[0], found.weights[0], strict=True)]
+    cells = [f"{context[i]} ({w * len(context):.2f})" for i, w in zip(found.indices[0], found.weights[0], strict=True)]
     print(f"{title}: {', '.join(cells)}")
 
 

@@ -1,4 +1,4 @@
-"""`python -m pretrain bench`: how fast a preset trains here, and how near that is to what the machine can do."""
+"""`python -m pretrain bench`: measure the training speed over --steps steps (20) next to the machine's limits."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pretrain.commands import add_machine, use_threads
-from pretrain.training.presets import add_settings, configuration
+import torch
+
+from fomo_stream.model.checkpoint import resolve_device
+from pretrain.commands.flags import add_machine, add_settings, configuration, use_threads
+from pretrain.training.roofline import measure_ceilings
+from pretrain.training.run_files import read_log
 from pretrain.training.train import compute_dtype, train
 
 PHASES = ("synthesis", "evidence", "forward", "backward", "update")
@@ -21,13 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Train for twice --steps (20) and report on the second half; the first warms up."""
-    import torch
-
-    from fomo_stream.model.checkpoint import resolve_device
-    from pretrain.training.arithmetic import measure_ceilings
-    from pretrain.training.run_files import read_log
-
+    """Train for twice --steps (default: 20) and report the second half; the first half warms up."""
     use_threads(options.threads)
     device = resolve_device(options.device)
     steps = options.steps or 20
@@ -36,17 +34,17 @@ def run(options: argparse.Namespace) -> int:
     dtype = compute_dtype(config, device)
     ceilings = measure_ceilings(device, dtype)
     if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)  # the ceilings are measured with gigabytes of their own
+        torch.cuda.reset_peak_memory_stats(device)  # the measurement of the ceilings takes gigabytes
     with TemporaryDirectory() as folder:
-        train(config, Path(folder), options.device, report=lambda line: None)
+        train(config, Path(folder), options.device)
         line = read_log(Path(folder) / "log.jsonl")[-1]
-    print(f"{options.preset} on {device}, {str(dtype).removeprefix('torch.')}: {line['ms_per_step']:.1f} ms a step")
+    print(f"{options.preset} on {device}, {str(dtype).removeprefix('torch.')}: {line['ms_per_step']:.1f} ms per step")
     for phase in PHASES:
         share = line.get(phase, 0.0)
         print(f"  {phase:<10} {share * line['ms_per_step']:8.1f} ms {share:6.1%}")
     print(f"  {line['gflop_per_s'] / 1e3:.3f} TFLOP/s, {line['of_peak']:.1%} of {ceilings.flops / 1e12:.3f} measured")
     print(
-        f"  {line['gbyte_per_s']:.1f} GB/s at least, {line['of_bandwidth']:.1%} of {ceilings.bytes / 1e9:.1f} measured"
+        f"  at least {line['gbyte_per_s']:.1f} GB/s, {line['of_bandwidth']:.1%} of {ceilings.bytes / 1e9:.1f} measured"
     )
     found = {name: line[name] for name in ("ms_per_step", "rows_per_s", "gflop_per_s", "of_peak", "of_bandwidth")}
     found |= {phase: line.get(phase, 0.0) for phase in PHASES}

@@ -1,4 +1,4 @@
-"""`python -m pretrain evaluate`: models and baselines on labelled tables, or on the synthetic stress table."""
+"""`python -m pretrain evaluate`: compare models and baselines on labelled tables, or on the synthetic stress table."""
 
 from __future__ import annotations
 
@@ -8,34 +8,64 @@ from pathlib import Path
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.limits import MAX_CONTEXT
-from pretrain.commands import add_machine, listed
+from pretrain.commands.flags import add_machine, listed
 from pretrain.evaluation import stress
 from pretrain.evaluation.comparison import performance_profile, scoreboard
+from pretrain.evaluation.comparison_plots import plot_comparison
 from pretrain.evaluation.detectors import BASELINES, Method, baselines, limit_threads, models
-from pretrain.evaluation.evaluate import METRICS, Pending, run_all
-from pretrain.evaluation.pictures import plot_evaluation
+from pretrain.evaluation.metrics import METRICS
 from pretrain.evaluation.report import stress_report, tables_report
+from pretrain.evaluation.runs import Pending, run_all
 from pretrain.evaluation.tables import Table, Task, draw_task, read_table, table_files
 from pretrain.training.run_files import replace_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", type=Path, nargs="?", metavar="DIR", help="tables: .npz with X and y, .csv")
-    parser.add_argument("--stress", action="store_true", help="the paper's synthetic stress table instead of a folder")
     parser.add_argument(
-        "--model", action="append", metavar="A,B,..", help="names or .safetensors files; may be given again (default)"
+        "folder", type=Path, nargs="?", metavar="DIR", help="folder of tables: .npz with arrays X and y, or .csv"
+    )
+    parser.add_argument("--stress", action="store_true", help="use the synthetic stress table of the paper instead")
+    parser.add_argument(
+        "--model",
+        action="append",
+        metavar="A,B,..",
+        help="names or .safetensors files; may be repeated (default: the default model)",
     )
     parser.add_argument(
-        "--baselines", metavar="A,B,..", help=f"from {','.join(BASELINES)}; all; none (all; with --stress none)"
+        "--baselines",
+        metavar="A,B,..",
+        help=f"any of {','.join(BASELINES)}, or all, or none (default: all; with --stress none)",
     )
     parser.add_argument("--datasets", metavar="A,B,..", help="only these tables, or these rows of the stress table")
-    parser.add_argument("--seeds", type=int, default=5, help="random splits a table (%(default)s)")
-    parser.add_argument("--context", type=int, default=MAX_CONTEXT, help="most context rows (%(default)s)")
-    parser.add_argument("--max-test", type=int, default=10_000, help="most query rows of a table, 0: all (%(default)s)")
-    parser.add_argument("--label", help="label column of .csv tables (the last)")
-    parser.add_argument("--group", metavar="A,B,..", help="tables whose names begin with A count as one, e.g. MVTec-AD")
-    parser.add_argument("--datasets-per-row", type=int, default=1000, help="of the stress table (%(default)s)")
-    parser.add_argument("--out", type=Path, help="directory of the report (evaluation/DIR or evaluation/stress)")
+    parser.add_argument(
+        "--seeds", type=int, metavar="N", default=5, help="random splits per table (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--context",
+        type=int,
+        metavar="ROWS",
+        default=MAX_CONTEXT,
+        help="maximum of context rows (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--max-test",
+        type=int,
+        metavar="ROWS",
+        default=10_000,
+        help="maximum of query rows per table, 0: all (default: %(default)s)",
+    )
+    parser.add_argument("--label", metavar="COLUMN", help="label column of .csv tables (default: the last)")
+    parser.add_argument("--group", metavar="A,B,..", help="count tables whose names begin with A as one, e.g. MVTec-AD")
+    parser.add_argument(
+        "--datasets-per-row",
+        type=int,
+        metavar="N",
+        default=1000,
+        help="datasets per row of the stress table (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="directory of the report (default: evaluation/DIR or evaluation/stress)"
+    )
     add_machine(parser, threads=1)
 
 
@@ -54,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _run_tables(options: argparse.Namespace) -> int:
     files = table_files(options.folder, listed(options.datasets))
-    # all are read first: what is wrong with the last one should not show after hours
+    # read all tables first: a mistake in the last one must not appear after hours
     digests = {name: read_table(path, options.label).digest for name, path in files.items()}
 
     @lru_cache(maxsize=1)
@@ -73,15 +103,15 @@ def _run_tables(options: argparse.Namespace) -> int:
     runs = run_all(tasks, methods, out / "results.csv", options.context, options.max_test)
     boards = {metric: scoreboard(runs, metric, listed(options.group))[0] for metric in METRICS}
     if not boards["auroc"].datasets:
-        raise ConfigError(f"on every table some method failed; {out / 'results.csv'} says why")
+        raise ConfigError(f"on every table some method failed; see the errors in {out / 'results.csv'}")
     profiles = {metric: performance_profile(board.mean) for metric, board in boards.items()}
-    pictures = plot_evaluation(boards, profiles, ours, out)
+    plots = plot_comparison(boards, profiles, ours, out)
     cut = f"at most {options.max_test} queries, " if options.max_test else ""
     setting = (
         f"{len(files)} tables, {options.seeds} seeds; context: a random half of the inliers, at most {options.context} "
         f"rows; {cut}weighted as the whole table."
     )
-    return _finish(tables_report(boards, profiles, runs, list(ours), setting, pictures), out)
+    return _finish(tables_report(boards, profiles, runs, list(ours), setting, plots), out)
 
 
 def _run_stress(options: argparse.Namespace) -> int:
@@ -91,14 +121,14 @@ def _run_stress(options: argparse.Namespace) -> int:
     rows = [stress.ROWS[name] for name in names] or list(stress.ROWS.values())
     tasks = [
         Pending(row.name, number, partial(stress.stress_task, row, number, options.context))
-        for number in range(options.datasets_per_row)  # all rows grow at the same pace
+        for number in range(options.datasets_per_row)  # all rows of the stress table grow together
         for row in rows
     ]
     methods = {**models(_models(options.model), options.device, bare=True), **_baselines(options.baselines or "none")}
     out = options.out or Path("evaluation") / "stress"
     runs = run_all(tasks, methods, out / "results.csv", options.context, stress.QUERIES)
     setting = (
-        f"{options.datasets_per_row} datasets a row, {stress.QUERIES} queries, {stress.OUTLIER_SHARE:.0%} of them "
+        f"{options.datasets_per_row} datasets per row, {stress.QUERIES} queries, {stress.OUTLIER_SHARE:.0%} of them "
         f"outliers, context of {options.context} rows. Mean ± standard error (sd: between datasets), in percent."
     )
     if any(row.binary != "no" for row in rows):

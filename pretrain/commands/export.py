@@ -1,4 +1,4 @@
-"""`python -m pretrain export`: write the averaged weights of a run as a checkpoint to ship."""
+"""`python -m pretrain export`: write the averaged weights of a run as a checkpoint for fomo-stream."""
 
 from __future__ import annotations
 
@@ -14,20 +14,27 @@ from pretrain.training.run_files import RunFiles, read_log
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", type=Path)
-    parser.add_argument("--out", type=Path, required=True, help="the checkpoint, a .safetensors file")
+    parser.add_argument("run", type=Path, metavar="RUN", help="directory of the run")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", required=True, help="file name of the checkpoint, ending in .safetensors"
+    )
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--step", type=int, help="weights kept after this many steps (the last)")
+    which.add_argument(
+        "--step",
+        type=int,
+        metavar="N",
+        help="weights that --keep-every kept after this many steps (default: the last weights)",
+    )
     which.add_argument(
         "--select", default="last", choices=["last", "lowest-loss"],
-        help="the last weights, or those where the training loss was lowest (%(default)s)",
+        help="the last weights, or those with the lowest training loss (default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--half", action="store_true", help="store weights in float16, for half the file")
+    parser.add_argument("--half", action="store_true", help="store weights in float16: half the file size")
 
 
 def run(options: argparse.Namespace) -> int:
     if options.out.suffix != ".safetensors":
-        raise ConfigError(f"--out {options.out}: a checkpoint is loaded by a name that ends in .safetensors")
+        raise ConfigError(f"--out {options.out}: the name of a checkpoint ends in .safetensors")
     files = RunFiles(options.run)
     config = files.read_config()
     weights, step = files.lowest_loss() if options.select == "lowest-loss" else files.weights(options.step)

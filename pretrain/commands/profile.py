@@ -1,4 +1,4 @@
-"""`python -m pretrain profile`: the evidence profile of a prior, beside that of real tables."""
+"""`python -m pretrain profile`: compare the evidence profile of a prior with that of real tables."""
 
 from __future__ import annotations
 
@@ -9,22 +9,33 @@ from pathlib import Path
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.model.checkpoint import resolve_device
-from pretrain.commands import add_machine, listed, use_threads
+from pretrain.commands.flags import add_machine, add_settings, configuration, listed, use_threads
 from pretrain.evaluation.evidence_profile import Profile, prior_areas, profile_of, table_areas
 from pretrain.evaluation.profile_report import report_text, write_report
 from pretrain.priors.mixture import BatchSource
-from pretrain.training.presets import add_settings, configuration
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
-    parser.add_argument("--batches", type=int, default=40, help="batches of the prior (%(default)s)")
-    parser.add_argument("--tables", type=Path, metavar="DIR", help="real tables: .npz with X and y, .csv")
-    parser.add_argument("--label", help="label column of .csv tables (the last)")
-    parser.add_argument("--names", metavar="A,B,..", help="only these tables; or FILE.json:KEY, a list of names in it")
-    parser.add_argument("--context", type=int, default=1000, help="context rows of a real table (%(default)s)")
-    parser.add_argument("--splits", type=int, default=2, help="random halves of a real table's inliers (%(default)s)")
-    parser.add_argument("--out", type=Path, help="directory for profile.json, profile.csv and profile.png")
+    parser.add_argument(
+        "--batches", type=int, metavar="N", default=40, help="batches of the prior (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--tables", type=Path, metavar="DIR", help="folder of real tables: .npz with arrays X and y, or .csv"
+    )
+    parser.add_argument("--label", metavar="COLUMN", help="label column of .csv tables (default: the last)")
+    parser.add_argument(
+        "--names", metavar="A,B,..", help="only these tables; FILE.json:KEY: the list of names under KEY in FILE.json"
+    )
+    parser.add_argument(
+        "--context", type=int, metavar="ROWS", default=1000, help="context rows of a real table (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--splits", type=int, metavar="N", default=2, help="random splits of a real table (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="directory for profile.json, profile.csv and profile.png"
+    )
     add_machine(parser)
 
 
@@ -32,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     if options.batches < 1 or options.splits < 1 or options.context < 2:
         raise ConfigError("--batches and --splits need at least 1, --context at least 2")
     if options.names and options.tables is None:
-        raise ConfigError("--names chooses among real tables; say where they are with --tables")
+        raise ConfigError("--names selects real tables; give their folder with --tables")
     use_threads(options.threads)
     config = configuration(options)
     tables: Profile | None = None
@@ -61,7 +72,7 @@ def _names(text: str) -> list[str]:
     try:
         names = json.loads(Path(path).read_text())[key]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"--names {text}: wanted is FILE.json:KEY with a list of names there ({error!r})") from None
+        raise ConfigError(f"--names {text}: give FILE.json:KEY, a list of names in a JSON file ({error!r})") from None
     if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-        raise ConfigError(f"--names {text}: there is no list of names there")
+        raise ConfigError(f"--names {text}: the value is not a list of names")
     return names

@@ -1,7 +1,7 @@
-"""Ablations: train every variant of a study, judge all on the same data, and write a table and pictures.
+"""Ablations: train every variant of a study, evaluate all on the same data, and write a table and plots.
 
-A study's directory holds a run per variant and seed, which is resumed as any run is, the results of every evaluation,
-and `results.csv`, `report.md`, `cost.png` and `quality.png`. Nothing that was computed before is computed again.
+The directory of a study holds one run per variant and seed, the results of all evaluations, `results.csv`, `report.md`,
+`cost.png` and `quality.png`. Interrupted runs are resumed, and nothing is computed twice.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import re
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -24,22 +24,23 @@ from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.model.checkpoint import save_model, shared_model
 from fomo_stream.model.zero_shot import ZeroShotModel
 from pretrain.evaluation.detectors import Encoded
-from pretrain.evaluation.evaluate import Pending, Run, run_all
 from pretrain.evaluation.plots import plot_panels
+from pretrain.evaluation.runs import Pending, Run, run_all
 from pretrain.evaluation.studies import Variant
 from pretrain.evaluation.tables import Task, draw_task, read_table, table_files
 from pretrain.priors.mixture import BatchSource, DataConfig
-from pretrain.training.arithmetic import encode_flops, parameters, query_flops
+from pretrain.training.config import TrainConfig
+from pretrain.training.roofline import encode_flops, parameters, query_flops
 from pretrain.training.run_files import RunFiles, as_json, read_log, read_tensors, replace_file
-from pretrain.training.train import TrainConfig, train
+from pretrain.training.train import Observer, train
 
-HELD_BACK_SEED = 7_000_003  # of the data that judges; training seeds are small numbers
+HELD_BACK_SEED = 7_000_003  # of the held-back data; training seeds are small numbers
 MAX_TEST = 2000  # query rows of a real table
 
 
 @dataclass(frozen=True)
 class Result:
-    """One line of the table: a variant, means over its seeds. Metrics in percent; sd: between seeds, 0 for one."""
+    """One line of the table: a variant, with means over its seeds. Metrics in percent; sd: between seeds, 0 for one."""
 
     variant: str
     seeds: int
@@ -48,23 +49,24 @@ class Result:
     ms_per_step: float
     synthesis: float  # share of the time
     parameters: int
-    mflop_per_query: float  # once the context is encoded
-    gflop_per_context: float  # to encode it
-    loss: float  # in training, over the last quarter of the log
+    mflop_per_query: float  # with an encoded context
+    gflop_per_context: float  # to encode one
+    loss: float  # of training, over the last quarter of the log
     auroc: float  # on held-back synthetic data
     auroc_sd: float
     aupr: float
-    tables_auroc: float  # on real tables; NaN without
+    tables_auroc: float  # on real tables; NaN if there are none
     tables_auroc_sd: float
     tables_aupr: float
 
 
 @dataclass(frozen=True)
 class Ablation:
-    """What is run. judge: the prior of the held-back data, of which `datasets` are drawn."""
+    """The plan of a study. held_back: the prior of the held-back data; datasets: the number of datasets drawn from it;
+    tables: a folder of real tables, or None."""
 
     variants: Sequence[tuple[Variant, TrainConfig]]
-    judge: DataConfig
+    held_back: DataConfig
     out: Path
     seeds: int = 1
     datasets: int = 64
@@ -72,16 +74,17 @@ class Ablation:
     device: str = "auto"
 
 
-def ablate(study: Ablation, title: str, report: Callable[[str], None] | None = None) -> list[Result]:
-    """Run what is missing and write the report, anew after every variant. report: gets the lines of progress instead
-    of stderr. Raises FomoError where a run was interrupted."""
-    tell = report or (lambda line: print(line, file=sys.stderr, flush=True))
+def ablate(study: Ablation, title: str, observer: Observer) -> list[Result]:
+    """Run the missing parts, and write the report after every variant. observer: follows the training runs.
+
+    Raises FomoError if a training run was interrupted, and ConfigError if a model cannot be evaluated on a dataset.
+    """
     results = []
     for variant, config in study.variants:
         runs = []
         for seed in range(study.seeds):
-            tell(f"variant={variant.label!r} seed={seed}")
-            runs.append(_run(study, variant, replace(config, seed=seed), report))
+            print(f"variant={variant.label!r} seed={seed}", file=sys.stderr, flush=True)
+            runs.append(_run(study, variant, replace(config, seed=seed), observer))
         results.append(_summary(variant, config, study, runs))
         write_report(results, study, title)
     return results
@@ -89,7 +92,7 @@ def ablate(study: Ablation, title: str, report: Callable[[str], None] | None = N
 
 @dataclass(frozen=True)
 class _Finished:
-    """One trained and judged run."""
+    """One trained and evaluated run."""
 
     log: list[dict[str, float]]
     steps: int
@@ -97,19 +100,19 @@ class _Finished:
     real: list[Run]
 
 
-def judged(base: DataConfig, variants: Sequence[DataConfig]) -> DataConfig:
-    """The held-back data of a study: the base's, as wide and with contexts as large as the largest variant's."""
+def held_back_data(base: DataConfig, variants: Sequence[DataConfig]) -> DataConfig:
+    """The held-back data of a study: that of the base, with the width and the context size of the largest variant."""
     width = max(data.max_features for data in variants)
     context = min(MAX_CONTEXT, max(data.context_max for data in variants))
     return replace(base, max_features=width, context_min=context, context_max=context, reuse=None)
 
 
-def _run(study: Ablation, variant: Variant, config: TrainConfig, report: Callable[[str], None] | None) -> _Finished:
+def _run(study: Ablation, variant: Variant, config: TrainConfig, observer: Observer) -> _Finished:
     home = study.out / _slug(variant.label) / f"seed-{config.seed}"
     if not _complete(home, config):
-        train(config, home, study.device, report=report)
+        train(config, home, study.device, observer=observer)
         if not _complete(home, config):
-            raise FomoError(f"stopped in {home}; give the same command again to go on")
+            raise FomoError(f"stopped in {home}; run the same command again to continue")
     files = RunFiles(home)
     weights, step = files.lowest_loss() if files.best.exists() else files.weights()
     checkpoint = home / f"model-{step}.safetensors"
@@ -123,12 +126,12 @@ def _run(study: Ablation, variant: Variant, config: TrainConfig, report: Callabl
     synthetic = run_all(_held_back(study, context), method, study.out / "synthetic.csv", context, 0, _silent)
     real = run_all(_tables(study, context), method, study.out / "tables.csv", context, MAX_TEST, _silent)
     if failed := [run for run in synthetic + real if run.error]:
-        raise ConfigError(f"{name} cannot be judged on {failed[0].dataset}: {failed[0].error}")
+        raise ConfigError(f"{name} cannot be evaluated on {failed[0].dataset}: {failed[0].error}")
     return _Finished(read_log(files.log), step, synthetic, real)
 
 
 def _complete(home: Path, config: TrainConfig) -> bool:
-    """Whether the run in `home` has come to its end."""
+    """Whether the run in `home` is finished."""
     files = RunFiles(home)
     if not files.state.exists():
         return False
@@ -139,9 +142,9 @@ def _complete(home: Path, config: TrainConfig) -> bool:
 
 
 def _held_back(study: Ablation, context: int) -> list[Pending]:
-    """Synthetic datasets that no training seed draws. Variants with smaller contexts see a part of the same ones."""
-    data = study.judge
-    mark = f"{crc32(json.dumps(as_json(data)).encode()):08x}"  # another set of variants may be judged on other data
+    """Synthetic datasets that no training seed draws. Variants with smaller contexts use a part of the same rows."""
+    data = study.held_back
+    mark = f"{crc32(json.dumps(as_json(data)).encode()):08x}"  # other variants may need other data
     source = BatchSource(data, HELD_BACK_SEED)
     batch_of = lru_cache(maxsize=1)(source.batch)
 
@@ -149,9 +152,9 @@ def _held_back(study: Ablation, context: int) -> list[Pending]:
         batch = batch_of(number // data.batch)
         one = number % data.batch
         width = int(batch.n_features[one])
-        seen, asked = batch.context[one, :context, :width], batch.queries[one, :, :width]
+        context_rows, queries = batch.context[one, :context, :width], batch.queries[one, :, :width]
         labels = batch.labels[one].long()
-        return Task(f"synthetic-{number}", 0, seen.double().numpy(), asked.double().numpy(), labels.numpy())
+        return Task(f"synthetic-{number}", 0, context_rows.double().numpy(), queries.double().numpy(), labels.numpy())
 
     return [Pending(f"synthetic-{number}", 0, partial(draw, number), mark) for number in range(study.datasets)]
 
@@ -164,12 +167,12 @@ def _tables(study: Ablation, context: int) -> list[Pending]:
 
 
 def _summary(variant: Variant, config: TrainConfig, study: Ablation, runs: list[_Finished]) -> Result:
-    lines = [line for run in runs for line in (run.log[1:] or run.log)]  # the first one warms up
+    lines = [line for run in runs for line in (run.log[1:] or run.log)]  # the first line includes the warm-up
     last = [line["loss"] for run in runs for line in run.log[-max(1, len(run.log) // 4) :]]
     auroc, aupr = ([_mean(getattr(r, m) for r in run.synthetic) for run in runs] for m in ("auroc", "aupr"))
     real_auroc, real_aupr = ([_mean(getattr(r, m) for r in run.real) for run in runs] for m in ("auroc", "aupr"))
     shape, context = config.network, config.data.context_max
-    features = min(shape.raw_features or study.judge.max_features, study.judge.max_features)
+    features = min(shape.raw_features or study.held_back.max_features, study.held_back.max_features)
     return Result(
         variant=variant.label,
         seeds=len(runs),
@@ -191,7 +194,7 @@ def _summary(variant: Variant, config: TrainConfig, study: Ablation, runs: list[
 
 
 def write_report(results: list[Result], study: Ablation, title: str) -> None:
-    """Table as CSV and Markdown, and pictures of cost and quality against what is varied."""
+    """The table as CSV and Markdown, and plots of the cost and the quality of all variants."""
     names = [entry.name for entry in fields(Result)]
 
     def write_csv(path: Path) -> None:
@@ -205,8 +208,8 @@ def write_report(results: list[Result], study: Ablation, title: str) -> None:
     replace_file(study.out / "report.md", lambda path: path.write_text(text, encoding="utf-8"))
     labels = [result.variant for result in results]
     cost = {
-        "ms a training step": ([r.ms_per_step for r in results], None),
-        "MFLOP a query": ([r.mflop_per_query for r in results], None),
+        "ms per training step": ([r.ms_per_step for r in results], None),
+        "MFLOP per query": ([r.mflop_per_query for r in results], None),
         "GFLOP to encode a context": ([r.gflop_per_context for r in results], None),
         "parameters (thousands)": ([r.parameters / 1e3 for r in results], None),
     }
@@ -225,12 +228,13 @@ def write_report(results: list[Result], study: Ablation, title: str) -> None:
 
 def markdown(results: list[Result], study: Ablation, title: str) -> str:
     """The report."""
-    data = study.judge
+    data = study.held_back
     head = "variant|steps|ms/step|synthesis|parameters|MFLOP/query|GFLOP/context|loss|AUROC|AUPR"
     lines = [
         f"# Ablation: {title}", "",
-        f"{study.seeds} seed(s); judged on {study.datasets} held-back synthetic datasets of up to {data.max_features} "
-        f"features, {data.queries} queries, half of them outliers; ± is the deviation between seeds. In percent.",
+        f"{study.seeds} seed(s); evaluated on {study.datasets} held-back synthetic datasets of up to "
+        f"{data.max_features} features, {data.queries} queries, half of them outliers; ± is the standard deviation "
+        "between seeds. In percent.",
     ]  # fmt: skip
     if study.tables is not None:
         head += "|AUROC, tables|AUPR, tables"
@@ -255,9 +259,9 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def _slug(label: str) -> str:
-    """A label as the name of a directory."""
+    """A directory name from a label."""
     return re.sub(r"[^A-Za-z0-9.=+-]+", "_", label)
 
 
 def _silent(line: str) -> None:
-    """Evaluations are many and short; the table says it all."""
+    """No output: evaluations are many and short."""

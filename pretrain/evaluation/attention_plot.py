@@ -1,8 +1,7 @@
-"""Which context rows a query attends to most, as a picture."""
+"""A plot of the context rows that a query attends to most."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from fomo_stream.errors import ConfigError
+from fomo_stream.model.attention import most_attended
 from fomo_stream.model.imputation import complete, fit_filling
+from pretrain.evaluation.plots import new_figure, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-from fomo_stream.model.attention import most_attended
 
 Float = NDArray[np.float64]
 
@@ -24,10 +24,10 @@ MOST_PANELS = 6
 
 
 def plane(context: Float, queries: Float) -> tuple[Float, Float]:
-    """Where to draw context (n, d) and queries (q, d): (n, 2) and (q, 2).
+    """Coordinates for the plot of context (n, d) and queries (q, d): (n, 2) and (q, 2).
 
-    Two features are drawn as they are; of more, the first two principal components of the context's z-scores; a single
-    one over a line. Missing values count as the context's median.
+    Two features are used directly. More features: the first two principal components of the z-scores of the context.
+    One feature: a line. Missing values are filled with the median of the context.
     """
     rows = torch.from_numpy(np.concatenate([context, queries]).astype(np.float64))[None]
     filling = fit_filling(rows[:, : len(context)])
@@ -50,24 +50,22 @@ def plot_attended(
     together: bool = False,
     titles: Sequence[str] = (),
 ) -> None:
-    """Draw context rows in the plane, coloured by attention, with the `top` rows of each query numbered, as a PNG.
+    """Draw a PNG of the context rows in the plane, coloured by attention, with the `top` rows of each query numbered.
 
-    weights: (q, n) of `attention_weights`. One panel a query, at most MOST_PANELS, with `titles`; or `together`, one
-    panel with the mean over queries. Raises ConfigError without matplotlib, and for too many panels.
+    weights: (q, n) of `attention_weights`. One panel per query with its title, at most MOST_PANELS; with `together`,
+    one panel with the mean over all queries. Raises ConfigError without matplotlib, and for too many panels.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError("plots need matplotlib: pip install 'fomo-stream[pretrain]'") from None
     groups = [np.arange(len(queries))] if together else [np.array([i]) for i in range(len(queries))]
     if not 1 <= len(groups) <= MOST_PANELS or not len(queries):
-        raise ConfigError(f"a picture has 1 to {MOST_PANELS} panels, one a query: name fewer, or draw them together")
+        raise ConfigError(
+            f"a plot has 1 to {MOST_PANELS} panels, one per query: name fewer queries, or draw them together"
+        )
     places, asked = plane(context, queries)
     columns = min(3, len(groups))
     lines = -(-len(groups) // columns)
-    figure = Figure(figsize=(4.2 * columns + 1, 4 * lines), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(4.2 * columns + 1, 4 * lines)
+    if figure is None:
+        raise ConfigError("plots need matplotlib: pip install 'fomo-stream[pretrain]'")
     panels = figure.subplots(lines, columns, squeeze=False).flatten()
     shares = [weights[group].mean(0) * len(context) for group in groups]
     brightest = max(float(share.max()) for share in shares)
@@ -78,13 +76,11 @@ def plot_attended(
         panel.set_axis_off()
     figure.colorbar(points, ax=list(panels), label="attention, times the mean")
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(path).with_name(f".{Path(path).name}.{os.getpid()}.tmp")
-    figure.savefig(beside, format="png", dpi=120)
-    os.replace(beside, path)
+    save_figure(figure, Path(path))
 
 
 def _panel(panel: Axes, places: Float, asked: Float, share: Float, brightest: float, top: int) -> Any:
-    order = np.argsort(share, kind="stable")  # the most attended last, so on top
+    order = np.argsort(share, kind="stable")  # rows with most attention are drawn last, on top of the others
     x, y = places[order].T
     size = 12 + 60 * share[order] / brightest
     points = panel.scatter(x, y, s=size, c=share[order], vmin=0, vmax=brightest, cmap="viridis_r")

@@ -1,4 +1,4 @@
-"""Comparing methods over datasets as the paper does: ranks, one-sided Wilcoxon tests, performance profiles."""
+"""Comparison of methods over datasets, as in the paper: ranks, one-sided Wilcoxon tests, performance profiles."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pretrain.evaluation.evaluate import Run
+from pretrain.evaluation.runs import Run
 from pretrain.evaluation.tables import Float
 
-FEWEST_FOR_A_TEST = 5  # datasets; on fewer not even a baseline that always wins gets p < 0.05
-DECIMALS = 2  # of a percentage: what the paper publishes, and where ranks and tests see a tie
+FEWEST_FOR_A_TEST = 5  # datasets; with fewer even a baseline that always wins has p >= 0.05
+DECIMALS = 2  # of a percentage, as in the paper; values that are equal after rounding tie in ranks and tests
 
 
 @dataclass(frozen=True)
 class Scoreboard:
-    """One metric of every method on every dataset that all of them finished, in percent.
+    """One metric in percent, of every method on every dataset without failures.
 
     datasets: m names; methods: k names; mean, spread: (m, k), over the seeds (spread: standard deviation, 0 for a
-    single seed); features: (m,) columns a dataset has.
+    single seed); features: (m,) numbers of columns.
     """
 
     datasets: list[str]
@@ -30,25 +30,25 @@ class Scoreboard:
     features: Float
 
     def ranks(self) -> Float:
-        """(m, k): 1 is the best on its dataset, ties share the mean of their ranks."""
+        """(m, k): 1 is the best on a dataset; ties share the mean of their ranks."""
         return average_ranks(self.mean)
 
     def narrow(self, most: int) -> Scoreboard:
-        """Only datasets of at most so many features."""
+        """Only the datasets with at most `most` features."""
         rows = np.flatnonzero(self.features <= most)
         names = [self.datasets[i] for i in rows]
         return Scoreboard(names, self.methods, self.mean[rows], self.spread[rows], self.features[rows])
 
 
-def scoreboard(runs: Sequence[Run], metric: str, groups: Sequence[str] = ()) -> tuple[Scoreboard, list[str]]:
-    """Means over seeds, and the datasets left out because some method failed there.
+def scoreboard(runs: Sequence[Run], metric: str, groups: Sequence[str]) -> tuple[Scoreboard, list[str]]:
+    """Means over seeds, and the datasets that are left out because some method failed.
 
-    groups: datasets whose names begin with one of these count as one, the mean of its parts (as the paper does with
-    the categories of MVTec-AD).
+    groups: datasets whose names begin with the same prefix count as one dataset, the mean of its parts (as in the paper
+    for the categories of MVTec-AD).
     """
     methods = list(dict.fromkeys(run.method for run in runs))
     failed = {run.dataset for run in runs if run.error}
-    values: dict[str, dict[str, dict[str, list[float]]]] = {}  # group -> dataset -> method -> one value a seed
+    values: dict[str, dict[str, dict[str, list[float]]]] = {}  # group -> dataset -> method -> one value per seed
     features: dict[str, list[int]] = {}
     for run in runs:
         if run.dataset not in failed:
@@ -80,7 +80,7 @@ def one_sided_p(baseline: Float, ours: Float) -> float:
     """p of the one-sided Wilcoxon signed rank test over datasets, alternative "baseline minus ours is above zero".
 
     Below 0.05 the baseline is better, above 0.95 ours is (paper, section "Metrics and Hypothesis Testing").
-    NaN where the two differ on fewer than FEWEST_FOR_A_TEST datasets, which can prove nothing.
+    NaN if the two differ on fewer than FEWEST_FOR_A_TEST datasets, which is too few for a test.
     """
     from scipy.stats import wilcoxon
 

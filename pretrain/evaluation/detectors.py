@@ -1,6 +1,6 @@
-"""The detectors of an evaluation: zero-shot models and, from PyOD, classical baselines.
+"""The detectors of an evaluation: zero-shot models, and classical baselines from PyOD.
 
-A `Detector` is fitted on inliers and then scores rows, higher = more outlying. A `Method` makes one from a seed.
+A `Detector` is fitted on inliers and scores rows, higher = more outlying. A `Method` makes a detector from a seed.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class Detector(Protocol):
     """Rows are raw, NaN = missing."""
 
     def fit(self, rows: Float) -> object:
-        """Take inliers (n, d)."""
+        """Fit on inliers (n, d)."""
 
     def score(self, rows: Float) -> Float:
-        """Scores (q,) of rows (q, d); a row's score must not depend on the other rows'."""
+        """Scores (q,) of rows (q, d); the score of a row must not depend on the other rows."""
 
 
 Method = Callable[[int], Detector]
 
 
 class ZeroShot:
-    """A model as users get it, through the scikit-learn estimator."""
+    """A model with its scikit-learn estimator, as users have it."""
 
     def __init__(self, model: str, device: str, seed: int) -> None:
         from fomo_stream.adapters.scikit_learn import ZeroShotDetector
@@ -54,10 +54,10 @@ class ZeroShot:
 
 
 class Encoded:
-    """The bare model: the same logits at a third of the cost, where no query is itself a context row.
+    """A model without the estimator: the same logits for a third of the cost, if no query is a context row.
 
-    A model with raw inputs sees a random subset of wider data, the same for context and queries (paper, appendix,
-    "Dealing with varying dimensions and dataset size").
+    A model with raw inputs uses a random subset of the features of wider data, the same for context and queries (paper,
+    appendix, "Dealing with varying dimensions and dataset size").
     """
 
     def __init__(self, model: str, device: str, seed: int) -> None:
@@ -77,7 +77,7 @@ class Encoded:
 
 
 class Baseline:
-    """A PyOD detector on z-scores of the context; missing values are the context's mean."""
+    """A PyOD detector on z-scores; missing values are filled with the mean of the context."""
 
     def __init__(self, make: Callable[[int], Any]) -> None:
         self.make = make
@@ -101,8 +101,11 @@ class Baseline:
 
 
 class Ecod(Baseline):
-    """PyOD's ECOD ranks test rows together with each other, which reads the test set (and costs it accuracy: outliers
-    fill the tails that betray them). In portions of a hundredth of the context that is next to nothing."""
+    """PyOD's ECOD, in portions of a hundredth of the context.
+
+    ECOD ranks test rows together with each other, so it reads the test set, and many outliers in the tails make each
+    of them less extreme. In small portions this effect is negligible.
+    """
 
     def raw_score(self, scaled: Float) -> Float:
         portion = max(1, self.detector.X_train.shape[0] // ECOD_SHARE)
@@ -114,7 +117,7 @@ class DteNp(Baseline):
     """DTE-NP (Livernoche et al. 2024): the diffusion time that best explains the mean distance r to the neighbours.
 
     The posterior of the noise variance is an inverse gamma with mode r / d; the score is the diffusion step, 0 to 999,
-    whose variance is next to it. Where d <= 2 that law does not exist, and r is the score.
+    with the nearest variance. For d <= 2 this posterior does not exist, and r is the score.
     """
 
     def raw_score(self, scaled: Float) -> Float:
@@ -130,13 +133,12 @@ BASELINES = ("knn", "dte-np", "lof", "iforest", "ecod", "ocsvm")
 
 
 def baselines(names: Sequence[str]) -> dict[str, Method]:
-    """Methods by name, with the settings of the paper's baselines. Raises ConfigError for unknown names, or without
-    PyOD."""
+    """Methods by name, with the settings of the paper. Raises ConfigError for unknown names, and without PyOD."""
     if unknown := [name for name in names if name not in BASELINES]:
         raise ConfigError(f"there is no baseline {', '.join(unknown)}; there are {', '.join(BASELINES)}")
     if not names:
         return {}
-    os.environ.setdefault("MPLBACKEND", "Agg")  # PyOD imports pyplot, which must not look for a screen
+    os.environ.setdefault("MPLBACKEND", "Agg")  # PyOD imports pyplot, which must not need a display
     try:
         from pyod.models.ecod import ECOD
         from pyod.models.iforest import IForest
@@ -163,10 +165,10 @@ def baselines(names: Sequence[str]) -> dict[str, Method]:
 
 
 def models(names: Sequence[str], device: str, bare: bool = False) -> dict[str, Method]:
-    """Zero-shot models by their name and digest, `fusion@a85585ac`; `bare`: without the estimator around them.
+    """Zero-shot models by name and digest, `fusion@a85585ac`; bare: without the estimator.
 
-    Raises CheckpointError for models that do not exist, and ConfigError for a device that does not, or without
-    scikit-learn, of which the estimator is a part.
+    Raises CheckpointError for an unknown model, and ConfigError for an unknown device, or if the estimator is needed
+    and scikit-learn is not installed.
     """
     if not bare and find_spec("sklearn") is None:
         raise ConfigError("evaluating on tables needs scikit-learn: pip install 'fomo-stream[pretrain]'")
@@ -178,9 +180,9 @@ def models(names: Sequence[str], device: str, bare: bool = False) -> dict[str, M
 
 
 def limit_threads(threads: int) -> Any:
-    """A context manager: at most so many CPU threads, in torch and in what NumPy and scikit-learn call."""
+    """A context manager that limits the CPU threads of torch, NumPy and scikit-learn."""
     torch.set_num_threads(threads)
-    if find_spec("threadpoolctl") is None:  # it comes with scikit-learn; without that, torch does all that is long
+    if find_spec("threadpoolctl") is None:  # a part of scikit-learn; without it only torch uses much time
         return nullcontext()
     from threadpoolctl import threadpool_limits
 

@@ -1,11 +1,11 @@
-"""Evidence profiles: how a prior's datasets look to classical detectors, beside how real tables look to them.
+"""Evidence profiles: which classical detectors do well on the datasets of a prior, compared with real tables.
 
-Every evidence channel ranks the queries of a dataset, and its AUROC says how well it would do alone. The profile of
-many datasets is the mean of that over them, less the mean over channels, in points: which detectors do well there, and
-which badly. Where the profiles of a prior and of real tables differ, a network learns to trust the wrong evidence.
+Every evidence channel ranks the queries of a dataset; its AUROC is its quality as a single detector. The profile of
+many datasets is the mean AUROC of each channel minus the mean over channels, in points. If the profiles of a prior and
+of real tables differ, a network learns to trust the wrong evidence.
 
-Aggregates only: nothing about a single table is ever kept, printed or written, because a prior that is fitted to
-tables one by one has seen them. That is also why a folder of fewer than FEWEST_TABLES tables is refused.
+Only aggregates are kept, printed or written, nothing about a single table: a prior must not be fitted to single tables.
+For the same reason a folder with fewer than FEWEST_TABLES tables is refused.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from fomo_stream.errors import ConfigError
 from fomo_stream.model.evidence import CHANNELS
 from fomo_stream.model.imputation import complete, fit_filling
 from pretrain.evaluation.tables import Task, draw_task, read_table, table_files
-from pretrain.priors.gmm import Batch
+from pretrain.priors.datasets import Batch
 from pretrain.priors.mixture import BatchSource
-from pretrain.training.evidence_pages import evidence_page
+from pretrain.training.evidence_batches import evidence_batch
 from pretrain.training.metrics import auroc
 
 FEWEST_TABLES = 5
@@ -35,23 +35,24 @@ Float = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Profile:
-    """What many datasets have in common. All in points of AUROC (0 to 100) but for the counts and `outside`."""
+    """The profile of many datasets, in points of AUROC (0 to 100), except for `datasets` and `outside`."""
 
     datasets: int  # N; every split of a table counts
     level: float  # mean over datasets and channels
-    offset: Float  # (C,) mean over datasets of each channel's AUROC, less `level`
-    error: Float  # (C,) standard error of `offset`: what other datasets of the same kind would move it by
-    spread: Float  # (C,) standard deviation over datasets of a channel's AUROC less the dataset's mean over channels
-    contrast: float  # standard deviation over datasets of the z-scores' local ratio (5) less their 20 neighbours
+    offset: Float  # (C,) mean over datasets of the AUROC of each channel, minus `level`
+    error: Float  # (C,) standard error of `offset`
+    spread: Float  # (C,) standard deviation over datasets of a channel's AUROC minus the mean over channels
+    contrast: float  # standard deviation over datasets of local ratio (5) minus 20 neighbours, z-scores
     best: Float  # (5,) PERCENTILES over datasets of the AUROC of the best channel
-    outside: float  # share of datasets whose best channel is outside of the training filter
+    outside: float  # share of datasets that the training filter removes
 
 
 def profile_of(areas: Float, low: float = 0.0, high: float = 1.0, splits: int = 1) -> Profile:
-    """The profile of N datasets. areas: (N, C) AUROC of every channel, in [0, 1]; low, high: the training filter on
-    the best channel: the others count for `best` and `outside` only; splits: how many rows each table has in `areas`.
+    """The profile of N datasets.
 
-    Raises ConfigError where the filter leaves fewer than two datasets.
+    areas: (N, C) AUROC of every channel, in [0, 1]; low, high: the training filter on the best channel (datasets
+    outside count for `best` and `outside` only); splits: rows per table in `areas`.
+    Raises ConfigError if the filter leaves fewer than two datasets.
     """
     best = areas.max(1)
     kept = areas[(best >= low) & (best <= high)]
@@ -81,12 +82,12 @@ def distance(one: Profile, other: Profile) -> float:
 
 
 def sampling_error(profile: Profile) -> float:
-    """The distance by which chance alone moves a profile of so many datasets, in points."""
+    """The expected distance of a profile from the true one by chance, in points."""
     return float(np.sqrt(np.mean(profile.error**2)))
 
 
 def prior_areas(source: BatchSource, batches: int, report: Callable[[int], None] | None = None) -> Float:
-    """AUROC (batches * B, C) of every channel on the batches of steps 0, 1, ...; report is told the step."""
+    """AUROC (batches * B, C) of every channel on the batches of steps 0, 1, ...; report: gets each step."""
     found = []
     for step in range(batches):
         found.append(_areas(source.batch(step)))
@@ -100,13 +101,13 @@ def table_areas(
 ) -> Float:
     """AUROC (tables * splits, C) of every channel on real tables, for `profile_of`.
 
-    folder, names, label: as in `tables`; context: most rows of a context, which is a random half of the inliers; the
-    other half and the outliers are queries. Raises ConfigError for what is no table, and for too few of them.
+    folder, names, label: as in `tables`; context: maximum of context rows, from a random half of the inliers; the other
+    half and the outliers are queries. Raises ConfigError for a file that is no table, and for too few tables.
     """
     files = table_files(folder, names)
     if len(files) < FEWEST_TABLES:
         raise ConfigError(
-            f"these are {len(files)} tables; a profile needs {FEWEST_TABLES}, because of fewer it would say too much"
+            f"these are {len(files)} tables; a profile needs {FEWEST_TABLES}, because with fewer it would say too much"
             " about each"
         )
     found = []
@@ -117,8 +118,8 @@ def table_areas(
 
 
 def _areas(batch: Batch) -> Float:
-    page = evidence_page(batch, with_context=False)
-    areas: Float = auroc(page.queries, page.labels).cpu().numpy()
+    evidence = evidence_batch(batch, with_context=False)
+    areas: Float = auroc(evidence.queries, evidence.labels).cpu().numpy()
     return areas
 
 

@@ -1,6 +1,6 @@
-"""Loss curves and ablations as pictures, and what all pictures need.
+"""Plots of the loss and of ablations, and helpers for all plots.
 
-matplotlib is optional: without it there is no picture, and nothing fails.
+matplotlib is optional: without it no file is written, and nothing fails.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pretrain.training.run_files import read_log, replace_file
 
 
 def plot_losses(log: Path, target: Path) -> bool:
-    """Draw loss and AUROC over the steps from a JSONL log; False where matplotlib or the data is missing."""
+    """Draw loss and AUROC over the steps of a log (JSONL); False without matplotlib or log lines."""
     lines = read_log(log)
     if not lines:
         return False
@@ -38,7 +38,10 @@ def plot_panels(
     target: Path,
     title: str,
 ) -> bool:
-    """One panel a quantity, one point a label; panels: by name, values and their deviations. False as above."""
+    """One panel per quantity, one point per label. panels: by name, values and their standard deviations, or None.
+
+    Returns False without matplotlib.
+    """
     figure = new_figure(3.2 * len(panels), 3.6)
     if figure is None:
         return False

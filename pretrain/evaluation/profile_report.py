@@ -1,4 +1,4 @@
-"""Evidence profiles as text, JSON, CSV and a picture. matplotlib is optional: without it there is no picture."""
+"""Evidence profiles as text, JSON, CSV and a plot. matplotlib is optional: without it there is no plot."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Float = NDArray[np.float64]
 
 
 def report_text(prior: Profile, tables: Profile | None = None) -> str:
-    """The profile of a prior as lines of text, beside that of real tables where there is one."""
+    """The profile of a prior as lines of text, next to that of real tables if there is one."""
     lines = [_line("", ["prior"] if tables is None else ["prior", "tables", "difference"])]
     for label, ours, theirs in _headline(prior, tables):
         lines.append(_line(label, [ours] if theirs is None else [ours, theirs, ours - theirs]))
     both = [prior.offset] if tables is None else [prior.offset, tables.offset, prior.offset - tables.offset]
     names = "AUROC" if tables is None else "prior / tables / difference"
-    lines += ["", f"each statistic's AUROC less the mean over channels, points ({names})"]
+    lines += ["", f"AUROC of each statistic minus the mean over channels, points ({names})"]
     lines.append(_line("", [space.ljust(7 * len(both)) for space in SPACES]))
     for statistic in SPACE_STATISTICS:
         lines.append(_line(statistic, [_cell(both, f"{space}.{statistic}") for space in SPACES]))
@@ -34,7 +34,7 @@ def report_text(prior: Profile, tables: Profile | None = None) -> str:
         lines += [
             "",
             f"distance of the profiles: {distance(prior, tables):.2f} points (root mean square over channels);"
-            f" chance alone moves that of the tables by {sampling_error(tables):.2f},"
+            f" by chance alone the profile of the tables moves by {sampling_error(tables):.2f},"
             f" that of the prior by {sampling_error(prior):.2f}",
         ]
     return "\n".join(lines)
@@ -58,7 +58,7 @@ def write_report(prior: Profile, tables: Profile | None, directory: Path) -> Non
 
 
 def as_json(profile: Profile) -> dict[str, Any]:
-    """A profile as plain numbers, channels by name."""
+    """A profile as numbers for JSON, channels by name."""
     plain = {name: round(getattr(profile, name), 3) for name in ("datasets", "level", "contrast", "outside")}
     by_channel = {
         name: dict(zip(CHANNELS, getattr(profile, name).round(3).tolist(), strict=True))
@@ -69,12 +69,12 @@ def as_json(profile: Profile) -> dict[str, Any]:
 
 
 def _headline(prior: Profile, tables: Profile | None) -> list[tuple[str, float, float | None]]:
-    """(label, the prior's number, the tables')."""
+    """Label, number of the prior, number of the tables."""
 
     def rows(profile: Profile) -> list[tuple[str, float]]:
         return [
             ("datasets", profile.datasets),
-            ("outside of the training filter, %", 100 * profile.outside),
+            ("removed by the training filter, %", 100 * profile.outside),
             *((f"best channel, {p}th percentile", value) for p, value in zip(PERCENTILES, profile.best, strict=True)),
             ("mean over channels", profile.level),
             ("spread of a channel over datasets", float(profile.spread.mean())),
@@ -95,12 +95,12 @@ def _cell(parts: Sequence[Float], statistic: str) -> str:
 
 
 def _mean(by_channel: Float, statistic: str) -> float:
-    """Over the two channels of a statistic, which say nearly the same."""
+    """Mean over the two channels of a statistic, which are nearly equal."""
     return float(np.mean([by_channel[CHANNELS.index(f"{statistic}.{kind}")] for kind in ("far", "rare")]))
 
 
 def _plot(profiles: dict[str, Profile], target: Path) -> bool:
-    """One panel a space: every channel's AUROC less the mean, with its standard error; False without matplotlib."""
+    """One panel per space: AUROC of every channel minus the mean, with standard errors; False without matplotlib."""
     figure = new_figure(13, 5.5)
     if figure is None:
         return False
@@ -116,7 +116,7 @@ def _plot(profiles: dict[str, Profile], target: Path) -> bool:
         panel.set_title(title)
         panel.set_xticks(range(len(statistics)), [name.removeprefix(f"{title}.") for name in statistics], rotation=90)
         panel.axhline(0, color="grey", lw=0.5)
-    panels[0].set_ylabel("AUROC less the mean over channels, points")
+    panels[0].set_ylabel("AUROC minus the mean over channels, points")
     panels[0].legend()
     save_figure(figure, target)
     return True

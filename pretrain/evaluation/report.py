@@ -1,4 +1,4 @@
-"""What an evaluation found, in Markdown."""
+"""Reports of an evaluation in Markdown."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from pretrain.evaluation.comparison import PerformanceProfile, Scoreboard, p_values
-from pretrain.evaluation.evaluate import METRICS, Run
+from pretrain.evaluation.metrics import METRICS
+from pretrain.evaluation.runs import Run
 from pretrain.evaluation.stress import StressRow
 
 TITLES = {"auroc": "AUROC", "aupr": "AUPR", "f1": "F1"}
 WIDTHS = (20, 50, 100, 500)  # subsets by features, as in the paper's tables
-BEHIND = 1.0  # points; smaller gaps to the best are no loss worth a line
+BEHIND = 1.0  # points; smaller gaps to the best method are not listed
 
 
 def tables_report(
@@ -22,9 +23,10 @@ def tables_report(
     runs: Sequence[Run],
     models: Sequence[str],
     setting: str,
-    pictures: Iterable[str] = (),
+    plots: Iterable[str],
 ) -> str:
-    """The report on a folder of tables. boards, profiles: by metric; models: the methods that are ours."""
+    """The report on a folder of tables. boards, profiles: by metric; models: the zero-shot models among the methods;
+    plots: file names."""
     board = boards["auroc"]
     failures = [run for run in runs if run.error]
     parts = ["# Evaluation", setting, _summary(boards, profiles, runs)]
@@ -33,12 +35,12 @@ def tables_report(
             parts += [_tests(boards, model), _losses(boards["auroc"], model)]
     for metric, each in boards.items():
         parts.append(_per_dataset(each, TITLES[metric]))
-    parts += [f"![{name.removesuffix('.png').replace('_', ' ')}]({name})" for name in pictures]
+    parts += [f"![{name.removesuffix('.png').replace('_', ' ')}]({name})" for name in plots]
     if failures:
         lines = [f"- {run.dataset}, seed {run.seed}, {run.method}: {run.error}" for run in failures]
         parts.append("## Failed\n\nThese datasets are left out above.\n\n" + "\n".join(lines))
-    if strange := sum(run.nonfinite > 0 for run in runs):
-        parts.append(f"{strange} runs gave scores that are no numbers; they were ranked last (see `nonfinite`).")
+    if affected := sum(run.nonfinite > 0 for run in runs):
+        parts.append(f"{affected} runs gave scores that are not finite; they were ranked last (see `nonfinite`).")
     return "\n\n".join(parts) + "\n"
 
 
@@ -54,7 +56,7 @@ def _summary(boards: dict[str, Scoreboard], profiles: dict[str, PerformanceProfi
         cells += [f"{profiles[metric].area[j]:.3f}" for metric in METRICS]
         rows.append([*cells, f"{np.mean(seconds):.2f}"])
     heads = ["method", *TITLES.values()]
-    heads += [f"{kind} {title}" for kind in ("rank", "profile area") for title in TITLES.values()] + ["s a run"]
+    heads += [f"{kind} {title}" for kind in ("rank", "profile area") for title in TITLES.values()] + ["s per run"]
     count = f"{len(board.datasets)} datasets, means in percent; rank 1 and area 1 are the best."
     return f"## Summary\n\n{count}\n\n{markdown_table(heads, rows)}"
 
@@ -74,7 +76,7 @@ def _tests(boards: dict[str, Scoreboard], model: str) -> str:
     text = (
         f"## {model} against the others\n\np of the one-sided Wilcoxon signed rank test, alternative "
         f'"baseline minus {model} is above zero": below 0.05 (underlined) the baseline is better, above 0.95 (bold) '
-        f"{model} is; -: too few datasets on which the two differ."
+        f"{model} is better; -: too few datasets on which the two differ."
     )
     return f"{text}\n\n{markdown_table(['metric', 'datasets', *others], rows)}"
 
@@ -114,7 +116,7 @@ def _per_dataset(board: Scoreboard, title: str) -> str:
 
 
 def stress_report(runs: Sequence[Run], rows: Sequence[StressRow], setting: str) -> str:
-    """The report on the stress table: means over datasets, their standard errors, and the spread between datasets."""
+    """The report on the stress table: means over datasets, standard errors and standard deviations."""
     methods = list(dict.fromkeys(run.method for run in runs))
     parts = ["# Synthetic stress table", setting]
     for i, metric in enumerate(METRICS):
@@ -137,8 +139,8 @@ def stress_report(runs: Sequence[Run], rows: Sequence[StressRow], setting: str) 
 
 
 def mean_and_error(values: Sequence[float]) -> str:
-    """`97.12 ± 0.40 (sd 2.80, n 50)`: mean, its standard error, the spread between datasets and their number; of a
-    single value `97.12 (n 1)`."""
+    """`97.12 ± 0.40 (sd 2.80, n 50)`: mean, standard error, standard deviation and number of the values; for a single
+    value `97.12 (n 1)`."""
     if len(values) < 2:
         return f"{values[0]:.2f} (n 1)" if values else "-"
     spread = float(np.std(values, ddof=1))

@@ -1,6 +1,6 @@
-"""The ablation studies of the paper by name (its appendix "Ablation Analyses"), at its size and scaled down.
+"""The ablation studies of the paper (its appendix "Ablation Analyses"), at the size of the paper and at a small size.
 
-A study is a preset, and settings to lay over it, one set a variant. At the small size everything shrinks by about the
+A study is a preset and, for each variant, changes to its settings. At the small size everything shrinks by about the
 same factor, so that a variant trains in about a minute on one CPU core: an epoch is 16 steps instead of 1,000.
 """
 
@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
 from typing import Any
 
-from fomo_stream.errors import ConfigError
 from pretrain.priors.mixture import PRIORS
-from pretrain.training.presets import PRESETS, literal, with_settings
-from pretrain.training.train import TrainConfig
+from pretrain.training.config import TrainConfig
+from pretrain.training.presets import PRESETS, with_settings
 
 SIZES = ("small", "paper")
 _SHRUNK: dict[str, Any] = {
@@ -22,13 +20,18 @@ _SHRUNK: dict[str, Any] = {
     "steps": 300, "warmup": 30, "schedule": "cosine", "lr": 2e-3, "ema": 0.98,
     "log_every": 25, "best_every": 0, "keep_every": 0,
 }  # fmt: skip
-_SLIM = {"shape.width": 64, "shape.feed_forward": 128, "shape.routers": 32, "shape.layers": 3}  # of presets with layers
+_SLIM = {
+    "shape.width": 64,
+    "shape.feed_forward": 128,
+    "shape.routers": 32,
+    "shape.layers": 3,
+}  # for presets with layers
 _NARROW = {"data.max_features": 8, "shape.raw_features": 8}  # for presets that read raw features
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One setting of what is varied. settings: by path, as in `with_settings`."""
+    """One variant of a study. settings: by path, as in `with_settings`."""
 
     label: str
     settings: Mapping[str, Any]
@@ -36,13 +39,13 @@ class Variant:
 
 @dataclass(frozen=True)
 class Study:
-    """What is varied at each of SIZES, over which preset. judged_by: settings of the held-back data that differ from
-    the preset's."""
+    """The variants at each of SIZES, as changes to the preset `base`. held_back: changes to the preset for the
+    held-back data."""
 
     about: str
     variants: Mapping[str, Sequence[Variant]]
     base: str = "paper-20"
-    judged_by: Mapping[str, Any] = field(default_factory=dict)
+    held_back: Mapping[str, Any] = field(default_factory=dict)
 
 
 def configured(base: str, size: str, changes: Mapping[str, Any]) -> TrainConfig:
@@ -56,17 +59,6 @@ def configured(base: str, size: str, changes: Mapping[str, Any]) -> TrainConfig:
     return with_settings(config, changes)
 
 
-def grid(vary: Sequence[str]) -> list[Variant]:
-    """Every combination of `PATH=V1,V2,...`; several paths may be varied."""
-    axes = []
-    for text in vary:
-        path, equals, values = text.partition("=")
-        if not equals or not all(values.split(",")):
-            raise ConfigError(f"--vary {text}: give PATH=V1,V2,..., e.g. routers=100,200,500,0")
-        axes.append([(path, literal(value)) for value in values.split(",")])
-    return [Variant(", ".join(f"{p}={v}" for p, v in point), dict(point)) for point in product(*axes)]
-
-
 def _over(path: str, paper: Sequence[Any], small: Sequence[Any] | None = None) -> dict[str, list[Variant]]:
     name = path.rpartition(".")[2]
     values = {"paper": paper, "small": paper if small is None else small}
@@ -74,13 +66,14 @@ def _over(path: str, paper: Sequence[Any], small: Sequence[Any] | None = None) -
 
 
 def _reuse(epoch: int, long: Sequence[int]) -> list[Variant]:
-    """Datasets that come round every P epochs, or never."""
+    """Datasets that are repeated every P epochs, or never."""
     periods = {f"P={p}": p * epoch for p in long} | {"always fresh": 0}
     return [Variant(label, {"data.reuse": "none", "period": period}) for label, period in periods.items()]
 
 
 def _transform(epoch: int, fresh: int) -> list[Variant]:
-    """With and without T, the same datasets in every epoch (P = 1) or others. epoch: steps; fresh: datasets."""
+    """With and without the transform T; the same datasets in every epoch (P = 1) or new ones. epoch: steps; fresh:
+    datasets."""
     unique = 8 * epoch
     plain: dict[str, Any] = {"data.reuse": "none"}
     few = {"data.reuse.unique": fresh, "data.reuse.transforms": unique // fresh - 1}
@@ -88,7 +81,7 @@ def _transform(epoch: int, fresh: int) -> list[Variant]:
         Variant(f"{unique} fresh an epoch", {"period": 0, **plain}),
         Variant(f"{fresh} fresh + {unique - fresh} transformed", {"period": 0, **few}),
         Variant("P=1", {"period": epoch, **plain}),
-        Variant("P=1, transformed anew", {"period": 0, "data.reuse.unique": unique, "data.reuse.transforms": 0}),
+        Variant("P=1, transformed", {"period": 0, "data.reuse.unique": unique, "data.reuse.transforms": 0}),
     ]
 
 
@@ -112,17 +105,17 @@ _CURRICULA = [
 ]
 STUDIES: dict[str, Study] = {
     "depth": Study("layers L", _over("shape.layers", (1, 2, 3, 4))),
-    "routers": Study("routers R; 0 is full attention", _over("shape.routers", (100, 200, 500, 0), (8, 32, 128, 0))),
+    "routers": Study("routers R, 0: full attention", _over("shape.routers", (100, 200, 500, 0), (8, 32, 128, 0))),
     "context": Study(
-        "context rows, in training and when judged", _over("data.context_max", (1000, 2000, 5000), (100, 200, 400))
+        "context rows in training and evaluation", _over("data.context_max", (1000, 2000, 5000), (100, 200, 400))
     ),
     "reuse": Study(
-        "epochs P after which the same datasets come round",
+        "epochs P after which the same datasets are repeated",
         {"paper": _reuse(1000, (1, 50, 100)), "small": _reuse(16, (1, 10))},
     ),
     "transform": Study("linear transforms T of datasets", {"paper": _transform(1000, 500), "small": _transform(16, 8)}),
-    "curriculum": Study("percentile where outliers begin", {"paper": _CURRICULA, "small": _CURRICULA}),
-    "quantile": Study("quantile transform, or z-scores", _over("shape.quantile", (True, False))),
+    "curriculum": Study("percentile above which rows are outliers", {"paper": _CURRICULA, "small": _CURRICULA}),
+    "quantile": Study("quantile transform or z-scores", _over("shape.quantile", (True, False))),
     "width-D": Study("features D of model and data", {"paper": _widths((20, 100)), "small": _widths((4, 8, 16))}),
     "prior-parts": Study("parts of the prior", {"paper": _parts(), "small": _parts()}, "router", _EQUAL),
 }  # fmt: skip

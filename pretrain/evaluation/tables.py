@@ -1,7 +1,7 @@
-"""Labelled tables on disk, and what a detector is given of them: rows to learn from and rows to rank.
+"""Labelled tables on disk, and their split into context rows and query rows.
 
 The protocol: a random half of the inliers is the context, the other half and all outliers are the queries (paper,
-section "Real-world Benchmark Datasets"). No row is in both, and a table that has an order is shuffled first.
+section "Real-world Benchmark Datasets"). No row is in both, and the rows are shuffled.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ Int = NDArray[np.int64]
 
 SUFFIXES = (".npz", ".csv")
 MIN_INLIERS = 8  # half of them make a context
-KEPT_OUTLIERS = 2000  # a cut of the queries leaves at least so many outliers, or half of the cut if that is fewer
+KEPT_OUTLIERS = 2000  # minimum of outliers when the queries are cut, or half of the queries if that is fewer
 
 
 @dataclass(frozen=True)
 class Task:
     """One ranking problem. Rows are raw, NaN = missing.
 
-    context: (n, d), inliers; queries: (q, d); labels: (q,), 1 = outlier. The weights say how many rows of the whole
-    table one inlier and one outlier among the queries stand for.
+    context: (n, d), inliers; queries: (q, d); labels: (q,), 1 = outlier. The weights: how many rows of the whole table
+    one inlier and one outlier of the queries represent.
     """
 
     dataset: str
@@ -47,8 +47,8 @@ class Task:
 class Table:
     """A labelled table. rows: (n, d), NaN = missing; labels: (n,), 1 = outlier.
 
-    all_inliers, all_outliers: how many the table had before somebody cut it down; train_rows: so many of its first
-    rows, all of them inliers, are the only ones to learn from (0: a random half of the inliers).
+    all_inliers, all_outliers: their number in the full table, if this is a part of it; train_rows: the first rows, all
+    inliers, are the only source of the context (0: a random half of the inliers).
     """
 
     name: str
@@ -60,7 +60,7 @@ class Table:
 
     @property
     def digest(self) -> str:
-        """Eight characters that change with anything in the table."""
+        """Eight characters that depend on the whole content of the table."""
         found = crc32(f"{self.rows.shape} {self.all_inliers} {self.all_outliers} {self.train_rows}".encode())
         for part in (self.rows, self.labels):
             found = crc32(np.ascontiguousarray(part).data, found)
@@ -68,12 +68,12 @@ class Table:
 
 
 def table_files(folder: Path, names: Sequence[str] = ()) -> dict[str, Path]:
-    """The tables of a folder by name (the file's, without its ending), sorted; only those in `names`, if any are given.
+    """The tables of a folder by name (the file name without suffix), sorted; or only those in `names`.
 
-    Raises ConfigError for a folder that is missing or has no tables, and for names that it does not have.
+    Raises ConfigError for a missing folder, a folder without tables, and unknown names.
     """
     if not folder.is_dir():
-        raise ConfigError(f"{folder} is no folder; give one with tables (.npz with arrays X and y, or .csv)")
+        raise ConfigError(f"{folder} is no folder; give a folder with tables (.npz with arrays X and y, or .csv)")
     files: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
         if path.suffix.lower() in SUFFIXES:
@@ -91,7 +91,7 @@ def read_table(path: Path, label: str | None = None) -> Table:
     """Read an .npz (X, y, and optionally n_in_full, n_out_full, n_train) or a .csv with a header.
 
     label: the column of a .csv that holds the labels, None = the last. Infinite values count as missing.
-    Raises ConfigError, naming the file, for what cannot be evaluated.
+    Raises ConfigError with the name of the file if it cannot be evaluated.
     """
     extra: dict[str, int] = {}
     if path.suffix.lower() == ".npz":
@@ -101,7 +101,7 @@ def read_table(path: Path, label: str | None = None) -> Table:
     if rows.ndim != 2 or not rows.size:
         raise ConfigError(f"{path}: X must have rows and columns, it has the shape {rows.shape}")
     if labels.shape != rows.shape[:1]:
-        raise ConfigError(f"{path} has {len(rows)} rows and {labels.size} labels; there must be one a row")
+        raise ConfigError(f"{path} has {len(rows)} rows and {labels.size} labels; give one label per row")
     if not np.isin(labels, (0, 1)).all():
         strange = next(value for value in labels.tolist() if value not in (0, 1))
         raise ConfigError(f"{path}: labels must be 0 (inlier) or 1 (outlier), one is {strange!r}")
@@ -109,13 +109,13 @@ def read_table(path: Path, label: str | None = None) -> Table:
     outliers = int(labels.sum())
     inliers = len(labels) - outliers
     if not outliers:
-        raise ConfigError(f"{path} has no outliers (label 1), so there is nothing to find; leave it out")
+        raise ConfigError(f"{path} has no outliers (label 1), so it cannot be evaluated; leave it out")
     if inliers < MIN_INLIERS:
         raise ConfigError(f"{path} has {inliers} inliers (label 0), at least {MIN_INLIERS} are needed; leave it out")
     train = extra.get("n_train", 0)
     if train and not (MIN_INLIERS // 2 <= train < len(labels) and not labels[:train].any() and labels[train:].any()):
         raise ConfigError(
-            f"{path}: n_train is {train}; the first {MIN_INLIERS // 2} or more rows must be inliers to learn from, "
+            f"{path}: n_train is {train}; the first {MIN_INLIERS // 2} or more rows must be inliers, "
             "and the rest must have outliers"
         )
     all_inliers, all_outliers = extra.get("n_in_full", inliers), extra.get("n_out_full", outliers)
@@ -128,10 +128,10 @@ def read_table(path: Path, label: str | None = None) -> Table:
     return Table(path.stem, rows, labels, all_inliers, all_outliers, train)
 
 
-def draw_task(table: Table, seed: int, context: int, max_test: int = 0) -> Task:
+def draw_task(table: Table, seed: int, context: int, max_test: int) -> Task:
     """Split a table, and cut the context to `context` rows and the queries to `max_test` >= 2 rows (0 = no limit).
 
-    Outliers are kept first, and the task's weights undo the cut. Equal arguments give equal tasks.
+    Outliers are kept first, and the weights of the task correct for the cut. Equal arguments give equal tasks.
     """
     inliers, outliers = np.flatnonzero(table.labels == 0), np.flatnonzero(table.labels == 1)
     if table.train_rows:
@@ -141,7 +141,7 @@ def draw_task(table: Table, seed: int, context: int, max_test: int = 0) -> Task:
         half = round(0.5 * len(inliers))
         train, test = shuffled[:half], np.concatenate([shuffled[half:], outliers])
     strange = table.labels[test] == 1
-    # the rows that the test inliers stand for: their share of all the inliers that the table once had
+    # the rows that the test inliers represent: their share of all inliers of the full table
     whole_inliers = table.all_inliers * (~strange).sum() / len(inliers)
     rng = np.random.default_rng(1000 + seed)
     if len(train) > context:
@@ -149,7 +149,7 @@ def draw_task(table: Table, seed: int, context: int, max_test: int = 0) -> Task:
     if max_test and len(test) > max_test:
         bad, good = rng.permutation(test[strange]), rng.permutation(test[~strange])
         least = max(min(KEPT_OUTLIERS, max_test // 2), round(max_test * len(bad) / len(test)))
-        bad = bad[: min(least, max_test - 1)]  # one inlier at least
+        bad = bad[: min(least, max_test - 1)]  # at least one inlier
         test = np.concatenate([bad, good[: max_test - len(bad)]])
     test = rng.permutation(test)
     labels = table.labels[test]

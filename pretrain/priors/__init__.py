@@ -1,1 +1,1 @@
-"""Synthetic labelled datasets: the priors, and batches drawn from a mixture of them."""
+"""Priors of synthetic labelled datasets, and batches from a mixture of them."""

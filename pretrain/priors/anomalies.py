@@ -1,7 +1,7 @@
-"""Outliers by what happens to the features that are seen; what happens inside a network or copula is in its module.
+"""Kinds of outliers that change the observed features. (Other kinds are in the modules of networks and copulas.)
 
-Every kind takes rows distributed like inliers and spoils them. Lengths are in standard deviations of the inliers, and
-rows of strength 1 are left as they are by all kinds that have a size (not by `noise`, `dependency` and `clusters`).
+Every kind takes rows distributed like inliers and changes them. Lengths are in standard deviations of the inliers. Rows
+of strength 1 do not change, except by `noise`, `dependency` and `clusters`, which have no size.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from torch import Tensor
 
 from pretrain.priors.draws import Draws
 
-NEIGHBOURS = 5  # whose mean distance is the local scale of a row
+NEIGHBOURS = 5  # of a row; their mean distance is its local scale
 
 
 @dataclass
 class Scene:
-    """Rows to spoil, and what is usual around them.
+    """Rows to change, and the inliers around them.
 
     rows: (B, m, D); inliers: (B, n, D); classes (B, m), inlier_classes (B, n): latent classes, below `n_classes`;
-    strength: (B, m), 1 = as usual; real: (B, D) bool, false for padding columns.
+    strength: (B, m), 1 = like an inlier; real: (B, D) bool, false for padding columns.
     """
 
     rows: Tensor
@@ -35,9 +35,9 @@ class Scene:
 
 
 def spoil_features(scene: Scene, of_kind: Mapping[str, Tensor], draws: Draws) -> Tensor:
-    """The rows (B, m, D) with the features of those of a feature kind changed; the other rows are as they were.
+    """The rows (B, m, D), changed where a row is of a kind in this module.
 
-    of_kind: name -> (B, m) bool; kinds that are not named cost nothing, names that are no feature kind do nothing.
+    of_kind: name -> (B, m) bool. Missing kinds cost no time; names of other kinds are ignored.
     """
     subset, few = _subsets(scene, draws), _few(scene, draws)
     kinds: dict[str, Callable[[], Tensor]] = {
@@ -60,7 +60,7 @@ def spoil_features(scene: Scene, of_kind: Mapping[str, Tensor], draws: Draws) ->
 
 
 def _subsets(scene: Scene, draws: Draws) -> Tensor:
-    """(B, m, D) bool, the features to change: all, a share or a few; the same for a dataset or new for each row."""
+    """(B, m, D) bool, the features to change: all, a share or a few; the same for all rows, or drawn per row."""
     b, rows, d = scene.rows.shape
     count = scene.real.sum(1)
     share = draws.uniform(b, low=0.1, high=0.9)
@@ -86,14 +86,14 @@ def _several(scene: Scene, draws: Draws) -> Tensor:
 
 
 def _class_means(scene: Scene) -> tuple[Tensor, Tensor]:
-    """Means (B, C, D) of the inliers of each class, 0 for empty ones, and their numbers (B, C)."""
+    """Means (B, C, D) of the inliers of each class, 0 for empty classes, and their counts (B, C)."""
     member = torch.nn.functional.one_hot(scene.inlier_classes, scene.n_classes).to(scene.inliers.dtype)
     counts = member.sum(1)
     return torch.bmm(member.transpose(1, 2), scene.inliers) / counts.clamp_min(1.0)[..., None], counts
 
 
 def _other_class(scene: Scene, counts: Tensor, draws: Draws) -> Tensor:
-    """(B, m) a class that has inliers and is not the row's own; its own where there is no other."""
+    """(B, m) a random class with inliers, other than that of the row if there is one."""
     own = torch.nn.functional.one_hot(scene.classes, scene.n_classes).bool()
     open_ = (counts > 0)[:, None] & ~own
     pick = draws.uniform(*own.shape).masked_fill(~open_, -1.0).argmax(-1)
@@ -101,25 +101,25 @@ def _other_class(scene: Scene, counts: Tensor, draws: Draws) -> Tensor:
 
 
 def inflated(scene: Scene) -> Tensor:
-    """Rows scattered more widely about the mean of their class."""
+    """Rows with a wider spread around the mean of their class."""
     means, _ = _class_means(scene)
     center = means.gather(1, scene.classes[..., None].expand_as(scene.rows))
     return center + (scene.rows - center) * scene.strength[..., None]
 
 
 def _uniform(scene: Scene, draws: Draws) -> Tensor:
-    """Uniform over a range that grows with the strength from the inner half of the inliers' to about twice it."""
+    """Uniform values; their range grows with the strength, from half the range of inliers to about twice that."""
     low, high = scene.inliers.amin(1, True), scene.inliers.amax(1, True)
-    # the extremes of heavy-tailed features would make the range meaningless: keep it near the bulk
+    # without this the extremes of heavy-tailed features would determine the range
     low, high = low.clamp_min(-6.0), high.clamp_max(6.0)
     middle, reach = (low + high) / 2, (high - low) / 2 * (0.5 + 0.1 * scene.strength[..., None])
     return middle + reach * draws.uniform(*scene.rows.shape, low=-1.0)
 
 
 def _of_other_rows(scene: Scene, subset: Tensor, draws: Draws) -> Tensor:
-    """Each value from some inlier: from one and the same for the whole row, or from another for every feature.
+    """Values of inliers: all values of a row from one inlier, or each feature from a different inlier.
 
-    Where most features change, never from one and the same, or the row would be a copy of that inlier.
+    If most features change, each is from a different inlier; otherwise the row would be a copy of one.
     """
     b, m, d = subset.shape
     last = scene.inliers.shape[1] - 1
@@ -131,13 +131,13 @@ def _of_other_rows(scene: Scene, subset: Tensor, draws: Draws) -> Tensor:
 
 
 def _spiked(scene: Scene, size: float, draws: Draws) -> Tensor:
-    """Every feature moved by about `size` for every unit of strength, up or down."""
+    """Every feature moved up or down by about `size` per unit of strength."""
     reach = (scene.strength - 1).clamp_min(0.0)[..., None] * size * draws.uniform(*scene.rows.shape, low=0.5, high=1.5)
     return scene.rows + reach * draws.sign(*scene.rows.shape)
 
 
 def _clustered(scene: Scene, draws: Draws) -> Tensor:
-    """One to three tight groups, each some way from an inlier in a direction of its own."""
+    """One to three tight groups, each at a distance from an inlier, in random directions."""
     b, m, d = scene.rows.shape
     clusters = 3
     anchor = scene.inliers.gather(1, draws.integers(0, scene.inliers.shape[1] - 1, b, clusters, 1).expand(-1, -1, d))
@@ -152,7 +152,7 @@ def _clustered(scene: Scene, draws: Draws) -> Tensor:
 
 
 def local_scale(scene: Scene) -> Tensor:
-    """(B, m) mean distance of each row to its nearest inliers over the real features: how dense it is there."""
+    """(B, m) mean distance of each row to its nearest inliers over the real features."""
     real = scene.real[:, None]
     distances = torch.cdist(scene.rows * real, scene.inliers * real)
     return distances.topk(min(NEIGHBOURS, scene.inliers.shape[1]), dim=-1, largest=False).values.mean(-1)
@@ -161,7 +161,7 @@ def local_scale(scene: Scene) -> Tensor:
 def displaced(scene: Scene, draws: Draws) -> Tensor:
     """Rows moved in random directions by a small multiple of the local scale: (strength - 1) / 2 times it.
 
-    Such a row is remarkable for its surroundings only: as far from the inliers as others that live in thinner regions.
+    Such a row is an outlier only for its neighbourhood: rows in sparse regions are as far from the inliers.
     """
     direction = torch.nn.functional.normalize(draws.normal(*scene.rows.shape) * scene.real[:, None], dim=-1)
     size = (scene.strength - 1).clamp_min(0.0) / 2 * local_scale(scene)
@@ -169,13 +169,14 @@ def displaced(scene: Scene, draws: Draws) -> Tensor:
 
 
 def out_of_context(scene: Scene, subset: Tensor, draws: Draws) -> Tensor:
-    """Rows with the features of a subset taken from an inlier of another class: usual in the table, not with the rest.
+    """Rows with a subset of features from an inlier of another class: usual values in an unusual combination.
 
-    Where all features would be taken, one stays; where there is one class only, the other row is of that class too.
+    If the subset has all features, one of them stays. With one class only, the inlier is of the same class.
     """
     _, counts = _class_means(scene)
     wanted = _other_class(scene, counts, draws)
-    order = (scene.inlier_classes + draws.uniform(*scene.inlier_classes.shape)).argsort(1)  # by class, else shuffled
+    # sorted by class, shuffled within a class
+    order = (scene.inlier_classes + draws.uniform(*scene.inlier_classes.shape)).argsort(1)
     count = counts.gather(1, wanted)
     first = counts.cumsum(1).gather(1, wanted) - count
     index = (first + draws.uniform(*wanted.shape) * count).long().clamp_max(order.shape[1] - 1)
@@ -189,7 +190,7 @@ def out_of_context(scene: Scene, subset: Tensor, draws: Draws) -> Tensor:
 def between_classes(scene: Scene, draws: Draws) -> Tensor:
     """Rows moved a third to two thirds of the way to another class, into the gap between the two.
 
-    The row keeps its own scatter, so that nothing but its place betrays it. With one class only it stays.
+    The row keeps its deviation from the class mean, so only its position is unusual. With one class it does not move.
     """
     means, counts = _class_means(scene)
     other = _other_class(scene, counts, draws)[..., None].expand_as(scene.rows)
@@ -199,7 +200,7 @@ def between_classes(scene: Scene, draws: Draws) -> Tensor:
 
 
 def beyond_all(scene: Scene, draws: Draws) -> Tensor:
-    """Every feature beyond the farthest inlier, above or below, the further the stronger."""
+    """Every feature beyond the farthest inlier, above or below; the distance grows with the strength."""
     low, high = scene.inliers.amin(1, True), scene.inliers.amax(1, True)
     reach = (high - low) * 0.05 * (scene.strength - 1).clamp_min(0.0)[..., None] * draws.uniform(*scene.rows.shape)
     outside = torch.where(draws.chance(0.5, *scene.rows.shape), high + reach, low - reach)

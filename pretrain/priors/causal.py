@@ -1,8 +1,8 @@
-"""The causal prior: tables as a random network of mechanisms would produce them, and rows that break its ways.
+"""The causal prior: tables from random structural causal models, and outliers that violate them.
 
-Root causes (mixtures of latent classes) run through a random multi-layer network with noise at every node; some nodes
-are seen as features, whose marginals are then warped, rounded or flattened. Outliers differ in their causes, their
-class, the mechanism, or in the features themselves. Everything is vectorised over datasets.
+Root causes (mixtures of latent classes) pass through a random multi-layer network with noise at every node. Some nodes
+are observed as features, whose marginals are then warped, rounded or made discrete. Outliers differ in their causes,
+their class, the mechanism, or in the features. All operations are vectorised over datasets.
 
     >>> from pretrain.priors.draws import Draws
     >>> batch = causal_batch(CausalConfig(max_features=20), Draws(0), datasets=4, context=300, queries=64)
@@ -19,26 +19,26 @@ from torch import Tensor
 
 from pretrain.priors.anomalies import Scene, spoil_features
 from pretrain.priors.checks import check_weights
+from pretrain.priors.datasets import Batch, Tables, split
 from pretrain.priors.draws import Draws
-from pretrain.priors.gmm import Batch, split
 from pretrain.priors.mechanisms import NetworkConfig, another_mechanism, draw_rows, draw_world, observe, run
-from pretrain.priors.table_prior import Tables, draw_kinds, draw_strength, odd_inliers, raw_tables, real_features
+from pretrain.priors.table_prior import draw_kinds, draw_strength, odd_inliers, raw_tables, real_features
 
 
 @dataclass(frozen=True)
 class OutlierShares:
-    """How often each kind of outlier is drawn, relative to the others."""
+    """Relative weights of the kinds of outliers."""
 
-    inflated_causes: float = 0.06  # the root causes scatter more widely about their class
-    hidden_class: float = 1.0  # a latent class that the inliers do not have
-    mechanism: float = 0.09  # part of the network has other weights
-    inflated_features: float = 0.05  # features scatter more widely about their class
-    noise: float = 0.26  # features uniform over a range about as wide as the usual one
-    dependency: float = 0.03  # features taken from other rows
-    spikes: float = 0.05  # one to three features far off
-    clusters: float = 0.04  # groups of rows moved away together
-    local: float = 0.03  # displaced by a small multiple of the distance to the nearest inliers
-    perturbed: float = 0.01  # some features off by a little
+    inflated_causes: float = 0.06  # root causes with a wider spread around their class
+    hidden_class: float = 1.0  # rows of a latent class without inliers
+    mechanism: float = 0.09  # other weights in a part of the network
+    inflated_features: float = 0.05  # features with a wider spread around their class
+    noise: float = 0.26  # features uniform over about the range of the inliers
+    dependency: float = 0.03  # features copied from other rows
+    spikes: float = 0.05  # one to three features with large deviations
+    clusters: float = 0.04  # groups of rows moved together
+    local: float = 0.03  # moved by a small multiple of the distance to the nearest inliers
+    perturbed: float = 0.01  # some features with small deviations
     contextual: float = 0.02  # some features as in another class
     between: float = 0.02  # in the gap between two classes
     far: float = 0.03  # beyond the farthest inlier
@@ -49,13 +49,13 @@ KINDS = tuple(OutlierShares.__dataclass_fields__)
 
 @dataclass(frozen=True)
 class CausalConfig(NetworkConfig):
-    """What the tables look like. A range is drawn from once per dataset, log-uniformly unless it says otherwise.
+    """Settings of the tables. Each dataset draws one value from a range, log-uniformly unless noted otherwise.
 
-    Lengths are in standard deviations of the inliers. The defaults were set by comparing evidence profiles (which
-    classical detectors do well, which badly) with those of real tables: there, outliers mostly lie in the gaps between
-    tight classes of inliers, far from each row but not from the middle, so hidden classes and uniform noise lead.
-    Nearest neighbours in plain z-scores do better there, and local ratios worse, than one would expect: few causes, and
-    near-copies of rows, bring that about.
+    Lengths are in standard deviations of the inliers. The defaults come from a comparison of evidence profiles (which
+    classical detectors do well, and which badly) with those of real tables. Outliers in real tables mostly lie in the
+    gaps between tight classes of inliers, far from every row but not from the centre; so hidden classes and uniform
+    noise have the largest weights. In real tables nearest neighbours on z-scores do better, and local ratios worse,
+    than one would expect; few causes and near-copies of rows have the same effect here.
     """
 
     shares: OutlierShares = field(default_factory=OutlierShares)
@@ -78,7 +78,7 @@ def causal_tables(config: CausalConfig, draws: Draws, datasets: int, inliers: in
     of_kind = draw_kinds(config, config.shares, draws, datasets, outliers)
     strength = draw_strength(config, draws, datasets, outliers)
 
-    # Outliers by what happens to them inside the network
+    # Outliers that differ inside the network
     if "hidden_class" in of_kind:
         unusual.classes = torch.where(of_kind["hidden_class"], config.classes, unusual.classes)
     as_usual = torch.ones(1, 1, device=draws.device)
@@ -92,7 +92,7 @@ def causal_tables(config: CausalConfig, draws: Draws, datasets: int, inliers: in
 
     normal, strange = observe(world, pool, usual, strange, unusual)
     normal = odd_inliers(config, draws, normal)
-    # Outliers by what happens to the features that are seen
+    # Outliers that differ in the observed features
     real = real_features(world.n_features, config.max_features)
     scene = Scene(strange, unusual.classes, normal, usual.classes, config.classes + 1, strength, real)
     return raw_tables(config, draws, normal, spoil_features(scene, of_kind, draws), world.n_features)

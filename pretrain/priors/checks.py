@@ -1,4 +1,4 @@
-"""Checks of settings: a ValueError says which one is wrong and what it may be."""
+"""Checks of settings. A ValueError names the setting and its allowed values."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import Any, get_args, get_origin
 Range = tuple[float, float]
 
 
-def check_range(name: str, value: Any, low: float = -math.inf, high: float = math.inf) -> None:
-    """A pair of numbers, the smaller first, both within [low, high]."""
+def check_range(name: str, value: Any, low: float, high: float = math.inf) -> None:
+    """Check a pair of numbers, the smaller first, both within [low, high]."""
     pair = isinstance(value, tuple | list) and len(value) == 2 and all(_is_number(v) for v in value)
     if not pair or not low <= value[0] <= value[1] <= high:
-        within = "" if math.isinf(low) and math.isinf(high) else f" within {low:g} to {high:g}"
-        raise ValueError(f"{name} is a range: two numbers{within}, the smaller first, not {value!r}")
+        within = f"at least {low:g}" if math.isinf(high) else f"within {low:g} to {high:g}"
+        raise ValueError(f"{name} is a range: two numbers {within}, the smaller first, not {value!r}")
 
 
 def check_share(name: str, value: Any) -> None:
-    """A number from 0 to 1."""
+    """Check a number from 0 to 1."""
     if not _is_number(value) or not 0 <= value <= 1:
         raise ValueError(f"{name} is a share: a number from 0 to 1, not {value!r}")
 
 
 def check_weights(name: str, weights: Any, names: tuple[str, ...] = ()) -> None:
-    """Fields `names` (default: all) of a dataclass, relative weights: numbers of at least 0, not all of them 0."""
+    """Check relative weights, the fields `names` (default: all) of a dataclass: at least 0 each, and not all 0."""
     names = names or tuple(f.name for f in fields(weights))
     values = {n: getattr(weights, n) for n in names}
     for each, value in values.items():
@@ -37,14 +37,14 @@ def check_weights(name: str, weights: Any, names: tuple[str, ...] = ()) -> None:
 
 
 def check_least(settings: Any, least: Mapping[str, float]) -> None:
-    """Fields of a dataclass, by name with the smallest number that each may be."""
+    """Check fields of a dataclass. least: the minimum of each field by name."""
     for name, low in least.items():
         if not getattr(settings, name) >= low:
             raise ValueError(f"{name} must be at least {low:g}, not {getattr(settings, name)!r}")
 
 
 def kind_of(annotation: Any) -> str:
-    """What a field of that type takes, for a message."""
+    """The values that a field of this type accepts, as text for a message."""
     if get_origin(annotation) is UnionType:
         return " or ".join(kind_of(part) for part in get_args(annotation))
     if get_origin(annotation) is tuple:
@@ -55,7 +55,7 @@ def kind_of(annotation: Any) -> str:
 
 
 def is_kind(value: Any, annotation: Any) -> bool:
-    """Whether a field of that type takes the value."""
+    """Whether a field of this type accepts the value."""
     if get_origin(annotation) is UnionType:
         return any(is_kind(value, part) for part in get_args(annotation))
     if get_origin(annotation) is tuple:

@@ -1,8 +1,8 @@
-"""The copula prior: tables whose features are bound together by a copula, with marginals of any shape.
+"""The copula prior: tables whose features depend on each other through a copula, with marginals of various shapes.
 
-A table is a mixture of classes; each has its own place, spread and dependence: factor models (dense, in blocks or
-sparse) under Gaussian or Student copulas, or groups of features with Clayton or Gumbel copulas, turned towards any
-corner. Outliers keep the marginals and break the dependence, or are of the kinds of `anomalies`.
+A table is a mixture of classes. Each class has its own centre, spread and dependence: factor models (dense, blocks or
+sparse) under Gaussian or Student copulas, or groups of features with Clayton or Gumbel copulas, in any orientation.
+Outliers keep the marginals and violate the dependence, or are of the kinds in `anomalies`.
 
     >>> from pretrain.priors.draws import Draws
     >>> batch = copula_batch(CopulaConfig(max_features=20), Draws(0), datasets=4, context=300, queries=64)
@@ -20,13 +20,12 @@ from torch import Tensor
 
 from pretrain.priors.anomalies import Scene, spoil_features
 from pretrain.priors.checks import Range, check_range, check_share, check_weights
-from pretrain.priors.copula_laws import clayton_scores, gaussian_scores, gumbel_scores, student_scores
+from pretrain.priors.copula_samplers import clayton_scores, gaussian_scores, gumbel_scores, student_scores
+from pretrain.priors.datasets import Batch, Tables, split
 from pretrain.priors.draws import Draws
-from pretrain.priors.gmm import Batch, split
-from pretrain.priors.marginals import choose, tastes
+from pretrain.priors.marginals import choose, draw_choices
 from pretrain.priors.table_prior import (
     TableConfig,
-    Tables,
     draw_class_shares,
     draw_kinds,
     draw_strength,
@@ -39,10 +38,10 @@ from pretrain.priors.table_prior import (
 
 @dataclass(frozen=True)
 class CopulaShares:
-    """How often each kind of outlier is drawn, relative to the others. All but the first three are as in `causal`."""
+    """Relative weights of the kinds of outliers. All except the first two are as in `causal`."""
 
-    reflected: float = 0.10  # features mirrored within their marginals: correlations of another sign
-    other_tail: float = 0.06  # features extreme together where those of inliers never are
+    reflected: float = 0.10  # features mirrored within their marginals, so correlations change their sign
+    other_tail: float = 0.06  # features that are extreme together in a corner without inliers
     hidden_class: float = 0.28
     inflated_features: float = 0.06
     noise: float = 0.16
@@ -58,7 +57,7 @@ class CopulaShares:
 
 @dataclass(frozen=True)
 class CopulaFamilies:
-    """Relative weights of the copulas' families. The order is that of `_draw_scores`."""
+    """Relative weights of the copula families, in the order of `_draw_scores`."""
 
     gaussian: float = 1.0
     student: float = 1.0
@@ -68,7 +67,7 @@ class CopulaFamilies:
 
 @dataclass(frozen=True)
 class QuantileShapes:
-    """Relative weights of the marginals' shapes within a class. The order is that of `_quantiles`."""
+    """Relative weights of the shapes of marginals within a class, in the order of `_quantiles`."""
 
     normal: float = 1.0
     skewed: float = 0.8  # Tukey's g-and-h: skewed, heavy-tailed
@@ -78,18 +77,18 @@ class QuantileShapes:
 
 @dataclass(frozen=True)
 class CopulaConfig(TableConfig):
-    """What the tables look like. A range is drawn from once per dataset, log-uniformly unless it says otherwise."""
+    """Settings of the tables. Each dataset draws one value from a range, log-uniformly unless noted otherwise."""
 
     single_class: float = 0.25
     classes: int = 8
-    separation: Range = (0.4, 4.0)  # of the classes, in a share of the features that is uniform from 0.1 to 1
-    class_spread: Range = (0.1, 1.0)  # of a class in each feature, drawn anew for every class and feature
-    factors: tuple[int, int] = (1, 8)  # that bind the features, or groups of features with a frailty of their own
-    structures: tuple[float, float, float] = (0.4, 0.3, 0.3)  # weights: every factor in every feature, blocks, sparse
-    dependence: Range = (0.2, 0.98)  # uniform: how much of a feature its factors explain; Kendall's tau in groups
-    independent_share: float = 0.3  # uniform up to this share of the features depend on nothing
-    degrees: Range = (1.5, 30.0)  # of freedom of Student copulas
-    mixed_families: float = 0.3  # share of datasets in which every group of features has a family of its own
+    separation: Range = (0.4, 4.0)  # of the classes, in a share of the features, uniform from 0.1 to 1
+    class_spread: Range = (0.1, 1.0)  # of a class in each feature, drawn for every class and feature
+    factors: tuple[int, int] = (1, 8)  # common factors of the features, or groups of features with their own frailty
+    structures: tuple[float, float, float] = (0.4, 0.3, 0.3)  # weights of dense, block and sparse loadings
+    dependence: Range = (0.2, 0.98)  # uniform; share of a feature explained by factors, Kendall's tau in groups
+    independent_share: float = 0.3  # maximum share of the features that are independent of all others
+    degrees: Range = (1.5, 30.0)  # degrees of freedom of Student copulas
+    mixed_families: float = 0.3  # share of datasets in which every group of features has its own family
     families: CopulaFamilies = field(default_factory=CopulaFamilies)
     shapes: QuantileShapes = field(default_factory=QuantileShapes)
     shares: CopulaShares = field(default_factory=CopulaShares)
@@ -110,15 +109,15 @@ class CopulaConfig(TableConfig):
 
 @dataclass
 class _Law:
-    """The joint laws of B datasets with C + 1 classes (the last one hidden), K factors or groups and D features."""
+    """The joint distributions of B datasets: C + 1 classes (the last one hidden), K factors or groups, D features."""
 
     families: Tensor  # (B, D) index
     loadings: Tensor  # (B, C + 1, K, D)
     groups: Tensor  # (B, D) below K
     tau: Tensor  # (B, K)
     degrees: Tensor  # (B,)
-    corners: Tensor  # (B, C + 1, D), -1 or 1: which way the features of a class are turned
-    alone: Tensor  # (B, D) bool, features that depend on nothing
+    corners: Tensor  # (B, C + 1, D), -1 or 1: the orientation of the features of a class
+    alone: Tensor  # (B, D) bool, independent features
     centers: Tensor  # (B, C + 1, D)
     spreads: Tensor  # (B, C + 1, D)
 
@@ -167,8 +166,8 @@ def _draw_law(config: CopulaConfig, draws: Draws, b: int) -> _Law:
     mask = torch.where(structure == 0, present, torch.where(structure == 1, block, sparse))
 
     explained = draws.uniform(b, 1, low=config.dependence[0], high=config.dependence[1])
-    own = draws.uniform(b, d, low=0.6, high=1.0)  # some features are less bound than the others
-    # a class binds the features as the table does, or in a way of its own
+    own = draws.uniform(b, d, low=0.6, high=1.0)  # some features depend less on the factors
+    # a class has the loadings of the table, or its own
     alike = draws.chance(0.5, b, classes, 1, 1)
     loadings = torch.where(alike, draws.normal(b, 1, most, d), draws.normal(b, classes, most, d)) * mask[:, None]
     loadings = loadings / loadings.norm(dim=2, keepdim=True).clamp_min(1e-6) * (explained * own).sqrt()[:, None, None]
@@ -211,17 +210,17 @@ def _draw_scores(config: CopulaConfig, law: _Law, classes: Tensor, draws: Draws)
 def _break_dependence(
     law: _Law, scores: Tensor, classes: Tensor, strength: Tensor, of_kind: Mapping[str, Tensor], draws: Draws
 ) -> Tensor:
-    """Scores (B, m, D) of outliers with the dependence of those of the two kinds broken, others as they were."""
+    """Scores (B, m, D) of outliers, changed for the two kinds that violate the dependence."""
     b, m, d = scores.shape
     spoil = (strength != 1)[..., None]
     result = scores
     if "reflected" in of_kind:
-        # about half of the features, so that pairs of one mirrored and one not abound; the same ones in all rows or not
+        # about half of the features, so that many pairs have one mirrored feature; the same in all rows, or not
         mirrored = torch.where(draws.chance(0.5, b, 1, 1), draws.sign(b, 1, d), draws.sign(b, m, d))
         result = torch.where(of_kind["reflected"][..., None] & spoil, scores * mirrored, result)
     if "other_tail" in of_kind:
         corner = law.corners.gather(1, classes[..., None].expand_as(scores))
-        # Clayton binds the lower tail and Gumbel the upper; the others both, so any odd corner will do
+        # Clayton copulas depend in the lower tail, Gumbel in the upper, the others in both: there any corner is rare
         family = law.families[:, None]
         corner = torch.where(family == 2, corner, torch.where(family == 3, -corner, draws.sign(b, m, d)))
         share = 1 - 1 / strength.clamp_min(1.0)[..., None]
@@ -244,4 +243,4 @@ def _quantiles(scores: Tensor, shapes: QuantileShapes, draws: Draws) -> Tensor:
         (torch.special.ndtr(scores) - 0.5) * 12**0.5,
         scores.sign() * scores.abs().pow(power),
     )
-    return choose(shapes_, tastes(astuple(shapes), b, d, draws))
+    return choose(shapes_, draw_choices(astuple(shapes), b, d, draws))

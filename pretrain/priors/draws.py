@@ -12,10 +12,10 @@ _MASK = (1 << 64) - 1
 
 
 def stream_seed(seed: int, *path: int) -> int:
-    """A 63-bit seed for the stream named by `path` (a step, an epoch, ...); neighbouring paths give unrelated seeds.
+    """A 63-bit seed for the random stream with this `path` (a step, an epoch, ...). Similar paths give unrelated seeds.
 
-    Every batch is drawn from its own stream, so it is a function of (seed, step) alone and a resumed run continues
-    exactly where it stopped without any generator state to restore.
+    Every batch has a stream of its own, so it depends only on (seed, step). A resumed run needs no saved generator
+    state.
     """
     state = seed & _MASK
     for part in path:  # SplitMix64 (Steele et al. 2014), once per element of the path
@@ -27,7 +27,7 @@ def stream_seed(seed: int, *path: int) -> int:
 
 
 class Draws:
-    """Random tensors of float32 (or int64 / bool) from one generator. `shape` is always the shape of the result."""
+    """Random tensors of float32 (or int64, bool) from one generator. `shape` is always the shape of the result."""
 
     def __init__(self, seed: int, device: torch.device | str = "cpu") -> None:
         self.device = torch.device(device)
@@ -44,21 +44,21 @@ class Draws:
         return self.uniform(*shape, low=math.log(low), high=math.log(high)).exp()
 
     def chance(self, probability: float | Tensor, *shape: int) -> Tensor:
-        """Bool, true with `probability`, which may be a tensor that broadcasts against `shape`."""
+        """Bool, true with `probability`, a number or a tensor that broadcasts to `shape`."""
         return self.uniform(*shape) < probability
 
     def sign(self, *shape: int) -> Tensor:
         return self.chance(0.5, *shape).to(torch.float32) * 2 - 1
 
     def integers(self, low: int, high: int | Tensor, *shape: int) -> Tensor:
-        """Uniform on {low, ..., high}, both included; `high` may be a tensor that broadcasts against `shape`."""
+        """Uniform on {low, ..., high}, both included; `high` is a number or a tensor that broadcasts to `shape`."""
         span = high - low + 1
         offset = (self.uniform(*shape) * span).long()
         return low + torch.minimum(offset, torch.as_tensor(span - 1, device=self.device))
 
     def category(self, weights: Sequence[float] | Tensor, *shape: int) -> Tensor:
-        """Indices 0..k-1 with probability proportional to `weights`: (k,), or (shape[0], k) for weights of its own
-        in each leading index."""
+        """Indices 0..k-1 with probability proportional to `weights`: (k,), or (shape[0], k) for different weights
+        per leading index."""
         table = torch.as_tensor(weights, dtype=torch.float32, device=self.device).cumsum(-1)
         table = table / table[..., -1:]
         wanted = self.uniform(*shape)
@@ -71,7 +71,7 @@ class Draws:
         return self.uniform(*shape).argsort(-1)
 
     def subset(self, size: Tensor, allowed: Tensor) -> Tensor:
-        """Bool like `allowed` (..., k): a random subset of its true entries, `size` (...) of them or all if fewer."""
+        """Bool like `allowed` (..., k): a random subset, `size` (...) of its true entries, or all if fewer."""
         keys = self.uniform(*allowed.shape).masked_fill(~allowed, 2.0)
         rank = keys.argsort(-1).argsort(-1)
         return (rank < size.unsqueeze(-1)) & allowed

@@ -1,8 +1,8 @@
-"""The Gaussian-mixture prior: datasets whose inliers and outliers are told apart by a chi-square rule.
+"""The Gaussian mixture prior: datasets whose labels follow a chi-square rule.
 
-A dataset is a mixture of Gaussians with diagonal covariances. A random subset K of its features is inflated; the
-squared Mahalanobis distance *restricted to K*, the smallest over the components, decides the label. Everything is
-vectorised over datasets and stays on the device of the generator.
+A dataset is a mixture of Gaussians with diagonal covariances. The variances of a random subset K of its features are
+inflated for outliers. The label depends on the squared Mahalanobis distance *over K* to the nearest component. All
+operations are vectorised over datasets and stay on the device of the generator.
 
     >>> from pretrain.priors.draws import Draws
     >>> batch = gmm_batch(GmmConfig(max_features=20), Draws(0), datasets=4, context=300, queries=64)
@@ -23,29 +23,16 @@ from scipy.special import gammaincinv
 from torch import Tensor
 
 from pretrain.priors.checks import check_least, check_range
+from pretrain.priors.datasets import Batch, split
 from pretrain.priors.draws import Draws
 
 MAX_DIMENSIONS = 500
-NOMINAL_ROUNDS = 8  # rounds of rejection sampling before the inflation of a dataset that refuses to fill is doubled
-
-
-@dataclass
-class Batch:
-    """Datasets of one training step. Rows are raw (unscaled); columns from n_features[b] on are exactly zero.
-
-    context: (B, n, D), inliers; queries: (B, q, D); labels: (B, q) float32, 1 = outlier, half of them, shuffled;
-    n_features: (B,) int64.
-    """
-
-    context: Tensor
-    queries: Tensor
-    labels: Tensor
-    n_features: Tensor
+NOMINAL_ROUNDS = 8  # rounds of rejection sampling after which the inflation of an incomplete dataset is doubled
 
 
 @dataclass(frozen=True)
 class GmmConfig:
-    """What the mixtures look like. The defaults are the paper's; the ranges are there for stress tests."""
+    """Settings of the mixtures. The defaults are those of the paper; stress tests set other ranges."""
 
     max_features: int = 100
     min_features: int = 1
@@ -53,8 +40,8 @@ class GmmConfig:
     means: tuple[float, float] | None = None  # range of |mean|, sign random; None: U(0,1) * an integer in -5..5
     variances: tuple[float, float] | None = None  # range; None: U(0,1) * an integer in 1..5
     inflation: float = 5.0  # factor on the variances of the features in K
-    percentile: float = 90.0  # where inliers end and outliers begin (the curriculum lowers it to 80) ...
-    margin: float = 5.0  # ... less and plus this many points, so that a gap lies between them
+    percentile: float = 90.0  # inliers lie below percentile - margin, ...
+    margin: float = 5.0  # ... outliers above percentile + margin (the curriculum lowers the percentile to 80)
 
     def __post_init__(self) -> None:
         check_range("components", self.components, low=1)
@@ -64,8 +51,8 @@ class GmmConfig:
         check_least(self, {"min_features": 1, "inflation": 1, "margin": 0})
         if not 0 < self.percentile - self.margin <= self.percentile + self.margin < 100:
             raise ValueError(
-                f"percentile less and plus margin must lie between 0 and 100, not {self.percentile} and {self.margin}:"
-                " no row would be an inlier, or an outlier"
+                f"percentile - margin and percentile + margin must lie between 0 and 100, not {self.percentile} and"
+                f" {self.margin}: no row would be an inlier, or an outlier"
             )
 
 
@@ -103,8 +90,8 @@ class GmmDatasets:
 
 @cache
 def chi2_table(percentile: float) -> np.ndarray:
-    """Quantiles of the chi-square law for 0..500 degrees of freedom (0 for none), float64."""
-    # scipy.stats has them by name, and takes a second to load
+    """Quantiles of the chi-square distribution for 0..500 degrees of freedom (0 for 0 degrees), float64."""
+    # scipy.stats has chi2.ppf, but its import takes a second
     return np.concatenate([[0.0], 2 * gammaincinv(np.arange(1, MAX_DIMENSIONS + 1) / 2, percentile / 100)])
 
 
@@ -117,12 +104,12 @@ def gmm_batch(config: GmmConfig, draws: Draws, datasets: int, context: int, quer
 def sample_gmm(config: GmmConfig, draws: Draws, datasets: int, inliers: int, outliers: int) -> GmmDatasets:
     """Draw mixtures and fill each with `inliers` and `outliers` rows by rejection sampling.
 
-    Some mixtures leave hardly any room outside their own components, so that rows of the inflated mixture are almost
-    never outliers. After NOMINAL_ROUNDS rounds such a dataset has its inflation doubled every round until it is full:
-    the label rule holds for every row, only its outliers lie further out than 5x the variance would put them.
+    In some mixtures the components cover nearly all of the space, so rows of the inflated mixture are almost never
+    outliers. After NOMINAL_ROUNDS rounds the inflation of such a dataset is doubled in every round until it is full.
+    The label rule holds for every row; only the outliers lie further out than with the nominal inflation.
     """
     if config.max_features > MAX_DIMENSIONS:
-        raise ValueError(f"the prior knows up to {MAX_DIMENSIONS} features, asked for {config.max_features}")
+        raise ValueError(f"the prior has up to {MAX_DIMENSIONS} features, not {config.max_features}")
     mixtures = _draw_mixtures(config, draws, datasets)
     size = mixtures.inflated.sum(1)
     near = _threshold(config.percentile - config.margin, size)
@@ -160,19 +147,6 @@ def mahalanobis(rows: Tensor, mixtures: Mixtures) -> Tensor:
     return nearest
 
 
-def split(inliers: Tensor, outliers: Tensor, n_features: Tensor, draws: Draws, context: int, queries: int) -> Batch:
-    """Make a batch: `context` inliers, and `queries` rows in balanced halves, shuffled.
-
-    inliers: (B, >= context + queries // 2, D), in random order; outliers: (B, >= queries - queries // 2, D).
-    """
-    test_in, test_out = queries // 2, queries - queries // 2
-    rows = torch.cat([inliers[:, context : context + test_in], outliers[:, :test_out]], 1)
-    order = draws.order(len(rows), queries)
-    labels = (order >= test_in).to(torch.float32)
-    rows = rows.gather(1, order[..., None].expand_as(rows))
-    return Batch(inliers[:, :context].contiguous(), rows, labels, n_features)
-
-
 def _draw_mixtures(config: GmmConfig, draws: Draws, datasets: int) -> Mixtures:
     low, high = config.components
     shape = (datasets, high, config.max_features)
@@ -186,7 +160,7 @@ def _draw_mixtures(config: GmmConfig, draws: Draws, datasets: int) -> Mixtures:
         variances = draws.uniform(*shape) * draws.integers(1, 5, *shape)
     else:
         variances = draws.uniform(*shape, low=config.variances[0], high=config.variances[1])
-    # (0, 5]: a variance below what float32 resolves around a mean of 5 would make the label depend on rounding
+    # with a variance below the resolution of float32 at a mean of 5, labels would depend on rounding
     variances = variances.clamp_min(1e-5)
     real = torch.arange(config.max_features, device=draws.device) < n_features[:, None]
     inflated = draws.subset(draws.integers(1, n_features, datasets), real)

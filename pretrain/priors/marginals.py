@@ -1,4 +1,4 @@
-"""From standardised features to columns as in real tables: skewed, bounded, rounded, mostly zero, in any unit."""
+"""Marginals: turns standardised features into skewed, bounded, rounded or mostly zero columns, as in real tables."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from pretrain.priors.checks import check_weights
 from pretrain.priors.draws import Draws
 
 MOST_CODES = 20  # values of a categorical column
-LIMIT = 1e6  # of a column before it gets its unit
+LIMIT = 1e6  # of the values before the unit is applied
 
 
 @dataclass(frozen=True)
 class MarginalConfig:
-    """Relative weights of the monotone warps and of the kinds of discreteness; each dataset sharpens its own taste."""
+    """Relative weights of the monotone warps and of the grains (kinds of discreteness); each dataset changes them at
+    random."""
 
     plain: float = 1.0
     sinh_arcsinh: float = 0.5  # skew and tail weight
@@ -29,8 +30,8 @@ class MarginalConfig:
     binary: float = 0.12
     zero_inflated: float = 0.15
     mostly_constant: float = 0.08
-    categorical: float = 0.0  # integer codes without order, some of them rare
-    saturated: float = 0.0  # a sensor that does not go below or above some value
+    categorical: float = 0.0  # integer codes in random order, some of them rare
+    saturated: float = 0.0  # a sensor with a lower or an upper limit
 
     def __post_init__(self) -> None:
         check_weights("marginals", self, WARPS)
@@ -44,11 +45,11 @@ GRAINS = ("continuous", "rounded", "binary", "zero_inflated", "mostly_constant",
 def to_raw(rows: Tensor, inliers: int, config: MarginalConfig, draws: Draws) -> Tensor:
     """Warp, coarsen and scale columns. rows: (B, N, D) in standard deviations, the first `inliers` rows being inliers.
 
-    Returns raw values of the same shape, finite. Every step is monotone in each column but for categorical codes.
+    Returns finite raw values of the same shape. Every step is monotone in each column, except for categorical codes.
     """
     b, _, d = rows.shape
     rows = rows.clamp(-100.0, 100.0)
-    rows = _standardised(_warped(rows, tastes([getattr(config, w) for w in WARPS], b, d, draws), draws), inliers)
+    rows = _standardised(_warped(rows, draw_choices([getattr(config, w) for w in WARPS], b, d, draws), draws), inliers)
     rows = _coarsened(rows, config, draws)
     rows = rows.clamp(-LIMIT, LIMIT)
     unit = draws.log_uniform(b, 1, d, low=1e-2, high=1e3)
@@ -56,8 +57,8 @@ def to_raw(rows: Tensor, inliers: int, config: MarginalConfig, draws: Draws) -> 
     return (rows + offset) * unit
 
 
-def tastes(weights: Sequence[float], b: int, d: int, draws: Draws) -> Tensor:
-    """(B, 1, D) which kind each column is; a dataset multiplies the weights by factors of its own."""
+def draw_choices(weights: Sequence[float], b: int, d: int, draws: Draws) -> Tensor:
+    """(B, 1, D) index of the kind of each column; each dataset multiplies the weights by random factors."""
     own = torch.tensor(weights, device=draws.device) * (1.5 * draws.normal(b, len(weights))).exp()
     return draws.category(own, b, d)[:, None]
 
@@ -71,7 +72,7 @@ def _warped(x: Tensor, kind: Tensor, draws: Draws) -> Tensor:
     warps = (
         x,
         torch.sinh(((torch.asinh(x) + skew) * tail).clamp(-12.0, 12.0)),
-        # beyond what float can hold, go on linearly: further out must stay further out
+        # linear beyond the range of float, so that the order of values stays the same
         (rate * x.clamp_max(6.0)).exp() * (1 + rate * (x - 6.0).relu()),
         x.sign() * x.abs().pow(power),
         torch.sigmoid(x * 1.5 * rate),
@@ -94,12 +95,12 @@ def _coarsened(x: Tensor, config: MarginalConfig, draws: Draws) -> Tensor:
         "saturated": lambda: _saturated(x, draws),
     }
     weights = [getattr(config, grain) for grain in GRAINS]
-    kind = tastes(weights, b, d, draws)
+    kind = draw_choices(weights, b, d, draws)
     return choose([grains[grain]() if w else x for grain, w in zip(GRAINS, weights, strict=True)], kind)
 
 
 def _codes(x: Tensor, draws: Draws) -> Tensor:
-    """Each column cut into 2 to MOST_CODES intervals, some of them rare, whose codes 0, 1, ... are in no order."""
+    """Each column cut into 2 to MOST_CODES intervals, some of them rare, with codes 0, 1, ... in random order."""
     b, _, d = x.shape
     count = draws.log_uniform(b, 1, d, low=2.0, high=MOST_CODES + 0.99).floor()
     skew = draws.log_uniform(b, 1, d, low=0.5, high=4.0)
@@ -110,7 +111,7 @@ def _codes(x: Tensor, draws: Draws) -> Tensor:
 
 
 def _saturated(x: Tensor, draws: Draws) -> Tensor:
-    """Each column held between bounds, or below or above one only."""
+    """Each column clipped at one bound or at both."""
     b, _, d = x.shape
     side = draws.integers(0, 2, b, 1, d)
     reach = draws.uniform(2, b, 1, d, low=0.3, high=2.0)
@@ -119,7 +120,7 @@ def _saturated(x: Tensor, draws: Draws) -> Tensor:
 
 
 def choose(versions: Sequence[Tensor], kind: Tensor) -> Tensor:
-    """Where `kind` is i, the i-th version."""
+    """The i-th version where `kind` is i."""
     result = versions[0]
     for i, version in enumerate(versions[1:], 1):
         result = torch.where(kind == i, version, result)

@@ -1,6 +1,6 @@
-"""Random networks of mechanisms: root causes in latent classes, layers of noisy nodes, features that show some nodes.
+"""Random networks of mechanisms: root causes in latent classes, layers of noisy nodes, features that observe nodes.
 
-Everything is vectorised over datasets. `run` gives the values of all nodes, `observe` the features that are seen.
+All operations are vectorised over datasets. `run` computes the values of all nodes, `observe` the features.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from pretrain.priors.checks import Range, check_range, check_share
 from pretrain.priors.draws import Draws
 from pretrain.priors.table_prior import TableConfig, draw_class_shares, draw_widths
 
-ACTIVATIONS = 8  # kinds of nodes; each layer holds equally many of each, and a dataset prefers some kinds to others
+ACTIVATIONS = 8  # kinds of nodes, equally many of each per layer; a dataset uses some kinds more than others
 
 
 @dataclass(frozen=True)
 class NetworkConfig(TableConfig):
-    """Settings of the networks and of the rows that run through them; lengths in standard deviations."""
+    """Settings of the networks and their rows; lengths in standard deviations."""
 
     causes: tuple[int, int] = (2, 6)
-    layers: int = 3  # of the network; features may come from any of them
-    width: int = 32  # nodes per layer, a multiple of 8; which take part differs from dataset to dataset
-    connections: Range = (0.08, 0.8)  # share of a layer's inputs that a node reads
-    gain: Range = (0.5, 2.5)  # scale of what enters an activation
+    layers: int = 3  # of the network; features may observe any of them
+    width: int = 32  # nodes per layer, a multiple of 8; each dataset uses a part of them
+    connections: Range = (0.08, 0.8)  # share of the layer's inputs that a node reads
+    gain: Range = (0.5, 2.5)  # scale of the input of an activation
     node_noise: Range = (0.005, 0.3)
     measurement_noise: Range = (0.003, 0.25)
-    independent_share: float = 0.2  # uniform up to this share of the features are noise of their own
+    independent_share: float = 0.2  # maximum share of the features that are independent noise
     heavy_tails: float = 0.5  # share of datasets whose noise is heavy-tailed
-    class_spread: Range = (0.1, 1.0)  # of a class in each cause, drawn anew for every class and cause
+    class_spread: Range = (0.1, 1.0)  # of a class in each cause, drawn for every class and cause
     grouped: float = 0.6  # share of datasets in which rows come in groups of near-copies
     groups: tuple[int, int] = (12, 512)
-    likeness: Range = (0.8, 0.999)  # uniform: correlation of the noise within a group
-    strangers: float = 0.5  # of the grouped datasets, the share whose outliers belong to groups of their own
+    likeness: Range = (0.8, 0.999)  # correlation of the noise within a group, uniform
+    strangers: float = 0.5  # share of the grouped datasets whose outliers are in groups without inliers
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,21 +58,21 @@ class World:
 
     centers: Tensor  # (B, C + 1, R); the last class is the hidden one
     scales: Tensor  # (B, C + 1, R)
-    laws: Tensor  # (B, R) which distribution a cause follows within its class
+    laws: Tensor  # (B, R) index of the distribution of a cause within its class
     weights: list[Tensor]  # L of (B, R + H, H)
     gains: Tensor  # (B, L, 1, H)
     biases: Tensor  # (B, L, 1, H)
     noise: Tensor  # (B, 1, L * H)
-    uneven: Tensor  # (B, 1, 1) how much noise grows with a node's input
-    tails: Tensor  # (B, 1, 1) how heavy the tails of noise are; 0 = normal
-    nodes: Tensor  # (B, D) the node that a feature shows
+    uneven: Tensor  # (B, 1, 1) growth of the noise with the input of a node
+    tails: Tensor  # (B, 1, 1) weight of the tails of the noise; 0 = normal
+    nodes: Tensor  # (B, D) the node that a feature observes
     own_noise: Tensor  # (B, 1, D) measurement noise relative to the node's deviation
     n_features: Tensor  # (B,)
 
 
 @dataclass
 class Rows:
-    """Which class the rows belong to, and all randomness that goes into them."""
+    """The classes of the rows, and all their random numbers."""
 
     classes: Tensor  # (B, N)
     noise: Tensor  # (B, N, P)
@@ -101,7 +101,7 @@ def draw_world(config: NetworkConfig, draws: Draws, datasets: int) -> World:
         present = draws.chance(connected, b, most_causes + width, width)
         weights.append(draws.normal(b, most_causes + width, width) * present * source)
 
-    direct = draws.uniform(b, 1, high=1.0).square() * 0.7  # share of features that show a root cause
+    direct = draws.uniform(b, 1, high=1.0).square() * 0.7  # share of features that observe a root cause
     shallow = draws.log_uniform(b, layers, 1, low=0.1, high=1.0)
     popular = draws.normal(b, most_causes + layers * width).exp()
     inner = (taken * kinds * shallow).flatten(1)
@@ -129,19 +129,19 @@ def draw_world(config: NetworkConfig, draws: Draws, datasets: int) -> World:
 
 
 def _node_preferences(draws: Draws, b: int, layers: int, width: int) -> tuple[Tensor, Tensor]:
-    """How much a dataset likes each node's kind (B, L, H), and which nodes take part at all (B, L, H), 0 or 1."""
-    # in the order of `_activate`; sine last and least, because it hides whatever leaves the usual range
+    """Weight of the kind of each node (B, L, H), and whether the dataset uses the node (B, L, H), 0 or 1."""
+    # in the order of `_activate`; sine has the least weight, because it hides values outside the usual range
     usual = torch.tensor([1.0, 0.7, 0.6, 0.4, 0.4, 0.3, 0.3, 0.1], device=draws.device)
     liked = usual * draws.uniform(b, 1, ACTIVATIONS).pow(3).clamp_min(1e-3)
     kinds = (liked / liked.amax(-1, keepdim=True)).expand(b, layers, ACTIVATIONS)
     kinds = kinds.repeat_interleave(width // ACTIVATIONS, -1)
     taken = draws.chance((2 * kinds).clamp(0.05, 1.0), b, layers, width).float()
-    taken[..., 0] = 1.0  # never an empty layer
+    taken[..., 0] = 1.0  # no layer is empty
     return kinds, taken
 
 
 def draw_rows(config: NetworkConfig, draws: Draws, world: World, inliers: int, outliers: int) -> tuple[Rows, Rows]:
-    """Classes and noise of inliers and outliers; rows of one group share their class and much of their noise."""
+    """Classes and noise of inliers and outliers. Rows of a group share their class and much of their noise."""
     b, total = len(world.nodes), inliers + outliers
     nodes = world.centers.shape[-1] + world.noise.shape[-1]
     groups = draws.log_uniform(b, 1, low=config.groups[0], high=config.groups[1])
@@ -150,7 +150,7 @@ def draw_rows(config: NetworkConfig, draws: Draws, world: World, inliers: int, o
     likeness = draws.uniform(b, 1, low=config.likeness[0], high=config.likeness[1]) * grouped
 
     share = draw_class_shares(config, draws, b)
-    spare = config.groups[1]  # groups from here on belong to outliers only
+    spare = config.groups[1]  # groups from this index on are for outliers only
     class_of = draws.category(share, b, 2 * spare)
     group = draws.integers(0, groups - 1, b, total)
     strangers = draws.chance(config.strangers, b, 1) & grouped
@@ -186,10 +186,10 @@ def _causes(world: World, rows: Rows, boost: Tensor) -> Tensor:
 
 
 def run(world: World, rows: Rows, boost: Tensor, stats: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """Run rows through the network: (B, N, P) values of the causes and of every node.
+    """Pass rows through the network: (B, N, P) values of the causes and of every node.
 
-    `stats` holds each layer's location and scale. Empty, it is filled from these rows, which must be the inliers; later
-    calls use it, so that an outlier goes through the very same mechanism.
+    stats: location and scale of each layer. The first call, with the inliers and an empty list, fills it; later calls
+    use it, so that outliers pass through the same mechanism.
     """
     fit = not stats
     causes = _causes(world, rows, boost)
@@ -228,7 +228,7 @@ def _activate(x: Tensor) -> Tensor:
 
 
 def another_mechanism(draws: Draws, world: World, strength: Tensor) -> World:
-    """The same world with new weights and a shifted bias in part of the nodes of every layer."""
+    """The same world with other weights and a shifted bias in a part of the nodes of every layer."""
     b, layers = world.gains.shape[:2]
     width = world.gains.shape[-1]
     changed = draws.chance(draws.uniform(b, 1, 1, 1, low=0.1, high=0.7), b, layers, 1, width)
@@ -244,9 +244,9 @@ def observe(world: World, pool: Tensor, usual: Rows, strange: Tensor, unusual: R
     """Features (B, N, D) of inliers and outliers in standard deviations of the inliers, with measurement noise."""
     location, scale = pool.mean(1, True), pool.std(1, keepdim=True).clamp_min(1e-3)
     size = (1 + world.own_noise.square()).sqrt()
-    seen = []
+    observed = []
     for values, rows in ((pool, usual), (strange, unusual)):
         index = world.nodes[:, None].expand(-1, values.shape[1], -1)
         features = ((values - location) / scale).gather(2, index)
-        seen.append((features + rows.own_noise * world.own_noise) / size)
-    return seen[0], seen[1]
+        observed.append((features + rows.own_noise * world.own_noise) / size)
+    return observed[0], observed[1]

@@ -1,4 +1,4 @@
-"""Batches from a mixture of priors: every batch a function of (seed, step) alone."""
+"""Batches from a mixture of priors. A batch depends only on (seed, step)."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from torch import Tensor
 from pretrain.priors.causal import CausalConfig, causal_tables
 from pretrain.priors.checks import Range, check_least, check_range, check_share, check_weights
 from pretrain.priors.copulas import CopulaConfig, copula_tables
+from pretrain.priors.datasets import Batch, Tables, split
 from pretrain.priors.draws import Draws, stream_seed
-from pretrain.priors.gmm import MAX_DIMENSIONS, Batch, GmmConfig, sample_gmm, split
+from pretrain.priors.gmm import MAX_DIMENSIONS, GmmConfig, sample_gmm
 from pretrain.priors.reuse import GmmReuse, ReuseConfig
 from pretrain.priors.row_effects import contaminated, draw_amounts, repeated, with_gaps
-from pretrain.priors.table_prior import Tables
 
-PRIORS = {"gmm": "gmm_weight", "causal": "causal_weight", "copulas": "copula_weight"}  # name -> its weight's setting
+PRIORS = {"gmm": "gmm_weight", "causal": "causal_weight", "copulas": "copula_weight"}  # name -> setting of its weight
 _PLAN_STREAM, _DATA_STREAM = 1, 2
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """What the batches hold."""
+    """Settings of the batches."""
 
-    gmm_weight: float = 0.1  # chance of a dataset to come from the Gaussian mixtures, ...
-    causal_weight: float = 0.8  # ... from the causal prior ...
-    copula_weight: float = 0.1  # ... and from the copulas, relative to each other
+    gmm_weight: float = 0.1  # relative weight of the Gaussian mixtures, ...
+    causal_weight: float = 0.8  # ...
+    copula_weight: float = 0.1  # ... and of the copula prior
     max_features: int = 100
     batch: int = 8  # datasets
-    context_min: int = 200  # rows; the size of a step's contexts is uniform between the two
+    context_min: int = 200  # rows; the size of the contexts of a step is uniform between the two
     context_max: int = 1000
-    queries: int = 256  # rows a dataset, half of them outliers
+    queries: int = 256  # rows per dataset, half of them outliers
     curriculum: float = 1.0  # from this share of the run on, GMM outliers begin at `curriculum_percentile`
     curriculum_percentile: float = 80.0
-    contaminated_share: float = 0.15  # datasets whose context holds outliers that nobody labelled ...
-    contamination: Range = (0.0, 0.1)  # ... and how many of its rows they are: a share uniform between the two
-    duplicated_share: float = 0.0  # datasets in which rows repeat others of their kind ...
-    duplicates: Range = (0.01, 0.5)  # ... and how many of the rows do, uniform
-    incomplete_share: float = 0.0  # datasets with missing values ...
-    missing: Range = (0.01, 0.2)  # ... and how many of the values are, uniform
+    contaminated_share: float = 0.15  # share of datasets with unlabelled outliers in the context, ...
+    contamination: Range = (0.0, 0.1)  # ... and their share of its rows, uniform between the two
+    duplicated_share: float = 0.0  # share of datasets with repeated rows, ...
+    duplicates: Range = (0.01, 0.5)  # ... and the share of such rows, uniform
+    incomplete_share: float = 0.0  # share of datasets with missing values, ...
+    missing: Range = (0.01, 0.2)  # ... and the share of missing values, uniform
     gmm: GmmConfig = field(default_factory=GmmConfig)
     causal: CausalConfig = field(default_factory=CausalConfig)
     copulas: CopulaConfig = field(default_factory=CopulaConfig)
-    reuse: ReuseConfig | None = None  # None: every GMM dataset is fresh
+    reuse: ReuseConfig | None = None  # None: every GMM dataset is new
 
     def __post_init__(self) -> None:
         check_least(self, {"batch": 1, "max_features": 1})
@@ -64,7 +64,7 @@ class DataConfig:
 
     @property
     def outliers(self) -> int:
-        """How many outliers of every dataset are drawn: those among the queries, and those that a context may hide."""
+        """Number of outliers drawn per dataset: for the queries, and for contaminated contexts."""
         hidden = self.contamination[1] if self.contaminated_share else 0.0
         return self.queries // 2 + math.ceil(hidden * self.context_max)
 
@@ -83,9 +83,9 @@ class BatchSource:
             self._reuse = GmmReuse(self._gmm, config.reuse, config.batch, inliers, config.outliers, seed, device)
 
     def batch(self, step: int, progress: float = 0.0) -> Batch:
-        """The batch of `step`, as wide as its widest dataset; `progress` in [0, 1] decides on the curriculum."""
+        """The batch of `step`, as wide as its widest dataset; progress: in [0, 1], for the curriculum."""
         config = self.config
-        plan = Draws(stream_seed(self.seed, _PLAN_STREAM, step))  # on the CPU: it decides sizes
+        plan = Draws(stream_seed(self.seed, _PLAN_STREAM, step))  # on the CPU, because it determines sizes
         context = int(plan.integers(config.context_min, config.context_max, 1))
         weights = [getattr(config, weight) for weight in PRIORS.values()]
         prior = plan.category(weights, config.batch).tolist()
@@ -103,11 +103,11 @@ class BatchSource:
         return self._split(inliers, outliers, n_features, context, draws)
 
     def _split(self, inliers: Tensor, outliers: Tensor, n_features: Tensor, context: int, draws: Draws) -> Batch:
-        """Context and queries, and what befalls their rows. Effects that are off draw nothing."""
+        """Context and queries, with the row effects. Effects that are off draw no random numbers."""
         config, b, half = self.config, len(inliers), self.config.queries // 2
         if config.duplicated_share:
             amount = draw_amounts(config.duplicated_share, config.duplicates, draws, b)
-            # a query must not hide in the context: those that do are copies of each other alone
+            # no query may be in the context: its outliers are repeated separately
             parts = [repeated(part, amount, draws) for part in (outliers[:, :half], outliers[:, half:])]
             inliers, outliers = repeated(inliers, amount, draws), torch.cat(parts, 1)
         batch = split(inliers, outliers, n_features, draws, context, config.queries)
@@ -129,9 +129,9 @@ class BatchSource:
         if self._reuse is None:
             data = sample_gmm(replace(self._gmm, percentile=percentile), draws, b, inliers, outliers)
             return Tables(data.inliers, data.outliers, data.mixtures.n_features)
-        seen, strange, n_features = self._reuse.datasets(step, slots, percentile)
-        # another part of the dataset is the context each time
-        return Tables(_shuffled(seen, draws)[:, :inliers], _shuffled(strange, draws)[:, :outliers], n_features)
+        usual, strange, n_features = self._reuse.datasets(step, slots, percentile)
+        # so that the context is a different part of the dataset every time
+        return Tables(_shuffled(usual, draws)[:, :inliers], _shuffled(strange, draws)[:, :outliers], n_features)
 
 
 def _shuffled(rows: Tensor, draws: Draws) -> Tensor:

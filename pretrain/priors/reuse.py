@@ -1,7 +1,7 @@
-"""Reuse, to make synthesis cheap: one dataset seen under many linear transforms, and again in later epochs.
+"""Reuse of datasets, to make synthesis cheap: random linear transforms of a dataset, and repetition in later epochs.
 
-T maps x_K to W x_K + b on the inflated features only. It preserves Mahalanobis distances, so labels stay right, and
-gives the mixtures covariances that are no longer diagonal.
+T maps x_K to W x_K + b on the inflated features only. It preserves Mahalanobis distances, so the labels stay correct,
+and the covariances of the mixtures are no longer diagonal.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pretrain.priors.draws import Draws, stream_seed
 from pretrain.priors.gmm import GmmConfig, GmmDatasets, Mixtures, sample_gmm
 
 _POOL_STREAM, _TRANSFORM_STREAM = 101, 102
-_DATASETS_AT_ONCE = 16  # bounds the memory of rejection sampling while a pool is built
+_DATASETS_AT_ONCE = 16  # limits the memory of rejection sampling
 
 
 @dataclass
@@ -31,18 +31,13 @@ class LinearTransform:
     bias: Tensor
 
     def rows(self, rows: Tensor) -> Tensor:
-        """(B, n, D) -> the same shape. Component means are rows too."""
+        """Transformed rows or component means (B, n, D)."""
         return torch.baddbmm(self.bias[:, None], rows, self.weight)
-
-    def covariances(self, variances: Tensor) -> Tensor:
-        """Diagonal covariances (B, M, D) -> full ones (B, M, D, D)."""
-        scaled = self.weight[:, None] * variances[:, :, None, :]
-        return scaled @ self.weight[:, None]
 
 
 def draw_transform(inflated: Tensor, draws: Draws) -> LinearTransform:
     """Random transforms on the features K given by `inflated` (B, D): W = U diag(lambda) U^T with U orthonormal,
-    lambda in [-1, -0.1] u [0.1, 1] so that no direction is flattened, and b in [-1, 1]."""
+    lambda in [-1, -0.1] u [0.1, 1], so that no direction collapses, and b in [-1, 1]."""
     b, d = inflated.shape
     both = inflated[:, :, None] & inflated[:, None, :]
     eye = torch.eye(d, device=draws.device)
@@ -55,43 +50,22 @@ def draw_transform(inflated: Tensor, draws: Draws) -> LinearTransform:
     return LinearTransform(weight, bias)
 
 
-@dataclass
-class Transformed:
-    """Datasets under T. inliers, outliers: (B, n, D), (B, m, D); means: (B, M, D); covariances: (B, M, D, D)."""
-
-    inliers: Tensor
-    outliers: Tensor
-    means: Tensor
-    covariances: Tensor
-
-
-def transform(data: GmmDatasets, draws: Draws) -> Transformed:
-    """Datasets and the parameters of their mixtures under one random T each. Labels stay as they are."""
-    t = draw_transform(data.mixtures.inflated, draws)
-    return Transformed(
-        t.rows(data.inliers),
-        t.rows(data.outliers),
-        t.rows(data.mixtures.means),
-        t.covariances(data.mixtures.variances),
-    )
-
-
 @dataclass(frozen=True)
 class ReuseConfig:
-    """How often fresh datasets are used again. The paper: 500 fresh ones an epoch, each transformed 15 times."""
+    """Reuse of new datasets. The paper: 500 new ones per epoch, each transformed 15 times."""
 
-    unique: int = 500  # fresh datasets an epoch, rounded up to whole batches
-    transforms: int = 15  # more passes over them, each under another T
-    epochs: int = 1  # P: epochs with datasets of their own, after which the same datasets come round
-    fresh_transforms: bool = True  # when they come round, under other transforms than before
-    memory_gb: float = 4.0  # pools beyond it are forgotten and drawn again (from the same seed) when needed
+    unique: int = 500  # new datasets per epoch, rounded up to whole batches
+    transforms: int = 15  # further passes over them, each with another T
+    epochs: int = 1  # P: epochs after which the same datasets are repeated
+    fresh_transforms: bool = True  # repeated datasets get other transforms than before
+    memory_gb: float = 4.0  # of cached datasets; beyond it they are drawn again from the same seed
 
     def __post_init__(self) -> None:
         check_least(self, {"unique": 1, "transforms": 0, "epochs": 1, "memory_gb": 0})
 
 
 class GmmReuse:
-    """The GMM prior with reuse. What a step sees is a function of (seed, step), however it got there."""
+    """The GMM prior with reuse. The datasets of a step depend only on (seed, step)."""
 
     def __init__(
         self,
@@ -106,7 +80,7 @@ class GmmReuse:
         self.gmm, self.reuse, self.batch, self.seed = gmm, reuse, batch, seed
         self.device = torch.device(device)
         self.sizes = (inliers, outliers)
-        self.groups = -(-reuse.unique // batch)  # batches of fresh datasets per epoch
+        self.groups = -(-reuse.unique // batch)  # batches of new datasets per epoch
         self.steps_per_epoch = self.groups * (1 + reuse.transforms)
         pool_bytes = 4 * self.groups * batch * (inliers + outliers) * gmm.max_features
         self._most_pools = max(1, int(reuse.memory_gb * 1e9 / pool_bytes))

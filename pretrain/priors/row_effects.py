@@ -1,6 +1,6 @@
-"""What befalls the rows of a table whatever made it: outliers among the context, repeated rows, missing values.
+"""Effects on the rows of a table from any prior: outliers in the context, repeated rows, missing values.
 
-Each effect takes `amount` (B, 1), a share for every dataset, 0 = as it was; `draw_amounts` draws it.
+Each effect takes `amount` (B, 1), the affected share of each dataset, 0 = no effect; `draw_amounts` draws it.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ def draw_amounts(affected: float, amount: Range, draws: Draws, datasets: int) ->
 
 
 def contaminated(context: Tensor, outliers: Tensor, amount: Tensor, draws: Draws) -> Tensor:
-    """The context (B, n, D) with that share of its rows, wherever they stand, replaced by different outliers.
+    """The context (B, n, D) with that share of its rows, at random positions, replaced by different outliers.
 
     outliers: (B, at least amount * n, D), none of which may be among the queries.
     """
     b, n, _ = context.shape
-    place = draws.order(b, n)  # row i takes outlier place[i], if that many are asked for
+    place = draws.order(b, n)  # row i gets outlier place[i] if place[i] is below the number of outliers
     outlier = outliers.gather(1, place.clamp_max(outliers.shape[1] - 1)[..., None].expand_as(context))
     return torch.where((place < (amount * n).round())[..., None], outlier, context)
 
 
 def repeated(rows: Tensor, amount: Tensor, draws: Draws) -> Tensor:
-    """Rows (B, n, D), each of which is, with that chance, a copy of another one."""
+    """Rows (B, n, D), each of which is a copy of another row with probability `amount`."""
     b, n, _ = rows.shape
     other = draws.integers(0, n - 1, b, n)
     index = torch.where(draws.chance(amount, b, n), other, torch.arange(n, device=rows.device))
@@ -37,15 +37,15 @@ def repeated(rows: Tensor, amount: Tensor, draws: Draws) -> Tensor:
 
 
 def with_gaps(context: Tensor, queries: Tensor, amount: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
-    """Context (B, n, D) and queries (B, q, D) with about that share of the values missing, columns unequally often.
+    """Context (B, n, D) and queries (B, q, D) with about that share of missing values, different in each column.
 
-    A missing value is what it becomes in inference: the median of the feature in the context. That a value is missing
-    says nothing about its row.
+    A missing value is replaced by the median of the feature in the context, as in inference. Whether a value is missing
+    does not depend on its row.
     """
     b, _, d = context.shape
     chance = (amount[..., None] * 2 * draws.uniform(b, 1, d)).clamp_max(0.9)
     gone = draws.chance(chance, *context.shape)
-    # of the values that remain; a column without any would have none, hence the largest share above
+    # the median of the other values; the limit of 0.9 above leaves some in nearly every column
     middle = torch.where(gone, torch.nan, context).nanmedian(1, keepdim=True).values
     middle = torch.where(middle.isnan(), context[:, :1], middle)
     return torch.where(gone, middle, context), torch.where(draws.chance(chance, *queries.shape), middle, queries)

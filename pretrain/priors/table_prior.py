@@ -1,4 +1,4 @@
-"""What the priors that make whole tables have in common: their widths, classes, kinds of outliers and strengths."""
+"""The common part of the causal and the copula prior: widths, classes, kinds of outliers, and strengths of outliers."""
 
 from __future__ import annotations
 
@@ -10,41 +10,30 @@ import torch
 from torch import Tensor
 
 from pretrain.priors.checks import Range, check_range, check_share
+from pretrain.priors.datasets import Tables
 from pretrain.priors.draws import Draws
 from pretrain.priors.marginals import MarginalConfig, to_raw
 
 
-@dataclass
-class Tables:
-    """Raw rows of B datasets before the split. inliers: (B, n, D); outliers: (B, m, D); n_features: (B,) int64.
-
-    Rows are in random order; columns from n_features[b] on are exactly zero.
-    """
-
-    inliers: Tensor
-    outliers: Tensor
-    n_features: Tensor
-
-
 @dataclass(frozen=True)
 class TableConfig:
-    """Settings of every table prior. A range is drawn from once per dataset, log-uniformly unless it says otherwise."""
+    """Settings of both priors. Each dataset draws one value from a range, log-uniformly unless noted otherwise."""
 
     max_features: int = 100
     min_features: int = 2
-    typical_features: float = 14.0  # median of the log-normal law of the number of features ...
-    feature_spread: float = 0.8  # ... and its standard deviation in logs
-    wide_share: float = 0.15  # datasets whose number of features is uniform up to the maximum instead
+    typical_features: float = 14.0  # median of the log-normal distribution of the number of features ...
+    feature_spread: float = 0.8  # ... and the standard deviation of its logarithm
+    wide_share: float = 0.15  # share of datasets with a uniform number of features up to the maximum instead
     single_class: float = 0.08  # share of datasets with one latent class; the others have 2 to `classes`
     classes: int = 16
     imbalance: float = 2.5  # the j-th class has weight j ** -U(0, imbalance)
     separation: Range = (0.8, 5.0)  # of the latent classes
-    remoteness: float = 0.3  # standard deviation, in logs, of how far out the classes lie: a few lie far out
-    odd_inliers: Range = (0.001, 0.05)  # share of inliers with a few extreme features of their own
+    remoteness: float = 0.3  # standard deviation of the logarithm of the distance of a class from the centre
+    odd_inliers: Range = (0.001, 0.05)  # share of inliers with extreme values in a few features
     mixed_kinds: float = 0.35  # share of datasets with two or three kinds of outliers instead of one
-    strength: Range = (1.5, 10.0)  # factor by which outliers exceed what is usual
-    row_strength: float = 0.4  # standard deviation, in logs, of the strength of the rows of one dataset
-    hidden: float = 0.2  # uniform up to this share of a dataset's outliers cannot be told from inliers
+    strength: Range = (1.5, 10.0)  # factor by which outliers exceed inliers
+    row_strength: float = 0.4  # standard deviation of the logarithm of the strength between rows of a dataset
+    hidden: float = 0.2  # maximum share of a dataset's outliers that look like inliers
     marginals: MarginalConfig = field(default_factory=MarginalConfig)
 
     def __post_init__(self) -> None:
@@ -58,7 +47,7 @@ class TableConfig:
 
 
 def draw_widths(config: TableConfig, draws: Draws, datasets: int) -> Tensor:
-    """(B,) numbers of features: mostly few, as tables have, sometimes anything up to the maximum."""
+    """(B,) numbers of features: mostly few, as in real tables, sometimes uniform up to the maximum."""
     wide = draws.chance(config.wide_share, datasets)
     typical = config.typical_features * (draws.normal(datasets) * config.feature_spread).exp()
     most = config.max_features
@@ -67,7 +56,7 @@ def draw_widths(config: TableConfig, draws: Draws, datasets: int) -> Tensor:
 
 
 def draw_class_shares(config: TableConfig, draws: Draws, datasets: int) -> Tensor:
-    """(B, classes) relative sizes of the latent classes, 0 for those that a dataset does not have."""
+    """(B, classes) relative sizes of the latent classes, 0 for classes that a dataset does not have."""
     count = torch.where(
         draws.chance(config.single_class, datasets, 1),
         1.0,
@@ -78,9 +67,9 @@ def draw_class_shares(config: TableConfig, draws: Draws, datasets: int) -> Tenso
 
 
 def draw_kinds(config: TableConfig, shares: Any, draws: Draws, datasets: int, outliers: int) -> Mapping[str, Tensor]:
-    """Name -> (B, m) bool, which outliers are of a kind: one kind per dataset, or a mixture of up to three.
+    """The kind of each outlier, as name -> (B, m) bool: one kind per dataset, or a mixture of up to three.
 
-    `shares`: a dataclass of weights by the kinds' names. Kinds of weight 0 are left out, so that they cost nothing.
+    shares: a dataclass of weights, one field per kind. Kinds with weight 0 are left out and cost no time.
     """
     palette = draws.category(astuple(shares), datasets, 3)
     pick = draws.integers(0, 2, datasets, outliers)
@@ -90,7 +79,7 @@ def draw_kinds(config: TableConfig, shares: Any, draws: Draws, datasets: int, ou
 
 
 def draw_strength(config: TableConfig, draws: Draws, datasets: int, outliers: int) -> Tensor:
-    """(B, m) factor >= 0 by which an outlier exceeds what is usual; those near 1 cannot be told from inliers."""
+    """(B, m) factor >= 0 by which an outlier exceeds inliers. Outliers with a factor near 1 look like inliers."""
     strength = draws.log_uniform(datasets, 1, low=config.strength[0], high=config.strength[1])
     strength = strength * (draws.normal(datasets, outliers) * config.row_strength).exp()
     hidden = draws.chance(draws.uniform(datasets, 1).square() * config.hidden, datasets, outliers)
@@ -98,7 +87,7 @@ def draw_strength(config: TableConfig, draws: Draws, datasets: int, outliers: in
 
 
 def odd_inliers(config: TableConfig, draws: Draws, rows: Tensor) -> Tensor:
-    """Give a few inliers extreme values in a few features, as real tables do: not every extreme is an outlier."""
+    """Give a few inliers extreme values in a few features: in real tables not every extreme value is an outlier."""
     b, n, d = rows.shape
     share = draws.log_uniform(b, 1, 1, low=config.odd_inliers[0], high=config.odd_inliers[1])
     odd = draws.chance(share, b, n, 1) & draws.chance(2.0 / d, b, n, d)
@@ -111,7 +100,7 @@ def real_features(n_features: Tensor, width: int) -> Tensor:
 
 
 def raw_tables(config: TableConfig, draws: Draws, inliers: Tensor, outliers: Tensor, n_features: Tensor) -> Tables:
-    """Rows in standard deviations -> columns as in real tables, in any unit, with zeros for padding."""
+    """Rows in standard deviations -> columns as in real tables, in various units, with zeros as padding."""
     real = real_features(n_features, inliers.shape[-1])
     count = inliers.shape[1]
     rows = to_raw(torch.cat([inliers, outliers], 1), count, config.marginals, draws) * real[:, None]

@@ -1,1 +1,1 @@
-"""From batches of synthetic datasets to a checkpoint. `train` has the loop."""
+"""Training: from batches of synthetic datasets to a run directory with weights. The loop is in `train`."""

@@ -1,4 +1,4 @@
-"""Measuring a training run without slowing it: sums stay on the device, and nothing waits for it between log lines."""
+"""Measurements of a training run that do not slow it down: sums stay on the device between two log lines."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from pretrain.training.arithmetic import Ceilings, synchronize
 from pretrain.training.metrics import auroc
+from pretrain.training.roofline import Ceilings, synchronize
 
-_RANKED_AT_ONCE = 64  # batches whose logits wait to be ranked
+_RANKED_AT_ONCE = 64  # batches whose logits are kept until their AUROC is computed
 
 
 class Clock:
-    """Seconds by name. On CUDA they are the device's, between events on the stream that is current."""
+    """Seconds by name. On CUDA: device time between two events on the current stream."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -38,7 +38,7 @@ class Clock:
             self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - began
 
     def read(self) -> dict[str, float]:
-        """What was timed since the last call; waits for the device."""
+        """Seconds measured since the last call. Waits for the device."""
         synchronize(self.device)
         found, self._seconds = self._seconds, {}
         for name, first, last in self._events:
@@ -48,10 +48,10 @@ class Clock:
 
 
 class Interval:
-    """What happened since the last log line."""
+    """Sums over the steps since the last log line."""
 
     def __init__(self, device: torch.device) -> None:
-        self._sums = torch.zeros(6, dtype=torch.float64, device=device)  # as `add` stacks them
+        self._sums = torch.zeros(6, dtype=torch.float64, device=device)  # in the order of `add`
         self._auroc = 0.0
         self._unranked: list[tuple[Tensor, Tensor]] = []
         self._began = time.monotonic()
@@ -59,7 +59,7 @@ class Interval:
         self._flops = self._bytes = 0.0
 
     def add(self, logits: Tensor, labels: Tensor, loss: Tensor, norm: Tensor, kept: Tensor, good: Tensor) -> None:
-        """One step. logits, labels: (B, q); kept: (B,) 0 or 1; good: whether the loss and its gradient were finite."""
+        """Add one step. logits, labels: (B, q); kept: (B,) 0 or 1; good: whether loss and gradient were finite."""
         counted = good & kept.any()
         parts = [
             torch.where(counted, loss.detach(), 0.0), torch.where(good, norm, 0.0), torch.where(good, kept.mean(), 0.0),
@@ -72,7 +72,7 @@ class Interval:
             self._rank()
 
     def add_cost(self, rows: int, flops: float, moved: float) -> None:
-        """Rows seen, operations and bytes counted for one step."""
+        """Add the rows, operations and bytes of one step."""
         self._rows += rows
         self._flops += flops
         self._bytes += moved
@@ -85,10 +85,10 @@ class Interval:
     def line(
         self, step: int, lr: float, elapsed: float, times: dict[str, float], ceilings: Ceilings
     ) -> dict[str, float]:
-        """The log line: means over the steps since the last one. `kept` is the share of datasets in the loss.
+        """The log line: means over the steps since the last line. `kept` is the share of datasets in the loss.
 
-        `synthesis`, `evidence`, `forward`, `backward`, `update` are shares of the time (on CUDA, data is drawn beside
-        the others); `of_peak` and `of_bandwidth` compare what was reached with the ceilings of the device.
+        `synthesis`, `evidence`, `forward`, `backward` and `update` are shares of the time (on CUDA, data is drawn at
+        the same time as the others run); `of_peak` and `of_bandwidth` are shares of the ceilings of the device.
         """
         self._rank()
         loss, norm, kept, good, counted, steps = self._sums.tolist()

@@ -1,4 +1,4 @@
-"""Area under the ROC curve, for many rankings at once."""
+"""Area under the ROC curve for a batch of rankings."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from torch import Tensor
 
 
 def auroc(scores: Tensor, labels: Tensor) -> Tensor:
-    """Chance that an outlier scores above an inlier, ties counting half.
+    """Probability that an outlier scores above an inlier; ties count half.
 
-    scores: (B, q) or, for several scorers, (B, q, C); labels: (B, q), 1 = outlier, equally many in every dataset.
+    scores: (B, q) or, for several scorers, (B, q, C); labels: (B, q), 1 = outlier, the same number in every dataset.
     Returns (B,) or (B, C), float64.
     """
     many = scores.unsqueeze(-1) if scores.ndim == 2 else scores

@@ -1,4 +1,4 @@
-"""What a run keeps on disk. Every file is written beside its place and then moved there: none is ever half written."""
+"""The files of a training run. Every file is written under another name and then renamed, so none is half written."""
 
 from __future__ import annotations
 
@@ -7,33 +7,32 @@ import math
 import os
 import subprocess
 from collections.abc import Callable
-from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor, nn
-from torch.optim.swa_utils import get_ema_multi_avg_fn
+from torch import Tensor
 
 from fomo_stream.errors import CheckpointError, ConfigError
+from pretrain.training.state import State, below
 
 FORMAT = "fomo-pretrain-1"
-FREE = {  # settings that may differ when a run is resumed
+CHANGEABLE = {  # settings that may differ when a run is resumed
     "steps", "minutes", "log_every", "save_every", "keep_every", "best_every", "precision", "compile"
 }  # fmt: skip
 
 
 def as_json(config: Any) -> dict[str, Any]:
-    """A configuration as it looks after a trip through JSON, so that it can be compared with one that was read."""
+    """A configuration as it is read back from JSON, for comparison with a saved one."""
     read: dict[str, Any] = json.loads(json.dumps(asdict(config)))
     return read
 
 
 def _completed(saved: dict[str, Any], settings: Any) -> dict[str, Any]:
-    """A saved configuration as this version would have written it: settings that it does not know have their defaults,
-    and those that are no more are left out if they were off."""
+    """A saved configuration in the form of this version: missing settings get their defaults, and settings that no
+    longer exist are removed if they were off."""
     known = {entry.name: entry for entry in fields(settings)}
     found = {name: value for name, value in saved.items() if name in known or value}
     for name, entry in known.items():
@@ -58,81 +57,8 @@ def _differences(first: dict[str, Any], second: dict[str, Any], where: str = "")
     return found
 
 
-@dataclass
-class State:
-    """Everything that a step changes."""
-
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    trained: list[nn.Parameter]
-    average: dict[str, Tensor]  # moving average of the weights; buffers are copied
-    step: int = 0
-    elapsed: float = 0.0  # seconds of training so far, over all resumptions
-
-    @classmethod
-    def fresh(cls, model: nn.Module, frozen: str = "") -> State:
-        """Parameters whose names begin with `frozen` (if not empty) are not trained."""
-        for name, parameter in model.named_parameters():
-            parameter.requires_grad_(not (frozen and name.startswith(frozen)))
-        trained = [p for p in model.parameters() if p.requires_grad]
-        if not trained:
-            raise ConfigError(f"--freeze {frozen} leaves nothing to train")
-        average = {name: value.detach().clone() for name, value in model.state_dict().items()}
-        # fused: it can leave a step out without the host having to know
-        return cls(model, torch.optim.AdamW(trained, weight_decay=0.0, fused=True), trained, average)
-
-    def update(self, lr: float, weight_decay: float, ema: float, good: Tensor) -> None:
-        """One step of the optimiser, unless `good` (a bool on the device) is false, and of the moving average."""
-        for group in self.optimizer.param_groups:
-            group["lr"], group["weight_decay"] = lr, weight_decay
-        self.optimizer.found_inf = (~good).float()  # type: ignore[attr-defined]  # as torch.amp.GradScaler sets it
-        self.optimizer.step()
-        self.update_average(ema)
-
-    def update_average(self, decay: float) -> None:
-        """Early on the average is over fewer steps than `decay` says, or the start would linger in it."""
-        decay = min(decay, (1 + self.step) / (10 + self.step)) if decay else 0.0
-        weights = self.model.state_dict()
-        floats = [name for name, value in weights.items() if value.is_floating_point()]
-        follow = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
-        follow([self.average[name] for name in floats], [weights[name] for name in floats], None)
-        for name in weights.keys() - set(floats):
-            self.average[name].copy_(weights[name])
-
-    def averaged(self) -> dict[str, Tensor]:
-        """The moving average, on the CPU."""
-        return {name: value.detach().cpu().contiguous().clone() for name, value in self.average.items()}
-
-    def tensors(self) -> dict[str, Tensor]:
-        """All of it, by name, on the CPU."""
-        found = {f"model.{name}": value for name, value in self.model.state_dict().items()}
-        found |= {f"average.{name}": value for name, value in self.average.items()}
-        for i, parameter in enumerate(self.trained):
-            for key, value in self.optimizer.state.get(parameter, {}).items():
-                found[f"optimizer.{i}.{key}"] = value
-        return {name: value.detach().cpu().contiguous().clone() for name, value in found.items()}
-
-    def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Become what `tensors` gave."""
-        try:
-            self.model.load_state_dict(below("model.", tensors))
-        except RuntimeError as error:
-            raise CheckpointError(f"the run was saved by another version of the model: {error}") from None
-        for name, value in below("average.", tensors).items():
-            self.average[name].copy_(value)
-        for i, parameter in enumerate(self.trained):
-            moments = below(f"optimizer.{i}.", tensors)
-            if moments:
-                self.optimizer.state[parameter] = {key: value.to(parameter.device) for key, value in moments.items()}
-
-
-def below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose names begin with `prefix`, under the rest of their names."""
-    return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
-
-
 def source_commit() -> str:
-    """The commit of the source that runs, `-dirty` if it was changed since, or `unknown` outside a repository."""
+    """The commit of the running source, with `-dirty` if files were changed, or `unknown` outside a repository."""
     here = Path(__file__).resolve().parent
     try:
         found = subprocess.run(
@@ -157,10 +83,9 @@ class RunFiles:
         self.best = directory / "best.safetensors"
 
     def claim(self, settings: Any) -> None:
-        """Write the configuration (a dataclass), or check that it is the one the run began with.
+        """Write the configuration (a dataclass); if there is a saved state, check it against the saved one first.
 
-        What may change: how long the run is, what it keeps, how it is computed; and settings that did not exist when
-        it began have their defaults.
+        Only the settings in CHANGEABLE may change. Raises ConfigError for any other change.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         config = as_json(settings)
@@ -171,8 +96,8 @@ class RunFiles:
         replace_file(self.config, lambda path: _write_text(path, json.dumps(config, indent=1) + "\n"))
 
     def compare(self, mine: dict[str, Any], other: dict[str, Any]) -> None:
-        """Raises ConfigError where this run's configuration and another differ in more than may change."""
-        if found := [path for path in _differences(mine, other) if path not in FREE]:
+        """Raises ConfigError if two configurations differ in a setting that is not in CHANGEABLE."""
+        if found := [path for path in _differences(mine, other) if path not in CHANGEABLE]:
             raise ConfigError(
                 f"{self.directory} holds a run with another {', '.join(found)}; choose another --out or the same flags"
             )
@@ -182,7 +107,7 @@ class RunFiles:
         return self.source.read_text().strip() if self.source.exists() else "unknown"
 
     def read_config(self) -> dict[str, Any]:
-        """Raises CheckpointError where there is no run."""
+        """Raises CheckpointError if the directory holds no run."""
         try:
             read: dict[str, Any] = json.loads(self.config.read_text())
         except (OSError, json.JSONDecodeError) as error:
@@ -195,7 +120,7 @@ class RunFiles:
         replace_file(self.state, lambda path: save_file(tensors, path, metadata))
 
     def load(self, state: State) -> bool:
-        """Restore the state and cut the log back to it; False where the run has not saved anything yet."""
+        """Restore the saved state and remove later lines of the log; False if the run has not saved a state yet."""
         if not self.state.exists():
             replace_file(self.log, lambda path: _write_text(path, ""))
             self.best.unlink(missing_ok=True)
@@ -208,7 +133,7 @@ class RunFiles:
         return True
 
     def load_weights(self, state: State) -> list[str]:
-        """Take over this run's averaged weights where names and shapes match; returns the names."""
+        """Copy this run's averaged weights into `state` where names and shapes match; returns the names."""
         if not self.state.exists():
             raise CheckpointError(f"{self.directory} has no saved weights to start from")
         weights = below("average.", read_tensors(self.state)[0])
@@ -222,7 +147,7 @@ class RunFiles:
         return sorted(shared)
 
     def weights(self, step: int | None = None) -> tuple[dict[str, Tensor], int]:
-        """Averaged weights, and after how many steps: the last saved ones, or those kept after `step`."""
+        """Averaged weights and their step: the last saved ones, or those kept after `step`."""
         if step is not None and not self._kept(step).exists():
             kept = ", ".join(map(str, self.kept())) or "none; train with --keep-every"
             raise CheckpointError(f"{self.directory} kept no weights after {step} steps; steps it kept: {kept}")
@@ -234,11 +159,11 @@ class RunFiles:
         return read_tensors(self._kept(step))[0], step
 
     def kept(self) -> list[int]:
-        """Steps after which `keep_weights` kept any, ascending."""
+        """Steps after which `keep_weights` saved weights, ascending."""
         return sorted(int(path.stem.partition("-")[2]) for path in self.directory.glob("weights-*.safetensors"))
 
     def keep_weights(self, state: State) -> None:
-        """Save the averaged weights under the number of the step."""
+        """Save the averaged weights in a file named after the step."""
         metadata = {"format": FORMAT, "step": str(state.step)}
         replace_file(self._kept(state.step), lambda path: save_file(state.averaged(), path, metadata))
 
@@ -251,9 +176,10 @@ class RunFiles:
         replace_file(self.best, lambda path: save_file(state.averaged(), path, metadata))
 
     def lowest_loss(self) -> tuple[dict[str, Tensor], int]:
-        """Averaged weights where the training loss was lowest, and after how many steps that was.
+        """Averaged weights with the lowest training loss, and their step.
 
-        Without `best_every` they are chosen among the weights that `keep_every` kept, by the log lines before each.
+        Without `best_every` they are chosen among the weights of `keep_every`, by the log lines before each of them.
+        Raises CheckpointError if no weights were kept.
         """
         if self.best.exists():
             tensors, metadata = read_tensors(self.best)
@@ -278,7 +204,7 @@ class RunFiles:
 
 
 def read_log(path: Path) -> list[dict[str, float]]:
-    """Lines of a run's log; a last line that a crash cut short is left out."""
+    """Lines of a run's log, without an incomplete last line (after a crash)."""
     lines = []
     for text in path.read_text().splitlines() if path.exists() else []:
         try:
@@ -289,9 +215,9 @@ def read_log(path: Path) -> list[dict[str, float]]:
 
 
 def mean_loss(log: list[dict[str, float]], after: int, until: int) -> float | None:
-    """Mean loss of the steps in (after, until], by the log lines of that time; None without any that has a loss.
+    """Mean loss of the steps in (after, until] from the log lines; None if no line there has a finite loss.
 
-    A line counts as often as it has steps: where a run stopped and went on there are two shorter ones.
+    Lines are weighted by their steps, because an interval in which the run stopped has two shorter lines.
     """
     total = steps = 0.0
     for before, line in zip([0, *(line["step"] for line in log)], log, strict=False):
@@ -302,7 +228,7 @@ def mean_loss(log: list[dict[str, float]], after: int, until: int) -> float | No
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and metadata of a file of a run."""
+    """Tensors and metadata of a file of a run. Raises CheckpointError for a damaged or foreign file."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -319,7 +245,7 @@ def _write_text(path: Path, text: str) -> None:
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Write beside `path`, flush to the disk, move into place: readers see the old file or the new one."""
+    """Write a temporary file, flush it to the disk, rename it to `path`: readers see the old file or the new one."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         write(beside)

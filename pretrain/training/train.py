@@ -1,16 +1,17 @@
-"""The training loop: synthetic datasets in, a checkpoint out. Read top to bottom.
+"""The training loop: synthetic datasets in, a run directory with weights out. Read it from top to bottom.
 
-A run lives in a directory:
+A run directory holds:
 
-    config.json        what was asked for; a resumed run must ask for the same
+    config.json        the settings; a resumed run must have the same
+    commit.txt         the commit of the source that started the run
     state.safetensors  model, moving average, optimiser moments, step; replaced atomically
     log.jsonl          one line per log interval
-    loss.png           the curve, where matplotlib is installed
     weights-N.safetensors  the moving average after N steps, with --keep-every
-    best.safetensors   the moving average where the training loss was lowest, with best_every
+    best.safetensors   the moving average with the lowest training loss, with best_every
 
-The batch of a step and all other randomness are functions of (seed, step), so a run that was stopped and resumed ends
-with the same weights, bit for bit on one CPU, as one that was not (unless --minutes steers its learning rate).
+The batch of a step and all other random numbers are functions of (seed, step). So a run that was stopped and resumed
+ends with the same weights as one without a stop, bit for bit on one CPU (with --minutes the learning rate depends on
+the time, and the weights do too).
 """
 
 from __future__ import annotations
@@ -19,127 +20,69 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812 (everybody's name for it)
+import torch.nn.functional as F  # noqa: N812 (the usual name)
 from torch import Tensor, nn
 
 from fomo_stream.errors import ConfigError, FomoError
-from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.model.checkpoint import resolve_device
-from fomo_stream.model.zero_shot import PRESETS as MODELS
-from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel
-from pretrain.evaluation.plots import plot_losses
-from pretrain.priors.checks import check_least, check_share
+from fomo_stream.model.zero_shot import ZeroShotModel
 from pretrain.priors.draws import stream_seed
-from pretrain.priors.mixture import DataConfig
-from pretrain.training.arithmetic import measure_ceilings, step_bytes, step_flops
-from pretrain.training.feed import Feed, Inputs
+from pretrain.training.config import TrainConfig
+from pretrain.training.loader import Inputs, Loader
 from pretrain.training.meter import Clock, Interval
-from pretrain.training.progress import ProgressBar
-from pretrain.training.run_files import RunFiles, State
+from pretrain.training.roofline import measure_ceilings, step_bytes, step_flops
+from pretrain.training.run_files import RunFiles
+from pretrain.training.state import State
 
 _INIT_STREAM, _STEP_STREAM = 11, 12
 MOST_BAD_STEPS = 20
 
 
-@dataclass(frozen=True)
-class TrainConfig:
-    """One training run. A run ends after `steps` or `minutes`, whichever comes first."""
+class Observer:
+    """Follows a run, to show its progress. This one does nothing; subclasses override the events they need."""
 
-    model: str = "fusion"  # a preset of fomo_stream.model
-    shape: ModelConfig | None = None  # in place of that preset's, e.g. with other layers or routers
-    steps: int = 3000
-    minutes: float | None = None
-    lr: float = 1e-3
-    schedule: str = "cosine"  # or "constant"; both after the warm-up
-    warmup: int = 100  # steps
-    final_lr: float = 0.02  # of lr, where the cosine ends
-    weight_decay: float = 0.0
-    clip: float = 1.0  # largest norm of the gradient
-    ema: float = 0.99  # decay of the moving average of the weights per step; 0 = the weights themselves
-    min_auc: float = 0.0  # datasets whose best evidence channel ranks worse than this are left out of the loss ...
-    max_auc: float = 1.0  # ... and those where it ranks better than this
-    freeze: str = ""  # parameters whose names begin with this are not trained
-    period: int = 0  # steps after which the same batches come round, their evidence remembered; 0 = always fresh
-    precision: str = "auto"  # of the network: bf16 or fp32; auto is bf16 on CUDA, fp32 elsewhere
-    compile: bool = False  # the network through torch.compile; needs a compiler
-    seed: int = 0
-    log_every: int = 50  # steps
-    save_every: float = 60.0  # seconds
-    keep_every: int = 0  # steps; 0 = keep no weights along the way
-    best_every: int = 0  # steps over which the loss is averaged to find the best weights so far; 0 = keep no best
-    data: DataConfig = field(default_factory=DataConfig)
+    def started(self, files: RunFiles, config: TrainConfig, step: int) -> None:
+        """The run starts or resumes after `step` steps."""
 
-    def __post_init__(self) -> None:
-        if self.model not in MODELS:
-            raise ConfigError(f"there is no model preset {self.model!r}; choose one of {', '.join(MODELS)}")
-        if self.schedule not in ("cosine", "constant"):
-            raise ConfigError(f"schedule is cosine or constant, not {self.schedule!r}")
-        if self.precision not in ("auto", "bf16", "fp32"):
-            raise ConfigError(f"precision is auto, bf16 or fp32, not {self.precision!r}")
-        at_least_0 = ("warmup", "weight_decay", "min_auc", "period", "save_every", "keep_every", "best_every")
-        check_least(self, {"steps": 1, "log_every": 1, **dict.fromkeys(at_least_0, 0)})
-        if self.lr <= 0 or self.clip <= 0 or not (self.minutes is None or self.minutes > 0):
-            raise ConfigError("lr, clip and minutes must be above 0")
-        check_share("final_lr", self.final_lr)
-        check_share("ema", self.ema)
-        if not self.min_auc <= self.max_auc:
-            raise ConfigError(f"min_auc {self.min_auc} is above max_auc {self.max_auc}: no dataset is between them")
-        if self.best_every % self.log_every:
-            raise ConfigError(f"best_every must be a multiple of log_every ({self.log_every}), not {self.best_every}")
-        if self.shape is not None:
-            ModelConfig.from_dict(asdict(self.shape))  # checks types
-            if self.shape == MODELS[self.model]:
-                object.__setattr__(self, "shape", None)
-        self._check_shape()
+    def stepped(self, step: int, progress: float) -> None:
+        """A step is done. step: counted from the start of the run; progress: finished share of the run, in [0, 1]."""
 
-    def _check_shape(self) -> None:
-        shape = self.network
-        check_least(shape, {"width": 1, "heads": 1, "feed_forward": 1, "layers": 0, "routers": 0, "raw_features": 0})
-        if shape.layers and shape.width % shape.heads:
-            raise ConfigError(f"a width of {shape.width} cannot be split over {shape.heads} heads")
-        for name in ("channel_dropout", "fusion_dropout"):
-            if not 0 <= getattr(shape, name) < 1:
-                raise ConfigError(f"{name} is a share below 1, not {getattr(shape, name)}")
-        if 0 < shape.raw_features < self.data.max_features:
-            raise ConfigError(
-                f"the model takes up to {shape.raw_features} features, the data has up to {self.data.max_features};"
-                " lower data.max_features or raise shape.raw_features"
-            )
-        if self.data.context_max > MAX_CONTEXT:
-            raise ConfigError(f"the model takes up to {MAX_CONTEXT} context rows, not {self.data.context_max}")
+    def logged(self, line: Mapping[str, float]) -> None:
+        """A line was written to the log."""
 
-    @property
-    def network(self) -> ModelConfig:
-        """The shape of the model."""
-        return self.shape or MODELS[self.model]
+    def saved(self) -> None:
+        """The state was saved, and the log is complete up to it."""
+
+    def ended(self) -> None:
+        """The loop has ended, by an error too."""
 
 
 @dataclass
 class Trainer:
-    """What a run works with from step to step."""
+    """The parts of a run that every step uses."""
 
     config: TrainConfig
     state: State
-    feed: Feed
+    loader: Loader
     network: Callable[[Inputs], Tensor]  # logits (B, q) float32
     clock: Clock
-    streak: Tensor  # steps in a row whose loss or gradient was not finite
+    bad_steps: Tensor  # steps in a row whose loss or gradient was not finite
 
     @classmethod
     def start(cls, config: TrainConfig, state: State, device: torch.device) -> Trainer:
         clock = Clock(device)
-        judged = config.min_auc > 0 or config.max_auc < 1
-        feed = Feed(config.data, config.seed, state.model, clock, config.period, judged)
+        filtered = config.min_auc > 0 or config.max_auc < 1
+        loader = Loader(config.data, config.seed, state.model, clock, config.period, filtered)
         network = compute(state.model, device, compute_dtype(config, device), config.compile)
-        return cls(config, state, feed, network, clock, torch.zeros((), device=device))
+        return cls(config, state, loader, network, clock, torch.zeros((), device=device))
 
 
 def train(
@@ -149,18 +92,18 @@ def train(
     model: nn.Module | None = None,
     init_from: Path | None = None,
     stop_after: float | None = None,
-    report: Callable[[str], None] | None = None,
+    observer: Observer | None = None,
 ) -> nn.Module:
-    """Train, or go on where the run in `run_dir` stopped; returns the model with the averaged weights.
+    """Train, or resume the run in `run_dir`; returns the model with the averaged weights.
 
-    model: in place of the preset's; takes context, queries and n_features, returns logits (B, q). init_from: a run
-    whose averaged weights are the start, wherever names and shapes match. stop_after: minutes after which this call
-    saves and returns, wherever the run stands. report: gets a line per log interval instead of the progress bar.
-    Raises ConfigError for a run directory of another configuration.
+    model: replaces the model of the preset; takes context, queries and n_features, returns logits (B, q). init_from: a
+    run whose averaged weights are the start, where names and shapes match. stop_after: minutes after which this call
+    saves and returns, even if the run is not finished. observer: gets the progress of the run.
+    Raises ConfigError for a run directory with other settings.
     """
     deadline = math.inf if stop_after is None else time.monotonic() + 60 * stop_after
     where = resolve_device(device)
-    files = RunFiles(run_dir)
+    files, observer = RunFiles(run_dir), observer or Observer()
     files.claim(config)
     torch.manual_seed(stream_seed(config.seed, _INIT_STREAM))
     if model is None:
@@ -170,19 +113,19 @@ def train(
     if not files.load(state) and init_from is not None:
         RunFiles(init_from).load_weights(state)
     trainer = Trainer.start(config, state, where)
-    bar = ProgressBar(config.steps, state.step, report)
+    observer.started(files, config, state.step)
     with _interrupts() as interrupted:
         try:
-            _loop(trainer, files, bar, lambda: interrupted.is_set() or time.monotonic() >= deadline)
+            _loop(trainer, files, observer, lambda: interrupted.is_set() or time.monotonic() >= deadline)
         finally:
-            bar.close()
+            observer.ended()
     files.save(state)
-    plot_losses(files.log, files.plot)
+    observer.saved()
     model.load_state_dict(state.average, strict=False)
     return model.eval()
 
 
-def _loop(trainer: Trainer, files: RunFiles, bar: ProgressBar, stopped: Callable[[], bool]) -> None:
+def _loop(trainer: Trainer, files: RunFiles, observer: Observer, stopped: Callable[[], bool]) -> None:
     config, state, device = trainer.config, trainer.state, trainer.clock.device
     ceilings = measure_ceilings(device, compute_dtype(config, device))
     began = saved = time.monotonic()
@@ -195,7 +138,7 @@ def _loop(trainer: Trainer, files: RunFiles, bar: ProgressBar, stopped: Callable
         state.elapsed = already + time.monotonic() - began
         line = interval.line(state.step, lr, state.elapsed, times, ceilings)
         files.append_log(line)
-        bar.log(line)
+        observer.logged(line)
         interval = Interval(device)
 
     trainer.clock.read()
@@ -207,10 +150,10 @@ def _loop(trainer: Trainer, files: RunFiles, bar: ProgressBar, stopped: Callable
         lr = learning_rate(config, state.step, progress_of(config, state.step, state.elapsed))
         _step(trainer, interval, lr)
         state.step += 1
-        if state.step % MOST_BAD_STEPS == 0 and int(trainer.streak) >= MOST_BAD_STEPS:
+        if state.step % MOST_BAD_STEPS == 0 and int(trainer.bad_steps) >= MOST_BAD_STEPS:
             raise FomoError(
                 f"the loss has not been finite for {MOST_BAD_STEPS} steps (step {state.step} of {files.directory});"
-                " lower --lr, or look at the prior's settings"
+                " lower --lr, or check the settings of the prior"
             )
         if state.step % config.log_every == 0:
             log()
@@ -220,20 +163,23 @@ def _loop(trainer: Trainer, files: RunFiles, bar: ProgressBar, stopped: Callable
             files.keep_best(state, config.best_every)
         if time.monotonic() - saved > config.save_every:
             files.save(state)
-            plot_losses(files.log, files.plot)
+            observer.saved()
             saved = time.monotonic()
-        bar.step(state.step)
-    if interval.steps:  # the run, or this call, ends within an interval
+        observer.stepped(state.step, min(1.0, progress_of(config, state.step, state.elapsed)))
+    if interval.steps:  # the loop ended within an interval
         log()
     state.elapsed = already + time.monotonic() - began
 
 
 def _step(trainer: Trainer, interval: Interval, lr: float) -> None:
-    """One update of the weights and their average. A loss or gradient that is not finite changes no weight; on CUDA the
-    host does not wait to know, so that it is always ahead of the device."""
+    """One update of the weights and their average.
+
+    A loss or gradient that is not finite changes no weight. On CUDA this needs no transfer to the host, so the host
+    stays ahead of the device.
+    """
     config, state, clock = trainer.config, trainer.state, trainer.clock
-    inputs = trainer.feed.inputs(state.step, progress_of(config, state.step, state.elapsed))
-    torch.manual_seed(stream_seed(config.seed, _STEP_STREAM, state.step))  # dropout
+    inputs = trainer.loader.inputs(state.step, progress_of(config, state.step, state.elapsed))
+    torch.manual_seed(stream_seed(config.seed, _STEP_STREAM, state.step))  # for dropout
     kept = ((inputs.best >= config.min_auc) & (inputs.best <= config.max_auc)).float()
     with clock.time("forward"):
         logits = trainer.network(inputs)
@@ -246,8 +192,8 @@ def _step(trainer: Trainer, interval: Interval, lr: float) -> None:
         norm = nn.utils.clip_grad_norm_(state.trained, config.clip)
         good = torch.isfinite(norm)
         state.update(lr, config.weight_decay, config.ema, good & kept.any())
-    trainer.feed.prepare(state.step + 1, progress_of(config, state.step + 1, state.elapsed))
-    trainer.streak = torch.where(good, 0.0, trainer.streak + 1)
+    trainer.loader.prepare(state.step + 1, progress_of(config, state.step + 1, state.elapsed))
+    trainer.bad_steps = torch.where(good, 0.0, trainer.bad_steps + 1)
     interval.add(logits, inputs.labels, loss, norm, kept, good)
     size, flops, moved = inputs.size, 0.0, 0.0
     if isinstance(state.model, ZeroShotModel):
@@ -257,7 +203,7 @@ def _step(trainer: Trainer, interval: Interval, lr: float) -> None:
 
 
 def compute_dtype(config: TrainConfig, device: torch.device) -> torch.dtype:
-    """What the network's matrix products are computed in."""
+    """The type of the network's matrix products."""
     if config.precision == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     return torch.bfloat16 if config.precision == "bf16" else torch.float32
@@ -266,7 +212,10 @@ def compute_dtype(config: TrainConfig, device: torch.device) -> torch.dtype:
 def compute(
     model: nn.Module, device: torch.device, dtype: torch.dtype, compiled: bool = False
 ) -> Callable[[Inputs], Tensor]:
-    """From inputs to logits (B, q) float32, under autocast unless `dtype` is float32, compiled if asked for."""
+    """A function from inputs to logits (B, q) float32, under autocast unless `dtype` is float32.
+
+    Its first call raises ConfigError if `compiled` is asked for and there is no compiler.
+    """
     apply: Callable[..., Tensor] = model.forward_features if isinstance(model, ZeroShotModel) else model
     if compiled:
         apply = torch.compile(apply, dynamic=True)
@@ -290,7 +239,7 @@ def compute(
 
 
 def _compiler_failed(error: RuntimeError) -> bool:
-    from torch._dynamo.exc import BackendCompilerFailed  # takes seconds to import
+    from torch._dynamo.exc import BackendCompilerFailed  # the import takes seconds
 
     return isinstance(error, BackendCompilerFailed)
 
@@ -305,14 +254,14 @@ def learning_rate(config: TrainConfig, step: int, progress: float) -> float:
 
 
 def progress_of(config: TrainConfig, step: int, elapsed: float) -> float:
-    """How far a run is after `step` steps and `elapsed` seconds, whichever will end it."""
+    """Finished share of a run after `step` steps and `elapsed` seconds, by the limit that is reached first."""
     by_time = elapsed / (60 * config.minutes) if config.minutes else 0.0
     return max(step / config.steps, by_time)
 
 
 @contextmanager
 def _interrupts() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set, so that a run saves and ends; a second Ctrl-C ends it at once."""
+    """An event that is set by Ctrl-C and SIGTERM, so that the run saves and ends. A second signal ends it at once."""
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield event

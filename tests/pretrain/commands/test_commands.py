@@ -1,4 +1,4 @@
-"""What every command of `python -m pretrain` has in common."""
+"""All commands of `python -m pretrain`: their help, and the packages that they need."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from pretrain.__main__ import COMMANDS, main
 
-# As if only torch, numpy, scipy and safetensors were installed, which is all that a lent GPU machine may have
+# As if only torch, numpy, scipy and safetensors were installed, as on a rented GPU machine
 BARE = """
 import sys
 from importlib.machinery import PathFinder
@@ -35,13 +35,11 @@ def bare(*commands: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_training_and_judging_need_torch_numpy_scipy_and_safetensors_alone(tmp_path: Path) -> None:
+def test_training_and_evaluation_need_torch_numpy_scipy_and_safetensors_alone(tmp_path: Path) -> None:
     small = "--device cpu --set data.max_features=5 --set data.context_max=250 --set data.queries=16"
     done = bare(
         f"train --preset tiny --steps 2 --out run {small}",
         "export run --out model.safetensors",
-        "pack run --out packed",
-        "unpack packed --out there",
         f"bench --preset tiny --steps 1 {small}",
         f"profile --preset tiny --batches 1 {small} --out profile",
         f"ablate --base tiny --vary lr=0.1 --steps 1 --datasets 2 --out study {small}",
@@ -50,7 +48,7 @@ def test_training_and_judging_need_torch_numpy_scipy_and_safetensors_alone(tmp_p
         folder=tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    for name in ("model.safetensors", "packed", "there", "profile/profile.json", "study/report.md", "stress/report.md"):
+    for name in ("model.safetensors", "profile/profile.json", "study/report.md", "stress/report.md"):
         assert (tmp_path / name).exists(), name
     assert not list(tmp_path.rglob("*.png"))
 

@@ -1,9 +1,12 @@
-"""Ablations: every variant trained once, judged on the same data, reported."""
+"""Ablations: every variant is trained once and evaluated on the same data."""
 
 from __future__ import annotations
 
 import csv
+import os
 import shutil
+import signal
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +15,13 @@ import pytest
 from fomo_stream.errors import ConfigError, FomoError
 from fomo_stream.model.checkpoint import load_model
 from pretrain.__main__ import main
-from pretrain.evaluation.ablate import Ablation, _held_back, ablate, judged
+from pretrain.commands.ablate import grid
+from pretrain.evaluation.ablate import Ablation, _held_back, ablate, held_back_data
 from pretrain.evaluation.plots import plot_panels
-from pretrain.evaluation.studies import SIZES, STUDIES, Variant, configured, grid
+from pretrain.evaluation.studies import SIZES, STUDIES, Variant, configured
+from pretrain.priors.mixture import BatchSource
 from pretrain.training.run_files import RunFiles, read_log
+from pretrain.training.train import Observer
 
 SMALL = [
     "--base", "paper-20", "--steps", "3", "--datasets", "4", "--device", "cpu", "--set", "width=8", "--set", "heads=2",
@@ -72,16 +78,16 @@ def test_checkpoints_have_the_shape_that_was_varied(done: Path) -> None:
 def test_nothing_is_computed_twice(done: Path) -> None:
     files = list((done / "out").rglob("*.safetensors"))
     before = {path: path.stat().st_mtime_ns for path in files}
-    judged_before = read(done / "out" / "synthetic.csv")
-    assert len(judged_before) == 4 * 2 * 4
+    evaluated_before = read(done / "out" / "synthetic.csv")
+    assert len(evaluated_before) == 4 * 2 * 4
     assert main(command(done)) == 0
     assert {path: path.stat().st_mtime_ns for path in files} == before
-    assert read(done / "out" / "synthetic.csv") == judged_before
+    assert read(done / "out" / "synthetic.csv") == evaluated_before
 
 
 @pytest.mark.usefixtures("no_pictures")
 def test_results_on_other_data_or_of_another_training_are_not_reported(tmp_path: Path) -> None:
-    """The largest context of all variants decides on what data all are judged."""
+    """The largest context of all variants decides on the held-back data."""
 
     def study(*flags: str) -> list[dict[str, str]]:
         assert main(["ablate", *SMALL, "--out", str(tmp_path), "--steps", "1", *flags]) == 0
@@ -110,7 +116,7 @@ def test_minutes_may_end_a_run_before_its_first_log_line(tmp_path: Path) -> None
 
 @pytest.mark.usefixtures("no_pictures")
 def test_an_interrupted_run_is_resumed(tmp_path: Path) -> None:
-    """As if Ctrl-C had stopped the second variant half way: here it was only asked for one step."""
+    """The first command asks for one step only, which is like a stop by Ctrl-C."""
     short = [*SMALL, "--vary", "layers=1,2", "--out", str(tmp_path)]
     assert main(["ablate", *short, "--steps", "1"]) == 0
     assert main(["ablate", *short]) == 0
@@ -119,10 +125,10 @@ def test_an_interrupted_run_is_resumed(tmp_path: Path) -> None:
     assert all(float(line["steps"]) == 3 for line in read(tmp_path / "results.csv"))
 
 
-def test_variants_are_judged_on_the_same_rows() -> None:
-    """Also where they see smaller contexts, which are parts of the larger ones."""
+def test_variants_are_evaluated_on_the_same_rows() -> None:
+    """Smaller contexts are parts of the larger ones."""
     configs = [configured("paper-20", "small", {"data.max_features": d, "shape.raw_features": d}) for d in (4, 8)]
-    data = judged(configs[0].data, [config.data for config in configs])
+    data = held_back_data(configs[0].data, [config.data for config in configs])
     assert (data.max_features, data.context_min, data.context_max) == (8, 300, 300)
     study = Ablation([], data, Path(), datasets=10)
     for large, small in zip(_held_back(study, 300), _held_back(study, 50), strict=True):
@@ -130,6 +136,14 @@ def test_variants_are_judged_on_the_same_rows() -> None:
         assert (first.context[:50] == second.context).all()
         assert (first.queries == second.queries).all()
         assert first.queries.shape[1] <= 8
+
+
+def test_no_training_run_has_the_held_back_data() -> None:
+    data = configured("paper-20", "small", {"data.batch": 1}).data
+    task = next(iter(_held_back(Ablation([], data, Path(), datasets=1), 300))).draw()
+    for seed in range(3):
+        batch = BatchSource(data, seed).batch(0)
+        assert batch.queries.shape[1:] != task.queries.shape or not np.array_equal(batch.queries[0], task.queries)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -186,20 +200,18 @@ def test_bad_flags_say_what_to_do(capsys: pytest.CaptureFixture[str], flags: lis
 
 @pytest.mark.usefixtures("no_pictures")
 def test_ctrl_c_ends_the_study(tmp_path: Path) -> None:
-    import os
-    import signal
-
     configs = [
         (v, configured("tiny", "small", {"steps": 100, "log_every": 1, **v.settings})) for v in grid(["lr=0.1,0.2"])
     ]
     study = Ablation(configs, configs[0][1].data, tmp_path, datasets=2, device="cpu")
 
-    def interrupt(line: str) -> None:
-        if line.startswith("step=2 "):
-            os.kill(os.getpid(), signal.SIGINT)
+    class CtrlC(Observer):
+        def logged(self, line: Mapping[str, float]) -> None:
+            if line["step"] == 2:
+                os.kill(os.getpid(), signal.SIGINT)
 
-    with pytest.raises(FomoError, match="give the same command again"):
-        ablate(study, "lr", interrupt)
+    with pytest.raises(FomoError, match="run the same command again"):
+        ablate(study, "lr", CtrlC())
     assert [path.name for path in tmp_path.iterdir()] == ["lr=0.1"]
 
 

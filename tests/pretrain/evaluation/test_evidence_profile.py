@@ -102,10 +102,10 @@ def test_several_splits_of_a_table_do_not_count_as_more_tables() -> None:
 
 
 def test_areas_of_a_prior_are_a_function_of_its_seed() -> None:
-    told: list[int] = []
-    one = prior_areas(BatchSource(SMALL, seed=3), 2, told.append)
+    reported: list[int] = []
+    one = prior_areas(BatchSource(SMALL, seed=3), 2, reported.append)
     assert one.shape == (8, len(CHANNELS))
-    assert told == [0, 1]
+    assert reported == [0, 1]
     np.testing.assert_array_equal(one, prior_areas(BatchSource(SMALL, seed=3), 2))
     assert not np.array_equal(one, prior_areas(BatchSource(SMALL, seed=4), 2))
 

@@ -1,4 +1,4 @@
-"""Outliers made from rows: each kind changes what it says and leaves alone what it should."""
+"""Kinds of outliers: each changes the right rows and features, in the right way."""
 
 from __future__ import annotations
 

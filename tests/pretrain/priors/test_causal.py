@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pretrain.priors.causal import KINDS, CausalConfig, OutlierShares, causal_batch
 from pretrain.priors.draws import Draws
 from pretrain.priors.table_prior import draw_kinds
-from pretrain.training.evidence_pages import evidence_page
+from pretrain.training.evidence_batches import evidence_batch
 from pretrain.training.metrics import auroc
 
 SMALL = settings(max_examples=20, deadline=None)
@@ -41,7 +41,7 @@ def test_every_outlier_kind_yields_finite_balanced_data(seed: int, kind: str, wi
 @pytest.mark.parametrize("kind", KINDS)
 def test_outliers_of_every_kind_can_be_found_and_are_not_all_trivial(kind: str) -> None:
     config = CausalConfig(max_features=15, shares=only(kind), mixed_kinds=0.0)
-    best = evidence_page(causal_batch(config, Draws(1), 16, 250, 80), with_context=False).best
+    best = evidence_batch(causal_batch(config, Draws(1), 16, 250, 80), with_context=False).best
     assert 0.6 < best.mean() < 0.999
     assert best.min() < 0.99
 
@@ -49,7 +49,7 @@ def test_outliers_of_every_kind_can_be_found_and_are_not_all_trivial(kind: str) 
 @pytest.mark.parametrize("kind", [k for k in KINDS if k not in SIZELESS])
 def test_rows_without_strength_cannot_be_told_from_inliers(kind: str) -> None:
     config = CausalConfig(max_features=15, strength=(1.0, 1.0), row_strength=0.0, shares=only(kind), strangers=0.0)
-    page = evidence_page(causal_batch(config, Draws(2), 16, 250, 200), with_context=False)
+    page = evidence_batch(causal_batch(config, Draws(2), 16, 250, 200), with_context=False)
     areas = auroc(page.queries, page.labels).mean(0)
     assert areas.min() > 0.45
     assert areas.max() < 0.55

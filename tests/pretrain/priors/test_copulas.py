@@ -1,9 +1,10 @@
-"""The copula prior: laws as in the textbooks, outliers that break the dependence and keep the marginals."""
+"""The copula prior: samplers compared with theory; outliers change the dependence and keep the marginals."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kendalltau, kstest, spearmanr
 
-from pretrain.priors.copula_laws import clayton_scores, gaussian_scores, gumbel_scores, student_scores
+from pretrain.priors import copulas
+from pretrain.priors.copula_samplers import clayton_scores, gaussian_scores, gumbel_scores, student_scores
 from pretrain.priors.copulas import (
     CopulaConfig,
     CopulaFamilies,
@@ -23,7 +25,7 @@ from pretrain.priors.copulas import (
 )
 from pretrain.priors.draws import Draws
 from pretrain.priors.marginals import GRAINS, WARPS, MarginalConfig
-from pretrain.training.evidence_pages import evidence_page
+from pretrain.training.evidence_batches import evidence_batch
 from pretrain.training.metrics import auroc
 
 SMALL = settings(max_examples=12, deadline=None)
@@ -156,7 +158,7 @@ def test_every_outlier_kind_yields_finite_balanced_data(seed: int, kind: str, wi
 @pytest.mark.parametrize("kind", KINDS)
 def test_outliers_of_every_kind_can_be_found_and_are_not_all_trivial(kind: str) -> None:
     config = CopulaConfig(max_features=15, shares=only(kind), mixed_kinds=0.0)
-    best = evidence_page(copula_batch(config, Draws(1), 16, 250, 80), with_context=False).best
+    best = evidence_batch(copula_batch(config, Draws(1), 16, 250, 80), with_context=False).best
     assert 0.6 < best.mean() < 0.999
     assert best.min() < 0.99
 
@@ -164,7 +166,7 @@ def test_outliers_of_every_kind_can_be_found_and_are_not_all_trivial(kind: str) 
 @pytest.mark.parametrize("kind", [k for k in KINDS if k not in SIZELESS])
 def test_rows_without_strength_cannot_be_told_from_inliers(kind: str) -> None:
     config = CopulaConfig(max_features=15, strength=(1.0, 1.0), row_strength=0.0, shares=only(kind))
-    page = evidence_page(copula_batch(config, Draws(2), 16, 250, 200), with_context=False)
+    page = evidence_batch(copula_batch(config, Draws(2), 16, 250, 200), with_context=False)
     areas = auroc(page.queries, page.labels).mean(0)
     assert areas.min() > 0.45
     assert areas.max() < 0.55
@@ -177,11 +179,26 @@ def test_same_seed_same_data_and_another_seed_other_data() -> None:
     assert not torch.equal(first.context, other.context)
 
 
-def test_families_and_shapes_of_weight_zero_are_not_needed() -> None:
-    config = CopulaConfig(max_features=5, shapes=QuantileShapes(normal=0.0, skewed=0.0, uniform=1.0, two_peaks=0.0))
-    for name in CopulaFamilies.__dataclass_fields__:
-        batch = copula_batch(replace(config, families=family(name)), Draws(0), 4, 50, 10)
-        assert batch.context.isfinite().all()
+@pytest.mark.parametrize("name", list(CopulaFamilies.__dataclass_fields__))
+def test_families_of_weight_zero_are_not_sampled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sampled: list[str] = []
+
+    def noting(other: str, sampler: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def sample(*arguments: Any) -> torch.Tensor:
+            sampled.append(other)
+            return sampler(*arguments)
+
+        return sample
+
+    for other in ("student", "clayton", "gumbel"):
+        sampler = getattr(copulas, f"{other}_scores")
+        monkeypatch.setattr(copulas, f"{other}_scores", noting(other, sampler))
+    config = CopulaConfig(
+        max_features=5, families=family(name),
+        shapes=QuantileShapes(normal=0.0, skewed=0.0, uniform=1.0, two_peaks=0.0),
+    )  # fmt: skip
+    assert copula_batch(config, Draws(0), 4, 50, 10).context.isfinite().all()
+    assert sampled == ([] if name == "gaussian" else [name])
 
 
 @pytest.mark.parametrize(

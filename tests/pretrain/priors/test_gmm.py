@@ -1,4 +1,4 @@
-"""The Gaussian-mixture prior: what its labels, halves and padding promise."""
+"""The Gaussian mixture prior: labels, balanced halves, padding."""
 
 from __future__ import annotations
 

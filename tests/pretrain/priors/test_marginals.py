@@ -1,4 +1,4 @@
-"""Marginals: columns are as discrete and skewed as in real tables, and keep what they must of the order of rows."""
+"""Marginals: columns are discrete and skewed as in real tables, and monotone maps keep the order of rows."""
 
 from __future__ import annotations
 

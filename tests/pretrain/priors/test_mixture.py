@@ -1,8 +1,7 @@
-"""Batches: drawn from the priors asked for, with the row effects asked for, as a function of seed and step alone."""
+"""Batches: priors and row effects follow the settings, and a batch depends only on seed and step."""
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.impute import SimpleImputer
 
-from fomo_stream.errors import ConfigError
 from pretrain.priors.causal import KINDS, CausalConfig, OutlierShares
 from pretrain.priors.copulas import CopulaConfig, CopulaFamilies, CopulaShares, QuantileShapes
 from pretrain.priors.draws import Draws
@@ -22,7 +20,6 @@ from pretrain.priors.marginals import GRAINS, WARPS, MarginalConfig
 from pretrain.priors.mixture import PRIORS, BatchSource, DataConfig
 from pretrain.priors.reuse import ReuseConfig
 from pretrain.priors.row_effects import contaminated, draw_amounts, repeated, with_gaps
-from pretrain.training.presets import PRESETS, add_settings, configuration
 
 SMALL = settings(max_examples=20, deadline=None)
 PLAIN = MarginalConfig(**{name: float(name in ("plain", "continuous")) for name in WARPS + GRAINS})
@@ -30,7 +27,7 @@ QUIET: dict[str, Any] = {
     "min_features": 3, "odd_inliers": (1e-9, 1e-9), "marginals": PLAIN, "single_class": 1.0, "hidden": 0.0,
     "strength": (1e5, 1e5), "row_strength": 0.0,
 }  # fmt: skip
-# outliers so far out that they are known among the context rows without their labels
+# outliers so far out that the test finds them in the context without labels
 LOUD = DataConfig(
     max_features=10, batch=12, context_min=300, context_max=300, queries=20, contaminated_share=0.0,
     gmm=GmmConfig(components=(1, 1), inflation=1e8),
@@ -69,7 +66,7 @@ def test_contexts_of_every_prior_hold_the_share_of_outliers_asked_for(prior: str
 
 
 def test_no_query_hides_in_the_context_though_rows_repeat() -> None:
-    """Of the outliers among the queries none is in the context: copies are made on either side alone."""
+    """No outlier of the queries is in the context: rows are repeated on each side separately."""
     config = DataConfig(
         gmm_weight=1.0, causal_weight=0.0, copula_weight=0.0, max_features=6, batch=8, context_min=100,
         context_max=100, queries=80, contaminated_share=1.0, contamination=(0.4, 0.4), duplicated_share=1.0,
@@ -154,7 +151,7 @@ def test_every_prior_and_effect_together_give_finite_batches_padded_with_zeros(s
 
 
 def test_priors_come_in_proportion_to_their_weights() -> None:
-    """Told apart by the smallest number of features that each may have."""
+    """Each prior has its own number of features here."""
     config = DataConfig(
         gmm_weight=0.2, causal_weight=0.3, copula_weight=0.5, max_features=30, batch=400, context_min=2,
         context_max=2, queries=2, gmm=GmmConfig(min_features=30),
@@ -164,31 +161,6 @@ def test_priors_come_in_proportion_to_their_weights() -> None:
     widths = BatchSource(config, 0).batch(0).n_features
     for width, share in ((30, 0.2), (5, 0.3), (8, 0.5)):
         assert abs((widths == width).float().mean() - share) < 0.07
-
-
-def parsed(*flags: str) -> DataConfig:
-    parser = argparse.ArgumentParser()
-    add_settings(parser)
-    return configuration(parser.parse_args(flags)).data
-
-
-def test_weights_of_all_priors_are_given_by_one_flag() -> None:
-    data = parsed("--prior", "gmm=0.1,causal=0.6,copulas=0.3", "--set", "data.causal.shares.local=0.2")
-    assert (data.gmm_weight, data.causal_weight, data.copula_weight) == (0.1, 0.6, 0.3)
-    assert data.causal.shares.local == 0.2
-    assert parsed("--prior", "copulas=1").causal_weight == 0.0
-    with pytest.raises(ConfigError, match="there are gmm, causal, copulas"):
-        parsed("--prior", "vines=1")
-    with pytest.raises(ConfigError, match="contamination is a range"):
-        parsed("--set", "data.contamination=0.1")
-
-
-def test_the_presets_of_the_paper_hold_clean_gaussian_mixtures_alone() -> None:
-    for name in ("paper-100", "paper-20", "paper-100-long"):
-        data = PRESETS[name].data
-        assert data.gmm_weight > 0
-        assert data.causal_weight == data.copula_weight == 0.0
-        assert data.contaminated_share == data.duplicated_share == data.incomplete_share == 0.0
 
 
 @SMALL
@@ -209,7 +181,7 @@ def test_a_batch_is_a_function_of_seed_and_step(seed: int, step: int, weight: fl
     )
     first = BatchSource(config, seed).batch(step)
     source = BatchSource(config, seed)
-    source.batch(step + 1)  # what came before does not matter
+    source.batch(step + 1)  # earlier batches do not matter
     again = source.batch(step)
     assert torch.equal(first.context, again.context)
     assert torch.equal(first.queries, again.queries)

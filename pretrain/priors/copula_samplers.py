@@ -1,7 +1,7 @@
-"""Samplers of copulas: joint laws whose every feature is standard normal by itself, whatever binds them together.
+"""Samplers of copulas: joint distributions in which every feature is standard normal.
 
-Rows are *normal scores*: a feature's rank, read as a quantile of the standard normal law. B datasets at once, N rows,
-D features, K factors (or groups of features that share a frailty).
+Rows are *normal scores*: the rank of a value as a quantile of the standard normal distribution. B datasets at once, N
+rows, D features, K factors (or groups of features that share a frailty).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pretrain.priors.draws import Draws
 
-_TINY = 1e-7  # ranks keep this distance from 0 and 1, about as near as float32 can tell
+_TINY = 1e-7  # minimum distance of ranks from 0 and 1, about the resolution of float32
 
 
 def gaussian_scores(loadings: Tensor, classes: Tensor, draws: Draws) -> Tensor:
@@ -24,17 +24,17 @@ def gaussian_scores(loadings: Tensor, classes: Tensor, draws: Draws) -> Tensor:
     b, c, k, d = loadings.shape
     n = classes.shape[1]
     member = torch.nn.functional.one_hot(classes, c).to(loadings.dtype)
-    factors = member[..., None] * draws.normal(b, n, 1, k)  # one product for all classes: the others' factors are 0
+    factors = member[..., None] * draws.normal(b, n, 1, k)  # 0 for other classes: one product does all
     common = torch.bmm(factors.view(b, n, c * k), loadings.reshape(b, c * k, d))
     rest = (1 - loadings.square().sum(2)).clamp_min(0.0).sqrt()
     return common + torch.bmm(member, rest) * draws.normal(b, n, d)
 
 
 def student_scores(scores: Tensor, degrees: Tensor, draws: Draws) -> Tensor:
-    """Gaussian scores (B, N, D) -> those of Student copulas: rows are extreme in all features together.
+    """Gaussian scores (B, N, D) -> scores of Student copulas, where rows are extreme in all features together.
 
-    degrees: (B,) of freedom, at least 1. Wallace's (1959) monotone map takes t to normal quantiles; its error, below
-    0.03 at 2 degrees and less at more, changes marginals that are warped anyway, never ranks within a column.
+    degrees: (B,) of freedom, at least 1. The monotone map of Wallace (1959) turns t into normal quantiles. Its error is
+    below 0.03 for 2 or more degrees; it changes marginals, which are warped later, but no ranks within a column.
     """
     half = (degrees / 2)[:, None].expand(scores.shape[:2])
     scale = torch._standard_gamma(half, generator=draws.generator).clamp_min(_TINY) / half
@@ -44,7 +44,7 @@ def student_scores(scores: Tensor, degrees: Tensor, draws: Draws) -> Tensor:
 
 
 def clayton_scores(tau: Tensor, groups: Tensor, rows: int, draws: Draws) -> Tensor:
-    """Clayton copulas within groups of features, independent between groups: (B, rows, D), bound in the lower tail.
+    """Clayton copulas (dependent in the lower tail) within groups of features; groups are independent: (B, rows, D).
 
     tau: (B, K) Kendall's rank correlation in each group, within (0, 1); groups: (B, D) below K. Marshall and Olkin
     (1988): ranks are psi(E / V) with psi(t) = (1 + t)^(-1/theta), theta = 2 tau / (1 - tau), E exponential and the
@@ -52,7 +52,7 @@ def clayton_scores(tau: Tensor, groups: Tensor, rows: int, draws: Draws) -> Tens
     """
     theta = 2 * tau / (1 - tau)
     shape = (1 / theta)[:, None].expand(-1, rows, -1)
-    # Gamma(a) = Gamma(a + 1) U^(1/a), in logarithms: with a near 0 the frailty itself is below all floats
+    # Gamma(a) = Gamma(a + 1) U^(1/a), in logarithms, because the frailty may be too small for a float
     frailty = torch._standard_gamma(shape + 1, generator=draws.generator).log() + _log_uniform(draws, shape) / shape
     ratio = _log_exponential(draws, rows, groups) - _of_features(frailty, groups)
     minus_log_rank = torch.nn.functional.softplus(ratio) / _of_features(theta[:, None], groups)
@@ -60,9 +60,9 @@ def clayton_scores(tau: Tensor, groups: Tensor, rows: int, draws: Draws) -> Tens
 
 
 def gumbel_scores(tau: Tensor, groups: Tensor, rows: int, draws: Draws) -> Tensor:
-    """Gumbel copulas within groups of features, bound in the upper tail; arguments as of `clayton_scores`.
+    """Gumbel copulas, dependent in the upper tail; arguments as in `clayton_scores`.
 
-    psi(t) = exp(-t^a) with a = 1 - tau; the frailty is positive stable, drawn as Kanter (1975) does.
+    psi(t) = exp(-t^a) with a = 1 - tau; the frailty is positive stable, drawn by the method of Kanter (1975).
     """
     a = (1 - tau)[:, None]
     shape = a.expand(-1, rows, -1)
@@ -84,7 +84,7 @@ def _log_exponential(draws: Draws, rows: int, groups: Tensor) -> Tensor:
 
 
 def _of_features(values: Tensor, groups: Tensor) -> Tensor:
-    """(B, rows, K) of groups -> (B, rows, D) of features."""
+    """Values of groups (B, rows, K) -> values of features (B, rows, D)."""
     return values.gather(2, groups[:, None].expand(-1, values.shape[1], -1))
 
 

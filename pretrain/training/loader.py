@@ -1,7 +1,7 @@
-"""What a training step reads: batches drawn and described, that is, all the work that has nothing to learn.
+"""The data loader: draws the batch of a step and computes its features, which have no trained parameters.
 
-On CUDA it is done one step ahead, on a stream of its own, while the device is busy with the step before; its few
-waits for the device then wait for little. Evidence and quantiles are float64, outside of any autocast.
+On CUDA this is done one step ahead, on a stream of its own, while the device computes the step before. Evidence and
+quantiles are float64 and outside of any autocast.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ import torch
 from torch import Tensor, nn
 
 from fomo_stream.model.zero_shot import Features, ZeroShotModel
-from pretrain.priors.gmm import Batch
+from pretrain.priors.datasets import Batch
 from pretrain.priors.mixture import BatchSource, DataConfig
-from pretrain.training.arithmetic import StepSize
-from pretrain.training.evidence_pages import PageSource, evidence_page
+from pretrain.training.evidence_batches import EvidenceSource, evidence_batch
 from pretrain.training.meter import Clock
 from pretrain.training.metrics import auroc
+from pretrain.training.roofline import StepSize
 
 
 @dataclass
 class Inputs:
-    """One batch as a model reads it: features, or raw rows (B, n, d) and (B, q, d) where the model is not ours.
+    """One batch in the form that the model reads.
 
-    n_features: (B,), of raw rows; labels: (B, q); best: (B,) AUROC of each dataset's best evidence channel, 0.5 where
-    nobody asked.
+    context, queries: features for a `ZeroShotModel`, raw rows (B, n, d) and (B, q, d) for any other module;
+    n_features: (B,) of raw rows; labels: (B, q); best: (B,) AUROC of each dataset's best evidence channel, 0.5 unless
+    the run filters by it.
     """
 
     context: Features | Tensor
@@ -42,7 +43,7 @@ class Inputs:
 
 
 class TimedSource(BatchSource):
-    """A source that times how long drawing takes."""
+    """A batch source that measures the time for drawing."""
 
     def __init__(self, config: DataConfig, seed: int, device: torch.device, clock: Clock) -> None:
         super().__init__(config, seed, device)
@@ -53,20 +54,20 @@ class TimedSource(BatchSource):
             return super().batch(step, progress)
 
 
-class Feed:
+class Loader:
     """The inputs of each step, a function of (seed, step, progress).
 
-    period: steps after which the same batches come round, 0 = never; judged: whether `Inputs.best` is wanted.
+    period: steps after which the same batches are repeated, 0 = never; filtered: whether `Inputs.best` is needed.
     """
 
     def __init__(
-        self, config: DataConfig, seed: int, model: nn.Module, clock: Clock, period: int = 0, judged: bool = False
+        self, config: DataConfig, seed: int, model: nn.Module, clock: Clock, period: int = 0, filtered: bool = False
     ) -> None:
         self.source = TimedSource(config, seed, clock.device, clock)
-        self.model, self.clock, self.period, self.judged = model, clock, period, judged
-        self.pages = None
+        self.model, self.clock, self.period, self.filtered = model, clock, period, filtered
+        self._evidence = None
         if isinstance(model, ZeroShotModel) and not model.config.raw_features:
-            self.pages = PageSource(self.source, model, period)
+            self._evidence = EvidenceSource(self.source, bool(model.config.layers), period)
         self._stream: torch.cuda.Stream | None = None
         if clock.device.type == "cuda":
             self._stream = torch.cuda.Stream(clock.device, priority=-1)  # type: ignore[no-untyped-call]
@@ -83,11 +84,11 @@ class Feed:
         current = torch.cuda.current_stream(self.clock.device)
         current.wait_stream(self._stream)
         for tensor in found.tensors():
-            tensor.record_stream(current)  # its memory must not be given away while this step still reads it
+            tensor.record_stream(current)  # its memory must not be reused while this step still reads it
         return found
 
     def prepare(self, step: int, progress: float) -> None:
-        """Begin with the inputs of a later step; nothing on a CPU, which would only do it earlier."""
+        """Start to draw the inputs of a later step. Does nothing on a CPU, where this would save no time."""
         if self._stream is not None:
             with torch.cuda.stream(self._stream):
                 self._next = step, self._draw(step, progress)
@@ -95,29 +96,29 @@ class Feed:
     @torch.no_grad()
     def _draw(self, step: int, progress: float) -> Inputs:
         with self.clock.time("data"):
-            if self.pages is not None:
-                return self._of_page(step, progress)
+            if self._evidence is not None:
+                return self._from_evidence(self._evidence, step, progress)
             batch = self.source.batch(step % self.period if self.period else step, progress)
-            return self._of_batch(batch)
+            return self._from_rows(batch)
 
-    def _of_page(self, step: int, progress: float) -> Inputs:
-        assert self.pages is not None
-        page = self.pages.page(step, progress)
-        datasets, queries = page.labels.shape
-        size = StepSize(datasets, page.rows // datasets - queries, queries)
-        context, asked = Features(page.context, None), Features(page.queries, None)
-        return Inputs(context, asked, None, page.labels, page.best, size)
+    @staticmethod
+    def _from_evidence(source: EvidenceSource, step: int, progress: float) -> Inputs:
+        batch = source.batch(step, progress)
+        datasets, queries = batch.labels.shape
+        size = StepSize(datasets, batch.rows // datasets - queries, queries)
+        of_context, of_queries = Features(batch.context, None), Features(batch.queries, None)
+        return Inputs(of_context, of_queries, None, batch.labels, batch.best, size)
 
-    def _of_batch(self, batch: Batch) -> Inputs:
+    def _from_rows(self, batch: Batch) -> Inputs:
         context, queries = batch.context.double(), batch.queries.double()  # as in inference
         size = StepSize(len(context), context.shape[1], queries.shape[1])
         best = torch.full((size.datasets,), 0.5, device=queries.device)
-        seen: Features | Tensor = context
-        asked: Features | Tensor = queries
+        of_context: Features | Tensor = context
+        of_queries: Features | Tensor = queries
         if isinstance(self.model, ZeroShotModel):
-            seen, asked = self.model.describe(context, queries, batch.n_features)
-        if self.judged and isinstance(asked, Features) and asked.channels is not None:
-            best = auroc(asked.channels, batch.labels).amax(1)
-        elif self.judged:
-            best = evidence_page(batch, with_context=False).best
-        return Inputs(seen, asked, batch.n_features, batch.labels, best, size)
+            of_context, of_queries = self.model.describe(context, queries, batch.n_features)
+        if self.filtered and isinstance(of_queries, Features) and of_queries.channels is not None:
+            best = auroc(of_queries.channels, batch.labels).amax(1)
+        elif self.filtered:
+            best = evidence_batch(batch, with_context=False).best
+        return Inputs(of_context, of_queries, batch.n_features, batch.labels, best, size)

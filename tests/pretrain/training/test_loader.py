@@ -1,4 +1,4 @@
-"""Feeding and updating: what keeps a device busy without changing what is learned."""
+"""The loader, the updates and the log lines of a run."""
 
 from __future__ import annotations
 
@@ -14,36 +14,44 @@ from fomo_stream.errors import ConfigError
 from fomo_stream.model.zero_shot import PRESETS as MODELS
 from fomo_stream.model.zero_shot import Features, ModelConfig, ZeroShotModel
 from pretrain.priors.mixture import BatchSource, DataConfig
-from pretrain.training.feed import Feed
+from pretrain.training.config import TrainConfig
+from pretrain.training.loader import Loader
 from pretrain.training.meter import Clock, Interval
-from pretrain.training.run_files import State, read_log
-from pretrain.training.train import TrainConfig, Trainer, _step, compute, train
+from pretrain.training.roofline import Ceilings
+from pretrain.training.run_files import read_log
+from pretrain.training.state import State
+from pretrain.training.train import Trainer, _step, compute, train
 
 DATA = DataConfig(max_features=5, batch=2, context_min=20, context_max=40, queries=16)
 TINY = TrainConfig(model="tiny", steps=6, log_every=2, warmup=2, data=DATA)
 RAW = ModelConfig(raw_features=5, evidence=False, fusion=False, layers=2, width=16, heads=2, feed_forward=16, routers=4)
-SHAPES = {"pages": MODELS["tiny"], "raw": RAW, "both": replace(RAW, evidence=True), "z": replace(RAW, quantile=False)}
+SHAPES = {
+    "evidence": MODELS["tiny"],
+    "raw": RAW,
+    "both": replace(RAW, evidence=True),
+    "z": replace(RAW, quantile=False),
+}
 CPU = torch.device("cpu")
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="streams and host waits exist on CUDA alone")
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA streams")
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
 
 def make(shape: ModelConfig) -> ZeroShotModel:
     torch.manual_seed(0)
     model = ZeroShotModel(shape)
-    for parameter in model.parameters():  # nothing left at its neutral start
+    for parameter in model.parameters():  # no parameter keeps its initial value
         nn.init.normal_(parameter, std=0.1)
     return model
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_fed_features_give_the_logits_of_a_whole_forward_pass(name: str) -> None:
+def test_loaded_features_give_the_logits_of_a_whole_forward_pass(name: str) -> None:
     model = make(SHAPES[name]).eval()
-    feed = Feed(DATA, 3, model, Clock(CPU))
+    loader = Loader(DATA, 3, model, Clock(CPU))
     logits = compute(model, CPU, torch.float32)
     for step in range(3):
-        inputs = feed.inputs(step, 0.0)
-        batch = feed.source.batch(step)
+        inputs = loader.inputs(step, 0.0)
+        batch = loader.source.batch(step)
         size = (inputs.size.datasets, inputs.size.context, inputs.size.queries)
         assert size == (*batch.context.shape[:2], batch.queries.shape[1])
         for b, d in enumerate(batch.n_features.tolist()):
@@ -56,7 +64,7 @@ def test_without_the_quantile_transform_raw_inputs_are_z_scores() -> None:
     data = replace(DATA, gmm_weight=1.0, causal_weight=0.0, copula_weight=0.0)  # no constant columns
     batch = BatchSource(data, 3).batch(0)
     context, queries = batch.context.double(), batch.queries.double()
-    inputs = Feed(data, 3, make(SHAPES["z"]), Clock(CPU)).inputs(0, 0.0)
+    inputs = Loader(data, 3, make(SHAPES["z"]), Clock(CPU)).inputs(0, 0.0)
     assert isinstance(inputs.queries, Features)
     for b, d in enumerate(batch.n_features.tolist()):
         mean, deviation = context[b].mean(0), context[b].std(0, correction=0)
@@ -67,11 +75,11 @@ def test_without_the_quantile_transform_raw_inputs_are_z_scores() -> None:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_every_model_is_judged_by_the_same_best_channel(name: str) -> None:
-    """The filter of too easy and too hard datasets does not depend on what the model reads."""
-    pages = Feed(DATA, 0, make(SHAPES["pages"]), Clock(CPU), judged=True).inputs(1, 0.0)
-    other = Feed(DATA, 0, make(SHAPES[name]), Clock(CPU), judged=True).inputs(1, 0.0)
-    torch.testing.assert_close(other.best, pages.best, atol=0.02, rtol=0)
+def test_every_model_has_the_same_best_channel(name: str) -> None:
+    """The AUROC filter does not depend on the inputs of the model."""
+    evidence = Loader(DATA, 0, make(SHAPES["evidence"]), Clock(CPU), filtered=True).inputs(1, 0.0)
+    other = Loader(DATA, 0, make(SHAPES[name]), Clock(CPU), filtered=True).inputs(1, 0.0)
+    torch.testing.assert_close(other.best, evidence.best, atol=0.02, rtol=0)
 
 
 def test_a_bad_step_changes_neither_weights_nor_moments_nor_counts() -> None:
@@ -85,7 +93,7 @@ def test_a_bad_step_changes_neither_weights_nor_moments_nor_counts() -> None:
     state.update(0.1, 0.01, 0.0, torch.tensor(False))
     after = state.tensors()
     for name, value in before.items():
-        if name.startswith("average."):  # it follows the weights, which stood still
+        if name.startswith("average."):  # it follows the weights, which did not change
             value = before["model." + name.removeprefix("average.")]
         assert torch.equal(value, after[name]), name
 
@@ -106,7 +114,7 @@ def test_fused_updates_are_those_of_the_plain_optimiser() -> None:
 
 def test_single_bad_steps_are_skipped_and_counted(tmp_path: Path) -> None:
     class Sometimes(nn.Module):
-        """No number on every third call."""
+        """NaN on every third call."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -117,7 +125,7 @@ def test_single_bad_steps_are_skipped_and_counted(tmp_path: Path) -> None:
             self.calls += 1
             return queries.float().square().sum(-1) * self.weight * (torch.nan if self.calls % 3 == 0 else 1.0)
 
-    model = train(replace(TINY, log_every=3), tmp_path, "cpu", model=Sometimes(), report=lambda line: None)
+    model = train(replace(TINY, log_every=3), tmp_path, "cpu", model=Sometimes())
     log = read_log(tmp_path / "log.jsonl")
     assert [line["skipped"] for line in log] == [1, 1]
     assert all(line["loss"] == line["loss"] for line in log)
@@ -127,7 +135,7 @@ def test_single_bad_steps_are_skipped_and_counted(tmp_path: Path) -> None:
 def test_bf16_is_near_fp32_and_leaves_the_fusion_alone() -> None:
     for name, shape in {**SHAPES, "fusion": MODELS["fusion"]}.items():
         model = make(shape).eval()
-        inputs = Feed(DATA, 0, model, Clock(CPU)).inputs(0, 0.0)
+        inputs = Loader(DATA, 0, model, Clock(CPU)).inputs(0, 0.0)
         full, half = (compute(model, CPU, dtype)(inputs) for dtype in (torch.float32, torch.bfloat16))
         assert half.dtype == torch.float32
         gap = float(((full - half).norm() / full.norm()).detach())
@@ -141,15 +149,17 @@ def test_training_in_bf16_learns_as_well(tmp_path: Path) -> None:
     )  # fmt: skip
     last = []
     for precision in ("fp32", "bf16"):
-        train(replace(config, precision=precision), tmp_path / precision, "cpu", report=lambda line: None)
+        train(replace(config, precision=precision), tmp_path / precision, "cpu")
         last.append(read_log(tmp_path / precision / "log.jsonl")[-1]["auroc"])
     assert last[1] > 0.7
     assert last[1] == pytest.approx(last[0], abs=0.1)
 
 
 def test_a_log_line_says_where_the_time_went(tmp_path: Path) -> None:
-    data = replace(DATA, context_min=250, context_max=250, queries=128)  # operations enough to show on a busy machine
-    train(replace(TINY, data=data), tmp_path, "cpu", report=lambda line: None)
+    data = replace(
+        DATA, context_min=250, context_max=250, queries=128
+    )  # enough operations to be visible on a busy machine
+    train(replace(TINY, data=data), tmp_path, "cpu")
     line = read_log(tmp_path / "log.jsonl")[-1]
     shares = [line[name] for name in ("synthesis", "evidence", "forward", "backward", "update")]
     assert all(share > 0 for share in shares)
@@ -170,15 +180,13 @@ def test_a_clock_adds_up_and_starts_again() -> None:
 
 
 def test_interval_means_leave_out_what_did_not_count() -> None:
-    """One good step, one whose datasets were all filtered out, one whose loss was no number."""
+    """One good step, one whose datasets were all filtered out, and one whose loss is NaN."""
     interval = Interval(CPU)
     logits, labels = torch.tensor([[0.0, 1.0]]), torch.tensor([[0.0, 1.0]])
     yes, no, nan = torch.tensor(True), torch.tensor(False), torch.tensor(torch.nan)
     interval.add(logits, labels, torch.tensor(0.5), torch.tensor(2.0), torch.ones(1), yes)
     interval.add(logits, labels, torch.tensor(0.0), torch.tensor(0.0), torch.zeros(1), yes)
     interval.add(logits, labels, nan, nan, torch.ones(1), no)
-    from pretrain.training.arithmetic import Ceilings
-
     line = interval.line(3, 0.1, 1.0, {}, Ceilings(1.0, 1.0))
     assert (line["loss"], line["grad_norm"], line["kept"], line["skipped"]) == (0.5, 1.0, 0.5, 1)
 
@@ -187,7 +195,7 @@ def test_compiling_without_a_compiler_says_what_is_missing() -> None:
     import torch._inductor.config as inductor
 
     model = make(MODELS["fusion"])
-    inputs = Feed(DATA, 0, model, Clock(CPU)).inputs(0, 0.0)
+    inputs = Loader(DATA, 0, model, Clock(CPU)).inputs(0, 0.0)
     with inductor.patch({"cpp.cxx": (None, "/nowhere/g++")}), pytest.raises(ConfigError, match="does not work here"):
         compute(model, CPU, torch.float32, compiled=True)(inputs)
 
@@ -197,7 +205,7 @@ def test_compiling_without_a_compiler_says_what_is_missing() -> None:
 def test_a_compiled_network_learns_the_same(name: str, tmp_path: Path) -> None:
     config = replace(TINY, model="paper-20", shape=SHAPES[name])
     for compiled in (True, False):
-        train(replace(config, compile=compiled), tmp_path / str(compiled), "cpu", report=lambda line: None)
+        train(replace(config, compile=compiled), tmp_path / str(compiled), "cpu")
     pairs = zip(*(read_log(tmp_path / d / "log.jsonl") for d in ("True", "False")), strict=True)
     for first, second in pairs:
         assert first["loss"] == pytest.approx(second["loss"], abs=1e-3)
@@ -208,7 +216,7 @@ def test_inputs_drawn_ahead_are_the_same() -> None:
     device = torch.device("cuda")
     for shape in SHAPES.values():
         model = make(shape).to(device)
-        ahead, plain = Feed(DATA, 0, model, Clock(device)), Feed(DATA, 0, model, Clock(device))
+        ahead, plain = Loader(DATA, 0, model, Clock(device)), Loader(DATA, 0, model, Clock(device))
         ahead.prepare(1, 0.0)
         for mine, theirs in zip(ahead.inputs(1, 0.0).tensors(), plain.inputs(1, 0.0).tensors(), strict=True):
             assert torch.equal(mine, theirs)
@@ -216,7 +224,7 @@ def test_inputs_drawn_ahead_are_the_same() -> None:
 
 @needs_cuda
 def test_a_step_never_waits_for_the_device() -> None:
-    """With the data at hand: drawing it may wait, on a stream of its own."""
+    """With data in memory; drawing it may wait, on its own stream."""
     device = torch.device("cuda")
     config = replace(TINY, period=1, min_auc=0.5)
     trainer = Trainer.start(config, State.fresh(make(MODELS["tiny"]).to(device)), device)
@@ -233,7 +241,7 @@ def test_a_step_never_waits_for_the_device() -> None:
 @needs_cuda
 def test_training_on_cuda_is_bf16_and_resumes(tmp_path: Path) -> None:
     for steps in (4, 6):
-        train(replace(TINY, steps=steps, schedule="constant"), tmp_path, "cuda", report=lambda line: None)
+        train(replace(TINY, steps=steps, schedule="constant"), tmp_path, "cuda")
     log = read_log(tmp_path / "log.jsonl")
     assert [line["step"] for line in log] == [2, 4, 6]
     assert all(line["loss"] == line["loss"] for line in log)

@@ -1,4 +1,4 @@
-"""Run detectors over many ranking problems and keep every run in a CSV, so that nothing is ever computed twice."""
+"""Run detectors on many ranking problems. Every run is kept in a CSV file, so nothing is computed twice."""
 
 from __future__ import annotations
 
@@ -15,23 +15,25 @@ import numpy as np
 
 from fomo_stream.errors import ConfigError
 from pretrain.evaluation.detectors import Method
-from pretrain.evaluation.tables import Float, Int, Task
+from pretrain.evaluation.metrics import ranking_metrics
+from pretrain.evaluation.tables import Task
 from pretrain.training.run_files import replace_file
-
-METRICS = ("auroc", "aupr", "f1")
 
 
 @dataclass(frozen=True)
 class Run:
-    """One line of the CSV. auroc, aupr, f1: percent; nonfinite: how many scores were no numbers; error: why it failed,
-    then the metrics are NaN."""
+    """One line of the CSV file.
+
+    auroc, aupr, f1: percent; nonfinite: number of scores that were not finite; error: the message of a failed run,
+    whose metrics are NaN.
+    """
 
     dataset: str
     seed: int
     method: str
-    context: int  # the limits that it ran under, in rows
+    context: int  # limits of the run, in rows
     max_test: int
-    data: str = ""  # what the dataset was drawn from, see `Pending`
+    data: str = ""  # digest of the dataset, see `Pending`
     n_context: int = 0
     n_queries: int = 0
     n_outliers: int = 0
@@ -50,10 +52,10 @@ class Run:
 
 
 class Pending(NamedTuple):
-    """A task that is only drawn when somebody needs it.
+    """A task that is drawn only when a run needs it.
 
-    data: a digest of what it is drawn from, so that runs on a table of the same name that has changed since do not
-    count; "" where the name says it all.
+    data: a digest of the source, so that runs on an older table with the same name do not count; "" where the name
+    determines the data.
     """
 
     dataset: str
@@ -62,35 +64,8 @@ class Pending(NamedTuple):
     data: str = ""
 
 
-class Metrics(NamedTuple):
-    auroc: float
-    aupr: float
-    f1: float
-
-
-def ranking_metrics(labels: Int, scores: Float, inlier_weight: float = 1.0, outlier_weight: float = 1.0) -> Metrics:
-    """AUROC, AUPR (average precision) and F1 at the true number of outliers, all in [0, 1]; ties count as chance.
-
-    labels: (q,), 1 = outlier, both kinds present; scores: (q,), finite; the weights are those of a `Task`. F1: as much
-    weight is flagged as there is in outliers, so that precision = recall = F1; rows that tie across the threshold are
-    flagged in equal parts. Needs NumPy alone, because a machine lent for training may have no scikit-learn.
-    """
-    order = np.argsort(-scores, kind="stable")
-    scores, strange = scores[order], labels[order] == 1
-    starts = np.flatnonzero(np.concatenate([[True], scores[1:] != scores[:-1]]))  # of the groups of equal scores
-    hits = np.add.reduceat(np.where(strange, outlier_weight, 0.0), starts)
-    misses = np.add.reduceat(np.where(strange, 0.0, inlier_weight), starts)
-    found, flagged, total = hits.cumsum(), (hits + misses).cumsum(), hits.sum()
-    share = np.clip((total - (flagged - hits - misses)) / (hits + misses), 0.0, 1.0)
-    return Metrics(
-        float((misses * (found - hits / 2)).sum() / (total * misses.sum())),
-        float((hits * found / flagged).sum() / total),
-        float((share * hits).sum() / total),
-    )
-
-
-def run_method(method: Method, task: Task, name: str, context: int, max_test: int, data: str = "") -> Run:
-    """Fit, score, measure. What a detector cannot do with these rows ends up in `error`."""
+def run_method(method: Method, task: Task, name: str, context: int, max_test: int, data: str) -> Run:
+    """Fit, score, measure. An exception of the detector is stored in `error`."""
     base = Run(task.dataset, task.seed, name, context, max_test, data, *_sizes(task))
     try:
         began = time.perf_counter()
@@ -99,10 +74,10 @@ def run_method(method: Method, task: Task, name: str, context: int, max_test: in
         fitted = time.perf_counter()
         scores = np.asarray(detector.score(task.queries.copy()), dtype=np.float64)
         done = time.perf_counter()
-    except Exception as error:  # foreign code, and the other detectors and tables are still to come
+    except Exception as error:  # from foreign code; the other runs must go on
         return replace(base, error=f"{type(error).__name__}: {' '.join(str(error).split())}"[:300])
     bad = ~np.isfinite(scores)
-    if bad.any():  # the lowest rank, but for plus infinity
+    if bad.any():  # NaN and minus infinity get the lowest rank, plus infinity the highest
         usual = scores[~bad] if not bad.all() else np.zeros(1)
         scores = np.nan_to_num(scores, nan=usual.min(), posinf=usual.max() + 1, neginf=usual.min() - 1)
     quality = ranking_metrics(task.labels, scores, task.inlier_weight, task.outlier_weight)
@@ -123,9 +98,10 @@ def run_all(
     max_test: int,
     report: Callable[[str], None] | None = None,
 ) -> list[Run]:
-    """Run every method on every task, but for what `results` already has; failed runs are tried again.
+    """Run every method on every task, except for the runs that the CSV file `results` has; failed runs are repeated.
 
-    Returns the runs of these tasks and methods, those found in the file included, in the order of tasks and methods.
+    report: gets a line per run, instead of stderr. Returns the runs of these tasks and methods, with those from the
+    file, in the order of tasks and methods.
     """
     tell = report or (lambda line: print(line, file=sys.stderr, flush=True))
     kept = [run for run in read_runs(results) if not run.error]
@@ -141,17 +117,17 @@ def run_all(
                 run = run_method(method, task, name, context, max_test, pending.data)
                 _append_run(results, run)
                 done[key] = run
-                what = f"error={run.error!r}" if run.error else f"auroc={run.auroc:.2f} aupr={run.aupr:.2f}"
+                outcome = f"error={run.error!r}" if run.error else f"auroc={run.auroc:.2f} aupr={run.aupr:.2f}"
                 seconds = f"fit_s={run.fit_seconds:.2f} score_s={run.score_seconds:.2f}"
-                tell(f"dataset={run.dataset} seed={run.seed} method={name} {what} {seconds}")
+                tell(f"dataset={run.dataset} seed={run.seed} method={name} {outcome} {seconds}")
             found.append(done[key])
     return found
 
 
 def read_runs(path: Path) -> list[Run]:
-    """The runs in a CSV, none if it does not exist. A last line that was cut off is left out.
+    """The runs in a CSV file; none if it does not exist. An incomplete last line is left out.
 
-    Raises ConfigError for a file that is something else.
+    Raises ConfigError for any other file.
     """
     if not path.exists():
         return []
@@ -159,14 +135,13 @@ def read_runs(path: Path) -> list[Run]:
     if lines and not lines[-1].endswith("\n"):
         lines.pop()
     reader = csv.DictReader(lines)
-    known = {field.name for field in fields(Run)}
-    if lines and set(reader.fieldnames or ()) not in (known, known - {"data"}):  # older files have no `data`
-        raise ConfigError(f"{path} is no file of results of this version; move it away or give another --out")
+    if lines and set(reader.fieldnames or ()) != {field.name for field in fields(Run)}:
+        raise ConfigError(f"{path} is not a results file of this version; move it away or choose another --out")
     types = {field.name: {"int": int, "float": float, "str": str}[str(field.type)] for field in fields(Run)}
     try:
         return [Run(**{name: types[name](value) for name, value in line.items()}) for line in reader]
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path} is damaged ({error}); move it away or give another --out") from None
+        raise ConfigError(f"{path} is damaged ({error}); move it away or choose another --out") from None
 
 
 def _sizes(task: Task) -> tuple[int, int, int, int]:

@@ -1,4 +1,4 @@
-"""The pictures of an evaluation, as PNG: distributions over datasets as boxes, and performance profiles."""
+"""The plots of a comparison of methods, as PNG: box plots over datasets, and performance profiles."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pretrain.evaluation.report import TITLES
 from pretrain.evaluation.tables import Float
 
 
-def plot_evaluation(
+def plot_comparison(
     boards: dict[str, Scoreboard], profiles: dict[str, PerformanceProfile], ours: Collection[str], folder: Path
 ) -> list[str]:
-    """Draw boxes of each metric and of its ranks, and its performance profile; `ours` are methods that stand out.
+    """Draw box plots of each metric and of its ranks, and its performance profile. ours: the methods to highlight.
 
-    Returns the names of the files, none where matplotlib is missing.
+    Returns the names of the files; none without matplotlib.
     """
     if find_spec("matplotlib") is None:
         return []
@@ -29,19 +29,20 @@ def plot_evaluation(
         title = TITLES[metric]
         order = np.argsort(board.ranks().mean(0), kind="stable")
         methods = [board.methods[j] for j in order]
-        pictures = {
+        figures = {
             f"{metric}_box.png": _boxes(board.mean[:, order], methods, ours, f"{title} of a dataset (%)"),
             f"{metric}_rank_box.png": _boxes(board.ranks()[:, order], methods, ours, f"rank by {title} (1 = best)"),
             f"{metric}_profile.png": _profiles(profiles[metric], board.methods, title),
         }
-        for name, figure in pictures.items():
+        for name, figure in figures.items():
             save_figure(figure, folder / name)
             names.append(name)
     return names
 
 
 def _boxes(values: Float, methods: list[str], ours: Collection[str], label: str) -> Any:
-    """One box a method: 25-75 %, bars 5-95 %, mean as a line, datasets beyond the bars as circles, as in the paper."""
+    """One box per method: 25-75 %, whiskers 5-95 %, mean as a line, datasets outside the whiskers as circles, as in the
+    paper."""
     figure = new_figure(8, 1.2 + 0.45 * len(methods))
     axes = figure.add_subplot()
     drawn = axes.boxplot(
@@ -58,14 +59,14 @@ def _boxes(values: Float, methods: list[str], ours: Collection[str], label: str)
     )
     for box, method in zip(drawn["boxes"], methods, strict=True):
         box.set_facecolor("mistyrose" if method in ours else "white")
-    axes.invert_yaxis()  # the best mean rank on top
+    axes.invert_yaxis()  # best mean rank on top
     axes.grid(axis="x", alpha=0.3)
     axes.set_xlabel(label)
     return figure
 
 
 def _profiles(profile: PerformanceProfile, methods: list[str], title: str) -> Any:
-    """Share of datasets on which a method is within a ratio of the best, a step curve a method."""
+    """Share of datasets on which a method is within a ratio of the best, one step curve per method."""
     figure = new_figure(8, 5)
     axes = figure.add_subplot()
     styles = ("-", "--", ":")

@@ -1,4 +1,4 @@
-"""Counted operations: the formulas against a counter that watches the model at work."""
+"""Cost of steps and queries, compared with torch's counter on a model at work, and the ceilings of the machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fomo_stream.model.evidence import CHANNELS, evidence_channels, fit_evidence
 from fomo_stream.model.zero_shot import PRESETS, Features, ModelConfig, ZeroShotModel
-from pretrain.training.arithmetic import (
+from pretrain.training.roofline import (
     StepSize,
     encode_flops,
     evidence_flops,
@@ -32,6 +32,7 @@ SHAPES = {
     "full-attention": replace(SMALL, routers=0),
     "evidence": replace(SMALL, raw_features=0, evidence=True),
     "both": replace(SMALL, evidence=True),
+    "fusion": replace(SMALL, fusion=True),
     "one-layer": replace(SMALL, layers=1),
 }
 
@@ -43,8 +44,7 @@ def features(shape: ModelConfig, datasets: int, rows: int) -> Features:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_parameters_are_those_of_the_model(name: str) -> None:
-    shape = PRESETS[name]
-    assert parameters(shape) == sum(p.numel() for p in ZeroShotModel(shape).parameters())
+    assert parameters(PRESETS[name]) == sum(p.numel() for p in ZeroShotModel(PRESETS[name]).parameters())
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -53,11 +53,12 @@ def test_parameters_are_those_of_the_model(name: str) -> None:
 def test_operations_of_a_step_are_those_that_a_counter_sees(
     name: str, datasets: int, context: int, queries: int
 ) -> None:
+    """The counter watches a real step of any size; `step_flops` counts three sizes on the meta device."""
     shape = SHAPES[name]
     model = ZeroShotModel(shape)
-    seen, asked = features(shape, datasets, context), features(shape, datasets, queries)
+    of_context, of_queries = features(shape, datasets, context), features(shape, datasets, queries)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        model.forward_features(seen, asked).sum().backward()  # type: ignore[no-untyped-call]
+        model.forward_features(of_context, of_queries).sum().backward()  # type: ignore[no-untyped-call]
     assert step_flops(shape, StepSize(datasets, context, queries)) == counter.get_total_flops()
 
 
@@ -68,6 +69,15 @@ def test_operations_of_encoding_and_scoring_add_up_to_a_forward_pass(name: str) 
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         model.forward_features(features(shape, 1, 50), features(shape, 1, 20))
     assert encode_flops(shape, 50, 6) + 20 * query_flops(shape, 50, 6) == counter.get_total_flops()
+
+
+def test_encoding_with_evidence_includes_the_evidence_and_the_logits_of_every_context_row() -> None:
+    shape = SHAPES["evidence"]
+    model = ZeroShotModel(shape).eval()
+    channels = features(shape, 1, 50)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model.forward_features(channels, channels)
+    assert encode_flops(shape, 50, 6) == counter.get_total_flops() + 50 * evidence_flops(50, 6)
 
 
 def test_evidence_costs_its_distances_and_somewhat_more() -> None:
@@ -90,6 +100,11 @@ def test_the_paper_step_is_three_teraflop() -> None:
     size = StepSize(8, 2750, 7250)
     assert 2.8e12 < step_flops(PRESETS["paper-100"], size) < 3.4e12
     assert step_bytes(PRESETS["paper-100"], size, 2) < step_bytes(PRESETS["paper-100"], size, 4) < 50e9
+
+
+def test_bytes_of_a_fusion_step_are_those_of_its_channels_and_weights() -> None:
+    """Each activation 5 times; each of the 89 weights 12 times, in 4 bytes."""
+    assert step_bytes(PRESETS["fusion"], StepSize(3, 50, 20), 2) == 3 * 5 * 2 * 20 * 89 + 12 * 4 * 89
 
 
 def test_ceilings_are_measured_once() -> None:

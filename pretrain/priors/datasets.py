@@ -1,0 +1,49 @@
+"""Labelled datasets: the rows that a prior draws, and the batch of contexts and queries made from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pretrain.priors.draws import Draws
+
+
+@dataclass
+class Tables:
+    """Raw rows of B datasets before the split. inliers: (B, n, D); outliers: (B, m, D); n_features: (B,) int64.
+
+    Rows are in random order; columns from n_features[b] on are exactly zero.
+    """
+
+    inliers: Tensor
+    outliers: Tensor
+    n_features: Tensor
+
+
+@dataclass
+class Batch:
+    """Datasets of one training step. Rows are raw (unscaled); columns from n_features[b] on are exactly zero.
+
+    context: (B, n, D), inliers; queries: (B, q, D); labels: (B, q) float32, 1 = outlier, half of them, shuffled;
+    n_features: (B,) int64.
+    """
+
+    context: Tensor
+    queries: Tensor
+    labels: Tensor
+    n_features: Tensor
+
+
+def split(inliers: Tensor, outliers: Tensor, n_features: Tensor, draws: Draws, context: int, queries: int) -> Batch:
+    """Make a batch: `context` inliers, and `queries` rows in balanced halves, shuffled.
+
+    inliers: (B, >= context + queries // 2, D), in random order; outliers: (B, >= queries - queries // 2, D).
+    """
+    test_in, test_out = queries // 2, queries - queries // 2
+    rows = torch.cat([inliers[:, context : context + test_in], outliers[:, :test_out]], 1)
+    order = draws.order(len(rows), queries)
+    labels = (order >= test_in).to(torch.float32)
+    rows = rows.gather(1, order[..., None].expand_as(rows))
+    return Batch(inliers[:, :context].contiguous(), rows, labels, n_features)

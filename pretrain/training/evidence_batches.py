@@ -1,0 +1,79 @@
+"""The evidence channels of a training batch, computed once for the AUROC filter, the model and all later repetitions.
+
+Evidence has no trained parameters, and on a CPU it costs several times as much as a small network. So a model without
+raw inputs is trained on batches of evidence, and a run may repeat its first batches (`period`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fomo_stream.model.evidence import evidence_channels, fit_evidence
+from pretrain.priors.datasets import Batch
+from pretrain.priors.mixture import BatchSource
+from pretrain.training.metrics import auroc
+
+
+@dataclass
+class EvidenceBatch:
+    """Evidence channels of one batch.
+
+    context: (B, n, C), or (B, 0, C) for a model that does not read it; queries: (B, q, C); labels: (B, q);
+    best: (B,) AUROC of each dataset's best channel; rows: number of context and query rows in the batch.
+    """
+
+    context: Tensor
+    queries: Tensor
+    labels: Tensor
+    best: Tensor
+    rows: int
+
+
+@torch.no_grad()
+def evidence_batch(batch: Batch, with_context: bool = True) -> EvidenceBatch:
+    """Evidence of raw rows, computed in float64 as in inference and stored in float32."""
+    pairs = list(_channels(batch))
+    context = torch.cat([own if with_context else own[:, :0] for own, _ in pairs])
+    queries = torch.cat([other for _, other in pairs])
+    best = auroc(queries, batch.labels).amax(1)
+    rows = batch.context.shape[0] * (batch.context.shape[1] + batch.queries.shape[1])
+    return EvidenceBatch(context, queries, batch.labels, best, rows)
+
+
+def _channels(batch: Batch) -> list[tuple[Tensor, Tensor]]:
+    """Channels of (context, queries); one pair for the batch, or on a CPU one pair per dataset."""
+    context, queries = batch.context.double(), batch.queries.double()
+    parts: list[tuple[Tensor, Tensor, Tensor]]
+    if context.device.type == "cpu":  # one dataset at a time: no padding columns, and the data fits into the caches
+        parts = [
+            (context[b : b + 1, :, :d], queries[b : b + 1, :, :d], batch.n_features[b : b + 1])
+            for b, d in enumerate(batch.n_features.tolist())
+        ]
+    else:
+        parts = [(context, queries, batch.n_features)]
+    found = []
+    for rows, query_rows, n_features in parts:
+        evidence, own = fit_evidence(rows, n_features)
+        found.append((own.float(), evidence_channels(query_rows, evidence).float()))
+    return found
+
+
+class EvidenceSource:
+    """The evidence batch of a step. With a period, the first `period` batches are kept in memory and repeated."""
+
+    def __init__(self, batches: BatchSource, with_context: bool, period: int) -> None:
+        self.batches, self.period, self.with_context = batches, period, with_context
+        self._kept: dict[int, EvidenceBatch] = {}
+
+    def batch(self, step: int, progress: float) -> EvidenceBatch:
+        """Like `BatchSource.batch`. With a period the curriculum stays at its first stage, so that a batch does not
+        depend on when it is drawn."""
+        if not self.period:
+            return evidence_batch(self.batches.batch(step, progress), self.with_context)
+        number = step % self.period
+        if number not in self._kept:
+            self._kept[number] = evidence_batch(self.batches.batch(number), self.with_context)
+        return self._kept[number]

@@ -1,0 +1,116 @@
+"""The command `evaluate`, from tables to the report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_tasks import without_times
+
+from fomo_stream.model.checkpoint import DEFAULT_MODEL
+from pretrain.__main__ import main
+from pretrain.evaluation.detectors import BASELINES
+from pretrain.evaluation.runs import read_runs
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three small tables, one of them CSV with a label in the middle."""
+    rng = np.random.default_rng(0)
+    tables = tmp_path / "tables"
+    tables.mkdir()
+    for name, features in (("narrow", 3), ("wide", 25)):
+        labels = (np.arange(80) % 6 == 0).astype(np.int64)
+        rows = rng.normal(size=(80, features)) * (1 + 2 * labels[:, None])
+        np.savez(tables / f"{name}.npz", X=rows, y=labels, n_in_full=660, n_out_full=14)
+    lines = [f"{rng.normal() + 6 * (i % 9 == 0):.3f},{int(i % 9 == 0)},{rng.integers(0, 3)}" for i in range(60)]
+    (tables / "third.csv").write_text("\n".join(["flow,broken,state", *lines]) + "\n")
+    return tables
+
+
+def evaluate(*flags: str | Path) -> int:
+    return main(["evaluate", *map(str, flags), "--device", "cpu"])
+
+
+def test_command_writes_results_report_and_pictures_and_resumes(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "report"
+    flags = (folder, "--model", "fusion,fusion-router", "--seeds", "2", "--label", "broken", "--out", out)
+    assert evaluate(*flags) == 0
+    runs = read_runs(out / "results.csv")
+    assert len(runs) == 3 * 2 * (2 + len(BASELINES))
+    assert not [run.error for run in runs if run.error]
+    printed = capsys.readouterr()
+    assert len(printed.err.splitlines()) == len(runs)
+    assert "3 datasets" in printed.out
+    report = (out / "report.md").read_text()
+    for text in ("## Summary", "## AUROC of each dataset", "| narrow | 3 |", "d ≤ 20 (2)", "against the others"):
+        assert text in report
+    pictures = sorted(out.glob("*.png"))
+    assert len(pictures) == 9
+    assert all(path.read_bytes().startswith(b"\x89PNG") and f"({path.name})" in report for path in pictures)
+    assert evaluate(*flags) == 0  # everything is there already
+    assert capsys.readouterr().err == ""
+    assert read_runs(out / "results.csv") == runs
+    assert (out / "report.md").read_text() == report
+
+
+def test_results_of_the_command_are_the_same_however_it_was_cut(folder: Path, tmp_path: Path) -> None:
+    flags = (folder, "--model", "fusion", "--baselines", "knn,lof", "--seeds", "2", "--label", "broken", "--out")
+    assert evaluate(*flags, tmp_path / "whole") == 0
+    whole = read_runs(tmp_path / "whole" / "results.csv")
+    (tmp_path / "parts").mkdir()
+    text = (tmp_path / "whole" / "results.csv").read_bytes()
+    (tmp_path / "parts" / "results.csv").write_bytes(text[: len(text) // 2])
+    assert evaluate(*flags, tmp_path / "parts") == 0
+    assert without_times(read_runs(tmp_path / "parts" / "results.csv")) == without_times(whole)
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_command_tells_detectors_apart_where_the_task_is_easy(folder: Path, tmp_path: Path) -> None:
+    flags = ("--baselines", "none", "--seeds", "1", "--datasets", "wide", "--out", tmp_path / "out")
+    assert evaluate(folder, *flags) == 0
+    runs = read_runs(tmp_path / "out" / "results.csv")
+    assert [run.dataset for run in runs] == ["wide"]
+    assert runs[0].method.startswith(f"{DEFAULT_MODEL}@")
+    assert runs[0].auroc > 95.0
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_models_may_stand_before_the_folder_and_be_given_one_by_one(folder: Path, tmp_path: Path) -> None:
+    usual = ("--seeds", "1", "--baselines", "none", "--datasets", "narrow", "--out")
+    assert evaluate("--model", "fusion,fusion-router", folder, *usual, tmp_path / "one") == 0
+    assert evaluate("--model", "fusion", "--model", "fusion-router", folder, *usual, tmp_path / "two") == 0
+    one, two = (read_runs(tmp_path / name / "results.csv") for name in ("one", "two"))
+    assert without_times(one) == without_times(two)
+    assert [run.method.partition("@")[0] for run in one] == ["fusion", "fusion-router"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "give a folder of tables, or --stress"),
+        (["tables", "--stress"], "give a folder of tables, or --stress"),
+        (["nowhere"], "nowhere is no folder"),
+        (["tables", "--datasets", "narrow,odd"], "has no table odd; it has narrow, third, wide"),
+        (["tables", "--context", "9000"], "2 to 5000"),
+        (["tables", "--seeds", "0"], "at least 1"),
+        (["tables", "--max-test", "1"], "--max-test 1"),
+        (["tables", "--label", "nothing"], "no column 'nothing'"),
+        (["tables", "--label", "broken", "--baselines", "svm"], "no baseline svm"),
+        (["tables", "--label", "broken", "--model", "enormous"], "no model named 'enormous'"),
+        (["--stress", "--datasets", "odd"], "no row odd; there are in-distribution"),
+    ],
+)
+def test_mistakes_get_a_message_before_anything_runs(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    flags: list[str], message: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert evaluate(*flags) in (2, 4)
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert printed.err.count("\n") == 1
+    assert not (tmp_path / "evaluation").exists()

@@ -1,0 +1,95 @@
+"""`export`: checkpoints from runs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from training_runs import DATA_FLAGS, TINY, assert_same, weights
+
+from fomo_stream.errors import CheckpointError, ConfigError
+from fomo_stream.model.checkpoint import load_model, read_metadata
+from fomo_stream.model.zero_shot import PRESETS as MODELS
+from pretrain.__main__ import main, parser
+from pretrain.commands.flags import configuration
+from pretrain.training.run_files import RunFiles, read_log
+from pretrain.training.train import train
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
+
+def test_export_writes_a_checkpoint_that_the_product_loads(tmp_path: Path) -> None:
+    config = replace(TINY, keep_every=4)
+    trained = train(config, tmp_path / "run", "cpu")
+    target = tmp_path / "tiny.safetensors"
+    assert main(["export", str(tmp_path / "run"), "--out", str(target)]) == 0
+    loaded = load_model(str(target), "cpu")
+    assert_same(weights(trained), weights(loaded))
+    training = read_metadata(target)["training"]
+    assert training["steps"] == 8
+    assert training["settings"]["data"]["batch"] == 2
+    assert training["commit"]
+    assert [line["step"] for line in training["log"]] == [2, 8]
+    assert main(["export", str(tmp_path / "run"), "--out", str(target), "--step", "4"]) == 0
+    assert read_metadata(target)["training"]["steps"] == 4
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--preset", "tiny", "--layers", "2", "--routers", "0"],
+        ["--preset", "tiny", "--set", "shape.width=12", "--set", "heads=3", "--set", "fusion=False"],
+        [
+            "--preset",
+            "paper-20",
+            "--layers",
+            "1",
+            "--set",
+            "width=16",
+            "--set",
+            "quantile=False",
+            "--max-features",
+            "5",
+        ],
+    ],
+)
+def test_a_model_of_another_shape_is_trained_and_exported(tmp_path: Path, flags: list[str]) -> None:
+    """`export` reads the shape from the run."""
+    flags = [*flags, "--set", "raw_features=5"] if "paper-20" in flags else flags
+    flags = [*DATA_FLAGS, *flags, "--steps", "3", "--set", "log_every=1", "--set", "best_every=1"]
+    config = configuration(parser().parse_args(["train", "--out", "X", *flags]))
+    assert main(["train", "--out", str(tmp_path / "run"), *flags]) == 0
+    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "model.safetensors")]) == 0
+    loaded = load_model(str(tmp_path / "model.safetensors"), "cpu")
+    assert loaded.config == config.network != MODELS[config.model]
+    assert_same(weights(loaded), RunFiles(tmp_path / "run").weights()[0])
+
+
+def test_export_of_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", str(tmp_path), "--out", str(tmp_path / "x.safetensors")]) == CheckpointError.exit_code
+    assert "is no training run" in capsys.readouterr().err
+
+
+def test_export_refuses_what_could_not_be_loaded_or_was_not_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(replace(TINY, keep_every=4), tmp_path / "run", "cpu")
+    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "model")]) == ConfigError.exit_code
+    assert "ends in .safetensors" in capsys.readouterr().err
+    target = str(tmp_path / "model.safetensors")
+    assert main(["export", str(tmp_path / "run"), "--out", target, "--step", "5"]) == CheckpointError.exit_code
+    assert "steps it kept: 4, 8" in capsys.readouterr().err
+
+
+def test_a_log_line_without_a_loss_does_not_hide_the_lowest(tmp_path: Path) -> None:
+    """An interval in which every dataset was filtered out has no loss."""
+    train(TINY, tmp_path / "run", "cpu")
+    log = tmp_path / "run" / "log.jsonl"
+    lines = read_log(log)
+    lines[0]["loss"] = float("nan")
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    target = tmp_path / "model.safetensors"
+    assert main(["export", str(tmp_path / "run"), "--out", str(target)]) == 0
+    assert read_metadata(target)["training"]["lowest_loss"] == min(line["loss"] for line in lines[1:])

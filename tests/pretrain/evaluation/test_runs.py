@@ -1,0 +1,98 @@
+"""Runs of detectors: kept in a CSV file, resumed, and never repeated."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_tasks import Oracle, method, quiet, task, without_times
+
+from fomo_stream.errors import ConfigError
+from pretrain.evaluation.detectors import Detector, Method
+from pretrain.evaluation.runs import Pending, read_runs, run_all
+from pretrain.evaluation.tables import Float
+
+
+def test_scores_that_are_no_numbers_rank_last_and_are_counted(tmp_path: Path) -> None:
+    def broken(x: Float) -> Float:
+        return np.where(x[:, 0] == 1, np.nan, x[:, 1])
+
+    run = run_all([Pending("made", 0, task)], {"broken": method(broken)}, tmp_path / "r.csv", 60, 60, quiet)[0]
+    assert run.nonfinite == run.n_outliers == 12
+    assert run.auroc < 2.0
+
+
+def some_methods(calls: list[tuple[str, int]] | None = None, fail_at: int | None = None) -> dict[str, Method]:
+    """Two detectors that record their calls; fail_at: the call that is interrupted."""
+    log: list[tuple[str, int]] = [] if calls is None else calls
+
+    def make(name: str, column: int, seed: int) -> Detector:
+        log.append((name, seed))
+        if len(log) - 1 == fail_at:
+            raise KeyboardInterrupt
+        return Oracle(lambda x: np.abs(x[:, column]))
+
+    return {name: partial(make, name, column) for name, column in (("one", 1), ("two", 2))}
+
+
+def pending() -> list[Pending]:
+    return [Pending(name, seed, partial(task, name, seed)) for name in ("a", "table") for seed in range(3)]
+
+
+@pytest.mark.parametrize("interrupted", [0, 1, 4, 11])
+def test_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, interrupted: int) -> None:
+    whole = run_all(pending(), some_methods(), tmp_path / "whole.csv", 60, 60, quiet)
+    path = tmp_path / "parts.csv"
+    first: list[tuple[str, int]] = []
+    with pytest.raises(KeyboardInterrupt):
+        run_all(pending(), some_methods(first, interrupted), path, 60, 60, quiet)
+    with path.open("a") as file:
+        file.write("table,2,one,60")  # an incomplete line, as after a crash
+    second: list[tuple[str, int]] = []
+    parts = run_all(pending(), some_methods(second), path, 60, 60, quiet)
+    assert len(first) + len(second) == 12 + 1
+    assert without_times(parts) == without_times(whole)
+    assert without_times(read_runs(path)) == without_times(read_runs(tmp_path / "whole.csv"))
+    assert parts == read_runs(path)
+
+
+def test_finished_runs_are_not_repeated_but_those_of_other_limits_are(tmp_path: Path) -> None:
+    path = tmp_path / "r.csv"
+    run_all(pending(), some_methods(), path, 60, 60, quiet)
+    for context, wanted in ((60, 0), (50, 12)):
+        calls: list[tuple[str, int]] = []
+        run_all(pending(), some_methods(calls), path, context, 60, quiet)
+        assert len(calls) == wanted
+    assert len(read_runs(path)) == 24
+
+
+def test_runs_on_a_table_that_changed_are_not_taken_for_those_on_the_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "r.csv"
+    for data, wanted in (("before", 2), ("after", 2), ("before", 0)):
+        calls: list[tuple[str, int]] = []
+        runs = run_all([Pending("a", 0, partial(task, "a"), data)], some_methods(calls), path, 60, 60, quiet)
+        assert len(calls) == wanted
+        assert [run.data for run in runs] == [data, data]
+
+
+def test_a_method_that_fails_is_recorded_and_tried_again(tmp_path: Path) -> None:
+    def cannot(x: Float) -> Float:
+        raise IndexError("too\n  wide")
+
+    path = tmp_path / "r.csv"
+    failed = run_all([Pending("made", 0, task)], {"m": method(cannot)}, path, 60, 60, quiet)[0]
+    assert failed.error == "IndexError: too wide"
+    assert np.isnan(failed.auroc)
+    fixed = run_all([Pending("made", 0, task)], {"m": method(lambda x: x[:, 0])}, path, 60, 60, quiet)[0]
+    assert fixed.auroc == 100.0
+    assert read_runs(path) == [fixed]
+
+
+def test_a_file_of_something_else_is_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "results.csv"
+    path.write_text("dataset,auroc\na,1\n")
+    with pytest.raises(ConfigError, match="move it away"):
+        run_all([], {}, path, 60, 60, quiet)
+    assert path.read_text() == "dataset,auroc\na,1\n"
