@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from river.base import AnomalyDetector
 
 from fomo_stream.detector.categories import category_code
+from fomo_stream.detector.changelog import Survivors
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
-from fomo_stream.detector.generation import Snapshot
 from fomo_stream.detector.past_values import MOST_COLUMNS, PastValues
 from fomo_stream.detector.results import Results
 from fomo_stream.errors import SchemaError
@@ -109,7 +109,7 @@ class FoMoDetector(AnomalyDetector):
         self._n_codes = len(self._columns)
         self._past = PastValues(lags, len(self._columns))
         self._detector: Detector | None = None
-        self._saved: tuple[int, Snapshot] | None = None  # width and state that were unpickled and not used yet
+        self._saved: tuple[int, Survivors] | None = None  # width and state, unpickled and not used yet
         self._scored: tuple[Float, Results] | None = None  # the last scored rows, so that learning them is free
 
     @classmethod
@@ -179,9 +179,9 @@ class FoMoDetector(AnomalyDetector):
         """The detector, as wide as the features known by now; None before any feature is known."""
         width = len(self._columns) * (self.lags + 1)
         if self._saved is not None:
-            saved_width, state = self._saved
-            self._detector, self._saved = self._make(saved_width), None
-            self._detector.restore(state)
+            width_then, entries = self._saved
+            self._detector, self._saved = self._make(width_then), None
+            self._detector.recover(entries)
         if self._detector is None and width:
             self._detector = self._make(width)
         elif self._detector is not None and self._detector.n_features < width:
@@ -249,7 +249,7 @@ class FoMoDetector(AnomalyDetector):
         """Parameters, feature names and the detector's state; not the weights, which are found again by name."""
         state = self.__dict__.copy()
         if self._detector is not None:
-            state["_saved"] = self._detector.n_features, self._detector.snapshot()
+            state["_saved"] = self._detector.n_features, self._detector.copy().changes()
         state["_detector"] = state["_scored"] = None
         return state
 

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from copy import copy
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,16 +94,20 @@ class PastValues:
             history = np.concatenate([self._take(key), values[start:stop]])
             newest = np.arange(self.lags, len(history))
             shingles[start:stop] = history[newest[:, None] - np.arange(self.lags + 1)]
-            self._put(key, history[len(history) - self.lags :].copy())
+            self._put(key, history[len(history) - self.lags :].copy(), stop - start)
             start = stop
         return shingles.reshape(len(values), self.width)
 
     def peek(self, values: Float, keys: Sequence[Key] | None = None) -> Float:
         """What `rows` would return, without remembering the rows."""
+        return self.copy().rows(values, keys)
+
+    def copy(self) -> PastValues:
+        """Independent past values, the same now."""
         twin = copy(self)
         twin._series = self._series.copy()
         twin._begin_log()
-        return twin.rows(values, keys)
+        return twin
 
     def widen(self, n_features: int) -> None:
         """From now on rows have further features at their end, which no row so far had."""
@@ -119,9 +123,9 @@ class PastValues:
         past = self._series.pop(_digest(key), None)
         return np.full((self.lags, self.n_features), np.nan) if past is None else past.rows
 
-    def _put(self, key: Key, rows: Float) -> None:
+    def _put(self, key: Key, rows: Float, n: int) -> None:
         digest = _digest(key)
-        self._uses += 1
+        self._uses += n
         self._series[digest] = _Past(self._uses, rows)
         self._changed.add(digest)
         self._forget()
@@ -133,34 +137,11 @@ class PastValues:
             # what the log never had need not be deleted there: so no more is kept in mind, however many come and go
             (self._changed.add if digest in self._logged else self._changed.discard)(digest)
 
-    def snapshot(self) -> dict[str, NDArray[Any]]:
-        """The state, as arrays that `restore` takes back: series in the order in which they were last seen."""
-        shape = (len(self._series), self.lags, self.n_features)
-        return {
-            "keys": np.frombuffer(b"".join(self._series), dtype=np.uint8).reshape(-1, DIGEST_BYTES),
-            "histories": np.array([past.rows for past in self._series.values()]).reshape(shape),
-        }
-
-    def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Become what `snapshot` saw. Raises StateError when that had other lags or features."""
-        keys, histories = state["keys"], state["histories"]
-        if histories.shape[1:] != (self.lags, self.n_features):
-            raise StateError(
-                f"the snapshot is of rows with {histories.shape[1]} lags and {histories.shape[2]} features, "
-                f"not of {self.lags} and {self.n_features}"
-            )
-        self._uses = len(keys)
-        self._series = OrderedDict(
-            (key.tobytes(), _Past(used, np.array(rows)))
-            for used, (key, rows) in enumerate(zip(keys, histories, strict=True))
-        )
-        self._begin_log()
-
     # -- log -----------------------------------------------------------------------------------------------------
 
     def changes(self) -> Entries:
         """Entries of the series that came, went on or were forgotten since the last call; at first of all."""
-        entries = self._identity_log.changes("identity", json.dumps(self._shape).encode())
+        entries = self._fingerprint_log.changes("fingerprint", json.dumps(self._shape).encode())
         for digest in self._changed:
             past = self._series.get(digest)
             entries[SERIES + digest.hex()] = None if past is None else ORDER.pack(past.used) + past.rows.tobytes()
@@ -174,7 +155,7 @@ class PastValues:
         Raises StateError when they are of other lags or features, or damaged; the shingler is then of no use.
         """
         self._begin_log()
-        check_same(json.loads(self._identity_log.recover(entries, "identity")), self._shape, self._shape)
+        check_same(json.loads(self._fingerprint_log.recover(entries, "fingerprint")), self._shape, self._shape)
         series = {}
         for key, value in entries.items():
             if key.startswith(SERIES):
@@ -191,7 +172,7 @@ class PastValues:
 
     def _begin_log(self) -> None:
         """From now on the log is one that has nothing yet."""
-        self._identity_log = Document()
+        self._fingerprint_log = Document()
         self._changed: set[bytes] = set(self._series)  # digests whose entries are not what they should be
         self._logged: set[bytes] = set()  # digests that have entries
 

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 PARTITION = 0
 KINDS = (b"schema/", b"settings/")  # beginnings of the keys
-IDENTITY, SCHEMA = "detector/identity/0", "schema"  # entries of a partition's state, which is in the same topic
+FINGERPRINT, SCHEMA = "detector/fingerprint/0", "schema"  # entries of a partition's state, which is in the same topic
 TIMEOUT_S = 5.0  # without a record, or without the acknowledgement of one
 
 
@@ -41,7 +41,7 @@ class GroupLog:
         self._settings = settings
         self._topic = settings.state_topic
         self._notes: dict[bytes, Note] = {}  # read so far, in order
-        self.state: dict[str, bytes] = {}  # what was read of the entries IDENTITY and SCHEMA
+        self.state: dict[str, bytes] = {}  # what was read of the entries FINGERPRINT and SCHEMA
         self._next = OFFSET_BEGINNING
 
     def notes(self, kind: bytes) -> list[Note]:
@@ -115,6 +115,6 @@ class GroupLog:
             self._notes.pop(key, None)
             if value is not None:
                 self._notes[key] = Note(key, value)
-        for name in (IDENTITY, SCHEMA):
+        for name in (FINGERPRINT, SCHEMA):
             if key == b"state/" + name.encode() and value is not None:
                 self.state[name] = value[1:]  # after the version

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 VALUE_LIMIT = 1e60  # keeps squares of raw values finite in float64
@@ -30,3 +32,8 @@ def complete(rows: Tensor, filling: Filling) -> Tensor:
     A feature that the context does not know is always filled in, so that it says nothing about a row.
     """
     return torch.where(torch.isfinite(rows) & filling.known, rows, filling.fill).clamp(-VALUE_LIMIT, VALUE_LIMIT)
+
+
+def with_missing_features(rows: NDArray[np.float64], more: int) -> NDArray[np.float64]:
+    """Rows (..., d) with `more` further features at the end, all missing: (..., d + more)."""
+    return np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, more)], constant_values=np.nan)

@@ -5,14 +5,16 @@ import tracemalloc
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import cast
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from partitions import compacted
 
 from fomo_stream.detector.past_values import MOST_COLUMNS, Key, PastValues
-from fomo_stream.errors import SchemaError, StateError
+from fomo_stream.errors import SchemaError
 
 SMALL = settings(max_examples=50, deadline=None)
 keys = st.one_of(st.none(), st.sampled_from(["a", "b", "c", "d", b"", "\udc80"]))
@@ -80,21 +82,19 @@ def test_peeking_shows_what_comes_and_remembers_nothing(
 
 @SMALL
 @given(streams, streams, st.integers(1, 3), st.integers(1, 4))
-def test_a_restored_snapshot_goes_on_as_the_original(
+def test_a_copy_and_recovered_past_values_go_on_alike_on_their_own(
     before: list[tuple[Key, float]], after: list[tuple[Key, float]], lags: int, max_keys: int
 ) -> None:
-    original, restored = PastValues(lags, 2, max_keys), PastValues(lags, 2, max_keys)
+    original, recovered = PastValues(lags, 2, max_keys), PastValues(lags, 2, max_keys)
     fed(original, before)
-    state = {name: array.copy() for name, array in original.snapshot().items()}
-    assert all(array.dtype != object for array in state.values())
-    given = {name: array.copy() for name, array in state.items()}
-    restored.restore(given)
-    for array in given.values():  # it keeps what it was given no more
-        array[...] = 0
-    again = restored.snapshot()
-    assert all(state[name].tobytes() == again[name].tobytes() for name in state)
-    np.testing.assert_array_equal(fed(original, after), fed(restored, after))
-    assert all(state[name].tobytes() == again[name].tobytes() for name in state)  # nor what it gave
+    log = original.copy().changes()
+    recovered.recover(cast(dict[str, bytes], log))
+    copied = original.copy()
+    expected = fed(original, after)
+    assert copied.copy().changes() == log
+    np.testing.assert_array_equal(expected, fed(copied, after))
+    np.testing.assert_array_equal(expected, fed(recovered, after))
+    assert copied.copy().changes() == recovered.copy().changes() == original.copy().changes()
 
 
 def test_memory_is_bounded_however_many_and_long_the_keys_are() -> None:
@@ -102,7 +102,7 @@ def test_memory_is_bounded_however_many_and_long_the_keys_are() -> None:
     values = np.arange(5000.0)[:, None]
     shingler.rows(values, [str(i) * 1000 for i in range(5000)])
     assert len(pickle.dumps(shingler)) < 100 * 300
-    assert shingler.snapshot()["histories"].shape == (100, 2, 1)
+    assert sum(key.startswith("series/") for key in shingler.copy().changes()) == 100
     late = shingler.rows(np.zeros((2, 1)), [str(i) * 1000 for i in (4900, 0)])
     np.testing.assert_array_equal(late, [[0, 4900, np.nan], [0, np.nan, np.nan]])
 
@@ -157,7 +157,48 @@ def test_rows_that_the_model_cannot_take_are_refused() -> None:
         PastValues(0, 101).check(100, "narrow")
 
 
-def test_a_snapshot_of_other_lags_or_features_is_refused() -> None:
-    state = PastValues(2, 3).snapshot()
-    with pytest.raises(StateError, match="2 lags and 3 features"):
-        PastValues(3, 3).restore(state)
+def test_series_that_come_and_go_between_commits_leave_no_trace() -> None:
+    shingler = PastValues(1, 1, max_keys=10)
+    shingler.rows(np.zeros((10, 1)), list("abcdefghij"))
+    assert sum(key.startswith("series/") for key in shingler.changes()) == 10
+    shingler.rows(np.zeros((5000, 1)), [str(i) for i in range(5000)])
+    entries = shingler.changes()
+    assert sum(value is None for value in entries.values()) == 10
+    assert sum(value is not None for value in entries.values()) == 10
+
+
+def test_the_order_of_use_is_kept_over_several_recoveries() -> None:
+    log: list[tuple[str, bytes | None]] = []
+    for keys in ("abc", "d", "a", "e", "f"):
+        shingler = PastValues(1, 1, max_keys=4)
+        if log:
+            shingler.recover(compacted(log))
+        shingler.rows(np.zeros((len(keys), 1)), list(keys))
+        log += shingler.changes().items()
+    known = PastValues(1, 1, max_keys=4)
+    known.recover(compacted(log))
+    assert [np.isnan(known.peek(np.zeros((1, 1)), [key])[0, 1]) for key in "abcdef"] == [0, 1, 1, 0, 0, 0]
+
+
+def test_a_look_ahead_is_no_change_and_more_features_are_one_of_every_series() -> None:
+    shingler = PastValues(1, 1)
+    shingler.rows(np.zeros((3, 1)), list("abc"))
+    log = list(shingler.changes().items())
+    shingler.peek(np.ones((3, 1)), list("cde"))
+    assert shingler.changes() == {}
+    shingler.widen(2)
+    log += shingler.changes().items()
+    wide = PastValues(1, 2)
+    wide.recover(compacted(log))
+    assert wide.copy().changes() == shingler.copy().changes()
+
+
+def test_a_smaller_limit_of_series_holds_for_what_is_recovered_too() -> None:
+    log: list[tuple[str, bytes | None]] = []
+    many, few = PastValues(1, 1, max_keys=10), PastValues(1, 1, max_keys=3)
+    many.rows(np.arange(10.0)[:, None], list("abcdefghij"))
+    log += many.changes().items()
+    few.recover(compacted(log))
+    log += few.changes().items()
+    assert sum(key.startswith("series/") for key in compacted(log)) == 3
+    assert [few.peek(np.zeros((1, 1)), [key])[0, 1] for key in "hij"] == [7, 8, 9]
