@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from fomo_stream.detector.changelog import Document, Entries, Survivors
 from fomo_stream.detector.fingerprint import check_same
 from fomo_stream.errors import DamagedStateError, SchemaError, StateError
+from fomo_stream.limits import MAX_FEATURES
 
 Float = NDArray[np.float64]
 Key = bytes | str | None  # None: the series of all that has no key
 
 MOST_LAGS = 100
-MOST_COLUMNS = 1000  # of a row with its past
 DIGEST_BYTES = 16
 SERIES = "series/"  # before a digest: the key of an entry of the log
 ORDER = struct.Struct("<q")  # at the start of its value: places the series' last use among the others'
@@ -54,10 +54,10 @@ class PastValues:
         self._series: OrderedDict[bytes, _Past] = OrderedDict()  # the one that was used last comes last
         self._uses = 0
         self._begin_log()
-        if lags and self.width > MOST_COLUMNS:
+        if lags and self.width > MAX_FEATURES:
             raise SchemaError(
                 f"{n_features} features with {lags} earlier values of each make {self.width} columns, at most "
-                f"{MOST_COLUMNS} are taken; name fewer with --features, or lower --lags"
+                f"{MAX_FEATURES} are taken; name fewer with --features, or lower --lags"
             )
 
     @property

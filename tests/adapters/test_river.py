@@ -275,12 +275,6 @@ def test_features_and_categories_that_appear_are_learned_with_their_past() -> No
     assert detector.score_one(known | {"new": 0.0}) < detector.score_one(known | {"new": 1e6})
 
 
-def test_with_lags_fewer_features_are_taken() -> None:
-    wide = FoMoDetector(context_size=10, min_context=4, lags=100)
-    wide.learn_many([{f"f{i}": float(i % 5 + j) for i in range(30)} for j in range(3)])
-    assert len(wide._columns) == 9
-
-
 def test_feedback_finds_a_record_whatever_was_before_it() -> None:
     detector, seen = lagged(), records(150)
     detector.learn_many(seen)

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from partitions import compacted
 
-from fomo_stream.detector.past_values import MOST_COLUMNS, Key, PastValues
+from fomo_stream.detector.past_values import Key, PastValues
 from fomo_stream.errors import SchemaError
+from fomo_stream.limits import MAX_FEATURES
 
 SMALL = settings(max_examples=50, deadline=None)
 keys = st.one_of(st.none(), st.sampled_from(["a", "b", "c", "d", b"", "\udc80"]))
@@ -140,9 +141,9 @@ def test_features_that_are_added_have_no_past(before: list[tuple[Key, float]], a
 
 
 def test_rows_that_would_be_too_wide_are_refused() -> None:
-    assert PastValues(9, MOST_COLUMNS // 10).width == MOST_COLUMNS
+    assert PastValues(9, MAX_FEATURES // 10).width == MAX_FEATURES
     with pytest.raises(SchemaError, match=r"--features, or lower --lags"):
-        PastValues(10, MOST_COLUMNS // 10)
+        PastValues(10, MAX_FEATURES // 10)
     assert PastValues(0, 5000).width == 5000
     with pytest.raises(ValueError, match="between 0 and 100"):
         PastValues(-1, 1)
