@@ -52,15 +52,10 @@ class Context:
         self.sketch = self._new_sketch()
         self.history = History(n_features, config.history_rows, config.history_scores)
         self._verdicts = Verdicts()
-        self._regimes = Regimes(model, config, executor, categorical)
+        self.regimes = Regimes(model, config, executor, categorical)
         self._changed = 0  # slots of the reservoirs that changed since the last trigger
         self._learned = 0  # records that became context
         self._decided = 0  # number of the first record that may still become context
-
-    @property
-    def regime(self) -> int:
-        """Counts the regimes that the context was adapted to; 0 while warming up."""
-        return self._regimes.number
 
     @property
     def most_rows(self) -> int:
@@ -72,11 +67,6 @@ class Context:
         """Whether enough has changed for a new generation, and enough rows are left to make one."""
         enough = min(len(self.pool), len(self.sample)) >= LEAST_CONTEXT
         return enough and self._changed >= self.config.refresh * (len(self.pool) + len(self.sample))
-
-    def is_ready(self, stop: int) -> bool:
-        """Whether the records before number `stop` can be learned without waiting for a trial."""
-        trial = self._regimes.trial
-        return trial is None or stop < trial.due or trial.done
 
     def take_first(self, rows: Float, confirmed: bool = False) -> None:
         """Rows (n, d) of the warm-up: all become context. confirmed: they are known to be normal."""
@@ -94,14 +84,14 @@ class Context:
     def end_warm_up(self) -> None:
         """From now on admission is by policy."""
         self._decided = self.history.records
-        self._regimes.begin(self.history.records)
+        self.regimes.begin(self.history.records)
 
     def step(self, n: int) -> None:
         """Learn from the last n records of the history."""
         new = self.history.not_outliers(self.history.records - n, self.history.records)
         self._changed += len(self.sample.admit(new, self.history.rows(new)))
         self._decide()
-        first = self._regimes.watch(self.history, self._decided, self._learned)
+        first = self.regimes.watch(self.history, self._decided, self._learned)
         if first is not None:
             self._adapt(first)
 
@@ -124,7 +114,7 @@ class Context:
         for reservoir, leaving in ((self.pool, bad), (self.sample, bad), (self.outliers, good)):
             self._changed += len(reservoir.discard(leaving))
         # records in quarantine are admitted when their turn comes; while warming up there is no quarantine
-        self._admit(good[good < self._decided] if self.regime else good)
+        self._admit(good[good < self._decided] if self.regimes.number else good)
         for reservoir, entering in ((self.sample, good), (self.outliers, bad)):
             self._changed += len(reservoir.admit(entering, self.history.rows(entering)))
 
@@ -190,7 +180,7 @@ class Context:
         self.sketch = self._new_sketch()
         self.sketch.update(self.pool.rows)
         self._changed = len(self.pool) + len(self.sample)
-        self._regimes.begin(self.history.records)
+        self.regimes.begin(self.history.records)
 
     def _new_sketch(self) -> QuantileSketch:
         return QuantileSketch(self._n_features, half_life=np.log(2) * self.config.context_size)
@@ -201,7 +191,7 @@ class Context:
         """The part of the state that is plain numbers."""
         sizes = {"records": self.history.records, "waiting": self.sketch.waiting}
         own = {"changed": self._changed, "learned": self._learned, "decided": self._decided}
-        return sizes | own | self._verdicts.counters() | self._regimes.counters()
+        return sizes | own | self._verdicts.counters() | self.regimes.counters()
 
     def changes(self) -> Entries:
         """Entries that the log does not have yet; not the counters."""
@@ -218,7 +208,7 @@ class Context:
         self.history.recover(entries, "history", counters["records"])
         self._changed, self._learned, self._decided = (counters[name] for name in ("changed", "learned", "decided"))
         self._verdicts.recover(entries, counters)
-        self._regimes.recover(counters, self.history)
+        self.regimes.recover(counters, self.history)
 
     def copy(self, more: int = 0) -> Context:
         """An independent context in the same state, with `more` further features that no row has."""
@@ -227,7 +217,7 @@ class Context:
         twin.pool, twin.sample, twin.outliers = (part.copy(more) for part in self._reservoirs.values())
         twin.sketch, twin.history = self.sketch.copy(more), self.history.copy(more)
         twin._verdicts = self._verdicts.copy()
-        twin._regimes = self._regimes.copy(twin.history if more else None)
+        twin.regimes = self.regimes.copy(twin.history if more else None)
         return twin
 
     @property

@@ -76,7 +76,7 @@ class Detector:
     @property
     def regime(self) -> int:
         """Counts the lasting shifts that became the new normal, from 1; 0 while warming up."""
-        return self._state.context.regime
+        return self._state.context.regimes.number
 
     @property
     def records(self) -> int:
@@ -95,8 +95,7 @@ class Detector:
 
     def is_ready(self, n: int) -> bool:
         """Whether the next n records can be processed without waiting for a generation that is being built."""
-        stop = self.records + n
-        return self._state.context.is_ready(stop) and all(build.done for build in self._state.timeline.needed(stop))
+        return self._state.is_ready(self.records + n)
 
     # -- scoring and learning ------------------------------------------------------------------------------------
 

@@ -55,6 +55,10 @@ class Regimes:
         self.number += 1
         self._began = records
 
+    def is_ready(self, stop: int) -> bool:
+        """Whether the records before number `stop` can be learned without waiting for a trial."""
+        return self.trial is None or stop < self.trial.due or self.trial.done
+
     def watch(self, history: History, decided: int, learned: int) -> int | None:
         """First record of a new regime, if one is certain now: all its records before `decided` belong to it.
 

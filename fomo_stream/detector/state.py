@@ -59,6 +59,11 @@ class DetectorState:
         until_next = self.timeline.until_next(self.records)
         return self.config.lag if until_next is None else until_next
 
+    def is_ready(self, stop: int) -> bool:
+        """Whether the records before number `stop` can be processed without waiting."""
+        builds = self.timeline.needed(stop)
+        return self.context.regimes.is_ready(stop) and all(build.done for build in builds)
+
     def logits(self, rows: Float) -> tuple[Float, Int]:
         """Logits (n,), NaN while warming up, and generations (n,) of rows (n, d) as the next n records."""
         return self.timeline.logits(rows, self.records)
@@ -70,7 +75,7 @@ class DetectorState:
         if (rescored := self.timeline.rescored()) is not None:  # so that all scores are of one generation
             self.context.history.rescore(*rescored)
             self.alerts.refresh()
-        return self.alerts.judge(logit, generation, self.context.regime, self.context.history)
+        return self.alerts.judge(logit, generation, self.context.regimes.number, self.context.history)
 
     def learn(self, rows: Float, logit: Float, generation: Int) -> Results:
         """Judge the next records, rows (n, d) with these logits and generations, and learn them: their results."""
@@ -103,7 +108,7 @@ class DetectorState:
         ordered = np.sort(logit)
         p = (len(ordered) - np.searchsorted(ordered, logit)) / len(ordered)  # each counts itself
         ones = np.ones(len(p), np.int64)
-        return Results.of(logit, p, ones, self.context.regime, len(p), self.alerts.threshold)
+        return Results.of(logit, p, ones, self.context.regimes.number, len(p), self.alerts.threshold)
 
     def begin(self) -> None:
         """End the warm-up: the first generation takes effect at once."""

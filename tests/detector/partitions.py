@@ -16,7 +16,7 @@ from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.past_values import PastValues
 from fomo_stream.detector.quantile_sketch import QuantileSketch
 from fomo_stream.detector.results import Results
-from fomo_stream.model.imputation import fit_filling
+from fomo_stream.model.imputation import fit_imputation
 from fomo_stream.model.quantile_map import Knots
 from fomo_stream.model.zero_shot import ContextCache, ZeroShotModel
 
@@ -40,13 +40,13 @@ class Distance:
     device = torch.device("cpu")
 
     def encode_context(self, rows: torch.Tensor, knots: Knots | None = None) -> ContextCache:
-        filling, filled = fit_filling(rows), rows.nan_to_num()
+        imputation, filled = fit_imputation(rows), rows.nan_to_num()
         center, scale = filled.mean(-2, keepdim=True), 1 + filled.std(-2, keepdim=True)
         if knots is not None:
             center, scale = center + knots.values.mean(-1), 1 + knots.scale
         n, d = rows.shape[-2:]
         made_of = Knots(center, torch.zeros(1), scale)
-        return ContextCache(n, d, torch.tensor([d]), filling, made_of, evidence=None, own=None, layers=())
+        return ContextCache(n, d, torch.tensor([d]), imputation, made_of, evidence=None, own=None, layers=())
 
     def score_queries(self, cache: ContextCache, queries: torch.Tensor) -> torch.Tensor:
         return ((queries.nan_to_num() - cache.knots.values).abs() / cache.knots.scale).amax(-1)

@@ -87,7 +87,7 @@ class Service(RuleBasedStateMachine):
         assert_same_state(recovered, self.undisturbed)
 
     def look(self, recovered: Partition) -> None:
-        self.seen["trial"] += recovered.detector._state.context._regimes.trial is not None
+        self.seen["trial"] += recovered.detector._state.context.regimes.trial is not None
         self.seen["next"] += recovered.detector._state.timeline.next is not None
 
     @rule(cut=st.integers(1, 69))
@@ -145,7 +145,7 @@ def test_after_every_commit_the_log_brings_back_what_goes_on_alike() -> None:
         detector, timeline, context = one.detector, one.detector._state.timeline, one.detector._state.context
         seen["warming up"] += detector.generation == 0
         seen["next"] += timeline.next is not None
-        seen["trial"] += context._regimes.trial is not None
+        seen["trial"] += context.regimes.trial is not None
         seen["outliers"] += timeline.current is not None and timeline.current.result().outliers is not None
         seen["merged"] += bool(np.isfinite(context.sketch._points["values"]).any())
         seen["confirmed"] += len(context._verdicts.confirmed) > 0
