@@ -66,6 +66,24 @@ def test_outliers_by_feedback_are_no_standard_for_others() -> None:
     assert one.score_rows(probe).outlier[0]
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_records_like_known_outliers_score_higher_than_others_as_far_away(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    one = Detector(shared_model(), 3, DetectorConfig(context_size=300))
+    one.process(rng.normal(size=(600, 3)))
+    like, unlike = np.array([[8.0, 0.0, 0.0]]), np.array([[-8.0, 0.0, 0.0]])  # as far from the middle
+    one.process(like + 0.5 * rng.normal(size=(64, 3)))
+
+    def difference() -> float:
+        return float(one.score_rows(like).logit[0] - one.score_rows(unlike).logit[0])
+
+    before = difference()
+    one.feedback(np.arange(600, 664), np.ones(64, dtype=bool))
+    one.process(rng.normal(size=(1000, 3)))  # some generations later
+    assert abs(before) < 0.3
+    assert difference() > 0.6
+
+
 @cache
 def after_500(seed: int) -> Detector:
     """A detector that has processed so many rows; to be copied."""

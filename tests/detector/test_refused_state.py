@@ -132,7 +132,7 @@ def test_a_document_of_which_a_byte_is_another_is_refused(log: dict[str, bytes],
 def test_nothing_is_no_state() -> None:
     with pytest.raises(StateError, match="lacks fingerprint/0"):
         Partition().recover({})
-    shingler = PastValues(1, 1)
-    entries = cast(dict[str, bytes], shingler.changes())
+    past = PastValues(1, 1)
+    entries = cast(dict[str, bytes], past.changes())
     with pytest.raises(StateError, match="series/nonsense is the key of no series"):
-        shingler.recover({**entries, "series/nonsense": bytes(16)})
+        past.recover({**entries, "series/nonsense": bytes(16)})
