@@ -18,6 +18,7 @@ from fomo_stream.detector.changelog import Document, Entries, Survivors
 from fomo_stream.detector.fingerprint import check_same
 from fomo_stream.errors import DamagedStateError, SchemaError, StateError
 from fomo_stream.limits import MAX_FEATURES
+from fomo_stream.model.imputation import with_missing_features
 
 Float = NDArray[np.float64]
 Key = bytes | str | None  # None: the series of all that has no key
@@ -113,7 +114,7 @@ class PastValues:
         """From now on rows have further features at their end; so far they are missing."""
         more = n_features - self.n_features
         self._series = OrderedDict(
-            (digest, _Series(past.used, np.pad(past.rows, ((0, 0), (0, more)), constant_values=np.nan)))
+            (digest, _Series(past.used, with_missing_features(past.rows, more)))
             for digest, past in self._series.items()
         )
         self._changed.update(self._series)
