@@ -74,23 +74,6 @@ class Table:
             self._whole[name][slots] = value
         self._written[slots // self._block] = True
 
-    def snapshot(self) -> Arrays:
-        """A copy of every column."""
-        return {name: column.copy() for name, column in self._columns.items()}
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Become what `snapshot` saw."""
-        for name, whole in self._whole.items():
-            whole[: self.size] = state[name]
-        self._logged[:] = False
-        self._is_new = True
-        self._written = np.logical_or.reduce(
-            [
-                (_bytes(whole) != _bytes(self._initial[name])).reshape(len(self._written), -1).any(1)
-                for name, whole in self._whole.items()
-            ]
-        )
-
     def changes(self, name: str) -> Entries:
         """The blocks that were written since the last call."""
         numbers = np.flatnonzero(self._written).tolist()

@@ -59,11 +59,11 @@ class DetectorConfig:
         return max(self.calibration_size, int(np.ceil(2 / self.alert_rate)))
 
     @property
-    def memory_rows(self) -> int:
+    def history_rows(self) -> int:
         """Records whose rows are remembered: for feedback, for rescoring, and for a regime under trial."""
         return max(self.calibration_size, self.feedback_memory, self.adapt_after + self.lag + RADIUS + 2 * STEP)
 
     @property
-    def memory_scores(self) -> int:
+    def history_scores(self) -> int:
         """Records whose scores are remembered."""
-        return max(self.memory_rows, self.window_size + STEP, self.context_size)
+        return max(self.history_rows, self.window_size + STEP, self.context_size)

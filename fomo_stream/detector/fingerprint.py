@@ -1,24 +1,27 @@
-"""What a state is of: only what is the same in all that counts can go on with it."""
+"""The fingerprint of a detector: the model, features and settings that a saved state depends on."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from fomo_stream.detector.changelog import Document, Survivors
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.errors import StateError
 
-FORMAT = 1  # of a detector's state; to be raised when its entries mean something else
-# What has to be as it was when the state was written: all these, and of these sizes what they follow from.
-FIXED = ("format", "model", "n_features", "categorical", "context_size", "horizon", "seed")
+FORMAT = 2  # of a detector's state; raise it when entries change their name or their meaning
+FIRST_KEY = "identity/0"  # of the fingerprint in format 1
+# These have to be the same as when the state was written, and these sizes, each with the settings it follows from.
+FIXED = ("model", "n_features", "categorical", "context_size", "horizon", "seed")
 SIZES = {
-    "memory_rows": ("calibration_size", "feedback_memory", "adapt_after", "lag"),
-    "memory_scores": ("calibration_size", "alert_rate"),
+    "history_rows": ("calibration_size", "feedback_memory", "adapt_after", "lag"),
+    "history_scores": ("calibration_size", "alert_rate"),
 }
 
 
 def fingerprint_of(model: str, n_features: int, categorical: tuple[int, ...], config: DetectorConfig) -> dict[str, Any]:
-    """What a detector is, as JSON can hold it."""
+    """The fingerprint of a detector, as plain values for JSON."""
     return {
         "format": FORMAT,
         "model": model,
@@ -29,14 +32,26 @@ def fingerprint_of(model: str, n_features: int, categorical: tuple[int, ...], co
     }
 
 
-def check_fingerprint(found: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise StateError when a detector that is `now` cannot go on with the state of one that was as `found`."""
+def check_entries(log: Document, entries: Survivors, now: Mapping[str, Any]) -> None:
+    """Raise StateError when a detector with the fingerprint `now` cannot continue from the state in these entries.
+
+    log: becomes the log of the fingerprint in the entries.
+    """
+    if FIRST_KEY in entries and "fingerprint/0" not in entries:
+        raise _other_format(1)
+    found = json.loads(log.recover(entries, "fingerprint"))
+    if found.get("format") != FORMAT:
+        raise _other_format(found.get("format", "unknown"))
     resized = [name for size, names in SIZES.items() if found.get(size) != now[size] for name in names]
     check_same(found, now, [*FIXED, *resized])
 
 
+def _other_format(found: object) -> StateError:
+    return StateError(f"another version of fomo-stream wrote the state: it has format {found}, this one reads {FORMAT}")
+
+
 def check_same(found: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Raise StateError that says which of the named values are others now.
+    """Raise StateError with the named values that differ now.
 
     >>> check_same({"seed": 1, "lag": 8, "horizon": 5}, {"seed": 2, "lag": 8, "horizon": 6}, ["seed", "lag", "horizon"])
     Traceback (most recent call last):

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.numpy import load, save
 
 from fomo_stream.detector.categories import Frequencies
-from fomo_stream.detector.changelog import Document, Entries, Survivors
 from fomo_stream.detector.quantile_sketch import QuantileSketch
-from fomo_stream.detector.trimming import is_consistent, trimmed
-from fomo_stream.errors import DamagedStateError
-from fomo_stream.model.cache_arrays import flatten, unflatten
+from fomo_stream.detector.trimming import trimmed
+from fomo_stream.model.cache_arrays import Arrays, flatten, unflatten
+from fomo_stream.model.imputation import with_missing_features
 from fomo_stream.model.quantile_map import Knots
 from fomo_stream.model.zero_shot import ContextCache, ZeroShotModel, cross_scores, encode_rows, logits_of, row_keys
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
-Snapshot = dict[str, NDArray[Any]]
 
 FEW = 30  # known outliers that say what outliers are like
 LIKENESS = 0.2  # weight of a record's logit among known outliers, against its logit in the context
@@ -52,22 +45,24 @@ class Blueprint:
 
     ARRAYS = ("numbers", "rows", "confirmed", "outliers", "sample", "recent_numbers", "recent")
 
-    def to_arrays(self) -> Snapshot:
-        """Named arrays, for a snapshot."""
+    def to_arrays(self) -> Arrays:
+        """Named arrays of everything."""
+        sketch = self.sketch.copy().changes("sketch")  # a copy, because its log has nothing yet
         return {
-            "counters": np.array([self.number, self.takes_effect, self.seed]),
+            "counters": np.array([self.number, self.takes_effect, self.seed, self.sketch.waiting]),
             "categorical": np.array(self.categorical, dtype=np.int64),
             "trim": np.array(self.trim),
             **{name: getattr(self, name) for name in self.ARRAYS},
-            **{f"sketch.{name}": array for name, array in self.sketch.snapshot().items()},
+            **{key: np.frombuffer(value, dtype=np.uint8) for key, value in sketch.items() if value is not None},
         }
 
     @classmethod
-    def from_arrays(cls, found: Snapshot, like: QuantileSketch) -> Blueprint:
-        """What `to_arrays` wrote; `like` has the settings of the sketch."""
-        number, takes_effect, seed = (int(v) for v in found["counters"])
+    def from_arrays(cls, found: Arrays, like: QuantileSketch) -> Blueprint:
+        """What `to_arrays` wrote; `like` has the settings of the sketch. Raises KeyError when arrays are missing."""
+        number, takes_effect, seed, waiting = (int(v) for v in found["counters"])
         sketch = QuantileSketch(like.n_features, like.half_life, like.size, like.chunk)
-        sketch.restore(under(found, "sketch"))
+        entries = {key: array.tobytes() for key, array in found.items() if key.startswith("sketch/")}
+        sketch.recover(entries, "sketch", waiting)
         rest = {name: np.array(found[name]) for name in cls.ARRAYS}
         categorical, trim = tuple(found["categorical"].tolist()), float(found["trim"])
         return cls(number, takes_effect, seed, categorical, trim, sketch=sketch, **rest)
@@ -76,8 +71,21 @@ class Blueprint:
         """Whether both make the same generation, bit for bit."""
         if (self.number, self.takes_effect) != (other.number, other.takes_effect):
             return False
-        pairs = zip(self.to_arrays().values(), other.to_arrays().values(), strict=True)
-        return all(a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in pairs)
+        one, two = self.to_arrays(), other.to_arrays()
+        return one.keys() == two.keys() and all(
+            one[name].shape == two[name].shape and one[name].tobytes() == two[name].tobytes() for name in one
+        )
+
+    def widened(self, more: int) -> Blueprint:
+        """The same with `more` further features that no row has."""
+        return replace(
+            self,
+            rows=with_missing_features(self.rows, more),
+            outliers=with_missing_features(self.outliers, more),
+            sketch=self.sketch.copy(more),
+            sample=with_missing_features(self.sample, more),
+            recent=with_missing_features(self.recent, more),
+        )
 
 
 @dataclass(frozen=True)
@@ -116,7 +124,7 @@ class Generation:
             sample = recent = np.maximum(recent, cross)
         return replace(generation, sample=np.sort(sample), recent=recent)
 
-    def to_arrays(self) -> Snapshot:
+    def to_arrays(self) -> Arrays:
         """Named arrays of all that is not in the blueprint."""
         arrays = {
             "number": np.array(self.number),
@@ -127,7 +135,7 @@ class Generation:
         return arrays | flatten(self.cache, "cache") | flatten(self.outliers, "outliers")
 
     @classmethod
-    def from_arrays(cls, arrays: Snapshot, blueprint: Blueprint, device: torch.device) -> Generation | None:
+    def from_arrays(cls, arrays: Arrays, blueprint: Blueprint, device: torch.device) -> Generation | None:
         """What `to_arrays` wrote; None if that was another generation than the blueprint's."""
         if int(arrays["number"]) != blueprint.number:
             return None
@@ -175,130 +183,3 @@ def _knots(sketch: QuantileSketch, encoded: Float, columns: tuple[int, ...]) -> 
         for whole, part in zip(knots, rarities.knots(), strict=True):
             whole[list(columns)] = part
     return knots
-
-
-Result = TypeVar("Result")
-
-
-class Deferred(Generic[Result]):
-    """Something costly to be made: in an executor at once, or in the thread that first asks for it.
-
-    made: what it is, if that is known already.
-    """
-
-    def __init__(self, make: Callable[[], Result], executor: Executor | None, made: Result | None = None) -> None:
-        self._make = make
-        self._made: list[Result] = [] if made is None else [made]
-        is_needed = executor is not None and made is None
-        self._future: Future[Result] | None = executor.submit(make) if executor is not None and is_needed else None
-
-    @property
-    def done(self) -> bool:
-        """Whether `result` returns without waiting for another thread."""
-        return self._future is None or self._future.done()
-
-    @property
-    def is_made(self) -> bool:
-        """Whether `result` costs nothing."""
-        return bool(self._made) or (self._future is not None and self._future.done())
-
-    def result(self) -> Result:
-        """What was made; waits if need be."""
-        if not self._made:
-            self._made.append(self._make() if self._future is None else self._future.result())
-        return self._made[0]
-
-
-class Build(Deferred[Generation]):
-    """A generation in the making; made: what has come of it, if that is known already."""
-
-    def __init__(
-        self, model: ZeroShotModel, blueprint: Blueprint, executor: Executor | None, made: Generation | None = None
-    ) -> None:
-        self.blueprint = blueprint
-        super().__init__(partial(Generation.build, model, blueprint), executor, made)
-
-
-class GenerationLog:
-    """The current and the next generation as documents of a log, by the parity of their numbers.
-
-    A blueprint is written once, when it is made, and what has come of it once it is there. So the next generation
-    becoming the current one rewrites nothing, and whoever reads the log need not encode what was encoded before.
-    """
-
-    def __init__(self) -> None:
-        self._blueprints, self._made = (Document(), Document()), (Document(), Document())
-        self._numbers, self._made_numbers = [0, 0], [0, 0]  # of the generations in the log
-
-    def changes(self, name: str, builds: Iterable[Build | None]) -> Entries:
-        """Entries of what the log has not."""
-        entries: Entries = {}
-        for build in (build for build in builds if build is not None):
-            number, parity = build.blueprint.number, build.blueprint.number % 2
-            if self._numbers[parity] != number:
-                entries |= self._blueprints[parity].changes(f"{name}/{parity}", save(build.blueprint.to_arrays()))
-                self._numbers[parity] = number
-            if self._made_numbers[parity] != number and build.is_made:
-                made = save(build.result().to_arrays())
-                entries |= self._made[parity].changes(f"{name}/{parity}/encoded", made)
-                self._made_numbers[parity] = number
-        return entries
-
-    def recover(
-        self, entries: Survivors, name: str, number: int, like: QuantileSketch, device: torch.device
-    ) -> tuple[Blueprint, Generation | None]:
-        """The blueprint of this generation, and what has come of it if the log has that.
-
-        `like` has the settings of the sketch. Raises StateError without a blueprint.
-        """
-        parity = number % 2
-        blueprint = Blueprint.from_arrays(load(self._blueprints[parity].recover(entries, f"{name}/{parity}")), like)
-        if blueprint.number != number:
-            raise DamagedStateError(f"the state is damaged: it has generation {blueprint.number} in place of {number}")
-        self._numbers[parity] = number
-        made = None
-        if f"{name}/{parity}/encoded/0" in entries:
-            arrays = load(self._made[parity].recover(entries, f"{name}/{parity}/encoded"))
-            try:
-                made = Generation.from_arrays(arrays, blueprint, device)
-            except KeyError as error:
-                raise DamagedStateError(f"the state is damaged: generation {number} lacks {error}") from None
-            self._made_numbers[parity] = int(arrays["number"])
-        return blueprint, made
-
-
-class Trial(Deferred[bool]):
-    """Whether the records from `first` to before `stop`, with these rows, are a regime: known for record `due`."""
-
-    def __init__(
-        self,
-        span: tuple[int, int, int],
-        model: ZeroShotModel,
-        rows: Float,
-        categorical: tuple[int, ...],
-        executor: Executor | None,
-    ) -> None:
-        self.first, self.stop, self.due = span
-        super().__init__(partial(is_consistent, model, rows, categorical), executor)
-
-
-def under(arrays: Snapshot, prefix: str) -> Snapshot:
-    """The arrays whose names begin with `prefix.`, without it."""
-    return {k.removeprefix(prefix + "."): v for k, v in arrays.items() if k.startswith(prefix + ".")}
-
-
-def widened(state: Snapshot, more: int) -> Snapshot:
-    """A detector's snapshot with `more` further features, which no row has."""
-    columns = ((0, 0), (0, more))  # features are columns of rows, but rows of a sketch's points
-    points = ((0, more), (0, 0))
-    padding: dict[str, tuple[tuple[tuple[int, int], ...], float]] = {
-        **dict.fromkeys(("rows", "outliers", "sample", "recent", "buffer"), (columns, np.nan)),
-        **dict.fromkeys(("below", "upto", "moments"), (points, 0.0)),
-        "values": (points, np.inf),
-    }
-    wide = dict(state)
-    for name, array in state.items():
-        widths, value = padding.get(name.rpartition(".")[2], ((), 0.0))
-        if widths:
-            wide[name] = np.pad(array, widths, constant_values=value)
-    return wide

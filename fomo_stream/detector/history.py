@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.changelog import Entries, Survivors, Table
+from fomo_stream.model.imputation import with_missing_features
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -93,20 +92,27 @@ class History:
         scores = self._scores["logit"][numbers % self._scores.size]
         return np.sort(scores[~np.isnan(scores) & (self.verdict(numbers) != OUTLIER)])
 
+    def not_outliers(self, first: int, stop: int) -> Int:
+        """Numbers (n,) of the records from `first` to before `stop` that feedback does not call outliers."""
+        numbers: Int = np.arange(first, stop)
+        kept: Int = numbers[self.verdict(numbers) != OUTLIER]
+        return kept
+
     def rescore(self, numbers: Int, logit: Float) -> None:
         """Replace the scores of these records, where they are still kept."""
         kept = numbers >= self.records - self._scores.size
         self._scores.put(numbers[kept] % self._scores.size, logit=logit[kept])
 
-    def snapshot(self) -> dict[str, NDArray[Any]]:
-        """The state, as arrays that `restore` takes back."""
-        return {"records": np.array(self.records), **self._rows.snapshot(), **self._scores.snapshot()}
-
-    def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Become what `snapshot` saw."""
-        self.records = int(state["records"])
-        self._rows.restore(state)
-        self._scores.restore(state)
+    def copy(self, more: int = 0) -> History:
+        """An independent history of the same records, with `more` further features that none of them has."""
+        n_rows, n_scores = self._rows.size, self._scores.size
+        twin = History(self._rows["rows"].shape[1] + more, n_rows, n_scores)
+        twin.records = self.records
+        at = np.arange(min(self.records, n_rows))
+        twin._rows.put(at, rows=with_missing_features(self._rows["rows"][at], more), gate_p=self._rows["gate_p"][at])
+        at = np.arange(min(self.records, n_scores))
+        twin._scores.put(at, **{name: self._scores[name][at] for name in ("logit", "verdict", "learned")})
+        return twin
 
     def changes(self, name: str) -> Entries:
         """Entries of what was written since the last call, at first of everything; not the number of records."""

@@ -1,4 +1,4 @@
-"""Temporal context: each row together with the rows before it of the same series (shingling)."""
+"""Past values: each row together with the rows before it of the same series."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from copy import copy
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,28 +17,29 @@ from numpy.typing import NDArray
 from fomo_stream.detector.changelog import Document, Entries, Survivors
 from fomo_stream.detector.fingerprint import check_same
 from fomo_stream.errors import DamagedStateError, SchemaError, StateError
+from fomo_stream.limits import MAX_FEATURES
+from fomo_stream.model.imputation import with_missing_features
 
 Float = NDArray[np.float64]
 Key = bytes | str | None  # None: the series of all that has no key
 
 MOST_LAGS = 100
-MOST_COLUMNS = 1000  # of a row with its past
 DIGEST_BYTES = 16
 SERIES = "series/"  # before a digest: the key of an entry of the log
 ORDER = struct.Struct("<q")  # at the start of its value: places the series' last use among the others'
 
 
 class PastValues:
-    """Puts the `lags` previous rows of its series beside every row, as Random Cut Forest's shingles do.
+    """Appends to every row the `lags` rows before it of its series (shingling, as in Random Cut Forest).
 
-    Series are told apart by key. The `max_keys` that were seen last are remembered: one that comes back later begins
-    anew. What a row gets depends on the rows before it alone, not on how they come in batches. With 0 lags rows stay
-    as they are and nothing is remembered.
+    A series is known by its key. The `max_keys` series that were used last are kept; a series that comes back later
+    starts again without a past. The past values of a row depend only on the rows before it, not on how rows are split
+    over calls. With 0 lags rows do not change and nothing is kept.
 
-    Raises SchemaError when a row with its past has more than 1,000 columns.
+    Raises SchemaError when a row with its past values has more than MAX_FEATURES columns.
 
-    >>> shingler = PastValues(lags=2, n_features=1)
-    >>> shingler.rows(np.array([[1.0], [2.0], [3.0], [40.0]]), ["a", "a", "a", "b"])
+    >>> past = PastValues(lags=2, n_features=1)
+    >>> past.rows(np.array([[1.0], [2.0], [3.0], [40.0]]), ["a", "a", "a", "b"])
     array([[ 1., nan, nan],
            [ 2.,  1., nan],
            [ 3.,  2.,  1.],
@@ -51,22 +52,22 @@ class PastValues:
         self.lags = lags
         self.n_features = n_features
         self.max_keys = max_keys
-        self._series: OrderedDict[bytes, _Past] = OrderedDict()  # the one that was used last comes last
-        self._uses = 0
+        self._series: OrderedDict[bytes, _Series] = OrderedDict()  # by digest of the key, the last used one last
+        self._uses = 0  # rows so far
         self._begin_log()
-        if lags and self.width > MOST_COLUMNS:
+        if lags and self.width > MAX_FEATURES:
             raise SchemaError(
                 f"{n_features} features with {lags} earlier values of each make {self.width} columns, at most "
-                f"{MOST_COLUMNS} are taken; name fewer with --features, or lower --lags"
+                f"{MAX_FEATURES} are taken; name fewer with --features, or lower --lags"
             )
 
     @property
     def width(self) -> int:
-        """Columns of a row with its past."""
+        """Columns of a row with its past values."""
         return self.n_features * (self.lags + 1)
 
     def columns(self, features: Iterable[int]) -> tuple[int, ...]:
-        """Where these features, and their earlier values, stand in a row with its past."""
+        """The columns of these features and their past values in a row."""
         wanted = tuple(features)
         return tuple(lag * self.n_features + feature for lag in range(self.lags + 1) for feature in wanted)
 
@@ -81,35 +82,39 @@ class PastValues:
             )
 
     def rows(self, values: Float, keys: Sequence[Key] | None = None) -> Float:
-        """The next rows (n, d) with their past: (n, d * (lags + 1)), newest first, NaN where there is none yet.
+        """The next rows (n, d) with their past values: (n, d * (lags + 1)), newest first, NaN where there is none yet.
 
         keys: (n,) the series of each row; None: all are of one.
         """
         if not self.lags:
             return values
-        shingles = np.empty((len(values), self.lags + 1, self.n_features))
+        rows = np.empty((len(values), self.lags + 1, self.n_features))
         start = 0
         for key, run in groupby(keys if keys is not None else [None] * len(values)):
             stop = start + sum(1 for _ in run)
-            history = np.concatenate([self._take(key), values[start:stop]])
-            newest = np.arange(self.lags, len(history))
-            shingles[start:stop] = history[newest[:, None] - np.arange(self.lags + 1)]
-            self._put(key, history[len(history) - self.lags :].copy())
+            series = np.concatenate([self._take(key), values[start:stop]])
+            newest = np.arange(self.lags, len(series))
+            rows[start:stop] = series[newest[:, None] - np.arange(self.lags + 1)]
+            self._put(key, series[len(series) - self.lags :].copy(), stop - start)
             start = stop
-        return shingles.reshape(len(values), self.width)
+        return rows.reshape(len(values), self.width)
 
     def peek(self, values: Float, keys: Sequence[Key] | None = None) -> Float:
-        """What `rows` would return, without remembering the rows."""
+        """The same rows as from `rows`, but nothing changes."""
+        return self.copy().rows(values, keys)
+
+    def copy(self) -> PastValues:
+        """Independent past values, the same now."""
         twin = copy(self)
         twin._series = self._series.copy()
         twin._begin_log()
-        return twin.rows(values, keys)
+        return twin
 
     def widen(self, n_features: int) -> None:
-        """From now on rows have further features at their end, which no row so far had."""
+        """From now on rows have further features at their end; so far they are missing."""
         more = n_features - self.n_features
         self._series = OrderedDict(
-            (digest, _Past(past.used, np.pad(past.rows, ((0, 0), (0, more)), constant_values=np.nan)))
+            (digest, _Series(past.used, with_missing_features(past.rows, more)))
             for digest, past in self._series.items()
         )
         self._changed.update(self._series)
@@ -119,10 +124,10 @@ class PastValues:
         past = self._series.pop(_digest(key), None)
         return np.full((self.lags, self.n_features), np.nan) if past is None else past.rows
 
-    def _put(self, key: Key, rows: Float) -> None:
+    def _put(self, key: Key, rows: Float, n: int) -> None:
         digest = _digest(key)
-        self._uses += 1
-        self._series[digest] = _Past(self._uses, rows)
+        self._uses += n
+        self._series[digest] = _Series(self._uses, rows)
         self._changed.add(digest)
         self._forget()
 
@@ -130,37 +135,14 @@ class PastValues:
         """Keep the `max_keys` series that were used last."""
         while len(self._series) > self.max_keys:
             digest, _ = self._series.popitem(last=False)
-            # what the log never had need not be deleted there: so no more is kept in mind, however many come and go
+            # only entries that the log has need to be deleted there; so memory is bounded, however many come and go
             (self._changed.add if digest in self._logged else self._changed.discard)(digest)
-
-    def snapshot(self) -> dict[str, NDArray[Any]]:
-        """The state, as arrays that `restore` takes back: series in the order in which they were last seen."""
-        shape = (len(self._series), self.lags, self.n_features)
-        return {
-            "keys": np.frombuffer(b"".join(self._series), dtype=np.uint8).reshape(-1, DIGEST_BYTES),
-            "histories": np.array([past.rows for past in self._series.values()]).reshape(shape),
-        }
-
-    def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Become what `snapshot` saw. Raises StateError when that had other lags or features."""
-        keys, histories = state["keys"], state["histories"]
-        if histories.shape[1:] != (self.lags, self.n_features):
-            raise StateError(
-                f"the snapshot is of rows with {histories.shape[1]} lags and {histories.shape[2]} features, "
-                f"not of {self.lags} and {self.n_features}"
-            )
-        self._uses = len(keys)
-        self._series = OrderedDict(
-            (key.tobytes(), _Past(used, np.array(rows)))
-            for used, (key, rows) in enumerate(zip(keys, histories, strict=True))
-        )
-        self._begin_log()
 
     # -- log -----------------------------------------------------------------------------------------------------
 
     def changes(self) -> Entries:
-        """Entries of the series that came, went on or were forgotten since the last call; at first of all."""
-        entries = self._identity_log.changes("identity", json.dumps(self._shape).encode())
+        """Entries of the series that were used or forgotten since the last call; at first of all."""
+        entries = self._fingerprint_log.changes("fingerprint", json.dumps(self._shape).encode())
         for digest in self._changed:
             past = self._series.get(digest)
             entries[SERIES + digest.hex()] = None if past is None else ORDER.pack(past.used) + past.rows.tobytes()
@@ -169,12 +151,12 @@ class PastValues:
         return entries
 
     def recover(self, entries: Survivors) -> None:
-        """Become what the entries say: what came before is forgotten.
+        """Take the state from the entries, in place of the present state.
 
-        Raises StateError when they are of other lags or features, or damaged; the shingler is then of no use.
+        Raises StateError when they are of other lags or features, or damaged; the object must not be used then.
         """
         self._begin_log()
-        check_same(json.loads(self._identity_log.recover(entries, "identity")), self._shape, self._shape)
+        check_same(json.loads(self._fingerprint_log.recover(entries, "fingerprint")), self._shape, self._shape)
         series = {}
         for key, value in entries.items():
             if key.startswith(SERIES):
@@ -190,21 +172,21 @@ class PastValues:
         return {"lags": self.lags, "features": self.n_features}
 
     def _begin_log(self) -> None:
-        """From now on the log is one that has nothing yet."""
-        self._identity_log = Document()
-        self._changed: set[bytes] = set(self._series)  # digests whose entries are not what they should be
+        """Start with an empty log."""
+        self._fingerprint_log = Document()
+        self._changed: set[bytes] = set(self._series)  # digests whose entries are out of date
         self._logged: set[bytes] = set()  # digests that have entries
 
-    def _read(self, key: str, value: bytes) -> _Past:
+    def _read(self, key: str, value: bytes) -> _Series:
         n = self.lags * self.n_features
         if len(value) != ORDER.size + 8 * n:
             raise StateError(f"the state does not fit: {key} has {len(value)} bytes, not {ORDER.size + 8 * n}")
         rows = np.frombuffer(value, np.float64, offset=ORDER.size).reshape(self.lags, self.n_features)
-        return _Past(ORDER.unpack_from(value)[0], rows)
+        return _Series(ORDER.unpack_from(value)[0], rows)
 
 
-class _Past(NamedTuple):
-    """What is remembered of a series."""
+class _Series(NamedTuple):
+    """The last rows of a series."""
 
     used: int  # the higher, the later
     rows: Float  # (lags, d), the last ones, oldest first; NaN: none yet
@@ -221,7 +203,7 @@ def _digest_in(key: str) -> bytes:
 
 
 def _digest(key: Key) -> bytes:
-    """A key of any length in 16 bytes, so that memory is bounded."""
+    """16 bytes for a key of any length, so that memory is bounded."""
     if key is None:
         return bytes(DIGEST_BYTES)
     data = key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from fomo_stream.detector.changelog import Entries, Survivors, Table
+from fomo_stream.model.imputation import with_missing_features
 from fomo_stream.model.quantile_map import Knots, constant_scale
 
 Float = NDArray[np.float64]
@@ -156,12 +157,12 @@ class QuantileSketch:
 
     def _merge(self) -> None:
         curves, moments = self._merged(self.size)
-        points = self._points.snapshot()
-        for j, curve in enumerate(curves):
-            n = len(curve.values)
-            points["values"][j, :n], points["below"][j, :n], points["upto"][j, :n] = curve
-            points["values"][j, n:] = np.inf
-        self._points.restore({**points, "moments": moments})
+        known = np.flatnonzero(moments[:, 0])  # features that had a value
+        points = np.full((3, len(known), self.size), np.inf)
+        for part, j in zip(points.swapaxes(0, 1), known, strict=True):
+            part[:, : len(curves[j].values)] = curves[j]
+        values, below, upto = points
+        self._points.put(known, values=values, below=below, upto=upto, moments=moments[known])
 
     def _merged(self, size: int) -> tuple[list[_Curve], Float]:
         """At most `size` points of each feature, and its moments, with all rows, as of the last of them."""
@@ -201,19 +202,16 @@ class QuantileSketch:
         scale = constant_scale(mean, (squares / weight.clamp(min=TINY)).sqrt(), weight.clamp(min=1))
         return Knots(torch.from_numpy(values), torch.from_numpy(levels), scale)
 
-    def snapshot(self) -> dict[str, NDArray[Any]]:
-        """The state, as arrays that `restore` takes back; their shapes depend on the settings alone.
-
-        values, below, upto: (n_features, size), values padded with inf; moments: (n_features, 3); buffer: (chunk,
-        n_features), of which the first rows count; waiting: (), how many.
-        """
-        return {**self._points.snapshot(), **self._buffer.snapshot(), "waiting": np.array(self.waiting)}
-
-    def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Become what `snapshot` saw."""
-        self._points.restore(state)
-        self._buffer.restore(state)
-        self.waiting = int(state["waiting"])
+    def copy(self, more: int = 0) -> QuantileSketch:
+        """An independent sketch of the same rows, with `more` further features that none of them has."""
+        twin = QuantileSketch(self.n_features + more, self.half_life, self.size, self.chunk)
+        known = np.flatnonzero(self._points["moments"][:, 0])
+        columns = ("values", "below", "upto", "moments")
+        twin._points.put(known, **{name: self._points[name][known] for name in columns})
+        waiting = np.arange(self.waiting)
+        twin._buffer.put(waiting, buffer=with_missing_features(self._buffer["buffer"][waiting], more))
+        twin.waiting = self.waiting
+        return twin
 
     def changes(self, name: str) -> Entries:
         """Entries of what was written since the last call, at first of everything; not the number of rows waiting."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.changelog import Entries, Survivors, Table
 from fomo_stream.limits import MAX_CONTEXT
+from fomo_stream.model.imputation import with_missing_features
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -107,16 +106,13 @@ class Reservoir:
         ranked = old[np.argsort(-self._priority(old), kind="stable")]
         self.discard(ranked[int(share * self.capacity) :])
 
-    def snapshot(self) -> dict[str, NDArray[Any]]:
-        """The state, as arrays that `restore` takes back."""
-        slots = np.flatnonzero(self._taken)
-        return {"rows": self._slots["rows"][slots], "slots": slots, "numbers": self._slots["numbers"][slots]}
-
-    def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Become what `snapshot` saw."""
-        numbers, rows = np.full(self.capacity, EMPTY), np.zeros((self.capacity, state["rows"].shape[1]))
-        numbers[state["slots"]], rows[state["slots"]] = state["numbers"], state["rows"]
-        self._slots.restore({"rows": rows, "numbers": numbers})
+    def copy(self, more: int = 0) -> Reservoir:
+        """An independent reservoir with the same rows, with `more` further features that none of them has."""
+        twin = Reservoir(self.capacity, self._slots["rows"].shape[1] + more, self.horizon, self.seed)
+        at = np.flatnonzero(self._taken)
+        rows = with_missing_features(self._slots["rows"][at], more)
+        twin._slots.put(at, rows=rows, numbers=self._slots["numbers"][at])
+        return twin
 
     def changes(self, name: str) -> Entries:
         """Entries of the slots that were written since the last call; at first of all."""

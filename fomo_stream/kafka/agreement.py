@@ -15,7 +15,7 @@ from typing import Any
 
 from fomo_stream.detector.changelog import Document
 from fomo_stream.errors import AgreementError, BrokerError
-from fomo_stream.kafka.group_log import IDENTITY, SCHEMA, Entry, GroupLog
+from fomo_stream.kafka.group_log import FINGERPRINT, SCHEMA, Entry, GroupLog
 from fomo_stream.kafka.group_schema import GroupSchema
 from fomo_stream.kafka.permissions import count_members
 from fomo_stream.logs import kv
@@ -47,14 +47,14 @@ OUTPUT_SETTINGS = (
     "delivery",
     "threads",
 )
-# Their names in a detector's identity.
-IDENTITY_NAMES = {
+# The names of some of them in a detector's fingerprint.
+IN_FINGERPRINT = {
     "model": "model",
     "context-size": "context_size",
     "adapt-after": "adapt_after",
     "seed": "seed",
-    "remembered-rows": "memory_rows",
-    "remembered-scores": "memory_scores",
+    "remembered-rows": "history_rows",
+    "remembered-scores": "history_scores",
 }
 # Compared are not these settings themselves, but values derived from them; how a message names such a value.
 DERIVED = {
@@ -178,9 +178,10 @@ class Agreement:
         learned: Values = {}
         if (schema := GroupSchema(self._settings, self._log).stored()) is not None:
             learned["categorical"] = sorted(schema.categorical)
-        if self._log.state.keys() >= {IDENTITY, SCHEMA}:
-            identity = json.loads(Document().recover({"identity/0": self._log.state[IDENTITY]}, "identity"))
-            learned |= {name: identity[key] for name, key in IDENTITY_NAMES.items()}
+        if self._log.state.keys() >= {FINGERPRINT, SCHEMA}:
+            entries = {"fingerprint/0": self._log.state[FINGERPRINT]}
+            fingerprint = json.loads(Document().recover(entries, "fingerprint"))
+            learned |= {name: fingerprint[key] for name, key in IN_FINGERPRINT.items()}
             learned["lags"] = json.loads(self._log.state[SCHEMA])["lags"]
         return learned
 
@@ -193,8 +194,8 @@ class Agreement:
             "model": model,
             "categorical": sorted(settings.categorical),
             "threads": min(settings.threads, usable_processors()),  # the last digits of scores may depend on it
-            "remembered-rows": config.memory_rows,
-            "remembered-scores": config.memory_scores,
+            "remembered-rows": config.history_rows,
+            "remembered-scores": config.history_scores,
         }
 
 

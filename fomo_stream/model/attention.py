@@ -13,7 +13,7 @@ averaged over heads. Models without a transformer attend to nothing and are refu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,9 +22,6 @@ from numpy.typing import NDArray
 from fomo_stream.errors import ConfigError, SchemaError
 from fomo_stream.model.checkpoint import SHIPPED, read_metadata, shipped_models
 from fomo_stream.model.zero_shot import TILE, ContextCache, ZeroShotModel, canonical_order, encode_rows
-
-if TYPE_CHECKING:
-    pass
 
 Float = NDArray[np.float64]
 

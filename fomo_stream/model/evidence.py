@@ -219,8 +219,8 @@ def _rank_statistics(quantile: Tensor, knots: Knots, n_features: Tensor) -> Tens
 def fit_evidence(rows: Tensor, n_features: Tensor, knots: Knots | None = None) -> tuple[Evidence, Tensor]:
     """Evidence of a context, and the channels (B, n, C) of its own rows, leave-one-out.
 
-    rows: (B, n, d) raw units, complete (see `missing`), n >= 2; n_features: (B,), columns beyond it are zero padding;
-    knots: the quantile transform to use (as a stream's sketch gives it), or None to fit it on the rows.
+    rows: (B, n, d) raw units, complete (see `imputation`), n >= 2; n_features: (B,), columns beyond it are zero
+    padding; knots: the quantile transform to use (as a stream's sketch gives it), or None to fit it on the rows.
     """
     center = rows.mean(1, keepdim=True)
     deviation = rows.std(1, keepdim=True, correction=0)

@@ -4,29 +4,36 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 VALUE_LIMIT = 1e60  # keeps squares of raw values finite in float64
 
 
-class Filling(NamedTuple):
-    """What missing values become, learned from a context by `fit_filling`."""
+class Imputation(NamedTuple):
+    """What missing values become, learned from a context by `fit_imputation`."""
 
     fill: Tensor  # (B, 1, d) raw units
     known: Tensor  # (B, 1, d) bool: features with a value anywhere in the context
 
 
-def fit_filling(rows: Tensor) -> Filling:
+def fit_imputation(rows: Tensor) -> Imputation:
     """Of context rows (B, n, d) float64, NaN or infinite = missing: the median, 0 where the context knows nothing."""
     present = torch.isfinite(rows)
     middle = torch.where(present, rows, torch.nan).nanmedian(dim=1, keepdim=True).values
-    return Filling(torch.nan_to_num(middle).clamp(-VALUE_LIMIT, VALUE_LIMIT), present.any(1, keepdim=True))
+    return Imputation(torch.nan_to_num(middle).clamp(-VALUE_LIMIT, VALUE_LIMIT), present.any(1, keepdim=True))
 
 
-def complete(rows: Tensor, filling: Filling) -> Tensor:
+def impute(rows: Tensor, imputation: Imputation) -> Tensor:
     """Rows (B, q, d) with missing values filled in and sizes limited.
 
     A feature that the context does not know is always filled in, so that it says nothing about a row.
     """
-    return torch.where(torch.isfinite(rows) & filling.known, rows, filling.fill).clamp(-VALUE_LIMIT, VALUE_LIMIT)
+    return torch.where(torch.isfinite(rows) & imputation.known, rows, imputation.fill).clamp(-VALUE_LIMIT, VALUE_LIMIT)
+
+
+def with_missing_features(rows: NDArray[np.float64], more: int) -> NDArray[np.float64]:
+    """Rows (..., d) with `more` further features at the end, all missing: (..., d + more)."""
+    return np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, more)], constant_values=np.nan)

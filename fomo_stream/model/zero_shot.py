@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fomo_stream.errors import CheckpointError, SchemaError
 from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.model.evidence import CHANNELS, Evidence, evidence_channels, fit_evidence
-from fomo_stream.model.imputation import Filling, complete, fit_filling
+from fomo_stream.model.imputation import Imputation, fit_imputation, impute
 from fomo_stream.model.quantile_map import Knots, fit_knots, to_normal, z_score_knots
 from fomo_stream.model.router import Layer, LayerCache
 
@@ -91,7 +91,7 @@ class ContextCache:
     n_rows: int
     d: int
     n_features: Tensor  # (B,)
-    filling: Filling
+    imputation: Imputation
     knots: Knots
     evidence: Evidence | None
     own: Tensor | None  # (B, n) logits of the context's own rows, leave-one-out; None without evidence
@@ -202,20 +202,20 @@ class ZeroShotModel(nn.Module):
             raise SchemaError(f"this model takes up to {limit} features, the rows have {d}; name the ones to use")
         if n_features is None:
             n_features = torch.full((b,), d, device=rows.device)
-        filling = fit_filling(rows)
-        rows = complete(rows, filling)
+        imputation = fit_imputation(rows)
+        rows = impute(rows, imputation)
         knots = fit_knots(rows) if knots is None else Knots(*(part.to(rows)[None] for part in knots))
         evidence = channels = None
         if self.config.fusion or self.config.evidence:
             evidence, channels = fit_evidence(rows, n_features, knots)
         if not self.config.quantile:
             knots = z_score_knots(rows)
-        cache = ContextCache(n, d, n_features, filling, knots, evidence, None, ())
+        cache = ContextCache(n, d, n_features, imputation, knots, evidence, None, ())
         return cache, Features(channels, self._raw_inputs(rows, cache))
 
     def _describe(self, queries: Tensor, cache: ContextCache) -> Features:
         """Features of raw queries (B, q, d)."""
-        rows = complete(queries, cache.filling)
+        rows = impute(queries, cache.imputation)
         channels = None if cache.evidence is None else evidence_channels(rows, cache.evidence)
         return Features(channels, self._raw_inputs(rows, cache))
 

@@ -1,4 +1,4 @@
-"""Rows of numbers from records, each with the rows before it of its series: what a detector takes."""
+"""Rows of numbers from records, each with the past values of its series: the input of a detector."""
 
 from __future__ import annotations
 
@@ -15,15 +15,27 @@ Float = NDArray[np.float64]
 
 
 class Rows(NamedTuple):
-    """What a detector gets of n records, and what it does not."""
+    """The rows of n records that a detector takes, and what it does not take."""
 
-    rows: Float  # (n_usable, width) of the records that have a value of any feature
-    usable: NDArray[np.bool_]  # (n,) which these are
-    missing: NDArray[np.int64]  # (n,) how many features each record has no value of
+    rows: Float  # (n_usable, width) of the records with a value of at least one feature
+    usable: NDArray[np.bool_]  # (n,) which records these are
+    missing: NDArray[np.int64]  # (n,) how many features have no value in each record
+
+
+def with_past_values(past: PastValues, values: Float, keys: Sequence[Key] | None = None, learn: bool = True) -> Rows:
+    """Rows of the next records from their values (n, d), NaN = missing; keys: the series of each, None: all are of one.
+
+    A record without any value is no part of its series. learn: whether the others become part of theirs.
+    """
+    missing = np.isnan(values).sum(axis=1)
+    usable = missing < values.shape[1]
+    if keys is not None:
+        keys = [key for key, is_usable in zip(keys, usable, strict=True) if is_usable]
+    return Rows((past.rows if learn else past.peek)(values[usable], keys), usable, missing)
 
 
 class RowReader:
-    """Makes rows of a stream's records, each with the `lags` rows before it of its key: what a detector takes.
+    """Makes rows of a stream's records, each with the `lags` rows before it of its key.
 
     Raises SchemaError when such rows have more columns than can be taken.
     """
@@ -43,13 +55,5 @@ class RowReader:
         return self.past.columns(self.schema.categorical_columns)
 
     def read(self, records: Sequence[Mapping[str, Any]], keys: Sequence[Key], learn: bool = True) -> Rows:
-        """Rows of the next records; keys: the series of each. A record without any value is no part of its series.
-
-        learn: whether the records become part of their series.
-        """
-        values = self.schema.rows(records)
-        missing = np.isnan(values).sum(axis=1)
-        usable = missing < len(self.schema.features)
-        known = [key for key, is_usable in zip(keys, usable, strict=True) if is_usable]
-        with_past = self.past.rows if learn else self.past.peek
-        return Rows(with_past(values[usable], known), usable, missing)
+        """Rows of the next records. See `with_past_values`."""
+        return with_past_values(self.past, self.schema.rows(records), keys, learn)

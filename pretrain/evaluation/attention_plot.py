@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.model.attention import most_attended
-from fomo_stream.model.imputation import complete, fit_filling
+from fomo_stream.model.imputation import fit_imputation, impute
 from pretrain.evaluation.plots import new_figure, save_figure
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ def plane(context: Float, queries: Float) -> tuple[Float, Float]:
     One feature: a line. Missing values are filled with the median of the context.
     """
     rows = torch.from_numpy(np.concatenate([context, queries]).astype(np.float64))[None]
-    filling = fit_filling(rows[:, : len(context)])
-    places = complete(rows, filling)[0].numpy()
+    imputation = fit_imputation(rows[:, : len(context)])
+    places = impute(rows, imputation)[0].numpy()
     if places.shape[1] > 2:
         seen = places[: len(context)]
         deviation = seen.std(0)

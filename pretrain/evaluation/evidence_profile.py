@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.model.evidence import CHANNELS
-from fomo_stream.model.imputation import complete, fit_filling
+from fomo_stream.model.imputation import fit_imputation, impute
 from pretrain.evaluation.tables import Task, draw_task, read_table, table_files
 from pretrain.priors.datasets import Batch
 from pretrain.priors.mixture import BatchSource
@@ -126,6 +126,6 @@ def _areas(batch: Batch) -> Float:
 def _batch(task: Task) -> Batch:
     """One table as a batch of one dataset."""
     context, queries = torch.from_numpy(task.context)[None], torch.from_numpy(task.queries)[None]
-    filling = fit_filling(context)
+    imputation = fit_imputation(context)
     labels, n_features = torch.from_numpy(task.labels).float()[None], torch.tensor([task.context.shape[1]])
-    return Batch(complete(context, filling), complete(queries, filling), labels, n_features)
+    return Batch(impute(context, imputation), impute(queries, imputation), labels, n_features)

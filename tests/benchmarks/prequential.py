@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from drifting import Bool, Float, Stream
+from drift_inliers import Bool, Float
+from drifting import Stream
 from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, roc_auc_score
 

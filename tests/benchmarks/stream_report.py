@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from drifting import Bool, Float, Stream, drifting_streams
+from drift_inliers import Bool, Float
+from drifting import Stream, drifting_streams
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,11 +74,23 @@ def test_equal_rows_are_found_missing_values_included() -> None:
 
 
 @given(Batches, st.integers(0, 20))
-def test_restored_memory_goes_on_alike(sizes: list[int], more: int) -> None:
+def test_a_copy_and_a_recovered_history_go_on_alike_on_their_own(sizes: list[int], more: int) -> None:
     one, _ = remembered(sizes)
-    other = History(1, 10, 15)
-    other.restore(one.snapshot())
-    for memory in (one, other):
-        memory.append(np.ones((more, 1)), np.ones(more), np.ones(more))
-    a, b = one.snapshot(), other.snapshot()
-    assert all(np.array_equal(a[name], b[name], equal_nan=name in ("rows", "logit", "gate_p")) for name in a)
+    log, recovered = one.copy().changes("h"), History(1, 10, 15)
+    recovered.recover(cast(dict[str, bytes], log), "h", one.records)
+    copied = one.copy()
+    one.append(np.ones((5, 1)), np.ones(5), np.ones(5))
+    assert copied.copy().changes("h") == recovered.copy().changes("h") == log
+    one = recovered.copy()
+    for history in (one, copied, recovered):
+        history.append(np.ones((more, 1)), np.ones(more), np.ones(more))
+    assert one.copy().changes("h") == copied.copy().changes("h") == recovered.copy().changes("h")
+
+
+@given(Batches)
+def test_a_wider_copy_has_the_same_records_with_values_missing(sizes: list[int]) -> None:
+    one, _ = remembered(sizes)
+    wide, known = one.copy(2), np.arange(one.oldest, one.records)
+    np.testing.assert_array_equal(wide.rows(known)[:, :1], one.rows(known))
+    assert np.isnan(wide.rows(known)[:, 1:]).all()
+    np.testing.assert_array_equal(wide.window(15, one.records), one.window(15, one.records))

@@ -94,8 +94,8 @@ def test_each_key_of_a_partition_has_its_own_past(batch_size: int) -> None:
         pipeline.receive(as_record(offset, {"x": y, "y": x}, partition=1, key=key), 0.0)
     pipeline.finish([0, 1])
     for partition, rows in ((0, values), (1, values[:, ::-1])):
-        shingles = PastValues(2, 2).rows(rows, keys)
-        expected = Detector(cheap_model(), 6, config_of(pipeline)).process(shingles)
+        with_past = PastValues(2, 2).rows(rows, keys)
+        expected = Detector(cheap_model(), 6, config_of(pipeline)).process(with_past)
         found = [result["logit"] for result in results(delivery) if result["partition"] == partition]
         np.testing.assert_array_equal(np.array(found, dtype=float), expected.logit)
 

@@ -11,7 +11,7 @@ from sklearn.neighbors import LocalOutlierFactor, NearestNeighbors
 from torch import Tensor
 
 from fomo_stream.model.evidence import CHANNELS, NEIGHBOURS, STATISTICS, Evidence, evidence_channels, fit_evidence
-from fomo_stream.model.imputation import complete, fit_filling
+from fomo_stream.model.imputation import fit_imputation, impute
 
 
 def fit(rows: np.ndarray) -> tuple[Evidence, Tensor]:
@@ -21,9 +21,9 @@ def fit(rows: np.ndarray) -> tuple[Evidence, Tensor]:
 def fit_with_gaps(context: np.ndarray, queries: np.ndarray) -> tuple[Tensor, Tensor]:
     """Channels of context and query rows of which values may be missing or absurd."""
     seen, asked = torch.from_numpy(context)[None], torch.from_numpy(queries)[None]
-    filling = fit_filling(seen)
-    evidence, own = fit_evidence(complete(seen, filling), torch.tensor([context.shape[1]]))
-    return own, evidence_channels(complete(asked, filling), evidence)
+    imputation = fit_imputation(seen)
+    evidence, own = fit_evidence(impute(seen, imputation), torch.tensor([context.shape[1]]))
+    return own, evidence_channels(impute(asked, imputation), evidence)
 
 
 def statistics_of(far: Tensor, evidence: Evidence) -> dict[str, np.ndarray]:

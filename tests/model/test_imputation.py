@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from fomo_stream.model.checkpoint import shared_model
-from fomo_stream.model.imputation import complete, fit_filling
+from fomo_stream.model.imputation import fit_imputation, impute
 from fomo_stream.model.quantile_map import fit_knots, to_normal
 from fomo_stream.model.zero_shot import encode_rows, logits_of
 
@@ -26,8 +26,8 @@ def skewed(n: int, seed: int) -> np.ndarray:
 @given(st.integers(0, 1000), st.integers(5, 300))
 def test_a_missing_value_is_imputed_at_the_middle_of_the_transformed_space(seed: int, n: int) -> None:
     context = skewed(n, seed)
-    filling = fit_filling(torch.from_numpy(context)[None])
-    imputed = complete(torch.full((1, 1, 2), torch.nan, dtype=torch.float64), filling)[0]
+    imputation = fit_imputation(torch.from_numpy(context)[None])
+    imputed = impute(torch.full((1, 1, 2), torch.nan, dtype=torch.float64), imputation)[0]
     for j in range(2):
         known = torch.from_numpy(context[~np.isnan(context[:, j]), j])[:, None]
         normal = to_normal(imputed[:, [j]], fit_knots(known)).item()
@@ -38,7 +38,7 @@ def test_a_record_without_a_value_scores_as_one_with_the_median() -> None:
     model, context = shared_model(), skewed(201, 0)
     cache = encode_rows(model, context)
     record = np.array([[np.nan, 0.5], [5.0, np.nan]])
-    median = np.where(np.isnan(record), fit_filling(torch.from_numpy(context)[None]).fill[0].numpy(), record)
+    median = np.where(np.isnan(record), fit_imputation(torch.from_numpy(context)[None]).fill[0].numpy(), record)
     np.testing.assert_array_equal(logits_of(model, cache, record), logits_of(model, cache, median))
     extreme = np.where(np.isnan(record), 1e4, record)
     assert (logits_of(model, cache, record) < logits_of(model, cache, extreme)).all()

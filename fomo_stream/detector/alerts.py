@@ -1,0 +1,72 @@
+"""Results from logits: p-values against recent scores, and alerts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import copy
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fomo_stream.detector.calibration import AlertThreshold, p_values
+from fomo_stream.detector.config import DetectorConfig
+from fomo_stream.detector.history import History
+from fomo_stream.detector.results import Results
+
+Float = NDArray[np.float64]
+Int = NDArray[np.int64]
+
+
+class Alerts:
+    """Compares scores with the window of scores before the last step, and follows the share of alerts.
+
+    A step is every `STEP` records. Between two steps the window and the threshold stay the same, so that a result does
+    not depend on how records are split over calls.
+    """
+
+    def __init__(self, config: DetectorConfig) -> None:
+        self.stepped = 0  # number of records at the last step
+        self.threshold = AlertThreshold(config.alert_rate, config.window_size)
+        self._size = config.window_size
+        self._count = 0  # outliers since the last step
+        self._window: Float | None = None  # ascending scores; None: to be taken from the history
+
+    def judge(self, logit: Float, generation: Int, regime: int, history: History) -> Results:
+        """Results of records from their logits (n,) and generations (n,)."""
+        if self._window is None:
+            self._window = history.window(self._size, self.stepped)
+        p = p_values(logit, self._window)
+        return Results.of(logit, p, generation, regime, len(self._window), self.threshold)
+
+    def count(self, results: Results) -> None:
+        """Note the outliers among records that are learned now."""
+        self._count += int(results.outlier.sum())
+
+    def step(self, records: int) -> None:
+        """Adapt the threshold to the outliers since the last step; `records` is the number of the next record."""
+        self.threshold.update(self._count, records - self.stepped)
+        self.begin(records)
+
+    def begin(self, records: int) -> None:
+        """Take a step without adapting the threshold."""
+        self._count, self.stepped, self._window = 0, records, None
+
+    def refresh(self) -> None:
+        """Take the window again: scores in the history have changed."""
+        self._window = None
+
+    def copy(self) -> Alerts:
+        """Independent alerts in the same state."""
+        twin = copy(self)
+        twin.threshold = copy(self.threshold)
+        return twin
+
+    def counters(self) -> dict[str, Any]:
+        """The state, as plain numbers."""
+        return {"stepped": self.stepped, "alerts": self._count, "log_factor": self.threshold.log_factor}
+
+    def recover(self, counters: Mapping[str, Any]) -> None:
+        """Take the state from `counters`."""
+        self.stepped, self._count, self._window = counters["stepped"], counters["alerts"], None
+        self.threshold.log_factor = counters["log_factor"]

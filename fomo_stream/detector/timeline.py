@@ -1,0 +1,169 @@
+"""The generations of a partition, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load, save
+
+from fomo_stream.detector.changelog import Document, Entries, Survivors
+from fomo_stream.detector.deferred import Deferred
+from fomo_stream.detector.generation import Blueprint, Generation
+from fomo_stream.detector.quantile_sketch import QuantileSketch
+from fomo_stream.errors import DamagedStateError
+from fomo_stream.model.zero_shot import ZeroShotModel
+
+Float = NDArray[np.float64]
+Int = NDArray[np.int64]
+
+
+class Build(Deferred[Generation]):
+    """A generation that is being built from its blueprint; made: the generation, if it is known already."""
+
+    def __init__(
+        self, model: ZeroShotModel, blueprint: Blueprint, executor: Executor | None, made: Generation | None = None
+    ) -> None:
+        self.blueprint = blueprint
+        super().__init__(partial(Generation.build, model, blueprint), executor, made)
+
+
+class Timeline:
+    """The generation that scores the next record, and perhaps one more that takes effect later.
+
+    In the log each is two documents under the parity of its number: the blueprint, written once when it is made, and
+    the generation, written once when it is built. So nothing is rewritten when the next generation becomes the current
+    one, and a detector that recovers from the log does not encode a context again.
+    """
+
+    def __init__(self, model: ZeroShotModel, executor: Executor | None) -> None:
+        self._model, self._executor = model, executor
+        self.current: Build | None = None
+        self.next: Build | None = None
+        self._settled = 0  # number of the last generation that `rescored` was asked about
+        self._begin_log()
+
+    @property
+    def number(self) -> int:
+        """Number of the current generation; 0 when there is none."""
+        return 0 if self.current is None else self.current.blueprint.number
+
+    def add(self, blueprint: Blueprint) -> None:
+        """Build another generation: the first becomes the current one at once, any other the next one."""
+        build = Build(self._model, blueprint, self._executor)
+        if self.current is None:
+            self.current = build
+        else:
+            self.next = build
+
+    def advance(self, records: int) -> None:
+        """Make the next generation the current one if it scores the record of number `records`."""
+        if self.next is not None and records >= self.next.blueprint.takes_effect:
+            self.current, self.next = self.next, None
+
+    def until_next(self, records: int) -> int | None:
+        """How many records from number `records` on the current generation still scores; None: no end is known."""
+        return None if self.next is None else self.next.blueprint.takes_effect - records
+
+    def needed(self, stop: int) -> list[Build]:
+        """The generations that score the records before number `stop`."""
+        later = [self.next] if self.next is not None and stop > self.next.blueprint.takes_effect else []
+        return [build for build in (self.current, *later) if build is not None]
+
+    def logits(self, rows: Float, records: int) -> tuple[Float, Int]:
+        """Logits (n,), NaN without a generation, and generations (n,) of rows (n, d) as the records from `records`."""
+        cut = self.until_next(records)
+        cut = len(rows) if cut is None else cut
+        logits, generations = [np.zeros(0)], [np.zeros(0, np.int64)]
+        for build, part in ((self.current, rows[:cut]), (self.next, rows[cut:])):
+            if build is not None and len(part):
+                logits.append(build.result().logits(self._model, part))
+                generations.append(np.full(len(part), build.blueprint.number))
+            else:
+                logits.append(np.full(len(part), np.nan))
+                generations.append(np.zeros(len(part), np.int64))
+        return np.concatenate(logits), np.concatenate(generations)
+
+    def rescored(self) -> tuple[Int, Float] | None:
+        """Numbers and logits (r,) of earlier records under the current generation; None if they were given before."""
+        if self.current is None or self._settled >= self.number:
+            return None
+        self._settled = self.number
+        return self.current.blueprint.recent_numbers, self.current.result().recent
+
+    def copy(self, more: int = 0) -> Timeline:
+        """An independent timeline that shares the generations; with `more` further features they are built again."""
+        twin = Timeline(self._model, self._executor)
+        twin._settled = self._settled
+        for name in ("current", "next"):
+            build: Build | None = getattr(self, name)
+            if build is not None and more:
+                build = Build(self._model, build.blueprint.widened(more), self._executor)
+            setattr(twin, name, build)
+        return twin
+
+    # -- log -----------------------------------------------------------------------------------------------------
+
+    def counters(self) -> dict[str, int]:
+        """The plain numbers of the state."""
+        numbers = {name: 0 if build is None else build.blueprint.number for name, build in self._builds.items()}
+        return {**numbers, "settled": self._settled}
+
+    def changes(self) -> Entries:
+        """Entries that the log does not have yet; not the counters."""
+        entries: Entries = {}
+        for build in (build for build in self._builds.values() if build is not None):
+            number, parity = build.blueprint.number, build.blueprint.number % 2
+            if self._planned[parity] != number:
+                blueprint = save(build.blueprint.to_arrays())
+                entries |= self._blueprints[parity].changes(f"generation/{parity}", blueprint)
+                self._planned[parity] = number
+            if self._built[parity] != number and build.is_made:
+                made = save(build.result().to_arrays())
+                entries |= self._generations[parity].changes(f"generation/{parity}/encoded", made)
+                self._built[parity] = number
+        return entries
+
+    def recover(
+        self, entries: Survivors, counters: Mapping[str, Any], like: QuantileSketch, known: Timeline | None
+    ) -> None:
+        """Become the timeline in the entries and counters. Raises StateError when they do not fit.
+
+        like: a sketch with the settings of the blueprints'; known: has generations that need not be built again.
+        """
+        self._begin_log()
+        at_hand = [] if known is None else [build for build in known._builds.values() if build is not None]
+        for name in ("current", "next"):
+            number = counters[name]
+            setattr(self, name, self._recovered(entries, number, like, at_hand) if number else None)
+        self._settled = counters["settled"]
+
+    def _recovered(self, entries: Survivors, number: int, like: QuantileSketch, at_hand: list[Build]) -> Build:
+        name, parity = f"generation/{number % 2}", number % 2
+        blueprint = Blueprint.from_arrays(load(self._blueprints[parity].recover(entries, name)), like)
+        if blueprint.number != number:
+            raise DamagedStateError(f"the state is damaged: it has generation {blueprint.number} in place of {number}")
+        self._planned[parity] = number
+        made = None
+        if f"{name}/encoded/0" in entries:
+            arrays = load(self._generations[parity].recover(entries, f"{name}/encoded"))
+            try:
+                made = Generation.from_arrays(arrays, blueprint, self._model.device)
+            except KeyError as error:
+                raise DamagedStateError(f"the state is damaged: generation {number} lacks {error}") from None
+            self._built[parity] = int(arrays["number"])
+        same = (build for build in at_hand if build.blueprint.equals(blueprint))
+        return next(same, None) or Build(self._model, blueprint, self._executor, made)
+
+    @property
+    def _builds(self) -> dict[str, Build | None]:
+        return {"current": self.current, "next": self.next}
+
+    def _begin_log(self) -> None:
+        """Start with an empty log."""
+        self._blueprints, self._generations = (Document(), Document()), (Document(), Document())
+        self._planned, self._built = [0, 0], [0, 0]  # numbers of the blueprints and generations in the log
