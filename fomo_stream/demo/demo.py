@@ -140,7 +140,7 @@ class Pump:
 
 
 class Display(ProgressLog):
-    """Shows on the board what is scored, beside the log."""
+    """Shows scored records on the board, in addition to the log."""
 
     def __init__(self, board: Board) -> None:
         super().__init__()

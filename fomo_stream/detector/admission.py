@@ -9,15 +9,16 @@ from numpy.typing import NDArray
 
 Float = NDArray[np.float64]
 
-RADIUS = 16  # records before and after that a record is judged with
-SUSTAINED = 0.9  # share of records to be rejected before a shift counts as lasting
+RADIUS = 16  # records before and after it that decide about a record
+GATE = 0.2  # the time of a record looks normal when the median p-value of these records is above this
+SUSTAINED = 0.9  # a shift counts as lasting when this share of its records was rejected
 
 
 class Policy(StrEnum):
-    """Named admission policies; feedback is heeded by all of them."""
+    """Named admission policies. Feedback counts with all of them."""
 
     AUTO = "auto"  # records from a time that looks normal; the most outlying of them are left out of the context
-    FEEDBACK = "feedback"  # after the warm-up only what feedback calls normal
+    FEEDBACK = "feedback"  # after the warm-up only records that feedback calls normal
     ALL = "all"  # every record that feedback does not call an outlier
 
 
@@ -37,8 +38,8 @@ def neighbourhood_median(p: Float, radius: int = RADIUS) -> Float:
 
 
 def is_lasting_shift(learned: NDArray[np.bool_]) -> bool:
-    """Whether records (n,) of the last `adapt_after`, by whether they became context, are a new regime.
+    """Whether the last `adapt_after` records are a new regime, by whether each of them became context (n,).
 
-    Nearly all were rejected for so long that this is no burst: between bursts a stream is as it was.
+    If nearly all were rejected for so long, this is not a series of bursts: between bursts records look normal.
     """
     return len(learned) > 0 and float(np.mean(~learned)) >= SUSTAINED

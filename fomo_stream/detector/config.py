@@ -24,9 +24,6 @@ class DetectorConfig:
     admit: str = "auto"  # admission policy: auto, feedback or all
     calibration_size: int = 2000  # recent records whose scores p-values refer to; more where the alert rate needs more
     feedback_memory: int = 5000  # last records, at least, that feedback can still be about
-    gate: float = 0.2  # a time looks normal when the median p-value of its records is above this
-    trim: float = 0.2  # share of the reservoir, the most outlying part, that is left out of the context
-    horizon: float = 1e9  # records over which the reservoirs' samples are uniform
     adapt_after: int = 10_000  # records after which a shift that lasts becomes the new normal; 0: never
     refresh: float = 0.2  # share of the reservoirs' rows that changed when a new generation is triggered
     lag: int = 256  # records between a trigger and its generation taking effect
@@ -43,9 +40,6 @@ class DetectorConfig:
         check("alert_rate", 1e-5, 0.5)
         check("calibration_size", 1, 1_000_000)
         check("feedback_memory", 0, 1_000_000)
-        check("gate", 0.0, 0.9)
-        check("trim", 0.0, 0.5)
-        check("horizon", 1.0, 1e12)
         check("refresh", 0.01, 1.0)
         check("lag", 1, 1_000_000)
         check("seed", 0, 2**63 - 1)

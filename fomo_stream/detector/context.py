@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.admission import RADIUS, Policy, neighbourhood_median
+from fomo_stream.detector.admission import GATE, RADIUS, Policy, neighbourhood_median
 from fomo_stream.detector.changelog import Entries, Survivors
 from fomo_stream.detector.config import LEAST_CONTEXT, DetectorConfig
 from fomo_stream.detector.generation import Blueprint
@@ -25,6 +25,8 @@ Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 
 OUTLIERS_KEPT = 500  # rows that feedback called outliers
+HORIZON = 1e9  # records over which the reservoirs' samples are uniform: all that a partition ever has
+TRIM = 0.2  # share of the pool, the most outlying part, that a generation leaves out
 
 
 class Context:
@@ -32,7 +34,7 @@ class Context:
 
     A record waits in quarantine until the records after it are known. An admitted record is a candidate for the
     context: it enters the pool, of which a generation leaves out the most outlying part. The gate compares with another
-    sample, of all records: a time looks normal when its records are no rarer than `gate` in the partition's whole past.
+    sample, of all records: a time looks normal when its records are no rarer than `GATE` in the partition's whole past.
     """
 
     def __init__(
@@ -45,10 +47,10 @@ class Context:
     ) -> None:
         self.config = config
         self._n_features, self._categorical = n_features, categorical
-        size, horizon, seed = config.context_size, config.horizon, config.seed
-        self.pool = Reservoir(size, n_features, horizon, seed)  # of learned records
-        self.sample = Reservoir(size, n_features, horizon, seed + 1)  # of all records except known outliers
-        self.outliers = Reservoir(OUTLIERS_KEPT, n_features, horizon, seed + 2)  # of outliers by feedback
+        size, seed = config.context_size, config.seed
+        self.pool = Reservoir(size, n_features, HORIZON, seed)  # of learned records
+        self.sample = Reservoir(size, n_features, HORIZON, seed + 1)  # of all records except known outliers
+        self.outliers = Reservoir(OUTLIERS_KEPT, n_features, HORIZON, seed + 2)  # of outliers by feedback
         self.sketch = self._new_sketch()
         self.history = History(n_features, config.history_rows, config.history_scores)
         self._verdicts = Verdicts()
@@ -133,7 +135,7 @@ class Context:
             takes_effect=takes_effect,
             seed=self.config.seed,
             categorical=self._categorical,
-            trim=self.config.trim if self.config.admit == Policy.AUTO else 0.0,
+            trim=TRIM if self.config.admit == Policy.AUTO else 0.0,
             numbers=numbers,
             rows=rows,
             confirmed=np.isin(numbers, self._verdicts.confirmed),
@@ -152,7 +154,7 @@ class Context:
         near = np.arange(max(self.history.oldest, self._decided - RADIUS), self.history.records)
         new = (near >= self._decided) & (near < stop)
         if self.config.admit == Policy.AUTO:
-            looks_normal = neighbourhood_median(self.history.gate_p(near))[new] > self.config.gate
+            looks_normal = neighbourhood_median(self.history.gate_p(near))[new] > GATE
         else:
             looks_normal = np.full(int(new.sum()), self.config.admit == Policy.ALL)
         verdict = self.history.verdict(near[new])

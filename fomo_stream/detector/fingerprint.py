@@ -13,7 +13,7 @@ from fomo_stream.errors import StateError
 FORMAT = 2  # of a detector's state; raise it when entries change their name or their meaning
 FIRST_KEY = "identity/0"  # of the fingerprint in format 1
 # These have to be the same as when the state was written, and these sizes, each with the settings it follows from.
-FIXED = ("model", "n_features", "categorical", "context_size", "horizon", "seed")
+FIXED = ("model", "n_features", "categorical", "context_size", "seed")
 SIZES = {
     "history_rows": ("calibration_size", "feedback_memory", "adapt_after", "lag"),
     "history_scores": ("calibration_size", "alert_rate"),
@@ -53,9 +53,9 @@ def _other_format(found: object) -> StateError:
 def check_same(found: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str]) -> None:
     """Raise StateError with the named values that differ now.
 
-    >>> check_same({"seed": 1, "lag": 8, "horizon": 5}, {"seed": 2, "lag": 8, "horizon": 6}, ["seed", "lag", "horizon"])
+    >>> check_same({"seed": 1, "lag": 8, "model": "a"}, {"seed": 2, "lag": 8, "model": "b"}, ["seed", "lag", "model"])
     Traceback (most recent call last):
-    fomo_stream.errors.StateError: seed is 1 in the state, 2 now; horizon is 5 in the state, 6 now
+    fomo_stream.errors.StateError: seed is 1 in the state, 2 now; model is a in the state, b now
     """
     wrong = [name for name in dict.fromkeys(names) if found.get(name) != now[name]]
     if wrong:

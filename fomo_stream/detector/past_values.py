@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 from fomo_stream.detector.changelog import Document, Entries, Survivors
 from fomo_stream.detector.fingerprint import check_same
 from fomo_stream.errors import DamagedStateError, SchemaError, StateError
-from fomo_stream.limits import MAX_FEATURES
+from fomo_stream.limits import MAX_FEATURES, MAX_LAGS
 from fomo_stream.model.imputation import with_missing_features
 
 Float = NDArray[np.float64]
 Key = bytes | str | None  # None: the series of all that has no key
 
-MOST_LAGS = 100
 DIGEST_BYTES = 16
 SERIES = "series/"  # before a digest: the key of an entry of the log
 ORDER = struct.Struct("<q")  # at the start of its value: places the series' last use among the others'
@@ -47,8 +46,8 @@ class PastValues:
     """
 
     def __init__(self, lags: int, n_features: int, max_keys: int = 10_000) -> None:
-        if not 0 <= lags <= MOST_LAGS:
-            raise ValueError(f"lags must be between 0 and {MOST_LAGS}, not {lags}")
+        if not 0 <= lags <= MAX_LAGS:
+            raise ValueError(f"lags must be between 0 and {MAX_LAGS}, not {lags}")
         self.lags = lags
         self.n_features = n_features
         self.max_keys = max_keys

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, field_validator, model_validator
 from pydantic_settings import NoDecode
 
-from fomo_stream.limits import MAX_CONTEXT
+from fomo_stream.limits import MAX_CONTEXT, MAX_LAGS
 from fomo_stream.settings.sources import BaseFlags, flag
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class OutputFlags(DetectorFlags):
         "score each record together with the K records before it that have the same key",
         metavar="K",
         ge=0,
-        le=100,
+        le=MAX_LAGS,
     )
     result_field: str = flag(
         "Records", "fomo", "field of the output record that holds the result", metavar="NAME", min_length=1

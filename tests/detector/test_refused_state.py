@@ -41,10 +41,10 @@ def log() -> dict[str, bytes]:
     [
         ({"context_size": 30}, "context_size is 24 in the state, 30 now"),
         (
-            {"seed": 3, "horizon": 500.0},
-            "horizon is 1000000000.0 in the state, 500.0 now; seed is 0 in the state, 3 now",
+            {"seed": 3, "context_size": 30},
+            "context_size is 24 in the state, 30 now; seed is 0 in the state, 3 now",
         ),
-        ({"adapt_after": 200, "gate": 0.3}, "adapt_after is 64 in the state, 200 now"),
+        ({"adapt_after": 200, "refresh": 0.3}, "adapt_after is 64 in the state, 200 now"),
         ({"lag": 200}, "lag is 40 in the state, 200 now"),
         ({"alert_rate": 0.001}, "alert_rate is 0.1 in the state, 0.001 now"),
     ],

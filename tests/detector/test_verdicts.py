@@ -52,7 +52,6 @@ def configs(draw: st.DrawFn, admit: str) -> DetectorConfig:
         min_context=draw(st.integers(10, min(30, context_size))),
         admit=admit,
         adapt_after=64,
-        horizon=draw(st.sampled_from([100.0, 1e9])),
         lag=draw(st.integers(4, 40)),
         calibration_size=60,
         feedback_memory=90,
