@@ -10,19 +10,19 @@ from numpy.typing import NDArray
 Float = NDArray[np.float64]
 
 RADIUS = 16  # records before and after that a record is judged with
-SUSTAINED = 0.9  # share of records to be rejected before a shift counts as lasting
+SUSTAINED = 0.9  # share of records that must be rejected before a shift counts as lasting
 
 
 class Policy(StrEnum):
-    """Named admission policies; feedback is heeded by all of them."""
+    """Named admission policies; all of them follow feedback."""
 
     AUTO = "auto"  # records from a time that looks normal; the most outlying of them are left out of the context
-    FEEDBACK = "feedback"  # after the warm-up only what feedback calls normal
+    FEEDBACK = "feedback"  # after the warm-up only records that feedback calls normal
     ALL = "all"  # every record that feedback does not call an outlier
 
 
 def neighbourhood_median(p: Float, radius: int = RADIUS) -> Float:
-    """Median (n,) of p[i - radius : i + radius + 1] for each i; NaN is left out, and so are places beyond the ends."""
+    """Median (n,) of p[i - radius : i + radius + 1] for each i; NaN and places beyond the ends do not count."""
     if not len(p):
         return np.zeros(0)
     padded = np.pad(p, radius, constant_values=np.nan)
@@ -39,6 +39,6 @@ def neighbourhood_median(p: Float, radius: int = RADIUS) -> Float:
 def is_lasting_shift(learned: NDArray[np.bool_]) -> bool:
     """Whether records (n,) of the last `adapt_after`, by whether they became context, are a new regime.
 
-    Nearly all were rejected for so long that this is no burst: between bursts a stream is as it was.
+    Nearly all were rejected for so long that this is no burst: between bursts a stream is normal again.
     """
     return len(learned) > 0 and float(np.mean(~learned)) >= SUSTAINED
