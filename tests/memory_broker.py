@@ -15,7 +15,7 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPar
 from memory_producer import Member, MemoryProducer, Place, Produced, retriable
 
 from fomo_stream.kafka.clients import Headers
-from fomo_stream.kafka.topic_watch import TopicsSeen
+from fomo_stream.kafka.topics.watch import TopicsSeen
 
 
 class Message(NamedTuple):
@@ -103,7 +103,7 @@ class MemoryBroker:
         """Fence the producer and abort its transaction, as a broker does after the transaction timeout."""
         self.epochs[transactional_id] += 1
 
-    # --- as fomo_stream.kafka.topic_watch.TopicWatch
+    # --- as fomo_stream.kafka.topics.watch.TopicWatch
 
     @property
     def cluster(self) -> MemoryBroker:

@@ -49,7 +49,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
     Parameters
     ----------
     model : name of a shipped model ("default", "fusion", ...) or path of a .safetensors checkpoint.
-    context_size : most rows a member conditions on, 2 to 5,000; a random subset of more training rows is used.
+    context_size : most context rows of a member, 2 to 5,000; of more training rows a random subset is used.
     device : "auto" (the GPU where there is one), "cpu", "cuda", ...
     alert_rate : share of training rows that `predict` would call outliers, in (0, 0.5].
     n_members : scores are averaged over this many members. The first sees all features (as many as the model takes)
@@ -142,7 +142,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         return -total / len(self.members_)
 
     def decision_function(self, X: Any) -> Float:
-        """`score_samples` less `offset_`, (n_rows,): negative = outlier."""
+        """`score_samples` minus `offset_`, (n_rows,): negative = outlier."""
         return self.score_samples(X) - self.offset_
 
     def predict(self, X: Any) -> NDArray[np.int64]:

@@ -1,1 +1,1 @@
-"""One partition as a state machine: its context, its calibration, and the changelog of all that it has learned."""
+"""One partition as a state machine: its context, its calibration, and the changelog of its state."""

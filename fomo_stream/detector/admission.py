@@ -23,7 +23,7 @@ class Policy(StrEnum):
 
 
 def neighbourhood_median(p: Float, radius: int = RADIUS) -> Float:
-    """Median (n,) of p[i - radius : i + radius + 1] for each i; NaN is left out, and so are places beyond the ends."""
+    """Median (n,) of p[i - radius : i + radius + 1] for each i; NaN and places beyond the ends do not count."""
     if not len(p):
         return np.zeros(0)
     padded = np.pad(p, radius, constant_values=np.nan)

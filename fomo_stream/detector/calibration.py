@@ -14,7 +14,7 @@ def p_values(logits: Float, reference: Float) -> Float:
     """Share of reference scores at least as high, counting the new one: (1 + #{r >= s}) / (n + 1).
 
     logits: (n,), any scale; reference: (m,), ascending, scores of earlier records, each taken before it was learned.
-    Where new records resemble the reference, P(p <= a) <= a. With an empty reference everything is 1.
+    Where new records resemble the reference, P(p <= a) <= a. With an empty reference every p-value is 1.
 
     >>> p_values(np.array([0.0, 5.0, 9.0]), np.array([1.0, 2.0, 5.0]))
     array([1.  , 0.5 , 0.25])
@@ -33,13 +33,13 @@ def is_calibrated(n_reference: int, alert_rate: float) -> bool:
 
 
 class AlertThreshold:
-    """The p-value at or below which a record is an outlier: it follows the share of records that were.
+    """The p-value at or below which a record is an outlier; it adapts to the share of records that were outliers.
 
     Adaptive conformal inference (Gibbs & Candès 2021) on a logarithmic scale: each alert lowers the threshold by the
-    factor exp(-STEP), as many quiet records as go with one alert at the rate asked raise it by as much. So under any
-    drift the share of alerts tends to `alert_rate`, unless the threshold meets its bounds. Below, it stops where not
-    even the least p-value that `window_size` scores allow is an alert: a burst of outliers, which may be true, does not
-    silence its successors for long. Above, it stops at MOST times the rate, lest a silence cry wolf.
+    factor exp(-STEP), and 1 / alert_rate quiet records raise it by the same factor. So under any drift the share of
+    alerts tends to `alert_rate`, unless the threshold reaches a bound. The lower bound is just below the smallest
+    p-value that `window_size` scores allow, so that a burst of real outliers does not suppress later alerts for long.
+    The upper bound is MOST times the rate, so that a long quiet time does not cause false alerts.
     """
 
     STEP = 0.1
@@ -56,7 +56,7 @@ class AlertThreshold:
         return self.alert_rate * math.exp(self.log_factor)
 
     def update(self, n_alerts: int, n_records: int) -> None:
-        """Take note that of the last n_records n_alerts were outliers."""
+        """Adapt to n_alerts outliers among the last n_records."""
         surplus = n_alerts / self.alert_rate - n_records
         moved = self.log_factor - self.STEP * self.alert_rate * surplus
         self.log_factor = min(max(moved, self._least), math.log(self.MOST))

@@ -1,8 +1,8 @@
-"""Categories as numbers: a code that tells values apart, and a rarity that a detector can compare.
+"""Categories as numbers: a code that identifies a value, and a rarity that a detector can compare.
 
-Rows carry codes: floats that are equal for equal categories and mean nothing else. Every context counts the codes of
-its own rows and replaces each by its rarity, so that what is common follows the context as it moves, and a category
-that the context does not have is rarer than all that it has.
+Rows hold codes: floats that are equal for equal categories and have no other meaning. Every context counts the codes of
+its own rows and replaces each by its rarity. So rarity follows the context as it changes, and a category that the
+context does not have is rarer than all that it has.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from numpy.typing import NDArray
 Float = NDArray[np.float64]
 
 MISSING_TEXTS = frozenset({"", "nan", "NaN", "inf", "-inf", "NaT", "<NA>"})  # as Python, NumPy and pandas write it
-LONGEST_KEPT = 200  # characters: longer texts are hashed each time, so that the cache is small whatever is sent
-LONGEST_NUMBER = 24  # characters of the longest float as it is written
+LONGEST_KEPT = 200  # characters: longer texts are hashed each time, so that the cache stays small
+LONGEST_NUMBER = 24  # characters of the longest float in text form
 MOST_BITS = 8192  # of an integer as decimals: Python refuses to write thousands of digits
 
 
 def category_code(value: Any) -> float:
     """A stable code of a category: an integer in [0, 2**53), exact as a float; NaN where there is no category.
 
-    Values are one category when they are written alike: 404, 404.0 and "404"; True, "true" and "True". Blanks around
-    a text do not count, everything else does: "DE" is not "de", "01" is not "1". None, NaN, infinities, blank text,
-    lists and objects are missing. Two categories share a code with a probability of 1e-16.
+    Values are one category when they are written the same way: 404, 404.0 and "404"; True, "true" and "True". Blanks
+    around a text do not count, every other difference does: "DE" is not "de", "01" is not "1". None, NaN, infinities,
+    blank text, lists and objects are missing. Two categories share a code with a probability of 1e-16.
 
     >>> category_code(404) == category_code(404.0) == category_code("404")
     True
@@ -58,7 +58,7 @@ _kept_code = lru_cache(maxsize=10_000)(_code)
 
 
 def _normal(text: str) -> str:
-    """The text; if it is how Python writes a boolean or a whole float, then as JSON would write it: true, 404."""
+    """The text; a boolean or a whole float as Python writes it becomes the form in JSON: true, 404."""
     if text.lower() in ("true", "false"):
         return text.lower()
     try:
@@ -70,10 +70,10 @@ def _normal(text: str) -> str:
 
 @dataclass(frozen=True)
 class Frequencies:
-    """How often each category occurs among the rows of a context, and what that makes of a row."""
+    """How often each category occurs among the rows of a context, and the rarities in a row that follow."""
 
-    columns: tuple[int, ...]  # that hold category codes
-    _known: tuple[tuple[Float, Float], ...]  # of each column: its codes, ascending, and their counts
+    columns: tuple[int, ...]  # the columns that hold category codes
+    _known: tuple[tuple[Float, Float], ...]  # for each column: its codes, ascending, and their counts
 
     @classmethod
     def fit(cls, rows: Float, columns: Sequence[int]) -> Frequencies:
@@ -88,19 +88,19 @@ class Frequencies:
     def encode(self, rows: Float) -> Float:
         """A copy of new rows (q, d) in which the codes are rarities, in standard deviations; NaN stays NaN.
 
-        A category of share p gets sqrt(1 / p - 1): how far its indicator variables are from their mean, by the
-        covariance that they have (the chi-square distance of correspondence analysis, Greenacre 1984). So it is on
-        the scale of a z-score: 1 for one of two equal categories, 10 for one in a hundred rows. The share is taken as
-        (c + 1/2) / (n + 1) where c of n context rows with a value have the category (Krichevsky & Trofimov 1981). So
-        one that no row has is at sqrt(2 n + 1), beyond all others however alike these are.
+        A category of share p gets sqrt(1 / p - 1): the distance of its indicator variables from their mean, measured
+        by their covariance (the chi-square distance of correspondence analysis, Greenacre 1984). So it is on the scale
+        of a z-score: 1 for one of two equal categories, 10 for one in a hundred rows. The share is (c + 1/2) / (n + 1)
+        where c of n context rows with a value have the category (Krichevsky & Trofimov 1981). So a category that no row
+        has is at sqrt(2 n + 1), beyond all others, even if these are all equally frequent.
         """
         return self._encode(rows, own=0)
 
     def encode_own(self, rows: Float) -> Float:
-        """`encode` of rows that were among those counted, each as if it had not been: leave-one-out.
+        """`encode` of rows that were counted, each as if it had not been counted: leave-one-out.
 
-        With the row itself left out, a category of one row alone is as rare as a new one. So where most rows have a
-        category of their own, as an identifier has, a new one is nothing unusual.
+        Without the row itself, a category of a single row is as rare as a new one. So where most rows have a category
+        of their own, such as an identifier, a new one is not unusual.
         """
         return self._encode(rows, own=1)
 

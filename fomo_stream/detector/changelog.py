@@ -1,7 +1,8 @@
-"""State as entries of a compacted log: of each key the last value counts, and None deletes.
+"""State as entries of a compacted log: for each key the last value counts, and None deletes.
 
-Whoever has state hands out what has changed since it was last asked (`changes`) and becomes again what the entries
-that survive compaction say (`recover`). So a commit costs what has changed, and not what there is.
+Every class with state has `changes`, the entries of all changes since the last call, and `recover`, which takes the
+state from the entries that are left after compaction. So the cost of a commit depends on the changes, not on the size
+of the state. A `copy` has an empty log: its first `changes` are its whole state.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from numpy.typing import NDArray
 
 from fomo_stream.errors import DamagedStateError, StateError
 
-Entries = dict[str, bytes | None]  # what to append
-Survivors = Mapping[str, bytes]  # what is left of all that was appended
+Entries = dict[str, bytes | None]  # to append
+Survivors = Mapping[str, bytes]  # left of all entries after compaction
 Arrays = dict[str, NDArray[Any]]
 
 PART_BYTES = 256 * 1024
@@ -25,7 +26,7 @@ HEAD_BYTES = DIGEST_BYTES + COUNT_BYTES
 
 
 def value_of(entries: Survivors, key: str) -> bytes:
-    """The value of `key`. Raises StateError when it is not there."""
+    """The value of `key`. Raises StateError when it is missing."""
     try:
         return entries[key]
     except KeyError:
@@ -35,9 +36,9 @@ def value_of(entries: Survivors, key: str) -> bytes:
 class Table:
     """Arrays that share their first axis, the slots, and know which of their blocks of `block` slots were written.
 
-    An entry is a block: the bytes of its slots of every column, in the order of the columns; one more says which blocks
-    there are: those that were written ever. In the others each slot is as every slot was at first: all alike. Read
-    columns by name; write with `put`.
+    An entry is a block: the bytes of its slots of every column, in the order of the columns. One more entry is a mask
+    of the blocks that were ever written. In the other blocks every slot still has the first value, which is the same
+    for all slots. Read columns by name; write with `put`.
 
     >>> table = Table(2, number=np.zeros(5), weight=np.ones(5))
     >>> list(table.changes("t")), table.changes("t")
@@ -54,8 +55,8 @@ class Table:
         self.size = len(next(iter(columns.values())))
         self._block = block
         n_blocks = -(-self.size // block)
-        self._whole: Arrays = {}  # columns (n_blocks * block, ...), so that all blocks are as long
-        self._columns: Arrays = {}  # (size, ...), views of them that cannot be written
+        self._whole: Arrays = {}  # columns (n_blocks * block, ...), so that all blocks have the same length
+        self._columns: Arrays = {}  # (size, ...), read-only views of them
         for name, column in columns.items():
             self._whole[name] = np.repeat(column[:1], n_blocks * block, axis=0)
             self._columns[name] = self._whole[name][: self.size]
@@ -63,7 +64,7 @@ class Table:
         self._initial = {name: column[:1].copy() for name, column in columns.items()}
         self._written = np.zeros(n_blocks, dtype=bool)  # since the last call of `changes`
         self._logged = np.zeros(n_blocks, dtype=bool)  # in the log
-        self._is_new = True  # to the log: so that what is not there is known to be missing
+        self._is_new = True  # to the log: then the mask is written even if it is empty
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         return self._columns[name]
@@ -88,7 +89,7 @@ class Table:
         return entries
 
     def recover(self, entries: Survivors, name: str) -> None:
-        """Become what the entries say. Raises StateError unless each block is there, as long as it has to be."""
+        """Take the state from the entries. Raises StateError when a block is missing or has another length."""
         n = len(self._written)
         self._logged = _mask(entries, f"{name}/blocks", n)
         for column, whole in self._whole.items():
@@ -112,7 +113,7 @@ def _bytes(rows: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def _mask(entries: Survivors, key: str, n: int) -> NDArray[np.bool_]:
-    """Which of n blocks were written, as the entry says."""
+    """Which of n blocks were ever written, by the entry."""
     packed = value_of(entries, key)
     if len(packed) != -(-n // 8):
         raise StateError(f"the state does not fit: {key} has {len(packed)} bytes, not {-(-n // 8)}")
@@ -120,18 +121,17 @@ def _mask(entries: Survivors, key: str, n: int) -> NDArray[np.bool_]:
 
 
 class Document:
-    """Bytes that are written whole, in parts of at most PART_BYTES, unless they are what the log has.
+    """Bytes that are written as a whole, in parts of at most PART_BYTES, unless the log has the same bytes.
 
-    They begin with a digest of all that follows and the number of parts, so that parts which do not belong together
-    are noticed.
+    They begin with a digest of the rest and the number of parts, so that parts of different documents are noticed.
     """
 
     def __init__(self) -> None:
         self._parts = 0  # in the log
-        self._digest = b""  # likewise
+        self._digest = b""  # of the document in the log
 
     def changes(self, name: str, data: bytes) -> Entries:
-        """The parts to write, and old ones to delete; nothing if the log has this very document."""
+        """The parts to write, and old ones to delete; nothing if the log has the same document."""
         n = -(-(HEAD_BYTES + len(data)) // PART_BYTES)
         count = n.to_bytes(COUNT_BYTES, "little")
         digest = _digest(count, data)

@@ -1,4 +1,4 @@
-"""How a detector keeps its context and calibrates its scores."""
+"""The settings of a detector: how it keeps its context and calibrates its scores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEP = 32  # records between decisions
 
 @dataclass(frozen=True)
 class DetectorConfig:
-    """How a detector keeps its context. All counts are records or rows."""
+    """The settings of a detector. All counts are records or rows."""
 
     context_size: int = 1000  # capacity of the reservoir
     min_context: int = 200  # rows before scores begin
@@ -24,7 +24,7 @@ class DetectorConfig:
     admit: str = "auto"  # admission policy: auto, feedback or all
     calibration_size: int = 2000  # recent records whose scores p-values refer to; more where the alert rate needs more
     feedback_memory: int = 5000  # last records, at least, that feedback can still be about
-    adapt_after: int = 10_000  # records after which a shift that lasts becomes the new normal; 0: never
+    adapt_after: int = 10_000  # records after which a lasting shift becomes the new normal; 0: never
     refresh: float = 0.2  # share of the reservoirs' rows that changed when a new generation is triggered
     lag: int = 256  # records between a trigger and its generation taking effect
     seed: int = 0
@@ -54,10 +54,10 @@ class DetectorConfig:
 
     @property
     def history_rows(self) -> int:
-        """Records whose rows are remembered: for feedback, for rescoring, and for a regime under trial."""
+        """Records whose rows the history keeps: for feedback, for rescoring, and for the trial of a regime."""
         return max(self.calibration_size, self.feedback_memory, self.adapt_after + self.lag + RADIUS + 2 * STEP)
 
     @property
     def history_scores(self) -> int:
-        """Records whose scores are remembered."""
+        """Records whose scores the history keeps."""
         return max(self.history_rows, self.window_size + STEP, self.context_size)

@@ -1,4 +1,4 @@
-"""Generations: an immutable context, its encoding, and what it makes of earlier records."""
+"""Generations: an immutable context, its encoding, and the scores that it gives earlier records."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from fomo_stream.model.zero_shot import ContextCache, ZeroShotModel, cross_score
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 
-FEW = 30  # known outliers that say what outliers are like
-LIKENESS = 0.2  # weight of a record's logit among known outliers, against its logit in the context
-UNLIKE = 3.0  # logit among known outliers from which on a record is simply not like them
+FEW = 30  # known outliers that are enough to compare new records with
+LIKENESS = 0.2  # weight of the logit among known outliers, relative to the logit in the context
+UNLIKE = 3.0  # logit among known outliers at and above which a record is not like them
 
 
 @dataclass(frozen=True)
 class Blueprint:
-    """All that a generation is made of; with the model, it determines the generation."""
+    """The input of a generation; together with the model it determines the generation."""
 
     number: int
     takes_effect: int  # number of the first record that it scores
     seed: int
     categorical: tuple[int, ...]  # columns that hold category codes
-    trim: float  # share of the unconfirmed rows that is left out
+    trim: float  # share of the unconfirmed rows to leave out
     numbers: Int  # (n,) records of `rows`
     rows: Float  # (n, d) candidates for the context
-    confirmed: NDArray[np.bool_]  # (n,) rows that somebody vouches for
+    confirmed: NDArray[np.bool_]  # (n,) rows that feedback or a seed context calls normal
     outliers: Float  # (o, d) rows that feedback calls outliers
-    sketch: QuantileSketch  # a copy that nothing updates
-    sample: Float  # (m, d) records of the past, learned or not, that the gate compares with
-    recent_numbers: Int  # (r,) the last records, whose scores are replaced by this generation's
+    sketch: QuantileSketch  # a copy that is never updated
+    sample: Float  # (m, d) earlier records, learned or not, that the gate compares with
+    recent_numbers: Int  # (r,) the last records; this generation replaces their scores
     recent: Float  # (r, d) and their rows
 
     ARRAYS = ("numbers", "rows", "confirmed", "outliers", "sample", "recent_numbers", "recent")
@@ -58,7 +58,7 @@ class Blueprint:
 
     @classmethod
     def from_arrays(cls, found: Arrays, like: QuantileSketch) -> Blueprint:
-        """What `to_arrays` wrote; `like` has the settings of the sketch. Raises KeyError when arrays are missing."""
+        """The blueprint from the arrays of `to_arrays`; `like` has the settings of the sketch."""
         number, takes_effect, seed, waiting = (int(v) for v in found["counters"])
         sketch = QuantileSketch(like.n_features, like.half_life, like.size, like.chunk)
         entries = {key: array.tobytes() for key, array in found.items() if key.startswith("sketch/")}
@@ -90,13 +90,13 @@ class Blueprint:
 
 @dataclass(frozen=True)
 class Generation:
-    """A blueprint carried out."""
+    """A generation, built from its blueprint."""
 
     number: int
     numbers: Int  # records whose rows are the context
     frequencies: Frequencies
     cache: ContextCache
-    outliers: ContextCache | None  # of rows that feedback calls outliers; None: too few
+    outliers: ContextCache | None  # encoding of the known outliers; None: too few
     sample: Float  # (m,) logits of the blueprint's sample, ascending
     recent: Float  # (r,) logits of the blueprint's recent records, in order
 
@@ -120,12 +120,12 @@ class Generation:
         generation = cls(blueprint.number, blueprint.numbers[keep], frequencies, cache, outliers, nothing, nothing)
         past = generation._held_out(model, rows, own, np.concatenate([blueprint.sample, blueprint.recent]))
         sample, recent = past[: len(blueprint.sample)], past[len(blueprint.sample) :]
-        if cross is not None:  # sample and recent records are the context: leave-one-out flatters, cross-scores do not
+        if cross is not None:  # sample and recent records are the context, and leave-one-out scores are too low
             sample = recent = np.maximum(recent, cross)
         return replace(generation, sample=np.sort(sample), recent=recent)
 
     def to_arrays(self) -> Arrays:
-        """Named arrays of all that is not in the blueprint."""
+        """Named arrays of everything that is not in the blueprint."""
         arrays = {
             "number": np.array(self.number),
             "numbers": self.numbers,
@@ -136,7 +136,7 @@ class Generation:
 
     @classmethod
     def from_arrays(cls, arrays: Arrays, blueprint: Blueprint, device: torch.device) -> Generation | None:
-        """What `to_arrays` wrote; None if that was another generation than the blueprint's."""
+        """The generation from the arrays of `to_arrays`; None if it is another one than the blueprint's."""
         if int(arrays["number"]) != blueprint.number:
             return None
         frequencies = Frequencies.fit(blueprint.rows, blueprint.categorical)
@@ -155,8 +155,8 @@ class Generation:
     def _held_out(self, model: ZeroShotModel, context: Float, own: Float, rows: Float) -> Float:
         """Logits (m,) of rows (m, d), each as if it were not in the context (n, d), whose own logits are `own`.
 
-        A row that is in the context once gets its own, leave-one-out. One that is there several times is scored as any
-        new record equal to it would be, so that equal records stay tied.
+        A row that is in the context once gets its own, leave-one-out. A row that is there several times gets the score
+        of a new record equal to it, so that equal records have equal scores.
         """
         keys = row_keys(context)
         copies = Counter(keys)
@@ -170,12 +170,12 @@ class Generation:
 
 
 def _likeness(model: ZeroShotModel, outliers: ContextCache, encoded: Float) -> Float:
-    """What to add to logits (q,) of rows (q, d) for being like known outliers: more, the better they fit among them."""
+    """The increase (q,) of the logits of rows (q, d) for being like known outliers: larger for more likeness."""
     return LIKENESS * np.maximum(UNLIKE - logits_of(model, outliers, encoded), 0.0)
 
 
 def _knots(sketch: QuantileSketch, encoded: Float, columns: tuple[int, ...]) -> Knots:
-    """The quantile transform: the sketch's, and for rarities, which no sketch has seen, one of the context itself."""
+    """The quantile transform: of the sketch; of the context itself for rarities, which the sketch does not see."""
     knots = sketch.knots()
     if columns:
         rarities = QuantileSketch(len(columns), half_life=np.inf)

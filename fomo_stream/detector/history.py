@@ -1,4 +1,4 @@
-"""The last records of a partition: their rows, what they scored, and what became of them."""
+"""The last records of a partition: their rows, their scores, the verdicts on them, and whether they were learned."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ ROW_BLOCK, SCORE_BLOCK = 16, 128  # records to an entry of the log
 class History:
     """Rows of the last `rows` records and scores of the last `scores`, by record number.
 
-    Every record's score is kept, learned or not: a window of admitted records alone has its tail cut off by the gate.
-    Rows are kept because a score means little under another context (a new generation scores them afresh), because
-    whether a row becomes context is decided only once its successors are known, and because feedback may come late.
+    Every record's score is kept, learned or not: a window of admitted records alone would lack the tail, which the gate
+    rejects. Rows are kept for three reasons: a new generation scores them again, because scores of different contexts
+    cannot be compared; whether a row becomes context depends on the records after it; and feedback may come late.
     """
 
     def __init__(self, n_features: int, rows: int, scores: int) -> None:
         if not 1 <= rows <= scores:
-            raise ValueError(f"a memory of {scores} scores holds 1 to {scores} rows, not {rows}")
-        self.records = 0  # remembered or forgotten; the next record has this number
-        # rings; what may yet change is beside the scores, so that a row is written once
+            raise ValueError(f"a history of {scores} scores holds 1 to {scores} rows, not {rows}")
+        self.records = 0  # so far; the next record has this number
+        # ring buffers; values that may still change are beside the scores, so that a row is written to the log once
         self._rows = Table(ROW_BLOCK, rows=np.full((rows, n_features), np.nan), gate_p=np.full(rows, np.nan))
         self._scores = Table(
             SCORE_BLOCK,
@@ -38,13 +38,13 @@ class History:
 
     @property
     def oldest(self) -> int:
-        """Number of the oldest record whose row is still known."""
+        """Number of the oldest record whose row is kept."""
         return max(0, self.records - self._rows.size)
 
     def append(self, rows: Float, logit: Float, gate_p: Float) -> None:
-        """Take the next records: rows (n, d), logits (n,), p-values of the gate (n,); NaN while warming up."""
+        """Append the next records: rows (n, d), logits (n,), p-values of the gate (n,); NaN while warming up."""
         self.records += len(rows)
-        keep = min(len(rows), self._rows.size)  # of more, the first would be forgotten at once
+        keep = min(len(rows), self._rows.size)  # the first of more rows would be overwritten at once
         at = np.arange(self.records - keep, self.records) % self._rows.size
         self._rows.put(at, rows=rows[len(rows) - keep :], gate_p=gate_p[len(rows) - keep :])
         keep = min(len(rows), self._scores.size)
@@ -52,7 +52,7 @@ class History:
         self._scores.put(at, logit=logit[len(rows) - keep :], verdict=UNKNOWN, learned=False)
 
     def known(self, numbers: Int) -> NDArray[np.bool_]:
-        """Which of these records' rows are here."""
+        """Whether the rows of these records are kept."""
         return (numbers >= self.oldest) & (numbers < self.records)
 
     def rows(self, numbers: Int) -> Float:
@@ -64,7 +64,7 @@ class History:
         return self._rows["gate_p"][numbers % self._rows.size]
 
     def verdict(self, numbers: Int) -> NDArray[np.int8]:
-        """What feedback said of known records."""
+        """The verdicts of feedback on known records."""
         return self._scores["verdict"][numbers % self._scores.size]
 
     def learned(self, numbers: Int) -> NDArray[np.bool_]:
@@ -87,7 +87,7 @@ class History:
         return numbers[same]
 
     def window(self, size: int, before: int) -> Float:
-        """Scores of the last `size` records before the one of number `before`, less outliers by feedback; ascending."""
+        """Scores, ascending, of the last `size` records before number `before`, without outliers by feedback."""
         numbers = np.arange(max(0, before - size), before)
         scores = self._scores["logit"][numbers % self._scores.size]
         return np.sort(scores[~np.isnan(scores) & (self.verdict(numbers) != OUTLIER)])
@@ -115,11 +115,11 @@ class History:
         return twin
 
     def changes(self, name: str) -> Entries:
-        """Entries of what was written since the last call, at first of everything; not the number of records."""
+        """Entries of all changes since the last call, at first of everything; without the number of records."""
         return {**self._rows.changes(f"{name}/rows"), **self._scores.changes(f"{name}/scores")}
 
     def recover(self, entries: Survivors, name: str, records: int) -> None:
-        """Become what the entries say after so many records. Raises StateError when they do not fit."""
+        """Take the state after so many records from the entries. Raises StateError when they do not fit."""
         self.records = records
         self._rows.recover(entries, f"{name}/rows")
         self._scores.recover(entries, f"{name}/scores")

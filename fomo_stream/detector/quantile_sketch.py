@@ -15,9 +15,9 @@ from fomo_stream.model.quantile_map import Knots, constant_scale
 
 Float = NDArray[np.float64]
 
-SKETCH_SIZE = 1024  # points a feature
+SKETCH_SIZE = 1024  # points for each feature
 ROW_BLOCK = 16  # waiting rows to an entry of the log
-BENDING = 20.0  # what a point that lies off a straight line by some weight counts for, as against a gap of that weight
+BENDING = 20.0  # cost of a point that is off a straight line by some weight, relative to a gap of that weight
 MOST_HALVINGS = 300  # of a weight in one merge
 UNDERFLOW = 1e-200  # rows
 TINY = 1e-300
@@ -43,7 +43,7 @@ def _weights_at(curve: _Curve, values: Float) -> tuple[Float, Float]:
 
 
 def _with_rows(curve: _Curve, rows: Float, weights: Float) -> _Curve:
-    """The curve with rows (n,) that have these weights, n >= 1; every distinct one is a point of its own."""
+    """The curve with rows (n,) of these weights added, n >= 1; every distinct row is a point of its own."""
     order = np.argsort(rows, kind="stable")
     rows, weight = rows[order], np.cumsum(weights[order])
     last = np.flatnonzero(rows != np.append(rows[1:], np.inf))  # of equal rows
@@ -65,11 +65,11 @@ def _with_rows(curve: _Curve, rows: Float, weights: Float) -> _Curve:
 def _thinned(curve: _Curve, size: int) -> _Curve:
     """At most `size` points of the curve, the outer two among them.
 
-    Those go that cost least: the weight between their neighbours, and BENDING times the weight by which they lie off
-    the straight line that takes their place. Bends have to stay, because every row that comes there later would be
-    taken for less, or more, than it is, always to the same side. At rank p all is divided by sqrt(p (1 - p)), so that
-    points lie closer in the tails (as in a t-digest; Dunning 2019). At once go at most half of every other point: the
-    neighbours of a point that goes stay, and there is a choice.
+    The points with the lowest cost are removed. The cost is the weight between the neighbours, plus BENDING times the
+    weight by which the point is off the straight line that replaces it. Bends have to stay: without them the rank of
+    every later row there would be wrong to the same side. At rank p the cost is divided by sqrt(p (1 - p)), so that
+    points are denser in the tails (as in a t-digest; Dunning 2019). Each pass looks at every other point and removes at
+    most half of those, so that the neighbours of a removed point stay, and the cheapest can be chosen.
     """
     while (excess := len(curve.values) - size) > 0:
         values, below, upto = curve
@@ -99,9 +99,9 @@ def _moments_with(moments: Float, rows: Float, weights: Float) -> Float:
 
 
 def _knots_of(curve: _Curve, faint: float) -> tuple[Float, Float]:
-    """Values and levels of knots, two for each point, less outer points that hold, with all beyond, a share < faint.
+    """Values and levels of knots, two for each point; without the outer points beyond which the share is < faint.
 
-    A tie lasts from the middle of its first row to the middle of its last, as `fit_knots` has it.
+    A tie extends from the middle of its first row to the middle of its last, as in `fit_knots`.
     """
     total = curve.upto[-1]
     start = int(np.searchsorted(curve.upto, faint * total))
@@ -116,13 +116,13 @@ def _knots_of(curve: _Curve, faint: float) -> tuple[Float, Float]:
 class QuantileSketch:
     """Time-decayed quantiles of every feature in bounded memory.
 
-    A row that `a` rows came after weighs 2 ** (-a / half_life); what is missing (NaN or infinite) weighs nothing. For
-    each feature the sketch knows the cumulative weight at `size` of its values, its points. Rows wait in a buffer of
-    `chunk` rows. When it is full, every row becomes a point, at which the weight of the rows before has to be
-    interpolated; then the points that tell least are left out. Neither changes what is known at the others. Until
-    `size` distinct values have come nothing is approximated; mean and standard deviation never are.
-    The outer knots are those of a batch of as many rows as all weights can add up to: a value is out of range once
-    less than half a row lies at it and beyond. A feature that is missing for very long is remembered as it was.
+    A row with `a` rows after it weighs 2 ** (-a / half_life); missing values (NaN or infinite) weigh nothing. For each
+    feature the sketch has the cumulative weight at up to `size` of its values, the points. Rows wait in a buffer of
+    `chunk` rows. When it is full, every row becomes a point, where the weight of earlier rows is interpolated; then the
+    points that matter least are removed. The other points do not change by that. Up to `size` distinct values nothing
+    is approximated; mean and standard deviation are always exact.
+    The outer knots are those of a batch of as many rows as the sum of all weights: a value is out of range when less
+    than half a row is at it or beyond it. A feature that is missing for very long keeps its last state.
     """
 
     n_features: int
@@ -165,14 +165,14 @@ class QuantileSketch:
         self._points.put(known, values=values, below=below, upto=upto, moments=moments[known])
 
     def _merged(self, size: int) -> tuple[list[_Curve], Float]:
-        """At most `size` points of each feature, and its moments, with all rows, as of the last of them."""
+        """At most `size` points of each feature, and its moments, from all rows, as weighted after the last one."""
         rows = np.ascontiguousarray(self._buffer["buffer"][: self.waiting].T)
         known = np.isfinite(rows)
         ages = np.arange(self.waiting + 1)[::-1]
         before = self._points
         faded = np.exp2(-np.minimum(ages / self.half_life, MOST_HALVINGS))
         fresh = faded[1:]
-        # so little weight no longer decays, or it would be lost to underflow
+        # such a small weight no longer decays, or underflow would remove it
         fades = np.where(before["moments"][:, 0] * faded[0] > UNDERFLOW, faded[0], 1.0)
         moments = before["moments"] * np.stack([fades, np.ones_like(fades), fades], axis=1)
         curves = []
@@ -186,7 +186,7 @@ class QuantileSketch:
         return curves, moments
 
     def knots(self, n_knots: int = 2 * SKETCH_SIZE) -> Knots:
-        """The transform as of now, float64 on the CPU, from up to n_knots / 2 points a feature; n_knots >= 4.
+        """The transform now, float64 on the CPU, from up to n_knots / 2 points of each feature; n_knots >= 4.
 
         A feature never seen counts as constant 0.
         """
@@ -214,11 +214,11 @@ class QuantileSketch:
         return twin
 
     def changes(self, name: str) -> Entries:
-        """Entries of what was written since the last call, at first of everything; not the number of rows waiting."""
+        """Entries of all changes since the last call, at first of everything; without the number of waiting rows."""
         return {**self._points.changes(f"{name}/points"), **self._buffer.changes(f"{name}/waiting")}
 
     def recover(self, entries: Survivors, name: str, waiting: int) -> None:
-        """Become what the entries say, with so many rows waiting. Raises StateError when they do not fit."""
+        """Take the state from the entries, with so many rows waiting. Raises StateError when they do not fit."""
         self._points.recover(entries, f"{name}/points")
         self._buffer.recover(entries, f"{name}/waiting")
         self.waiting = waiting

@@ -12,12 +12,12 @@ from fomo_stream.model.imputation import with_missing_features
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 
-EMPTY = -1  # number of no record
-BLOCK_BYTES = 1024  # of rows, about: slots are written in no order, and a block with every one of its rows
+EMPTY = -1  # the number in a slot without a record
+BLOCK_BYTES = 1024  # of rows in a block, about: slots are written in no order, and each write costs a whole block
 
 
 def _mix(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64 finaliser: a well-spread 64-bit number for each counter, with no generator state to keep."""
+    """SplitMix64 finaliser: a well-spread 64-bit number for each counter, without the state of a generator."""
     with np.errstate(over="ignore"):
         z = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -28,12 +28,12 @@ def _mix(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
 class Reservoir:
     """A random sample of at most `capacity` rows of those admitted, each known by its record's number.
 
-    Every record number has a priority of its own, a pseudo-random one that rises with the number: by one e-fold every
-    `horizon` records. The rows of the highest priorities stay (Efraimidis & Spirakis 2006, with the forward decay of
-    Cormode et al. 2009). So the sample is uniform over the last `horizon` records or so, older ones fade
-    exponentially, and what it holds is a function of (seed, horizon, the set of admitted numbers) alone: neither the
-    order of admissions nor how they come in batches matters, and admitting a row again changes nothing, as long as none
-    was taken out: what had to leave before does not come back to fill a gap.
+    Every record number has a pseudo-random priority, which rises with the number: by one e-fold every `horizon`
+    records. The rows with the highest priorities stay (Efraimidis & Spirakis 2006, with the forward decay of Cormode et
+    al. 2009). So the sample is uniform over about the last `horizon` records, and older ones fade exponentially. The
+    sample depends only on the seed, the horizon and the set of admitted numbers: the order of admissions and how they
+    are split over calls do not matter, and admitting a row again changes nothing. This holds until a row is discarded,
+    because rows that left before do not come back to fill the gap.
     """
 
     def __init__(self, capacity: int, n_features: int, horizon: float = np.inf, seed: int = 0) -> None:
@@ -76,7 +76,7 @@ class Reservoir:
     def admit(self, numbers: Int, rows: Float) -> Int:
         """Offer rows (n, n_features) of the records of these numbers (n,), all different.
 
-        Returns the slots (m,), m <= n, that now hold another row than before.
+        Returns the slots (m,), m <= n, that hold another row now.
         """
         held = np.flatnonzero(self._taken)
         present = self._slots["numbers"][held]
@@ -95,13 +95,13 @@ class Reservoir:
         return slots
 
     def discard(self, numbers: Int) -> Int:
-        """Take the rows of these records out; returns the slots (m,) that were emptied."""
+        """Remove the rows of these records; returns the slots (m,) that were emptied."""
         slots = np.flatnonzero(self._taken & np.isin(self._slots["numbers"], numbers))
         self._slots.put(slots, numbers=EMPTY)
         return slots
 
     def make_room(self, share: float, before: int) -> None:
-        """Of the rows older than record `before`, keep those of the highest priorities, `share` of the capacity."""
+        """Of the rows older than record `before`, keep `share` of the capacity: those with the highest priorities."""
         old = self.numbers[self.numbers < before]
         ranked = old[np.argsort(-self._priority(old), kind="stable")]
         self.discard(ranked[int(share * self.capacity) :])
@@ -115,9 +115,9 @@ class Reservoir:
         return twin
 
     def changes(self, name: str) -> Entries:
-        """Entries of the slots that were written since the last call; at first of all."""
+        """Entries of the slots that were written since the last call, at first of all."""
         return self._slots.changes(name)
 
     def recover(self, entries: Survivors, name: str) -> None:
-        """Become what the entries say. Raises StateError when they do not fit."""
+        """Take the state from the entries. Raises StateError when they do not fit."""
         self._slots.recover(entries, name)

@@ -1,4 +1,4 @@
-"""What scoring a row gives."""
+"""The results of scoring rows."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Float = NDArray[np.float64]
 
 
 class Status(StrEnum):
-    """What a record's score is worth."""
+    """How far a record's score can be trusted."""
 
     WARMING_UP = "warming_up"  # too few rows for a context: no score
-    CALIBRATING = "calibrating"  # scored, but too few scores for a p-value as small as the alert rate
+    CALIBRATING = "calibrating"  # a score, but too few scores before it for a p-value as small as the alert rate
     OK = "ok"
 
 
@@ -25,9 +25,9 @@ class Severity(IntEnum):
     """How rare a record is, by its p-value and the alert threshold."""
 
     NONE = 0
-    INFO = 1  # below INFO times the threshold: worth a look when looking anyway
-    WARNING = 2  # below the threshold: an outlier
-    CRITICAL = 3  # below CRITICAL times the threshold
+    INFO = 1  # at most INFO times the threshold: unusual, but no outlier
+    WARNING = 2  # at most the threshold: an outlier
+    CRITICAL = 3  # at most CRITICAL times the threshold
 
 
 INFO, CRITICAL = 3.0, 0.1
@@ -38,7 +38,7 @@ class Results:
     """Results for n rows, in row order."""
 
     score: Float  # (n,) in [0, 1], higher = more anomalous; NaN while warming up
-    logit: Float  # (n,) what the score saturates from, for ranking; NaN while warming up
+    logit: Float  # (n,) the score before it saturates, for ranking; NaN while warming up
     p_value: Float  # (n,) NaN while warming up
     outlier: NDArray[np.bool_]  # (n,) False while warming up or calibrating
     generation: NDArray[np.int64]  # (n,) 0 while warming up
@@ -60,7 +60,7 @@ class Results:
 
     @classmethod
     def nothing(cls, n: int) -> Results:
-        """n rows without a score."""
+        """Results of n rows without a score."""
         unknown = np.full(n, np.nan)
         no = np.zeros(n, dtype=bool)
         zero = np.zeros(n, np.int64)
@@ -76,7 +76,7 @@ class Results:
         n_reference: int,
         threshold: AlertThreshold,
     ) -> Results:
-        """Scores with their alerts, from logits (n,) and p-values (n,) against n_reference scores."""
+        """Results from logits (n,) and p-values (n,) against n_reference scores."""
         n = len(logit)
         calibrated = is_calibrated(n_reference, threshold.alert_rate)
         limits = threshold.value * np.array([INFO, 1.0, CRITICAL])

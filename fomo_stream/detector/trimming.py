@@ -1,4 +1,4 @@
-"""Do rows belong together? The most outlying of a context are left out; a new regime must agree with itself."""
+"""Trimming leaves the most outlying rows out of a context; a consistency check confirms a new regime."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Float = NDArray[np.float64]
 
 COMMITTEES = 8
 COMMITTEE_ROWS = 32
-HALF = 500  # rows, at most, that either half of a new regime is represented by
+HALF = 500  # most rows that represent each half of a new regime
 ODD, AGREEING = 0.05, 0.8  # p-value of an odd row; share of rows that must not be odd
 
 
 def committee_logits(model: ZeroShotModel, rows: Float, seed: tuple[int, ...]) -> Float:
     """How outlying each of rows (n, d) is among small random samples of the others: mean logits (n,).
 
-    A cluster of outliers hides its members from each other in a leave-one-out score: each has near neighbours. Few or
-    none of them are in a sample of 32 rows. (Subsampling against masking, as in isolation forests and iNNE.)
+    In leave-one-out scores the members of a cluster of outliers look normal, because each has near neighbours. A sample
+    of 32 rows has few of them or none. (Subsampling against masking, as in isolation forests and iNNE.)
     """
     n = len(rows)
     rng = np.random.default_rng(seed)
@@ -40,7 +40,7 @@ def committee_logits(model: ZeroShotModel, rows: Float, seed: tuple[int, ...]) -
 def trimmed(
     model: ZeroShotModel, rows: Float, doubtful: NDArray[np.bool_], share: float, seed: tuple[int, ...]
 ) -> NDArray[np.bool_]:
-    """Which of rows (n, d) stay (n,) when the `share` of the doubtful ones that is most outlying is left out."""
+    """Which of rows (n, d) stay (n,): all but the most outlying `share` of the doubtful ones."""
     keep = np.ones(len(rows), dtype=bool)
     leaving = int(share * doubtful.sum())
     if leaving and len(rows) >= 8:
@@ -50,9 +50,9 @@ def trimmed(
 
 
 def is_consistent(model: ZeroShotModel, rows: Float, categorical: tuple[int, ...]) -> bool:
-    """Whether the later half of rows (n, d), in their order, looks normal to one who knows the earlier half only.
+    """Whether the later half of rows (n, d), in their order, looks normal in the context of the earlier half.
 
-    So does a stream that has settled anew; one that is on its way does not, nor a mixture of bursts and other records.
+    This holds for a stream that has settled; not while it is still changing, and not for bursts among other records.
     """
     half = len(rows) // 2
     if half < 4:

@@ -7,8 +7,7 @@ Where things happen, in the order of a record's way:
 - `pipeline`: decodes a record and collects micro-batches. `scorer`: scores a micro-batch with the partition's detector.
 - `outputs`, `dead_letters`: send the result. `delivery`: sends everything; exactly once or at least once.
 - `commits`: outputs, state and offsets take effect together, in six numbered steps.
-- `partition`: the state of one partition. `restore`: reads it back from the state topic. `position`: where it resumes.
+- `partition`: one input partition. `state`: restores its state from the state topic, and decides where it resumes.
 - `feedback`: labels. `redrive`: sends dead letters back.
-- `topic_setup`, `topic_watch`, `topic_report`: topics are checked, created and watched.
-- `agreement`, `group_schema`, `group_log`: settings and features on which the members of a group agree.
+- `topics`: topics are checked, created and watched. `group`: settings and features on which the members agree.
 """

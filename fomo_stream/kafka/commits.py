@@ -12,7 +12,7 @@ from confluent_kafka import TopicPartition
 from fomo_stream.kafka.delivery.base import SLICE_S, Delivery, Outcome
 from fomo_stream.kafka.partition import PartitionTask
 from fomo_stream.kafka.pipeline import Pipeline
-from fomo_stream.kafka.topic_report import TopicReport
+from fomo_stream.kafka.topics.report import TopicReport
 from fomo_stream.logs import kv
 
 log = logging.getLogger(__name__)

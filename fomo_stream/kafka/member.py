@@ -19,13 +19,13 @@ from fomo_stream.kafka.assignment import Assignment
 from fomo_stream.kafka.clients import to_record
 from fomo_stream.kafka.commits import Commits
 from fomo_stream.kafka.delivery.base import Delivery
+from fomo_stream.kafka.group.schema_search import SchemaSearch
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.partition import PartitionTask
 from fomo_stream.kafka.pipeline import Pipeline
-from fomo_stream.kafka.restore import Restorer
-from fomo_stream.kafka.schema_search import SchemaSearch
-from fomo_stream.kafka.topic_report import TopicReport
-from fomo_stream.kafka.topic_watch import TopicWatch
+from fomo_stream.kafka.state.restore import Restorer
+from fomo_stream.kafka.topics.report import TopicReport
+from fomo_stream.kafka.topics.watch import TopicWatch
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.settings.service import ServiceSettings
 

@@ -14,7 +14,7 @@ from fomo_stream.kafka.batching import MicroBatch
 from fomo_stream.kafka.clients import Record
 from fomo_stream.kafka.feedback.effects import Effects
 from fomo_stream.kafka.feedback.labels import LabelQueue, RecordIndex
-from fomo_stream.kafka.position import POSITION, Position, Restored
+from fomo_stream.kafka.state.position import POSITION, Position, Restored
 from fomo_stream.records.rows import RowReader
 from fomo_stream.records.schema import Schema, shown
 from fomo_stream.settings.service import ServiceSettings

@@ -21,10 +21,10 @@ from fomo_stream.kafka.feedback.labelling import Labelling
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.outputs import Outputs
 from fomo_stream.kafka.partition import PartitionTask, Pending
-from fomo_stream.kafka.position import Restored, unusable
 from fomo_stream.kafka.scorer import Scorer, check_schema, why
-from fomo_stream.kafka.state_topic import to_output
-from fomo_stream.kafka.topic_watch import TopicsSeen
+from fomo_stream.kafka.state.position import Restored, unusable
+from fomo_stream.kafka.state.topic import to_output
+from fomo_stream.kafka.topics.watch import TopicsSeen
 from fomo_stream.logs import kv
 from fomo_stream.records.inference import TooManyFeaturesError, infer_schema
 from fomo_stream.records.json_codec import decode

@@ -16,7 +16,7 @@ from fomo_stream.kafka.feedback.labelling import Labelling
 from fomo_stream.kafka.observer import Observation, Observer
 from fomo_stream.kafka.outputs import Outputs
 from fomo_stream.kafka.partition import PartitionTask, Pending
-from fomo_stream.kafka.position import unusable
+from fomo_stream.kafka.state.position import unusable
 from fomo_stream.logs import kv
 from fomo_stream.model.zero_shot import ZeroShotModel
 from fomo_stream.records.files import read_rows

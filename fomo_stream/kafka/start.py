@@ -9,22 +9,22 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fomo_stream.kafka.agreement import Agreement
 from fomo_stream.kafka.clients import START_TIMEOUT_S, make_consumer, make_producer
 from fomo_stream.kafka.delivery.at_least_once import AtLeastOnce
 from fomo_stream.kafka.delivery.base import Call, Delivery
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
-from fomo_stream.kafka.group_log import GroupLog
-from fomo_stream.kafka.group_schema import GroupSchema
+from fomo_stream.kafka.group.agreement import Agreement
+from fomo_stream.kafka.group.log import GroupLog
+from fomo_stream.kafka.group.schema import GroupSchema
+from fomo_stream.kafka.group.schema_search import SchemaSearch
 from fomo_stream.kafka.member import ConsumerErrors, Member
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.pipeline import Pipeline
-from fomo_stream.kafka.restore import Restorer
-from fomo_stream.kafka.schema_search import SchemaSearch
 from fomo_stream.kafka.scorer import check_schema
-from fomo_stream.kafka.topic_report import TopicReport
-from fomo_stream.kafka.topic_setup import TopicSetup, start_at_latest
-from fomo_stream.kafka.topic_watch import TopicWatch
+from fomo_stream.kafka.state.restore import Restorer
+from fomo_stream.kafka.topics.report import TopicReport
+from fomo_stream.kafka.topics.setup import TopicSetup, start_at_latest
+from fomo_stream.kafka.topics.watch import TopicWatch
 from fomo_stream.logs import kv
 from fomo_stream.records.schema import Schema
 from fomo_stream.settings.service import ServiceSettings

@@ -1,4 +1,4 @@
-"""What a query looks at: the context rows it attends to most, as numbers and as a picture.
+"""The context rows that a query attends to most.
 
 As in the paper's qualitative analysis of sample-to-sample attention: cross-attention weights of the last layer,
 averaged over heads. Models without a transformer attend to nothing and are refused.
@@ -52,8 +52,8 @@ def most_attended(weights: Float, top: int = 5) -> Attended:
 def attention_weights(model: ZeroShotModel, context: Float, queries: Float, cache: ContextCache | None = None) -> Float:
     """How much queries (q, d) attend to each row of context (n, d): (q, n), every query's weights sum to one.
 
-    cache: what `encode_rows` made of this context, to save making it again. The order of the context's rows changes
-    nothing but the order of the columns. Errors as in `attended_context`.
+    cache: the result of `encode_rows` for this context, if there is one. The order of the context's rows changes only
+    the order of the columns. Errors as in `attended_context`.
     """
     if not model.config.layers:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Encoded contexts as named arrays and back, so that what took long to compute can be kept."""
+"""Encoded contexts as named arrays and back, so that they can be saved."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def flatten(tree: Any, name: str) -> Arrays:
 
 
 def unflatten(kind: type[Tree], arrays: Arrays, name: str, device: torch.device) -> Tree:
-    """What `flatten` made arrays of, a tree of that kind, bit for bit. Raises KeyError when some are missing."""
+    """The tree of that kind from the arrays of `flatten`, bit for bit. Raises KeyError when some are missing."""
     found: Any = _build(kind, arrays, name, device)
     return found  # type: ignore[no-any-return]
 

@@ -1,6 +1,6 @@
-"""Evidence channels: what classical detectors would say of a row, as numbers a network can weigh.
+"""Evidence channels: the statistics of classical detectors for a row, as numbers that a network can weigh.
 
-A row is looked at in three spaces - z-scores, quantile map with growing tails, whitened z-scores - and in each space
+A row is described in three spaces - z-scores, quantile map with growing tails, whitened z-scores - and in each space
 its distances to the context rows and its own coordinates give `SPACE_STATISTICS`; the ranks of its coordinates give
 `RANK_STATISTICS`. Each statistic becomes two channels by comparison with the context rows' own values of it, which are
 computed leave-one-out: how far beyond the usual (robust z, asinh), and -log10 of its p-value.
@@ -35,7 +35,7 @@ BLOCK_GPU = 1 << 26  # ... and gives a GPU enough to do at a time
 
 
 class Space(NamedTuple):
-    """Context rows in one space, with what a query is compared to. B = number of contexts."""
+    """Context rows in one space, with the statistics that a query needs. B = number of contexts."""
 
     rows: Tensor  # (B, n, d)
     norms: Tensor  # (B, n) squared lengths
@@ -44,7 +44,7 @@ class Space(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """Everything about a context that the channels of a query need; made by `fit_evidence`."""
+    """Everything about a context that the channels of a query need; from `fit_evidence`."""
 
     center: Tensor  # (B, 1, d) raw units
     scale: Tensor  # (B, 1, d) raw units

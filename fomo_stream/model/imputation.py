@@ -1,4 +1,4 @@
-"""Missing and absurd values: what becomes of them before anything is computed."""
+"""Imputation: missing values become the median of the context, and extreme values are limited."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ VALUE_LIMIT = 1e60  # keeps squares of raw values finite in float64
 
 
 class Imputation(NamedTuple):
-    """What missing values become, learned from a context by `fit_imputation`."""
+    """The values that replace missing ones, from a context, by `fit_imputation`."""
 
     fill: Tensor  # (B, 1, d) raw units
     known: Tensor  # (B, 1, d) bool: features with a value anywhere in the context
 
 
 def fit_imputation(rows: Tensor) -> Imputation:
-    """Of context rows (B, n, d) float64, NaN or infinite = missing: the median, 0 where the context knows nothing."""
+    """The medians of context rows (B, n, d) float64, NaN or infinite = missing; 0 for a feature without any value."""
     present = torch.isfinite(rows)
     middle = torch.where(present, rows, torch.nan).nanmedian(dim=1, keepdim=True).values
     return Imputation(torch.nan_to_num(middle).clamp(-VALUE_LIMIT, VALUE_LIMIT), present.any(1, keepdim=True))
 
 
 def impute(rows: Tensor, imputation: Imputation) -> Tensor:
-    """Rows (B, q, d) with missing values filled in and sizes limited.
+    """Rows (B, q, d) with missing values replaced and sizes limited.
 
-    A feature that the context does not know is always filled in, so that it says nothing about a row.
+    A feature without any value in the context is always replaced, so that it does not count.
     """
     return torch.where(torch.isfinite(rows) & imputation.known, rows, imputation.fill).clamp(-VALUE_LIMIT, VALUE_LIMIT)
 

@@ -1,4 +1,4 @@
-"""Quantile transform to a normal, with tails that keep growing: fitted at once, or row by row as a stream is learned.
+"""Quantile transform to a normal, with tails that keep growing: fitted on a batch, or row by row on a stream.
 
 Two fits give the same `Knots`: `fit_knots` on a batch of rows (pretraining, batch detectors) and `QuantileSketch`,
 which keeps time-decayed weighted quantiles in bounded memory (streams). One transform, `to_normal`, serves both.
@@ -32,9 +32,10 @@ class Knots(NamedTuple):
 def constant_scale(center: Tensor, deviation: Tensor, n_rows: int | Tensor) -> Tensor:
     """Spread to divide by, raw units: the standard deviation, or a stand-in where a feature is constant.
 
-    A value that differs from n identical ones is about as surprising as the odd one among n, which lies sqrt(n)
-    deviations out whatever it is; so the stand-in is |the constant| (or 1) / sqrt(n). Rounding noise is no spread.
-    No spread is below 1e-200, lest a value divided by it be infinite.
+    A value that differs from n identical ones is about as surprising as a single different value among n, which is
+    sqrt(n) deviations away, whatever its value; so the stand-in is |the constant| (or 1) / sqrt(n). Rounding noise does
+    not count as spread.
+    No spread is below 1e-200, so that a value divided by it is finite.
     """
     size = center.abs()
     stand_in = torch.where(size > 0, size, torch.ones_like(size)) / n_rows**0.5

@@ -37,7 +37,7 @@ class Attention(nn.Module):
         return LayerCache(self._split(self.key(rows)), self._split(self.value(rows)))
 
     def forward(self, rows: Tensor, cache: LayerCache) -> Tensor:
-        """rows (B, q, width) attend to what `keys_values` made; returns (B, q, width)."""
+        """rows (B, q, width) attend to the cache from `keys_values`; returns (B, q, width)."""
         mixed = F.scaled_dot_product_attention(self._split(self.query(rows)), cache.keys, cache.values)
         out: Tensor = self.out(mixed.transpose(1, 2).flatten(-2))
         return out

@@ -30,7 +30,7 @@ CHANNEL_LIMIT = 12.0  # asinh grows slowly: 12 is 80,000 spreads out
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What a checkpoint's weights mean. Defaults: the fusion of evidence alone."""
+    """The architecture of a checkpoint. Defaults: the fusion of evidence alone."""
 
     raw_features: int = 0  # D, raw inputs of the network after the quantile transform; 0 = none
     evidence: bool = True  # feed evidence channels to the network
@@ -52,7 +52,7 @@ class ModelConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> ModelConfig:
-        """Reads what `asdict` wrote; unknown names mean another format version."""
+        """The configuration from the output of `asdict`; unknown names mean another format version."""
         if not isinstance(values, dict):
             raise CheckpointError(f"configuration must be an object of settings, not {values!r}")
         known = asdict(cls())
@@ -78,7 +78,7 @@ PRESETS: dict[str, ModelConfig] = {
 
 
 class Features(NamedTuple):
-    """What the network reads of rows; a part that the model has no use for is None."""
+    """The network's input from rows; a part that the model does not use is None."""
 
     channels: Tensor | None  # (B, q, C) evidence
     raw: Tensor | None  # (B, q, D)
@@ -110,7 +110,7 @@ class ZeroShotModel(nn.Module):
         self.config = config
         self.name = name
         if config.fusion:
-            # softplus(raw) >= 0: no evidence may speak for a row being normal. The start is a mean of the channels.
+            # softplus(raw) >= 0: no evidence may count for a row being normal. The start is a mean of the channels.
             self.fusion_raw = nn.Parameter(torch.full((len(CHANNELS),), -3.5))
             self.fusion_bias = nn.Parameter(torch.tensor(-1.0))
         if config.layers:
@@ -133,7 +133,7 @@ class ZeroShotModel(nn.Module):
     def encode_context(
         self, rows: Tensor, n_features: Tensor | None = None, knots: Knots | None = None
     ) -> ContextCache:
-        """Everything the context alone decides.
+        """Everything that depends on the context alone.
 
         rows: (n, d) or a batch of contexts (B, n, d), raw units, NaN = missing, 2 <= n <= 5,000; n_features: (B,),
         zero padding beyond it, None = all d; knots: a quantile transform of one context, instead of one fitted on rows.
@@ -164,8 +164,8 @@ class ZeroShotModel(nn.Module):
         return logits.squeeze(0) if flat else logits
 
     def attention_weights(self, cache: ContextCache, queries: Tensor) -> Tensor:
-        """What queries (B, q, d) attend to in the last layer, averaged over heads: (B, q, n) over the encoded context's
-        rows, each query's summing to one. The model has to have a transformer (`config.layers`)."""
+        """Attention weights of queries (B, q, d) in the last layer, averaged over heads: (B, q, n) over the rows of the
+        encoded context; those of a query sum to one. The model must have a transformer (`config.layers`)."""
         z = self._embed(self._describe(queries, cache), None)
         for layer, seen in zip(self.layers[:-1], cache.layers, strict=False):
             assert isinstance(layer, Layer)
@@ -179,7 +179,7 @@ class ZeroShotModel(nn.Module):
         return self.forward_features(*self.describe(context, queries, n_features))
 
     def describe(self, context: Tensor, queries: Tensor, n_features: Tensor | None = None) -> tuple[Features, Features]:
-        """Features of context and queries: the part of `forward` that has nothing to learn."""
+        """Features of context and queries: the part of `forward` without weights."""
         cache, features = self._describe_context(context, n_features)
         return features, self._describe(queries, cache)
 
@@ -247,7 +247,7 @@ class ZeroShotModel(nn.Module):
         return out
 
     def _encode(self, context: Features, shown: Tensor | None = None) -> tuple[LayerCache, ...]:
-        """What the queries of each layer see of the context."""
+        """Keys and values of the context for the queries of each layer."""
         if not self.config.layers:
             return ()
         z = self._embed(context, shown)
@@ -314,9 +314,9 @@ def logits_of(model: ZeroShotModel, cache: ContextCache, rows: NDArray[np.float6
 
 
 def cross_scores(model: ZeroShotModel, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Logits (n,) of context rows (n, d), first and second half scored against each other: what unseen inliers score.
+    """Logits (n,) of context rows (n, d), each half scored against the other: typical scores of unseen inliers.
 
-    The halves are contiguous, because neighbouring rows of a stream resemble each other more than rows to come will.
+    The halves are contiguous, because neighbouring rows of a stream resemble each other more than future rows.
 
     Fewer than 4 rows have no two halves that make contexts; they are scored against all of them, themselves included.
     """

@@ -15,7 +15,7 @@ Float = NDArray[np.float64]
 
 
 class Rows(NamedTuple):
-    """The rows of n records that a detector takes, and what it does not take."""
+    """The rows of n records for a detector, and which records and values are missing."""
 
     rows: Float  # (n_usable, width) of the records with a value of at least one feature
     usable: NDArray[np.bool_]  # (n,) which records these are

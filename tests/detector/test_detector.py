@@ -178,7 +178,7 @@ def test_rows_of_another_width_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("min_context", 2000), ("alert_rate", 0.0), ("context_size", 9999), ("gate", 2), ("seed", -1)]
+    ("name", "value"), [("min_context", 2000), ("alert_rate", 0.0), ("context_size", 9999), ("refresh", 2), ("seed", -1)]
 )
 def test_impossible_settings_are_refused_by_name(name: str, value: float) -> None:
     with pytest.raises(ConfigError, match=name):

@@ -80,7 +80,7 @@ def test_a_state_of_another_format_is_refused_as_such(log: dict[str, bytes]) -> 
 
 
 def test_other_settings_may_change_between_runs(log: dict[str, bytes]) -> None:
-    free = {"alert_rate": 0.05, "admit": "all", "gate": 0.5, "trim": 0.1, "refresh": 0.5, "min_context": 4}
+    free = {"alert_rate": 0.05, "admit": "all", "refresh": 0.5, "min_context": 4}
     one = Partition(replace(CONFIG, **free)).recover(log)  # type: ignore[arg-type]
     entries = one.changes()
     assert list(entries) == ["detector/fingerprint/0"]  # so that the log knows what was set last

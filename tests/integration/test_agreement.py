@@ -11,8 +11,8 @@ from services import Running, make_settings, readings, results, unique
 from test_operations import changed, refusal
 
 from fomo_stream.errors import AgreementError
-from fomo_stream.kafka.agreement import OUTPUT_SETTINGS, STATE_SETTINGS, Agreement
-from fomo_stream.kafka.group_log import GroupLog
+from fomo_stream.kafka.group.agreement import OUTPUT_SETTINGS, STATE_SETTINGS, Agreement
+from fomo_stream.kafka.group.log import GroupLog
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.settings.service import ServiceSettings
 
@@ -66,7 +66,7 @@ def test_every_agreed_setting_has_a_test() -> None:
 def test_a_second_member_with_another_setting_is_refused_and_the_first_loses_nothing(
     member: Running, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fomo_stream.kafka.agreement.usable_processors", lambda: 8)
+    monkeypatch.setattr("fomo_stream.kafka.group.agreement.usable_processors", lambda: 8)
     changes, words = OTHERS[name]
     before = dict(member.member.pipeline.tasks)
     error = refusal(changed(member.settings, **changes))
@@ -207,7 +207,7 @@ def test_a_late_proposal_is_ignored(broker: Broker, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_group_of_an_earlier_version_keeps_its_categories(broker: Broker) -> None:
-    from fomo_stream.kafka.group_schema import GroupSchema
+    from fomo_stream.kafka.group.schema import GroupSchema
     from fomo_stream.records.schema import Schema
 
     topic = unique("sensors")

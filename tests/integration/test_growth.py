@@ -12,7 +12,7 @@ from confluent_kafka import TopicPartition
 from services import Running, make_settings, readings, results, unique
 from test_labels import effects, label
 
-from fomo_stream.kafka import topic_watch as topics
+from fomo_stream.kafka.topics import watch as topics
 
 
 @contextmanager

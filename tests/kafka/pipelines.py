@@ -18,8 +18,8 @@ from fomo_stream.kafka.clients import Record
 from fomo_stream.kafka.delivery.output import Output
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.pipeline import Pipeline
-from fomo_stream.kafka.position import Restored
-from fomo_stream.kafka.topic_watch import TopicsSeen
+from fomo_stream.kafka.state.position import Restored
+from fomo_stream.kafka.topics.watch import TopicsSeen
 from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel
 from fomo_stream.records.schema import Schema
 from fomo_stream.settings.service import ServiceSettings

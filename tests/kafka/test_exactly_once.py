@@ -22,7 +22,7 @@ from memory_broker import MemoryBroker, MemoryReader
 from memory_producer import Produced, abortable, retriable
 from memory_service import DEAD, IDS, NUMBERS, OUT, SETTINGS, STATE, Instance, Topics
 
-from fomo_stream.kafka.position import Position
+from fomo_stream.kafka.state.position import Position
 
 
 def is_refused(produced: Produced) -> int | None:
@@ -78,7 +78,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
         self._stack.enter_context(
             patch("fomo_stream.kafka.topic_reader.make_reader", lambda *_: MemoryReader(self.broker))
         )
-        self._stack.enter_context(patch("fomo_stream.kafka.state_topic.BEHIND_S", -1.0))
+        self._stack.enter_context(patch("fomo_stream.kafka.state.topic.BEHIND_S", -1.0))
         self._stack.enter_context(patch("fomo_stream.kafka.member.RELEASE_S", 0.0))
         self.instances: dict[str, Instance] = {}
         for name in ("a", "b"):

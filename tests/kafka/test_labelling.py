@@ -19,7 +19,7 @@ from fomo_stream.detector.results import Results
 from fomo_stream.kafka.clients import Record
 from fomo_stream.kafka.delivery.output import Output
 from fomo_stream.kafka.pipeline import Pipeline
-from fomo_stream.kafka.position import Restored
+from fomo_stream.kafka.state.position import Restored
 from fomo_stream.ops.progress import ProgressLog
 
 STATE = "fomo-stream-t-state"

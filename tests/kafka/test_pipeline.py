@@ -27,8 +27,8 @@ from pipelines import (
 
 from fomo_stream.errors import BrokerError
 from fomo_stream.kafka.clients import Record
-from fomo_stream.kafka.position import Restored
-from fomo_stream.kafka.topic_watch import TopicsSeen
+from fomo_stream.kafka.state.position import Restored
+from fomo_stream.kafka.topics.watch import TopicsSeen
 
 # --- offsets
 

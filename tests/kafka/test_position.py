@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fomo_stream.errors import BrokerError, DamagedStateError
-from fomo_stream.kafka.position import POSITION, Input, Position, where_to_go_on
+from fomo_stream.kafka.state.position import POSITION, Input, Position, where_to_go_on
 from fomo_stream.settings.service import ServiceSettings
 
 

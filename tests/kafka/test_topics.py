@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fomo_stream.kafka.topic_report import TopicReport
-from fomo_stream.kafka.topic_watch import TopicsSeen
+from fomo_stream.kafka.topics.report import TopicReport
+from fomo_stream.kafka.topics.watch import TopicsSeen
 from fomo_stream.settings.service import ServiceSettings
 
 HERE, ANOTHER, NO_IDS, GONE = "A", "B", "", None  # the id of a topic that the broker has
@@ -69,7 +69,7 @@ def test_new_partitions_are_a_reason_until_the_group_has_assigned_them(monkeypat
     assert found.reasons() == []
     found.look(TopicsSeen(dict.fromkeys(sizes, 4), {}))
     assert found.reasons()  # an instance that gets none of them does not learn of the assignment
-    monkeypatch.setattr("fomo_stream.kafka.topic_report.SHARED_OUT_S", -1.0)
+    monkeypatch.setattr("fomo_stream.kafka.topics.report.SHARED_OUT_S", -1.0)
     assert found.reasons() == []
 
 

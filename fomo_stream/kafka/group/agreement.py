@@ -15,8 +15,8 @@ from typing import Any
 
 from fomo_stream.detector.changelog import Document
 from fomo_stream.errors import AgreementError, BrokerError
-from fomo_stream.kafka.group_log import FINGERPRINT, SCHEMA, Entry, GroupLog
-from fomo_stream.kafka.group_schema import GroupSchema
+from fomo_stream.kafka.group.log import FINGERPRINT, SCHEMA, Entry, GroupLog
+from fomo_stream.kafka.group.schema import GroupSchema
 from fomo_stream.kafka.permissions import count_members
 from fomo_stream.logs import kv
 from fomo_stream.settings.service import ServiceSettings

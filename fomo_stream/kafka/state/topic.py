@@ -21,9 +21,9 @@ from fomo_stream.errors import StateError
 from fomo_stream.kafka.clients import session_timeout_ms
 from fomo_stream.kafka.delivery.output import Output
 from fomo_stream.kafka.feedback.effects import Effect
-from fomo_stream.kafka.position import POSITION, Input, Position, Restored, where_to_go_on
+from fomo_stream.kafka.state.position import POSITION, Input, Position, Restored, where_to_go_on
 from fomo_stream.kafka.topic_reader import NoProgressError, TopicReader
-from fomo_stream.kafka.topic_watch import TopicWatch
+from fomo_stream.kafka.topics.watch import TopicWatch
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.settings.service import ServiceSettings
 

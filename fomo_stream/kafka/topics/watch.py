@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from confluent_kafka import KafkaError, KafkaException
 
-from fomo_stream.kafka.cluster import Cluster
+from fomo_stream.kafka.topics.cluster import Cluster
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.settings.service import ServiceSettings
 

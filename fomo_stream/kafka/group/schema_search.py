@@ -6,7 +6,7 @@ import logging
 
 from fomo_stream.errors import BrokerError
 from fomo_stream.kafka.batching import Patience
-from fomo_stream.kafka.group_schema import GroupSchema
+from fomo_stream.kafka.group.schema import GroupSchema
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.logs import kv
 from fomo_stream.settings.service import ServiceSettings

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 
 from fomo_stream.errors import AgreementError, BrokerError
-from fomo_stream.kafka.group_log import GroupLog
+from fomo_stream.kafka.group.log import GroupLog
 from fomo_stream.records.json_codec import decode
 from fomo_stream.records.schema import Schema
 from fomo_stream.settings.service import ServiceSettings

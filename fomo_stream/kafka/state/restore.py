@@ -13,9 +13,9 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from fomo_stream.errors import BrokerError, DamagedStateError
-from fomo_stream.kafka.position import Restored, unusable
-from fomo_stream.kafka.state_topic import NotYetError, StateReader
-from fomo_stream.kafka.topic_watch import TopicWatch
+from fomo_stream.kafka.state.position import Restored, unusable
+from fomo_stream.kafka.state.topic import NotYetError, StateReader
+from fomo_stream.kafka.topics.watch import TopicWatch
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.settings.service import ServiceSettings
 
