@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from made_tasks import task
-from sklearn.neighbors import NearestNeighbors
+from sklearn.neighbors import LocalOutlierFactor, NearestNeighbors
 
 from fomo_stream.errors import ConfigError
 from pretrain.evaluation.detectors import BASELINES, ECOD_SHARE, baselines
@@ -24,6 +24,8 @@ def test_baselines_see_distances_by_their_definitions() -> None:
         found[name] = detector.score(made.queries)
         assert found[name].shape == made.labels.shape
     assert found["knn"] == pytest.approx(distances[:, -1])
+    lof = LocalOutlierFactor(n_neighbors=20, novelty=True).fit(context)
+    assert found["lof"] == pytest.approx(-lof.score_samples(queries))
     order = np.argsort(distances.mean(1))
     assert (np.diff(found["dte-np"][order]) >= 0).all()  # a monotone function of the mean distance ...
     assert len(np.unique(found["dte-np"])) > 50  # ... that keeps them apart

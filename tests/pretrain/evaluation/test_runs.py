@@ -24,6 +24,14 @@ def test_scores_that_are_no_numbers_rank_last_and_are_counted(tmp_path: Path) ->
     assert run.auroc < 2.0
 
 
+def test_infinite_scores_rank_first_or_last_by_their_sign(tmp_path: Path) -> None:
+    for sign, auroc in ((1.0, 100.0), (-1.0, 0.0)):
+        infinite = method(lambda x, s=sign: np.where(x[:, 0] == 1, s * np.inf, x[:, 1]))  # type: ignore[misc]
+        run = run_all([Pending("made", 0, task)], {"m": infinite}, tmp_path / f"{sign}.csv", 60, 60, quiet)[0]
+        assert run.auroc == pytest.approx(auroc, abs=2.0)
+        assert run.nonfinite == 12
+
+
 def some_methods(calls: list[tuple[str, int]] | None = None, fail_at: int | None = None) -> dict[str, Method]:
     """Two detectors that record their calls; fail_at: the call that is interrupted."""
     log: list[tuple[str, int]] = [] if calls is None else calls

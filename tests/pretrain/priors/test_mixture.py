@@ -150,6 +150,15 @@ def test_every_prior_and_effect_together_give_finite_batches_padded_with_zeros(s
         assert not batch.queries[b, :, d:].any()
 
 
+def test_the_curriculum_lowers_the_percentile_of_mixtures_after_its_share_of_the_run() -> None:
+    config = loud_of("gmm", gmm=GmmConfig(), curriculum=0.5)
+    low = replace(config, gmm=GmmConfig(percentile=config.curriculum_percentile))
+    early, late = (BatchSource(config, 0).batch(0, progress) for progress in (0.5, 0.51))
+    assert torch.equal(early.queries, BatchSource(config, 0).batch(0).queries)
+    assert torch.equal(late.queries, BatchSource(low, 0).batch(0).queries)
+    assert not torch.equal(early.queries, late.queries)
+
+
 def test_priors_come_in_proportion_to_their_weights() -> None:
     """Each prior has its own number of features here."""
     config = DataConfig(

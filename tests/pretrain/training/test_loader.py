@@ -156,9 +156,7 @@ def test_training_in_bf16_learns_as_well(tmp_path: Path) -> None:
 
 
 def test_a_log_line_says_where_the_time_went(tmp_path: Path) -> None:
-    data = replace(
-        DATA, context_min=250, context_max=250, queries=128
-    )  # enough operations to be visible on a busy machine
+    data = replace(DATA, context_min=250, context_max=250, queries=128)  # large enough to measure operations
     train(replace(TINY, data=data), tmp_path, "cpu")
     line = read_log(tmp_path / "log.jsonl")[-1]
     shares = [line[name] for name in ("synthesis", "evidence", "forward", "backward", "update")]

@@ -149,6 +149,15 @@ def test_a_run_goes_on_though_settings_came_and_went(tmp_path: Path) -> None:
         train(TINY, tmp_path, "cpu")
 
 
+def test_log_lines_after_the_saved_state_are_removed_on_resuming(tmp_path: Path) -> None:
+    """As after a crash between two saves: the steps are done and logged again."""
+    train(replace(TINY, steps=4), tmp_path, "cpu")
+    line = read_log(tmp_path / "log.jsonl")[-1]
+    RunFiles(tmp_path).append_log({**line, "step": 6})
+    train(TINY, tmp_path, "cpu")
+    assert [line["step"] for line in read_log(tmp_path / "log.jsonl")] == [2, 4, 6, 8]
+
+
 def test_a_damaged_checkpoint_is_refused_with_a_clear_message(tmp_path: Path) -> None:
     train(TINY, tmp_path, "cpu")
     state = tmp_path / "state.safetensors"

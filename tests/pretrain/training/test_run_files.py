@@ -71,6 +71,11 @@ def test_moving_average_follows_the_weights() -> None:
     nn.init.zeros_(model.weight)
     state = State.fresh(model)
     nn.init.ones_(model.weight)
+    state.update_average(0.9)  # the first step: the initial weights must not dominate
+    assert state.average["weight"].item() == pytest.approx(0.9)
+    nn.init.zeros_(model.weight)
+    state.update_average(0.0)
+    nn.init.ones_(model.weight)
     state.step = 1000
     for _ in range(100):
         state.update_average(0.9)

@@ -67,6 +67,7 @@ def test_logits_from_evidence_batches_equal_a_forward_pass() -> None:
         for parameter in model.parameters():  # output projections start at zero, which would hide errors
             nn.init.normal_(parameter, std=0.1)
         evidence = evidence_batch(batch)
+        assert evidence_batch(batch, with_context=False).context.shape[1] == 0
         with torch.no_grad():
             found = model.forward_features(Features(evidence.context, None), Features(evidence.queries, None))
             for b, d in enumerate(batch.n_features.tolist()):
