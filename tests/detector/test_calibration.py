@@ -59,3 +59,10 @@ def test_an_alert_weighs_as_much_as_the_records_that_one_should_come_in(a: int, 
     threshold.update(a, 50 * a)
     threshold.update(0, 50 * b)
     assert threshold.log_factor == pytest.approx(threshold.STEP * b)
+
+
+@pytest.mark.parametrize("rate", [0.001, 0.05])
+def test_however_long_nothing_alerts_the_threshold_is_at_most_ten_times_the_rate(rate: float) -> None:
+    threshold = AlertThreshold(rate, 2000)
+    threshold.update(0, 10_000_000)
+    assert threshold.value == pytest.approx(10 * rate)

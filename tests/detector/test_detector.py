@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -16,6 +17,7 @@ from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results, Severity, Status
 from fomo_stream.errors import ConfigError, SchemaError, StateError
 from fomo_stream.model.checkpoint import shared_model
+from fomo_stream.model.zero_shot import cross_scores
 
 
 @settings(max_examples=10, deadline=None)
@@ -121,13 +123,16 @@ def test_normal_records_alert_about_as_often_as_asked() -> None:
 
 
 def test_cross_scores_stand_for_the_warm_up_rows() -> None:
-    one = detector()
+    one, rows = detector(replace(SMALL, trim=0.0)), np.random.default_rng(0).normal(size=(20, 3))
     assert len(one.cross_scored()) == 0
-    one.process(stream(20))
+    one.process(rows)
     crossed = one.cross_scored()
     assert len(crossed) == 20
     assert np.isfinite(crossed.logit).all()
+    assert (crossed.logit >= cross_scores(shared_model(), rows)).all()  # leave-one-out alone would be too low
     assert (crossed.p_value > 0).all()
+    one.process(rows[:1])
+    assert len(one.cross_scored()) == 0
 
 
 def test_seeded_detector_scores_the_first_record() -> None:

@@ -89,6 +89,17 @@ def test_a_lasting_shift_becomes_the_new_normal_and_says_so() -> None:
     assert (never.process(rng.normal(size=(1500, 3)) + 20).regime == 1).all()
 
 
+def test_half_of_the_context_stays_when_a_regime_begins() -> None:
+    rng = np.random.default_rng(1)
+    one = Detector(shared_model(), 3, DetectorConfig(context_size=200, adapt_after=500))
+    one.process(rng.normal(size=(1200, 3)))
+    while one.regime == 1:
+        one.process(rng.normal(size=(1, 3)) + 20)
+    held = pool_of(one)
+    assert len(held) == 200
+    assert (held < 1200).sum() == pytest.approx(100, abs=10)
+
+
 def test_after_a_shift_the_old_normal_is_still_known() -> None:
     rng = np.random.default_rng(1)
     one = Detector(shared_model(), 3, DetectorConfig(context_size=200, adapt_after=500))
