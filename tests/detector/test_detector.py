@@ -123,7 +123,7 @@ def test_normal_records_alert_about_as_often_as_asked() -> None:
 
 
 def test_cross_scores_stand_for_the_warm_up_rows() -> None:
-    one, rows = detector(replace(SMALL, trim=0.0)), np.random.default_rng(0).normal(size=(20, 3))
+    one, rows = detector(replace(SMALL, admit="all")), np.random.default_rng(0).normal(size=(20, 3))
     assert len(one.cross_scored()) == 0
     one.process(rows)
     crossed = one.cross_scored()
@@ -183,7 +183,8 @@ def test_rows_of_another_width_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("min_context", 2000), ("alert_rate", 0.0), ("context_size", 9999), ("refresh", 2), ("seed", -1)]
+    ("name", "value"),
+    [("min_context", 2000), ("alert_rate", 0.0), ("context_size", 9999), ("refresh", 2), ("seed", -1)],
 )
 def test_impossible_settings_are_refused_by_name(name: str, value: float) -> None:
     with pytest.raises(ConfigError, match=name):
