@@ -68,7 +68,11 @@ class ServiceSettings(BrokerFlags, RecordFlags):
         "Delivery", False, "first delete everything that the group has learned, also its choice of features"
     )
     commit_interval_ms: float = flag(
-        "Delivery", 100.0, "time between commits; with exactly-once, readers see scores after the commit", metavar="MS", gt=0
+        "Delivery",
+        100.0,
+        "time between commits; with exactly-once, readers see scores after the commit",
+        metavar="MS",
+        gt=0,
     )
     commit_records: int = flag("Delivery", 10_000, "maximum number of outputs in one commit", metavar="N", ge=1)
 
