@@ -82,7 +82,7 @@ class ServiceSettings(BrokerFlags, RecordFlags):
     infer_seconds: float = flag(
         "Records",
         5.0,
-        "if fewer records come: infer the features this many seconds after the 20th, or 6 times as long after the first",
+        "with fewer records: infer the features this many seconds after the 20th, or 6 times as long after the first",
         metavar="SECONDS",
         gt=0,
     )
