@@ -1,4 +1,4 @@
-"""The documentation: its snippets run, its links lead somewhere, and it names what there is, all of it."""
+"""The documentation: its snippets run, its links and names exist, and its tables are complete."""
 
 from __future__ import annotations
 
@@ -79,10 +79,10 @@ def test_pictures_are_flow_charts() -> None:
     assert all(re.match(r"flowchart (LR|TD)\n", picture.code) for picture in pictures)
 
 
-# Programs that stand beside ours in snippets. kcat and docker are not there where tests run: those lines are left out.
+# Other programs in snippets, which are not installed where tests run: their lines are left out.
 LEFT_OUT = ("kcat", "docker")
-# Commands of pretrain run for real, with these flags added where they would take minutes. Of the longest only the flags
-# are parsed.
+# Commands of pretrain run for real, with these flags added where they would take minutes. Of the longest commands, only
+# the flags are parsed.
 SHORTER = {
     "train": "--steps 1 --batch 1 --context-min 20 --context-max 50 --queries 16 --device cpu",
     "evaluate": "--seeds 1 --datasets-per-row 1 --context 50 --device cpu",
@@ -93,7 +93,7 @@ LONGEST = ("bench", "ablate")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The files that snippets name, small, and the program that they call."""
+    """Small versions of the files that snippets name, and the program that they call."""
     folder = tmp_path
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(260, 3))
@@ -218,7 +218,7 @@ def test_flags_in_the_text_exist(page: Document) -> None:
 
 
 def documented_flags(command: str) -> dict[str, tuple[str, str]]:
-    """By flag, the group and the default that the page of flags gives."""
+    """By flag, its group and its default in `docs/flags-and-output.md`."""
     found = {}
     for group, text in FLAGS.section(f"fomo-stream {command}").subsections().items():
         for cells in table_rows(text):
@@ -247,7 +247,7 @@ def test_every_flag_is_documented_in_its_group_with_its_default(command: str) ->
 
 
 def agrees(shown: str, default: Any) -> bool:
-    """Whether a cell gives a default: as it is, or in words (or by the name of another setting) where there is none."""
+    """Whether a cell shows a default: its value, or words (or the name of another setting) if there is none."""
     code = re.fullmatch(r"`([^`]+)`", shown)
     if default in (None, "", {}, ()) or default is False:
         return code is None or "<" in code[1]
@@ -276,10 +276,10 @@ def test_every_reason_and_header_of_dead_letters_is_documented() -> None:
 
 
 def test_events_of_the_log_are_documented() -> None:
-    """Those of level warning and above all, and none that does not exist."""
+    """All events of level warning and above, and no event that does not exist."""
     source = "\n".join(path.read_text() for path in sorted((ROOT / "fomo_stream").rglob("*.py")))
     exist = set(re.findall(r'\bkv\(\s*"(\w+)"', source))
-    severe = set(re.findall(r'\blog\.(?:warning|error)\(\s*kv\(\s*"(\w+)"', source))
+    severe = set(re.findall(r'\blog\.(?:warning|error|exception)\(\s*kv\(\s*"(\w+)"', source))
     section = FLAGS.section("Health and logs")
     documented = {name for cells in table_rows(section.prose) for name in re.findall(r"`(\w+)`", cells[1])}
     assert severe <= documented <= exist
@@ -293,6 +293,11 @@ def test_the_table_of_rooms_is_the_one_that_is_checked() -> None:
     assert [re.findall(r"`(\w+)`", cells[0]) for cells in rooms] == layers
     inside = ", ".join(f"`{room}`" for room in contracts[1]["layers"])
     assert inside in GUIDES[0].text
+    everything = {path.stem for path in (ROOT / "fomo_stream").iterdir() if path.suffix == ".py" or path.is_dir()}
+    checked = {room for layer in layers for room in layer}
+    assert checked == everything - {"__init__", "__pycache__", "weights"}
+    for contract, excepted in ((contracts[3], {"kafka", "demo"}), (contracts[4], {"settings"})):
+        assert {name.split(".")[-1] for name in contract["source_modules"]} == checked - excepted | {"pretrain"}
 
 
 def test_new_names_of_modules_exist() -> None:

@@ -13,7 +13,7 @@ from fomo_stream.settings.broker import BrokerFlags
 from fomo_stream.settings.flags import (
     DetectorFlags,
     Names,
-    OutputFlags,
+    RecordFlags,
     alert_rate_flag,
     batch_size_flag,
     min_context_flag,
@@ -32,7 +32,8 @@ class RedriveSettings(BrokerFlags):
     group: str = flag(
         "Broker",
         "",
-        "consumer group that stores what was sent; another group sends all again (default: <dead-letters>-redrive)",
+        "consumer group that remembers which letters were sent; another group sends all of them again "
+        "(default: <dead-letters>-redrive)",
         metavar="GROUP",
     )
     reason: Names = flag(
@@ -88,7 +89,7 @@ class DemoSettings(DetectorFlags):
     plain: bool = flag("Demo", False, "print lines instead of a live screen")
 
 
-class ScoreSettings(OutputFlags):
+class ScoreSettings(RecordFlags):
     """`fomo-stream score`: read CSV or JSON lines and write them with scores, without Kafka."""
 
     file: str = Field(

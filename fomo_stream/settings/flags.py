@@ -37,7 +37,7 @@ def alert_rate_flag(default: float) -> Any:
 
 def batch_size_flag(group: str) -> Any:
     """The setting `batch_size`, which each command lists in another group of flags."""
-    return flag(group, 64, "most records that are scored at once", metavar="N", ge=1, le=4096)
+    return flag(group, 64, "maximum number of records scored at once", metavar="N", ge=1, le=4096)
 
 
 class DetectorFlags(BaseFlags):
@@ -48,7 +48,7 @@ class DetectorFlags(BaseFlags):
     context_size: int = flag(
         "Detector",
         1000,
-        "rows of the uniform sample of confirmed inliers that a record is compared with",
+        "largest size of the context: a uniform sample of admitted records (the most outlying fifth is left out)",
         metavar="ROWS",
         ge=10,
         le=MAX_CONTEXT,
@@ -98,7 +98,7 @@ class DetectorFlags(BaseFlags):
         )
 
 
-class OutputFlags(DetectorFlags):
+class RecordFlags(DetectorFlags):
     """How records are read and how results are written; shared by `run` and `score`."""
 
     features: Names | None = flag(

@@ -11,14 +11,14 @@ from pydantic import field_validator, model_validator
 
 from fomo_stream.limits import MAX_RECORD_BYTES
 from fomo_stream.settings.broker import COOPERATIVE, SESSION_TIMEOUT_MS, BrokerFlags
-from fomo_stream.settings.flags import OutputFlags, batch_size_flag
+from fomo_stream.settings.flags import RecordFlags, batch_size_flag
 from fomo_stream.settings.sources import flag
 
 if TYPE_CHECKING:
     from fomo_stream.detector.config import DetectorConfig
 
 
-class ServiceSettings(BrokerFlags, OutputFlags):
+class ServiceSettings(BrokerFlags, RecordFlags):
     """`fomo-stream run`: score a topic."""
 
     topic: str = flag("Topics", ..., "topic to read records from; it must exist", metavar="TOPIC", min_length=1)
@@ -65,12 +65,16 @@ class ServiceSettings(BrokerFlags, OutputFlags):
         "Delivery", "fail", "what to do when the broker no longer has the next record to read"
     )
     reset_state: bool = flag(
-        "Delivery", False, "first delete everything that the group has learned, its features included"
+        "Delivery", False, "first delete everything that the group has learned, also its choice of features"
     )
     commit_interval_ms: float = flag(
-        "Delivery", 100.0, "time between commits; readers see scores after the commit", metavar="MS", gt=0
+        "Delivery",
+        100.0,
+        "time between commits; with exactly-once, readers see scores after the commit",
+        metavar="MS",
+        gt=0,
     )
-    commit_records: int = flag("Delivery", 10_000, "most outputs in one commit", metavar="N", ge=1)
+    commit_records: int = flag("Delivery", 10_000, "maximum number of outputs in one commit", metavar="N", ge=1)
 
     infer_records: int = flag(
         "Records", 200, "number of records from which the features are inferred", metavar="N", ge=1, le=10_000
@@ -78,7 +82,7 @@ class ServiceSettings(BrokerFlags, OutputFlags):
     infer_seconds: float = flag(
         "Records",
         5.0,
-        "with fewer records, infer this long after the 20th, or 6 times as long after the first",
+        "with fewer records: infer the features this many seconds after the 20th, or 6 times as long after the first",
         metavar="SECONDS",
         gt=0,
     )
