@@ -9,9 +9,9 @@ import re
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ClusterMetadata
 
 from fomo_stream.errors import BrokerError, ConfigError
@@ -22,47 +22,6 @@ from fomo_stream.settings.service import ServiceSettings
 LARGEST_MESSAGE_BYTES = 64 << 20
 START_TIMEOUT_S = 6.0  # a start that cannot succeed has to end within 15 s, imports included
 REFRESH_MS = 10_000  # a client sees new partitions within this time
-
-Headers = list[tuple[str, bytes | None]]
-
-
-class Record(NamedTuple):
-    """One consumed record, as bytes."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int | None  # milliseconds since 1970
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
-
-    def where(self) -> str:
-        """`topic[partition]@offset`, as every error and log line names a record."""
-        return f"{self.topic}[{self.partition}]@{self.offset}"
-
-    @property
-    def timestamp_or_now(self) -> int:
-        """Its timestamp for a producer, where 0 means now."""
-        return self.timestamp if self.timestamp is not None and self.timestamp > 0 else 0
-
-
-def to_record(message: Message) -> Record:
-    """A client's message as a Record."""
-    kind, timestamp = message.timestamp()
-    try:
-        headers = message.headers() or []
-    except UnicodeDecodeError:  # a header name that is not UTF-8 cannot be written to the output either
-        headers = []
-    return Record(
-        message.topic(),
-        message.partition(),
-        message.offset(),
-        timestamp if kind else None,
-        message.key(),
-        message.value(),
-        headers,
-    )
 
 
 def client_config(settings: BrokerFlags) -> dict[str, Any]:

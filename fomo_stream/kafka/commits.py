@@ -9,7 +9,8 @@ from typing import Any
 
 from confluent_kafka import TopicPartition
 
-from fomo_stream.kafka.delivery.base import SLICE_S, Delivery, Outcome
+from fomo_stream.kafka.delivery.base import Delivery, Outcome
+from fomo_stream.kafka.delivery.call import SLICE_S
 from fomo_stream.kafka.partition import PartitionTask
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.topics.report import TopicReport
@@ -67,7 +68,7 @@ class Commits:
         return self._delivery.is_committing
 
     @property
-    def is_stuck(self) -> bool:
+    def must_pause(self) -> bool:
         """Whether nothing more may be read until the commit, or the abort, is done."""
         return self._delivery.is_full or self.must_abort
 

@@ -7,9 +7,9 @@ import logging
 from confluent_kafka import KafkaError
 
 from fomo_stream.errors import TopicError
-from fomo_stream.kafka.clients import Headers, Record
 from fomo_stream.kafka.delivery.base import Delivery
 from fomo_stream.kafka.delivery.output import Output, PartitionOf
+from fomo_stream.kafka.record import Headers, Record
 from fomo_stream.logs import Throttle, kv
 
 log = logging.getLogger(__name__)

@@ -16,13 +16,13 @@ from confluent_kafka import KafkaError, Message
 
 from fomo_stream.errors import FencedError
 from fomo_stream.kafka.assignment import Assignment
-from fomo_stream.kafka.clients import to_record
 from fomo_stream.kafka.commits import Commits
 from fomo_stream.kafka.delivery.base import Delivery
 from fomo_stream.kafka.group.schema_search import SchemaSearch
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.partition import PartitionTask
 from fomo_stream.kafka.pipeline import Pipeline
+from fomo_stream.kafka.record import to_record
 from fomo_stream.kafka.state.restore import Restorer
 from fomo_stream.kafka.topics.report import TopicReport
 from fomo_stream.kafka.topics.watch import TopicWatch
@@ -208,7 +208,7 @@ class Member:
         """Stop reading while too much waits: for a commit, for the schema, or for a generation."""
         settings, tasks = self._settings, self.pipeline.tasks
         size = sum(item.size() for task in tasks.values() for item in task.batch.items)
-        is_full = self.commits.is_stuck or size > LATE_BYTES
+        is_full = self.commits.must_pause or size > LATE_BYTES
         if self.pipeline.schema is None:
             enough = sum(len(task.batch) for task in tasks.values()) >= settings.infer_records
             paused = set(tasks) if is_full or enough else set()

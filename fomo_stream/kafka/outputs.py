@@ -7,11 +7,11 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from fomo_stream.kafka.clients import Record
 from fomo_stream.kafka.dead_letters import DeadLetters
 from fomo_stream.kafka.delivery.base import Delivery
 from fomo_stream.kafka.delivery.output import Output
 from fomo_stream.kafka.observer import Observer
+from fomo_stream.kafka.record import Record
 from fomo_stream.records.json_codec import encode
 from fomo_stream.settings.service import ServiceSettings
 

@@ -11,9 +11,9 @@ from fomo_stream.detector.changelog import Entries
 from fomo_stream.detector.detector import Detector
 from fomo_stream.errors import DamagedStateError, RecordError, StateError
 from fomo_stream.kafka.batching import MicroBatch
-from fomo_stream.kafka.clients import Record
 from fomo_stream.kafka.feedback.effects import Effects
 from fomo_stream.kafka.feedback.labels import LabelQueue, RecordIndex
+from fomo_stream.kafka.record import Record
 from fomo_stream.kafka.state.position import POSITION, Position, Restored
 from fomo_stream.records.rows import RowReader
 from fomo_stream.records.schema import Schema, shown

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 from confluent_kafka import TopicPartition
 
 from fomo_stream.errors import DamagedStateError, RecordError, SchemaError
-from fomo_stream.kafka.batching import FEW
-from fomo_stream.kafka.clients import Record
 from fomo_stream.kafka.delivery.base import Delivery
 from fomo_stream.kafka.feedback.labelling import Labelling
+from fomo_stream.kafka.group.patience import FEW
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.outputs import Outputs
 from fomo_stream.kafka.partition import PartitionTask, Pending
-from fomo_stream.kafka.scorer import Scorer, check_schema, why
-from fomo_stream.kafka.state.position import Restored, unusable
-from fomo_stream.kafka.state.topic import to_output
+from fomo_stream.kafka.record import Record
+from fomo_stream.kafka.scorer import Scorer, check_schema, dead_letter_reason
+from fomo_stream.kafka.state.position import Restored, unusable_state_error
+from fomo_stream.kafka.state.reader import to_output
 from fomo_stream.kafka.topics.watch import TopicsSeen
 from fomo_stream.logs import kv
 from fomo_stream.records.inference import TooManyFeaturesError, infer_schema
@@ -86,7 +86,7 @@ class Pipeline:
         try:
             task.activate(restored)
         except DamagedStateError as error:
-            raise unusable(self._settings.state_topic, task.number, error) from None
+            raise unusable_state_error(self._settings.state_topic, task.number, error) from None
         if self.scorer is not None:
             self.scorer.equip(task)
 
@@ -156,7 +156,7 @@ class Pipeline:
             reason = "too_many_features" if isinstance(error, TooManyFeaturesError) else "no_features"
             for task in self.tasks.values():
                 for item in task.batch.take():
-                    self._outputs.dead_letter(item.record, *why(item.error, reason, str(error)))
+                    self._outputs.dead_letter(item.record, *dead_letter_reason(item.error, reason, str(error)))
                     task.position = item.record.offset + 1
             return None
         for name, reason in list(left_out.items())[:LEFT_OUT_SHOWN]:

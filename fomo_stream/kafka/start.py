@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from fomo_stream.kafka.clients import START_TIMEOUT_S, make_consumer, make_producer
 from fomo_stream.kafka.delivery.at_least_once import AtLeastOnce
-from fomo_stream.kafka.delivery.base import Call, Delivery
+from fomo_stream.kafka.delivery.base import Delivery
+from fomo_stream.kafka.delivery.call import Call
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
 from fomo_stream.kafka.group.agreement import Agreement
 from fomo_stream.kafka.group.log import GroupLog

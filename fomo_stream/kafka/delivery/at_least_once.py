@@ -8,7 +8,8 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from fomo_stream.kafka.delivery.base import SLICE_S, Call, Delivery, Outcome
+from fomo_stream.kafka.delivery.base import Delivery, Outcome
+from fomo_stream.kafka.delivery.call import SLICE_S, Call
 from fomo_stream.kafka.delivery.transactions import Commit
 
 RETRY_S = 0.25  # between two tries to commit the same offsets

@@ -7,25 +7,23 @@ and its records must be read again.
 from __future__ import annotations
 
 import logging
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from functools import partial
-from time import monotonic
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from fomo_stream.kafka.clients import Record
+from fomo_stream.kafka.delivery.call import SLICE_S, Call
 from fomo_stream.kafka.delivery.output import Output
 from fomo_stream.kafka.delivery.refusals import Refusals
 from fomo_stream.kafka.delivery.transactions import Commit
+from fomo_stream.kafka.record import Record
 from fomo_stream.logs import Throttle, kv
 
 log = logging.getLogger(__name__)
 
-SLICE_S = 1.0  # no call blocks for longer, because the service's loop has to turn
 MOST_BYTES = 64 << 20  # in one commit
 
 
@@ -35,44 +33,6 @@ class Outcome(Enum):
     COMMITTED = auto()
     PENDING = auto()  # not known yet: call `proceed` again
     FAILED = auto()  # nothing of it took effect: `abort`, and read again
-
-
-class Call:
-    """A function that may block, run in a thread of its own: if it never ends, nothing has to wait for it."""
-
-    def __init__(self, function: Callable[[], None]) -> None:
-        self._function = function
-        self._done = threading.Event()
-        self._error: Exception | None = None
-        self._began = monotonic()
-        self._looked = self._began
-        self.waited = 0.0  # seconds, without the time in which this process itself was stopped
-        threading.Thread(target=self._run, name="fomo-commit", daemon=True).start()
-
-    def _run(self) -> None:
-        try:
-            self._function()
-        except Exception as error:
-            self._error = error
-        self._done.set()
-
-    @property
-    def seconds(self) -> float:
-        """Since it began."""
-        return monotonic() - self._began
-
-    def wait(self, seconds: float) -> bool:
-        """Whether it has ended; waits for at most `seconds`."""
-        done = self._done.wait(seconds)
-        now = monotonic()
-        self.waited += min(now - self._looked, 2 * SLICE_S)
-        self._looked = now
-        return done
-
-    def result(self) -> None:
-        """Raise the error that it raised, if any."""
-        if self._error is not None:
-            raise self._error
 
 
 class Delivery(ABC):

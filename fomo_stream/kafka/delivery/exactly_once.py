@@ -11,7 +11,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from fomo_stream.errors import FencedError
-from fomo_stream.kafka.delivery.base import SLICE_S, Call, Delivery, Outcome
+from fomo_stream.kafka.delivery.base import Delivery, Outcome
+from fomo_stream.kafka.delivery.call import SLICE_S, Call
 from fomo_stream.kafka.delivery.transactions import Commit, Transactions
 from fomo_stream.logs import kv
 

@@ -11,8 +11,8 @@ from typing import Any
 from confluent_kafka import KafkaError
 
 from fomo_stream.errors import BrokerError
-from fomo_stream.kafka.clients import Record
 from fomo_stream.kafka.delivery.output import Output
+from fomo_stream.kafka.record import Record
 
 # The broker will never take these bytes. After any other error the same output may succeed later.
 PERMANENT = (

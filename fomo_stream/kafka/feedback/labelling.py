@@ -16,12 +16,12 @@ import numpy as np
 import orjson
 
 from fomo_stream.errors import RecordError
-from fomo_stream.kafka.clients import Record
 from fomo_stream.kafka.delivery.base import Delivery
 from fomo_stream.kafka.delivery.output import Output
 from fomo_stream.kafka.feedback.effects import Effect
-from fomo_stream.kafka.feedback.labels import BAD_FEEDBACK, LabelQueue, Verdicts, parse_label
+from fomo_stream.kafka.feedback.labels import BAD_FEEDBACK, DueLabels, LabelQueue, parse_label
 from fomo_stream.kafka.partition import PartitionTask
+from fomo_stream.kafka.record import Record
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.settings.service import ServiceSettings
 
@@ -79,7 +79,7 @@ class Labelling:
             self._record(task, verdicts)
         return len(verdicts.labels)
 
-    def _record(self, task: PartitionTask, verdicts: Verdicts) -> None:
+    def _record(self, task: PartitionTask, verdicts: DueLabels) -> None:
         effect = Effect.of(self._settings.feedback or "", task.number, verdicts.takes_effect, verdicts.labels[0][0])
         value = orjson.dumps({"input_offset": verdicts.takes_effect, "labels": verdicts.labels})
         self._delivery.send(Output(self._settings.state_topic, effect.key, value, [], task.number))

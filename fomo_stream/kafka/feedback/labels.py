@@ -18,7 +18,7 @@ import orjson
 
 from fomo_stream.detector.changelog import Entries, Survivors, Table
 from fomo_stream.errors import DamagedStateError, RecordError
-from fomo_stream.kafka.batching import OffsetTracker
+from fomo_stream.kafka.feedback.offset_tracker import OffsetTracker
 from fomo_stream.limits import MAX_RECORD_BYTES
 from fomo_stream.records.json_codec import decode
 
@@ -167,7 +167,7 @@ def _digest(key: bytes) -> bytes:
 
 
 @dataclass(frozen=True)
-class Verdicts:
+class DueLabels:
     """Labels that take effect together: before the record at input offset `takes_effect` is scored."""
 
     takes_effect: int
@@ -230,7 +230,7 @@ class LabelQueue:
         """The record at offset `at` holds this label, which waits for its record."""
         heapq.heappush(self._waiting, (-1 if label.offset is None else label.offset, at, label))
 
-    def take_due(self, index: RecordIndex, position: int | None) -> Verdicts | None:
+    def take_due(self, index: RecordIndex, position: int | None) -> DueLabels | None:
         """Remove the labels on records before offset `position`, which are finished then; None if there are none."""
         if position is None or not self._waiting or self._waiting[0][0] >= position:
             return None
@@ -246,7 +246,7 @@ class LabelQueue:
             if found is not None:
                 numbers.append(found[0])
                 labels.append((at, found[1], label.outlier))
-        return Verdicts(position, numbers, labels, len(due) - len(labels))
+        return DueLabels(position, numbers, labels, len(due) - len(labels))
 
     def changes(self, name: str) -> Entries:
         """Entry of the labels that are finished although one before them is not; empty if it has not changed."""

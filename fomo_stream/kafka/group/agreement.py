@@ -16,8 +16,8 @@ from typing import Any
 from fomo_stream.detector.changelog import Document
 from fomo_stream.errors import AgreementError, BrokerError
 from fomo_stream.kafka.group.log import FINGERPRINT, SCHEMA, Entry, GroupLog
+from fomo_stream.kafka.group.members import count_members
 from fomo_stream.kafka.group.schema import GroupSchema
-from fomo_stream.kafka.permissions import count_members
 from fomo_stream.logs import kv
 from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.threads import usable_processors
@@ -37,7 +37,7 @@ STATE_SETTINGS = (
     "remembered-rows",
     "remembered-scores",
 )
-OUTPUT_SETTINGS = (
+CHANGEABLE_SETTINGS = (
     "feedback-memory",
     "out",
     "dead-letters",
@@ -140,7 +140,7 @@ class Agreement:
         return AgreementError(f"group {group} has agreed on other settings: {named}; {remedy}")
 
     def _differing(self, agreed: Mapping[str, Any]) -> list[str]:
-        names = [name for name in (*STATE_SETTINGS, *OUTPUT_SETTINGS) if agreed.get(name) != self._own[name]]
+        names = [name for name in (*STATE_SETTINGS, *CHANGEABLE_SETTINGS) if agreed.get(name) != self._own[name]]
         if not self._own["categorical"]:  # then the group's are used
             names = [name for name in names if name != "categorical"]
         return names
@@ -187,7 +187,7 @@ class Agreement:
 
     def _values(self, model: str) -> Values:
         settings, config = self._settings, self._settings.detector_config()
-        flags = (*STATE_SETTINGS, *OUTPUT_SETTINGS)
+        flags = (*STATE_SETTINGS, *CHANGEABLE_SETTINGS)
         values = {name: getattr(settings, name.replace("-", "_")) for name in flags if name not in DERIVED}
         return {
             **values,

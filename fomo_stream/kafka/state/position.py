@@ -16,7 +16,7 @@ from fomo_stream.settings.service import ServiceSettings
 POSITION = "position"  # the entry that every commit of a partition writes
 
 
-def unusable(topic: str, number: int, error: StateError) -> StateError:
+def unusable_state_error(topic: str, number: int, error: StateError) -> StateError:
     """The error of a partition's state, with its place and a remedy."""
     choices = "choose another --group, or forget what was learned with --reset-state"
     remedy = choices if isinstance(error, DamagedStateError) else f"set that back, {choices}"
@@ -67,7 +67,7 @@ class Restored:
     topic_id: str = ""  # of the input topic
 
 
-def where_to_go_on(
+def decide_resume(
     found: Input, entries: Mapping[str, bytes], settings: ServiceSettings, where: str
 ) -> tuple[Restored, list[str]]:
     """Where a partition resumes and which of its entries are valid; and log lines about unusual findings.

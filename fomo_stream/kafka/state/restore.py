@@ -13,8 +13,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from fomo_stream.errors import BrokerError, DamagedStateError
-from fomo_stream.kafka.state.position import Restored, unusable
-from fomo_stream.kafka.state.topic import NotYetError, StateReader
+from fomo_stream.kafka.state.position import Restored, unusable_state_error
+from fomo_stream.kafka.state.reader import NotYetError, StateReader
 from fomo_stream.kafka.topics.watch import TopicWatch
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.settings.service import ServiceSettings
@@ -94,7 +94,7 @@ class Restorer:
                     self._state.refresh()
                 continue
             except DamagedStateError as error:
-                restored = unusable(self._settings.state_topic, task.number, error)
+                restored = unusable_state_error(self._settings.state_topic, task.number, error)
             except Exception as error:  # the service must see it: without this thread nothing is restored any more
                 restored = error
             self.waits.pop(task.number, None)

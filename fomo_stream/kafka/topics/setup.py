@@ -10,7 +10,8 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
 
 from fomo_stream.errors import BrokerError, TopicError
 from fomo_stream.kafka.clients import START_TIMEOUT_S
-from fomo_stream.kafka.permissions import READ, WRITE, check_permissions, count_members
+from fomo_stream.kafka.group.members import count_members
+from fomo_stream.kafka.permissions import READ, WRITE, check_permissions
 from fomo_stream.kafka.topics.cluster import Cluster
 from fomo_stream.kafka.topics.watch import TopicWatch
 from fomo_stream.logs import kv

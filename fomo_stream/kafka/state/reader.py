@@ -21,7 +21,7 @@ from fomo_stream.errors import StateError
 from fomo_stream.kafka.clients import session_timeout_ms
 from fomo_stream.kafka.delivery.output import Output
 from fomo_stream.kafka.feedback.effects import Effect
-from fomo_stream.kafka.state.position import POSITION, Input, Position, Restored, where_to_go_on
+from fomo_stream.kafka.state.position import POSITION, Input, Position, Restored, decide_resume
 from fomo_stream.kafka.topic_reader import NoProgressError, TopicReader
 from fomo_stream.kafka.topics.watch import TopicWatch
 from fomo_stream.logs import Throttle, kv
@@ -92,7 +92,7 @@ class StateReader:
         low, high = self._reader.range_now(settings.topic, number, ANSWER_S)
         entries, effects = self._read_state(task, committed)
         found = Input(low, high, committed, seen.topic_ids.get(settings.topic, ""))
-        restored, notes = where_to_go_on(found, entries, settings, f"{settings.topic}[{number}]")
+        restored, notes = decide_resume(found, entries, settings, f"{settings.topic}[{number}]")
         for note in notes:
             log.warning(note)
         feedback_start = self._feedback_start(number)
