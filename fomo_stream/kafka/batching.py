@@ -38,7 +38,7 @@ class MicroBatch(Generic[Item]):
         return len(self.items) >= self._size or now >= self._deadline
 
     def take(self, most: int | None = None) -> list[Item]:
-        """The first items, all or at most so many, in the order they came; the rest stays due."""
+        """Take the first items, all or at most `most`, in order of arrival; the rest remains due."""
         most = len(self.items) if most is None else most
         items, self.items = self.items[:most], self.items[most:]
         if not self.items:

@@ -26,7 +26,7 @@ class Record(NamedTuple):
 
     @property
     def timestamp_or_now(self) -> int:
-        """Its timestamp for a producer, where 0 means now."""
+        """Its timestamp, or 0, which a producer replaces by the current time."""
         return self.timestamp if self.timestamp is not None and self.timestamp > 0 else 0
 
 

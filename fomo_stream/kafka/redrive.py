@@ -41,7 +41,7 @@ AGAIN = "running it again continues where it stopped"
 
 @dataclass(frozen=True)
 class RedrivePosition:
-    """How far a partition is done: all letters below `offset`; for each reason in `ahead`, those below its offset.
+    """Done letters of a partition: all below `offset`, and for each reason in `ahead` those below its offset.
 
     >>> position = RedrivePosition(10).advanced(50, ["not_json"])
     >>> position.is_done("not_json", 49), position.is_done("too_large", 49)
@@ -64,7 +64,7 @@ class RedrivePosition:
         return cls(found.offset, ahead) if is_usable else cls(first)
 
     def as_offset(self, topic: str, partition: int) -> TopicPartition:
-        """To commit; `ahead` is its metadata."""
+        """The offset to commit; `ahead` is its metadata."""
         metadata = json.dumps(self.ahead, sort_keys=True) if self.ahead else ""
         return TopicPartition(topic, partition, self.offset, metadata)
 
@@ -77,7 +77,7 @@ class RedrivePosition:
         return min((max(self.offset, self.ahead.get(reason, 0)) for reason in reasons), default=self.offset)
 
     def advanced(self, to: int, reasons: Sequence[str]) -> RedrivePosition:
-        """After the letters below `to` with one of these reasons (none: any) are done."""
+        """The position when the letters below `to` with one of these reasons (none: any) are done."""
         offset = self.offset if reasons else to
         ahead = {**self.ahead, **{reason: max(to, self.ahead.get(reason, 0)) for reason in reasons}}
         return RedrivePosition(offset, {reason: done for reason, done in ahead.items() if done > offset})
@@ -90,7 +90,7 @@ class Summary:
     topic: str
     dry_run: bool = False
     sent: Counter[str] = field(default_factory=Counter)  # by reason
-    left: Counter[str] = field(default_factory=Counter)  # by the reason to leave them
+    left: Counter[str] = field(default_factory=Counter)  # by the reason why they were left
 
     def __str__(self) -> str:
         """One line for people.
@@ -111,8 +111,8 @@ def redrive(settings: RedriveSettings) -> Summary:
     """Send every dead letter that is in the topic now and was not sent yet; the settings choose them and the target.
 
     Raises BrokerError when the broker refuses or does not answer: TopicError for a topic that does not exist,
-    NotPermittedError for a missing permission, FencedError when another run has begun. The letters committed until then
-    were sent, and running it again continues after them.
+    NotPermittedError for a missing permission, FencedError when another run has begun. Letters committed before the
+    error were sent, and another run continues after them.
     """
     partitions = _partitions(settings)
     with TopicReader(settings) as reader:

@@ -1,7 +1,7 @@
 """The service: scores one topic as a member of a consumer group, until it is stopped.
 
-`start` makes the instance a member of its group, `member` has the main loop, `pipeline` takes a record from reading to
-its output, and `commits` makes outputs, state and offsets take effect together.
+`start` checks everything and makes the `Member`; `Member.run` joins the group and has the main loop; `pipeline` takes a
+record from reading to its output; `commits` commits outputs, state and offsets together.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STALLED_AFTER_S = 120.0
 class Service:
     """One instance of the service.
 
-    model: a loaded checkpoint; None loads the one that the settings name. observer: receives what the service does.
+    model: a loaded checkpoint; None loads the one that the settings name. observer: receives reports of its work.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ _LOST = (
 
 
 class AtLeastOnce(Delivery):
-    """Commits offsets when everything sent before is acknowledged; after a crash some of it is sent again."""
+    """Commits offsets when everything sent before is acknowledged; after a crash or abort some of it is sent again."""
 
     def __init__(self, make_producer: Callable[..., Any], limits: Mapping[str, int], most: int = 10_000) -> None:
         self._answers: list[tuple[KafkaError | None, Sequence[TopicPartition]]] = []  # to offset commits

@@ -1,7 +1,7 @@
-"""Delivery: the outputs sent since one commit take effect with the next one, together with the consumed offsets.
+"""Delivery: outputs sent between two commits are committed together with the consumed offsets.
 
-There are two kinds: `exactly_once` and `at_least_once`. With either, a commit that fails must be undone with `abort`,
-and its records must be read again.
+There are two kinds: `exactly_once` and `at_least_once`. With either, `abort` must follow a commit that fails, and its
+records must be read again.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Outcome(Enum):
 
     COMMITTED = auto()
     PENDING = auto()  # not known yet: call `proceed` again
-    FAILED = auto()  # nothing of it took effect: `abort`, and read again
+    FAILED = auto()  # the offsets were not committed: `abort`, and read again
 
 
 class Delivery(ABC):
     """Sends outputs through one producer, and commits.
 
-    make_producer: called with additional settings. limits: largest record of a topic in bytes, where known. most:
-    outputs in one commit.
+    make_producer: called with additional settings; returns a Producer. limits: maximum record size in bytes by topic,
+    where known. most: maximum number of outputs in a commit.
     """
 
     def __init__(self, make_producer: Callable[..., Any], limits: Mapping[str, int], most: int = 10_000) -> None:
@@ -95,7 +95,7 @@ class Delivery(ABC):
 
     @property
     def has_failed(self) -> bool:
-        """Whether the next commit is sure to fail."""
+        """Whether the next commit will fail for certain."""
         return self._failure is not None
 
     @property
@@ -113,7 +113,7 @@ class Delivery(ABC):
         return output.size() <= self._limits.get(output.topic, output.size())
 
     def learn_partitions(self, topic: str) -> None:
-        """Tell the client that the number of partitions of a topic has changed; else it refuses outputs."""
+        """Refresh the client's number of partitions of a topic after it has changed; else outputs are refused."""
         try:
             self._producer.list_topics(topic, timeout=SLICE_S)
         except KafkaException as error:  # then a commit fails, and is tried again
@@ -130,7 +130,7 @@ class Delivery(ABC):
         return self.proceed()
 
     def proceed(self, seconds: float = 0.0) -> Outcome:
-        """Continue the commit under way, and wait for its outcome for `seconds`. Raises BrokerError when fenced."""
+        """Continue the commit under way, and wait at most `seconds` for its outcome. Raises FencedError when fenced."""
         assert self._commit is not None
         outcome = self._proceed(self._commit, seconds)
         if outcome is Outcome.PENDING:
@@ -161,7 +161,10 @@ class Delivery(ABC):
         return Outcome.COMMITTED if self._failure is None else Outcome.FAILED
 
     def abort(self) -> bool:
-        """Undo everything sent since the last commit, within about a second; False: not done yet, call it again."""
+        """Abort everything sent since the last commit, within about a second; False: not done yet, call it again.
+
+        With at-least-once, outputs that are not sent yet are dropped; those that were sent stay. Raises FencedError.
+        """
         self._round += 1
         try:
             self._abort()
@@ -175,7 +178,7 @@ class Delivery(ABC):
 
     @abstractmethod
     def begin(self) -> None:
-        """Get ready to send."""
+        """Open a transaction, if there are transactions."""
 
     @abstractmethod
     def close(self) -> None:
@@ -190,7 +193,7 @@ class Delivery(ABC):
 
     @abstractmethod
     def _outcome_of(self, error: KafkaError, call: Call) -> Outcome:
-        """The meaning of an error in a commit. Raises BrokerError when the instance has to end."""
+        """The meaning of an error in a commit. Raises FencedError when the instance has to end."""
 
     def _outcome_of_waiting(self, call: Call) -> Outcome:
         return Outcome.PENDING

@@ -6,11 +6,11 @@ import threading
 from collections.abc import Callable
 from time import monotonic
 
-SLICE_S = 1.0  # no call blocks for longer, because the service's loop has to turn
+SLICE_S = 1.0  # no call blocks for longer, because the main loop must go on
 
 
 class Call:
-    """A function that may block, run in a thread of its own: if it never ends, nothing has to wait for it."""
+    """Runs a function that may block in its own thread, so that the caller need not wait if it never ends."""
 
     def __init__(self, function: Callable[[], None]) -> None:
         self._function = function
@@ -18,7 +18,7 @@ class Call:
         self._error: Exception | None = None
         self._began = monotonic()
         self._looked = self._began
-        self.waited = 0.0  # seconds, without the time in which this process itself was stopped
+        self.waited = 0.0  # seconds, without the time in which this process itself was suspended
         threading.Thread(target=self._run, name="fomo-commit", daemon=True).start()
 
     def _run(self) -> None:

@@ -1,4 +1,4 @@
-"""Labels are read, applied to the detector, and their effect is recorded.
+"""Reads labels, applies them to the detector, and records their effect.
 
 Each batch of labels that takes effect is recorded in the group's state topic, in the partition of the same number
 (`effects`): key `feedback/<feedback topic>/<partition>/<input offset>/<offset of its first label>`, value
@@ -27,7 +27,7 @@ from fomo_stream.settings.service import ServiceSettings
 
 log = logging.getLogger(__name__)
 
-LOG_EVERY_S = 1.0  # each batch of labels gets a log line, but at level info one per partition in this time
+LOG_EVERY_S = 1.0  # each batch of labels gets a log line, at level info at most one per partition in this time
 
 
 class Labelling:
@@ -41,7 +41,7 @@ class Labelling:
     def receive(
         self, queue: LabelQueue, position: int | None, record: Record, exists: Callable[[int, int], bool]
     ) -> None:
-        """Queue the label that a record of the feedback topic holds. Raises RecordError when it is not a valid label.
+        """Queue the label in a record of the feedback topic. Raises RecordError if it is not a valid label.
 
         position: input records before this offset were scored or skipped. exists: whether the input has a record at
         (partition, offset); called only for offsets from `position` on.

@@ -6,10 +6,10 @@ from collections import deque
 
 
 class OffsetTracker:
-    """The offset that may be committed while records are finished in any order.
+    """Tracks which offset may be committed when records are finished out of order.
 
     Offsets are opened in ascending order when a record is read, and closed when it is finished. Everything below
-    `committable` is closed, so committing it can lose nothing. Offsets may have gaps, as in compacted topics.
+    `committable` is closed, so committing it loses nothing. Offsets may have gaps, as in compacted topics.
 
     >>> tracker = OffsetTracker()
     >>> for offset in (3, 4, 7): tracker.open(offset)

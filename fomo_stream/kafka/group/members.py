@@ -36,5 +36,5 @@ def count_members(settings: BrokerFlags) -> int:
             return 0
         raise BrokerError(
             f"the broker does not list the members of group {settings.group} ({error.args[0].str()}); check that the "
-            "broker which coordinates the group answers, and that the group may be described; then restart it"
+            "group coordinator answers and that this user may describe the group; then restart the instance"
         ) from None

@@ -8,7 +8,7 @@ FEW = 20  # records: fewer may not be typical
 class Patience:
     """How long to wait for a sample of `wanted` records on a stream of any speed.
 
-    With fewer than `wanted` the wait ends `seconds` after the 20th, or six times as long after the first.
+    If fewer come, the wait ends `seconds` after the 20th record, or 6 x `seconds` after the first.
 
     >>> patience = Patience(wanted=200, seconds=5)
     >>> patience.is_over(3, now=0.0), patience.is_over(25, now=8.0), patience.is_over(25, now=13.0)
@@ -21,7 +21,7 @@ class Patience:
         self._deadline = float("inf")
 
     def is_over(self, waiting: int, now: float) -> bool:
-        """Whether the waiting records have to be enough; while none waits, the clock does not run."""
+        """Whether to stop waiting; the time counts only while records wait."""
         if not waiting:
             self._deadline = float("inf")
             return False

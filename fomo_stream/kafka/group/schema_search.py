@@ -1,4 +1,4 @@
-"""Finds the schema while the instance runs, when no flag names the features: from the group, or from records."""
+"""Finds the schema while the instance runs, if no flag names the features: from the group, or from records."""
 
 from __future__ import annotations
 
