@@ -27,7 +27,7 @@ class Commits:
 
     1. **Open.** Scores, dead letters and the effects of labels are sent as records are scored. With exactly-once,
        readers of committed records do not see them yet.
-    2. **Stage.** When the commit interval is over or the delivery is full, every partition sends what has changed in
+    2. **Stage.** When the commit interval is over or the delivery is full, every partition sends the changes of
        its state, and its offsets are noted (`Pipeline.stage`).
     3. **Commit.** The delivery commits outputs, state and offsets: with exactly-once in one transaction, with
        at-least-once the offsets last. The broker may take many turns to answer; outputs sent meanwhile belong to the
@@ -37,7 +37,7 @@ class Commits:
        partitions were lost, a topic was created again, the next record is no longer retained. The delivery aborts
        everything since the last commit; with at-least-once, outputs that were sent stay. While the broker does not
        answer, this step is repeated.
-    6. **Restore.** The pipeline forgets its partitions, and each is restored from the last commit before any more of it
+    6. **Restore.** The pipeline forgets its partitions, and each is restored from the last commit before more of it
        is read. The first time at once; if commits keep failing, after longer and longer delays. Back to 1.
 
     So state is never kept if its records may be scored again.

@@ -2,7 +2,7 @@
 
 One thread does everything, and only this module decides in which order things happen. It polls a record and hands it to
 the `Pipeline`. Every few milliseconds it takes a *turn*: score the micro-batches that are due, take the next step of
-the commit (`Commits`), activate the partitions that were restored, and react to what the broker reports.
+the commit (`Commits`), activate the partitions that were restored, and react to events from the broker.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Member:
             raise
 
     def finish(self) -> None:
-        """Score what was read, commit it, and give up all partitions."""
+        """Score the records that were read, commit, and give up all partitions."""
         self._release(list(self.pipeline.tasks))
         if self._delivery.sent:
             log.warning(kv("not_committed", outputs=self._delivery.sent, effect="read again by the next owner"))
@@ -182,7 +182,7 @@ class Member:
             log.info(kv("assigned", topic=self._settings.topic, partition=number))
 
     def on_revoke(self, _consumer: Any, partitions: list[Any]) -> None:
-        """The group takes partitions away: commit what was read of them first."""
+        """The group takes partitions away: first commit the records that were read of them."""
         numbers = [partition.partition for partition in partitions]
         self._release(numbers)
         self.assignment.give_up(numbers)
@@ -222,7 +222,7 @@ class Member:
         self.assignment.pause(places)
 
     def _release(self, numbers: list[int]) -> None:
-        """Finish what was read of these partitions, commit it, and give them up."""
+        """Score the records that were read of these partitions, commit, and give the partitions up."""
         if not any(number in self.pipeline.tasks for number in numbers):
             return
         deadline = time.monotonic() + RELEASE_S

@@ -49,7 +49,7 @@ class PartitionTask:
         self._index_name = f"{INDEX}/{settings.detector_config().feedback_memory}"
         self.labels = LabelQueue(topic_ids.get(settings.feedback or "", ""))
         self.detector: Detector | None = None  # from the first batch on
-        self.reader: RowReader | None = None  # likewise
+        self.reader: RowReader | None = None  # from the first batch on
         self.is_active = False
         self.position: int | None = None  # offset before which every record is finished; None: nothing is known
         self.committed: int | None = None  # last position that the group has committed

@@ -97,7 +97,7 @@ class Pipeline:
     # --- commits ------------------------------------------------------------------------------------------
 
     def stage(self, seen: TopicsSeen) -> list[TopicPartition]:
-        """Send what has changed in the state of every partition; returns the offsets to commit, of existing topics."""
+        """Send the changes of the state of every partition; returns the offsets to commit, of existing topics."""
         offsets = []
         self._staged_at, self._polled_at = self._polled_at, []
         for task in self.tasks.values():
@@ -209,7 +209,7 @@ class Pipeline:
                     self.scorer.apply_labels(task)
 
     def finish(self, numbers: Iterable[int]) -> None:
-        """Score what was read of these partitions.
+        """Score the records that were read of these partitions.
 
         Records whose generation is not built are left; the next owner reads them again.
         """

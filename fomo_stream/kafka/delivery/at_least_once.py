@@ -64,7 +64,7 @@ class AtLeastOnce(Delivery):
 
     def _commit_offsets(self, commit: Commit, seconds: float) -> Outcome:
         """Runs in the thread that owns the consumer: another thread would have to wait while that one polls."""
-        if seconds:  # nothing polls meanwhile, so no callback is called
+        if seconds:  # the consumer is not polled during this wait, so no callback is called
             # `commit` has no time limit, `committed` has: so first make sure that the broker answers.
             commit.consumer.committed(commit.offsets, timeout=SLICE_S)
             self._answers = [(None, commit.consumer.commit(offsets=commit.offsets, asynchronous=False))]
