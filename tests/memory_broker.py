@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 from memory_producer import Member, MemoryProducer, Place, Produced, retriable
 
-from fomo_stream.kafka.clients import Headers
+from fomo_stream.kafka.record import Headers
 from fomo_stream.kafka.topics.watch import TopicsSeen
 
 

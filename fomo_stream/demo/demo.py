@@ -23,7 +23,7 @@ from fomo_stream.demo.board import Board, plain_event, plain_status, screen
 from fomo_stream.demo.sensors import sensor_stream
 from fomo_stream.errors import BrokerError
 from fomo_stream.kafka.embedded_broker import EmbeddedBroker
-from fomo_stream.kafka.observer import Observation
+from fomo_stream.kafka.observer import Observation, Observer, Observers
 from fomo_stream.kafka.service import Service
 from fomo_stream.logs import ClientLog
 from fomo_stream.model.checkpoint import load_model
@@ -139,15 +139,13 @@ class Pump:
         self._producer.flush(2)
 
 
-class Display(ProgressLog):
-    """Shows scored records on the board, in addition to the log."""
+class Display(Observer):
+    """Shows scored records on the board."""
 
     def __init__(self, board: Board) -> None:
-        super().__init__()
         self._board = board
 
     def scored(self, seen: Observation) -> None:
-        super().scored(seen)
         self._board.observe(seen)
 
 
@@ -167,7 +165,7 @@ class Scorer:
             kafka={"fetch.wait.max.ms": "10"},
             **{name: getattr(settings, name) for name in DETECTOR},
         )
-        self._service = Service(service_settings, model, Display(board))
+        self._service = Service(service_settings, model, Observers([ProgressLog(), Display(board)]))
         self._thread = threading.Thread(target=self._run, name="fomo-demo-service", daemon=True)
 
     def __enter__(self) -> Scorer:

@@ -4,10 +4,14 @@ Where things happen, in the order of a record's way:
 
 - `service`: one instance, from `run` to `stop`. `start`: the checks before it joins its group.
 - `member`: the main loop. It polls records and orders all effects; rebalances arrive here.
-- `pipeline`: decodes a record and collects micro-batches. `scorer`: scores a micro-batch with the partition's detector.
+- `assignment`: the partitions that it reads. `record`: a record as it was read.
+- `pipeline`: decodes a record. `batching`: micro-batches. `scorer`: scores one with the partition's detector.
 - `outputs`, `dead_letters`: send the result. `delivery`: sends everything; exactly once or at least once.
-- `commits`: outputs, state and offsets take effect together, in six numbered steps.
+- `commits`: outputs, state and offsets are committed together, in six numbered steps.
 - `partition`: one input partition. `state`: restores its state from the state topic, and decides where it resumes.
 - `feedback`: labels. `redrive`: sends dead letters back.
 - `topics`: topics are checked, created and watched. `group`: settings and features on which the members agree.
+- `observer`: reports on all of this, for a log, metrics or a display.
+- `clients`: configures all Kafka clients. `topic_reader`: reads partitions to their end. `permissions`: checks them.
+- `embedded_broker`: a broker in this process, for demos and tests.
 """

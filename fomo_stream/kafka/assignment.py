@@ -38,9 +38,9 @@ class Assignment:
         self.paused: set[Place] = set()
 
     def take(self, numbers: Iterable[int]) -> None:
-        """In the callback that assigns these input partitions: take them and their feedback, but read nothing yet.
+        """Called in the assignment callback: add these partitions and their feedback, paused.
 
-        A feedback partition that does not exist yet is read when it does.
+        If the feedback partition does not exist yet, it is read as soon as it exists.
         """
         places = self._places(numbers)
         partitions = [TopicPartition(*place, OFFSET_BEGINNING) for place in places]
@@ -50,12 +50,12 @@ class Assignment:
         self._held |= places
 
     def give_up(self, numbers: Iterable[int]) -> None:
-        """In the callback that revokes these input partitions: stop reading them and their feedback."""
+        """Called in the revocation callback: stop reading these partitions and their feedback."""
         places = self._places(numbers)
         self.hold(numbers)
         self._held -= places
         self._lost -= places
-        self.pause({place for place in self.paused if place not in places})  # else they would come back paused
+        self.pause({place for place in self.paused if place not in places})  # else they come back paused
         self._consumer.incremental_unassign([TopicPartition(*place) for place in places])
 
     def hold(self, numbers: Iterable[int]) -> None:
@@ -70,11 +70,11 @@ class Assignment:
         self._starts[topic, number] = offset
 
     def lose(self, topic: str, number: int) -> None:
-        """The client has stopped reading a partition, because the broker does not keep the next record any more."""
+        """The client has stopped reading a partition, because the broker no longer retains the next record."""
         self._lost.add((topic, number))
 
     def pause(self, wanted: set[Place]) -> None:
-        """Read all partitions except these and those without a first offset."""
+        """Pause these partitions and those without a first offset; read all others."""
         self._seek()
         wanted = wanted | self._held
         for change, places in (
@@ -101,7 +101,7 @@ class Assignment:
             self._held.discard(place)
 
     def exists(self, number: int, offset: int) -> bool:
-        """Whether an input partition reaches beyond an offset; yes when the broker does not say."""
+        """Whether the end of an input partition is beyond an offset; True if the broker does not answer."""
         for cached in (True, False):  # nearly always the offsets of the last fetch are enough
             try:
                 marks = self._consumer.get_watermark_offsets(

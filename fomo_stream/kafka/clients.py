@@ -9,9 +9,9 @@ import re
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ClusterMetadata
 
 from fomo_stream.errors import BrokerError, ConfigError
@@ -22,47 +22,6 @@ from fomo_stream.settings.service import ServiceSettings
 LARGEST_MESSAGE_BYTES = 64 << 20
 START_TIMEOUT_S = 6.0  # a start that cannot succeed has to end within 15 s, imports included
 REFRESH_MS = 10_000  # a client sees new partitions within this time
-
-Headers = list[tuple[str, bytes | None]]
-
-
-class Record(NamedTuple):
-    """One consumed record, as bytes."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int | None  # milliseconds since 1970
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
-
-    def where(self) -> str:
-        """`topic[partition]@offset`, as every error and log line names a record."""
-        return f"{self.topic}[{self.partition}]@{self.offset}"
-
-    @property
-    def timestamp_or_now(self) -> int:
-        """Its timestamp for a producer, where 0 means now."""
-        return self.timestamp if self.timestamp is not None and self.timestamp > 0 else 0
-
-
-def to_record(message: Message) -> Record:
-    """A client's message as a Record."""
-    kind, timestamp = message.timestamp()
-    try:
-        headers = message.headers() or []
-    except UnicodeDecodeError:  # a header name that is not UTF-8 cannot be written to the output either
-        headers = []
-    return Record(
-        message.topic(),
-        message.partition(),
-        message.offset(),
-        timestamp if kind else None,
-        message.key(),
-        message.value(),
-        headers,
-    )
 
 
 def client_config(settings: BrokerFlags) -> dict[str, Any]:
@@ -101,13 +60,14 @@ def make_consumer(settings: ServiceSettings, **callbacks: Any) -> Consumer:
 
 
 def make_producer(settings: BrokerFlags, transactional_id: str | None = None, **callbacks: Any) -> Producer:
-    """An idempotent producer: its retries neither repeat nor reorder records. transactional_id: for transactions.
+    """An idempotent producer: its retries neither repeat nor reorder records.
 
-    The broker aborts a transaction that its instance does not end, when the group gives its partitions to others.
+    transactional_id: of its transactions; None: it has none. The broker aborts a transaction that is left open
+    after transaction.timeout.ms; by default that is when the group gives the partitions to others.
     """
     config = {
         "linger.ms": 5,
-        # A transaction that begins at once must wait until the broker has recorded the end of the last one.
+        # A new transaction has to wait until the broker has recorded the end of the last one.
         "retry.backoff.ms": 10,
         "partitioner": "murmur2_random",  # the same partition for a key as with a Java client
         "message.max.bytes": LARGEST_MESSAGE_BYTES,
@@ -135,8 +95,8 @@ def make_reader(settings: BrokerFlags, isolation: str = "read_committed") -> Con
     """A consumer that is no member of the group and commits nothing by itself, to read partitions to their end.
 
     isolation: as in Kafka: read_committed, or read_uncommitted for records that are written without transactions, so
-    that reading them does not wait for transactions of others. It can also ask for the group's offsets; the broker
-    answers when no open transaction can change them.
+    that reading them does not wait for transactions of others. It can also ask for the group's committed offsets;
+    the broker answers only when no open transaction can change them.
     """
     config = {
         **client_config(settings),
@@ -190,6 +150,6 @@ def _create(kind: type[Any], config: Mapping[str, Any], name: str) -> Any:
 
 
 def _without_secrets(report: Callable[[KafkaError], None], error: KafkaError) -> None:
-    """Report an error of a client without the value of this setting; the client hides those of others by itself."""
+    """Report a client's error without the value of this setting; the client itself hides the other secrets."""
     text = re.sub(r"(?<=sasl\.oauthbearer\.config).*", " (not shown)", error.str(), flags=re.DOTALL)
     report(error if text == error.str() else KafkaError(error.code(), text, fatal=error.fatal()))

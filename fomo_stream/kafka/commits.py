@@ -1,4 +1,4 @@
-"""Commits: outputs, state and offsets take effect together, or not at all."""
+"""Commits outputs, state and offsets together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 from confluent_kafka import TopicPartition
 
-from fomo_stream.kafka.delivery.base import SLICE_S, Delivery, Outcome
+from fomo_stream.kafka.delivery.base import Delivery, Outcome
+from fomo_stream.kafka.delivery.call import SLICE_S
 from fomo_stream.kafka.partition import PartitionTask
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.topics.report import TopicReport
@@ -24,21 +25,24 @@ LONGEST_RETRY_S = 10.0
 class Commits:
     """The commits of one instance, as a state machine. Each step is taken in a `turn` of the main loop.
 
-    1. **Open.** Scores, dead letters and the effects of labels are sent as records are scored. Nobody sees them yet.
-    2. **Stage.** When the commit interval is over or the delivery is full, every partition sends what has changed in
+    1. **Open.** Scores, dead letters and the effects of labels are sent as records are scored. With exactly-once,
+       readers of committed records do not see them yet.
+    2. **Stage.** When the commit interval is over or the delivery is full, every partition sends the changes of
        its state, and its offsets are noted (`Pipeline.stage`).
-    3. **Commit.** The delivery makes outputs, state and offsets take effect together. The broker may take many turns to
-       answer; what is sent meanwhile belongs to the next commit.
+    3. **Commit.** The delivery commits outputs, state and offsets: with exactly-once in one transaction, with
+       at-least-once the offsets last. The broker may take many turns to answer; outputs sent meanwhile belong to the
+       next commit.
     4. **Committed.** The pipeline notes the committed offsets. Back to 1.
     5. **Abort**, if the commit has failed, or if something happened after which it must not succeed (`must_abort`):
-       partitions were lost, a topic was created again, the next record is not kept any more. The delivery undoes
-       everything since the last commit; while the broker does not answer, this step is repeated.
-    6. **Restore.** The pipeline forgets its partitions, and each is restored from the last commit before any more of it
-       is read. The first time at once; when commits keep failing, after longer and longer delays. Back to 1.
+       partitions were lost, a topic was created again, the next record is no longer retained. The delivery aborts
+       everything since the last commit; with at-least-once, outputs that were sent stay. While the broker does not
+       answer, this step is repeated.
+    6. **Restore.** The pipeline forgets its partitions, and each is restored from the last commit before more of it
+       is read. The first time at once; if commits keep failing, after longer and longer delays. Back to 1.
 
-    So nothing is kept that was learned from records that may be scored again.
+    So state is never kept if its records may be scored again.
 
-    restore: asks for partitions to be restored, after a delay in seconds.
+    interval_s: seconds between commits. restore: called with the partitions to restore and a delay in seconds.
     """
 
     def __init__(
@@ -67,7 +71,7 @@ class Commits:
         return self._delivery.is_committing
 
     @property
-    def is_stuck(self) -> bool:
+    def must_pause(self) -> bool:
         """Whether nothing more may be read until the commit, or the abort, is done."""
         return self._delivery.is_full or self.must_abort
 
@@ -97,7 +101,7 @@ class Commits:
             self._conclude(self._delivery.proceed(SLICE_S))
 
     def lose(self) -> None:
-        """A partition was lost to another instance: nothing of it may be committed."""
+        """A partition now belongs to another instance: commit nothing of it."""
         self.must_abort = self.must_abort or bool(self._delivery.sent) or self._delivery.is_committing
 
     def _conclude(self, outcome: Outcome) -> None:
@@ -114,7 +118,7 @@ class Commits:
         if not self._delivery.abort():
             return
         self.must_abort = False
-        # The first failure may have been a rebalance: no delay.
+        # The first failure is often a rebalance: retry at once.
         delay = 0.0 if is_progress else min(RETRY_S * self._failures**2, LONGEST_RETRY_S)
         self._failures += 1
         tasks = self._pipeline.aborted(self._topics.seen.topic_ids)

@@ -7,9 +7,9 @@ import logging
 from confluent_kafka import KafkaError
 
 from fomo_stream.errors import TopicError
-from fomo_stream.kafka.clients import Headers, Record
 from fomo_stream.kafka.delivery.base import Delivery
 from fomo_stream.kafka.delivery.output import Output, PartitionOf
+from fomo_stream.kafka.record import Headers, Record
 from fomo_stream.logs import Throttle, kv
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class DeadLetters:
         self._throttle = Throttle()
 
     def send(self, record: Record, reason: str, message: str, exception: BaseException | None = None) -> None:
-        """Send the original bytes, cut if the topic does not accept so many. exception: the error behind it, if any."""
+        """Send the original bytes, cut if the topic does not accept so many. exception: the cause, if any."""
         suppressed = self._throttle.allow(reason)
         if suppressed is not None:
             log.warning(kv("dead_letter", record=record.where(), reason=reason, error=message, suppressed=suppressed))
@@ -43,7 +43,7 @@ class DeadLetters:
                 f"topic {self._topic} refuses the dead letter of {record.where()}, even without its value "
                 f"({why.str() if why else 'unknown'}); check that topic's configuration"
             )
-        # A RecordError is often raised because of another error, whose class says more.
+        # A RecordError often wraps another error; its class is more informative.
         name = "" if exception is None else type(exception.__context__ or exception).__name__
         headers = _headers(record, reason, message, name)
         output = self._output(record, headers)
@@ -69,7 +69,7 @@ def own_headers(record: Record) -> Headers:
 
 
 def _headers(record: Record, reason: str, message: str, exception: str = "") -> Headers:
-    """The record's own headers, then ours; ours from an earlier dead letter are dropped."""
+    """The record's own headers, then new ones; headers of an earlier dead letter are removed."""
     timestamp = "" if record.timestamp is None else str(record.timestamp)
     source = (record.topic, str(record.partition), str(record.offset), timestamp)
     texts = zip(ADDED, (reason, message, exception, *source), strict=True)

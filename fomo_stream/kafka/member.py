@@ -1,8 +1,8 @@
-"""A member of the consumer group at work: its main loop, its rebalances and its end.
+"""One member of the consumer group: its main loop, rebalances and shutdown.
 
-One thread does everything, and this is the only place that orders effects. It polls a record and hands it to the
-`Pipeline`. Every few milliseconds it takes a *turn*: score the micro-batches that are due, take the next step of the
-commit (`Commits`), activate the partitions that were restored, and react to what the broker reports.
+One thread does everything, and only this module decides in which order things happen. It polls a record and hands it to
+the `Pipeline`. Every few milliseconds it takes a *turn*: score the micro-batches that are due, take the next step of
+the commit (`Commits`), activate the partitions that were restored, and react to events from the broker.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from confluent_kafka import KafkaError, Message
 
 from fomo_stream.errors import FencedError
 from fomo_stream.kafka.assignment import Assignment
-from fomo_stream.kafka.clients import to_record
 from fomo_stream.kafka.commits import Commits
 from fomo_stream.kafka.delivery.base import Delivery
 from fomo_stream.kafka.group.schema_search import SchemaSearch
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.partition import PartitionTask
 from fomo_stream.kafka.pipeline import Pipeline
+from fomo_stream.kafka.record import to_record
 from fomo_stream.kafka.state.restore import Restorer
 from fomo_stream.kafka.topics.report import TopicReport
 from fomo_stream.kafka.topics.watch import TopicWatch
@@ -56,15 +56,15 @@ class ConsumerErrors:
         """Raise FencedError after a fatal error."""
         if self._fatal is not None:
             raise FencedError(
-                f"the broker has removed this instance from the group ({self._fatal.str()}); nothing is lost: restart "
-                "it, with an --instance-id of its own if it has one"
+                f"the broker has removed this instance from the group ({self._fatal.str()}); nothing is lost; restart "
+                "this instance, and if it uses --instance-id, give it a unique one"
             )
 
 
 class Member:
     """One instance in its group, from the first poll to the last commit. `start` makes one.
 
-    errors: the callback that `consumer` was made with. restorer, search, watch: as in their modules.
+    consumer: a confluent_kafka Consumer. errors: its error callback.
     """
 
     def __init__(
@@ -100,13 +100,13 @@ class Member:
         self._has_failed = False
 
     def not_ready(self) -> list[str]:
-        """Why records are not being scored; empty when they are. Safe from any thread."""
+        """Reasons why records are not being scored; empty if they are. Safe from any thread."""
         reasons = [] if self._has_joined else ["not yet a member of the group"]
         reasons += self.topics.reasons()
         reasons += [reason for reason in (self._search.trouble, self._delivery.trouble) if reason]
         for task in list(self.pipeline.tasks.values()):
             if not task.is_active:
-                why = self._restorer.waits.get(task.number, "its turn has not come yet")
+                why = self._restorer.waits.get(task.number, "waiting for its turn")
                 reasons.append(f"{self._settings.topic}[{task.number}] waits to be restored: {why}")
         return reasons
 
@@ -132,13 +132,13 @@ class Member:
             raise
 
     def finish(self) -> None:
-        """Score what was read, commit it, and give up all partitions."""
+        """Score the records that were read, commit, and give up all partitions."""
         self._release(list(self.pipeline.tasks))
         if self._delivery.sent:
             log.warning(kv("not_committed", outputs=self._delivery.sent, effect="read again by the next owner"))
 
     def turn(self, now: float) -> None:
-        """Everything but reading a record. now: seconds, monotonic."""
+        """Do everything except reading records. now: seconds, monotonic."""
         self.turned_at = now
         if self.pipeline.schema is None:
             self._search.look(now)
@@ -155,7 +155,7 @@ class Member:
         error = message.error()
         if error is not None:
             self._errors(error)
-            if error.code() == KafkaError._AUTO_OFFSET_RESET:  # the broker does not keep the next record any more
+            if error.code() == KafkaError._AUTO_OFFSET_RESET:  # the broker no longer retains the next record
                 self.assignment.lose(message.topic(), message.partition())
                 self.commits.must_abort = True  # restoring then decides where to read on
         elif message.topic() == self._settings.feedback:
@@ -164,7 +164,7 @@ class Member:
             self.pipeline.receive(to_record(message), now)
 
     def _patience(self) -> float:
-        """Seconds that a poll may wait for a record before there is something else to do."""
+        """Seconds that a poll may wait for a record, because nothing else is due earlier."""
         tasks = self.pipeline.tasks.values()
         busy = self._delivery.sent or any(len(task.batch) or not task.is_active for task in tasks)
         return TURN_S if busy else IDLE_POLL_S
@@ -174,7 +174,7 @@ class Member:
     def on_assign(self, _consumer: Any, partitions: list[Any]) -> None:
         """The group gives partitions to this instance: restore them, then read them."""
         self._has_joined = True
-        self.topics.shared_out()
+        self.topics.assigned()
         numbers = [partition.partition for partition in partitions]
         self.assignment.take(numbers)
         for number in numbers:
@@ -182,7 +182,7 @@ class Member:
             log.info(kv("assigned", topic=self._settings.topic, partition=number))
 
     def on_revoke(self, _consumer: Any, partitions: list[Any]) -> None:
-        """The group takes partitions away: commit what was read of them first."""
+        """The group takes partitions away: first commit the records that were read of them."""
         numbers = [partition.partition for partition in partitions]
         self._release(numbers)
         self.assignment.give_up(numbers)
@@ -205,10 +205,10 @@ class Member:
                 self.assignment.start(self._settings.feedback, task.number, restored.feedback_start)
 
     def control_flow(self) -> None:
-        """Stop reading while too much waits: for a commit, for the schema, or for a generation."""
+        """Pause reading while too many records wait for a commit, the schema or a generation."""
         settings, tasks = self._settings, self.pipeline.tasks
         size = sum(item.size() for task in tasks.values() for item in task.batch.items)
-        is_full = self.commits.is_stuck or size > LATE_BYTES
+        is_full = self.commits.must_pause or size > LATE_BYTES
         if self.pipeline.schema is None:
             enough = sum(len(task.batch) for task in tasks.values()) >= settings.infer_records
             paused = set(tasks) if is_full or enough else set()
@@ -222,7 +222,7 @@ class Member:
         self.assignment.pause(places)
 
     def _release(self, numbers: list[int]) -> None:
-        """Finish what was read of these partitions, commit it, and give them up."""
+        """Score the records that were read of these partitions, commit, and give the partitions up."""
         if not any(number in self.pipeline.tasks for number in numbers):
             return
         deadline = time.monotonic() + RELEASE_S
@@ -245,7 +245,7 @@ class Member:
             self._restorer.request(task, delay)
 
     def _look_at_topics(self) -> None:
-        """React to what the broker says about the topics."""
+        """React to changes of the topics."""
         changes = self.topics.look(self._watch.seen)
         if changes.created:  # restoring finds out which state is still valid
             self.commits.must_abort = True

@@ -1,4 +1,4 @@
-"""What the service reports while it works, for a log, metrics or a live display."""
+"""Reports of the service while it works, for a log, metrics or a live display."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Observation:
 
 
 class Observer:
-    """Receives what the service does, from the service's thread. Override what you need; a method must not block."""
+    """Receives reports from the service's thread. Override the methods you need; a method must not block."""
 
     def scored(self, seen: Observation) -> None:
         """A micro-batch was scored."""
@@ -43,3 +43,38 @@ class Observer:
 
     def turned(self, now: float) -> None:
         """The main loop has turned. now: seconds, monotonic."""
+
+
+class Observers(Observer):
+    """Passes every report on to several observers, in their order."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._observers = observers
+
+    def scored(self, seen: Observation) -> None:
+        for observer in self._observers:
+            observer.scored(seen)
+
+    def dead_letter(self, reason: str) -> None:
+        for observer in self._observers:
+            observer.dead_letter(reason)
+
+    def labelled(self, n: int) -> None:
+        for observer in self._observers:
+            observer.labelled(n)
+
+    def regime_changed(self) -> None:
+        for observer in self._observers:
+            observer.regime_changed()
+
+    def committed(self, seconds: Sequence[float]) -> None:
+        for observer in self._observers:
+            observer.committed(seconds)
+
+    def aborted(self) -> None:
+        for observer in self._observers:
+            observer.aborted()
+
+    def turned(self, now: float) -> None:
+        for observer in self._observers:
+            observer.turned(now)

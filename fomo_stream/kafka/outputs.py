@@ -7,11 +7,11 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from fomo_stream.kafka.clients import Record
 from fomo_stream.kafka.dead_letters import DeadLetters
 from fomo_stream.kafka.delivery.base import Delivery
 from fomo_stream.kafka.delivery.output import Output
 from fomo_stream.kafka.observer import Observer
+from fomo_stream.kafka.record import Record
 from fomo_stream.records.json_codec import encode
 from fomo_stream.settings.service import ServiceSettings
 
@@ -19,7 +19,7 @@ from fomo_stream.settings.service import ServiceSettings
 class Outputs:
     """Sends scored records and dead letters through `delivery`.
 
-    partitions: current partition counts by topic, to keep a record's partition where input and output match.
+    partitions: returns the current partition counts by topic; a record keeps its partition if input and output match.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Outputs:
         self._dead_letters = DeadLetters(settings.dead_letters, delivery, self.partition_of)
 
     def scored(self, record: Record, fields: Mapping[str, Any], result: Mapping[str, Any]) -> None:
-        """Send a record with its result; where that is not possible, a dead letter instead."""
+        """Send a record with its result; if that is not possible, send a dead letter instead."""
         out = self._settings.out
         try:
             value = encode(fields, result, self._settings.result_field, self._settings.scores_only)
@@ -60,9 +60,9 @@ class Outputs:
         self._dead_letters.send(record, reason, message, exception)
 
     def partition_of(self, topic: str, partition: int, key: bytes | None) -> int:
-        """The partition to write to: the source's own where the counts match, else -1: by key.
+        """The partition to write to: the source's own if the counts match, else -1: by key.
 
-        Records without a key stay together with the others of their partition, and so in order.
+        Records without a key of one partition go to one partition, and so keep their order.
         """
         counts = self._partitions()
         count = counts.get(topic, 0)

@@ -11,9 +11,9 @@ from fomo_stream.detector.changelog import Entries
 from fomo_stream.detector.detector import Detector
 from fomo_stream.errors import DamagedStateError, RecordError, StateError
 from fomo_stream.kafka.batching import MicroBatch
-from fomo_stream.kafka.clients import Record
 from fomo_stream.kafka.feedback.effects import Effects
 from fomo_stream.kafka.feedback.labels import LabelQueue, RecordIndex
+from fomo_stream.kafka.record import Record
 from fomo_stream.kafka.state.position import POSITION, Position, Restored
 from fomo_stream.records.rows import RowReader
 from fomo_stream.records.schema import Schema, shown
@@ -23,7 +23,7 @@ DETECTOR, SERIES, INDEX, LABELS, SCHEMA = "detector", "series", "index", "labels
 
 
 class Pending(NamedTuple):
-    """A record that waits for its turn."""
+    """A record that waits to be scored."""
 
     record: Record
     fields: dict[str, Any]
@@ -31,7 +31,7 @@ class Pending(NamedTuple):
     error: RecordError | None = None  # why it cannot be scored
 
     def size(self) -> int:
-        """Bytes of memory that it takes, about."""
+        """Approximate memory in bytes."""
         return 2 * len(self.record.value or b"")
 
 
@@ -45,12 +45,11 @@ class PartitionTask:
         self.number = number
         self.batch = MicroBatch[Pending](settings.batch_size, settings.batch_age_ms / 1000)
         self.index = RecordIndex(settings.detector_config().feedback_memory)  # records that labels can be about
-        self._index_name = (
-            f"{INDEX}/{settings.detector_config().feedback_memory}"  # an index of another size cannot be restored
-        )
+        # an index of another size has another name and is not restored
+        self._index_name = f"{INDEX}/{settings.detector_config().feedback_memory}"
         self.labels = LabelQueue(topic_ids.get(settings.feedback or "", ""))
         self.detector: Detector | None = None  # from the first batch on
-        self.reader: RowReader | None = None  # likewise
+        self.reader: RowReader | None = None  # from the first batch on
         self.is_active = False
         self.position: int | None = None  # offset before which every record is finished; None: nothing is known
         self.committed: int | None = None  # last position that the group has committed
@@ -72,7 +71,7 @@ class PartitionTask:
         self.received = restored.start - 1
         self.learned_until = restored.learned_until
         self.effects = Effects(restored.effects)
-        self._topic_id = restored.topic_id or self._topic_id  # which may be that of a deleted topic
+        self._topic_id = restored.topic_id or self._topic_id  # perhaps the id of a topic that was deleted
         if self._settings.feedback is not None:
             self.labels.recover(restored.entries, LABELS)
             self.labels.begin(restored.feedback_start)
@@ -80,7 +79,7 @@ class PartitionTask:
     def equip(self, prototype: Detector, schema: Schema) -> tuple[Detector, RowReader]:
         """The detector and the reader: restored, or new.
 
-        Raises StateError when the state is of other features, another model, or settings that do not go with it.
+        Raises StateError if the state belongs to other features, another model or incompatible settings.
         """
         if self.detector is None or self.reader is None:
             self.detector, self.reader = prototype.copy(), RowReader(schema, self._settings.lags)
@@ -94,24 +93,24 @@ class PartitionTask:
                 self._written_schema = entries[SCHEMA]
                 self.regime = self.detector.regime
             self.former = None
-            if self._restored is not None:  # the detector holds its contents now
+            if self._restored is not None:  # its entries are now in the detector
                 kept = f"{self._index_name}/"
                 old = {name for name in entries if name.startswith(f"{INDEX}/") and not name.startswith(kept)}
                 self._restored = Restored(self._restored.start, stale=self._restored.stale | old)
         return self.detector, self.reader
 
     def discard_state(self) -> None:
-        """Forget the restored state: all its entries are to be deleted, and nothing is learned."""
+        """Forget the restored state: its entries will be deleted, and learning starts again."""
         assert self._restored is not None
         self.detector = self.reader = None
         self.learned_until = 0
         self.index = RecordIndex(self._settings.detector_config().feedback_memory)
         stale = frozenset(self._restored.entries) | self._restored.stale
-        stale -= {LABELS}  # labels that took effect stay done
+        stale -= {LABELS}  # labels that took effect are not applied again
         self._restored = Restored(self._restored.start, stale=stale)
 
     def changes(self) -> Entries:
-        """The changes since the last call, as entries of the state topic; none if no record or label came."""
+        """The changes since the last call, as entries of the state topic; none if there was no record or label."""
         if not self.is_active or self.position is None:
             return {}
         entries: Entries = {}

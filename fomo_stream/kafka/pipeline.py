@@ -1,7 +1,7 @@
 """From a record that was read to an output that can be committed: decode, micro-batch, score, send.
 
 A `PartitionTask` holds all state of one input partition. The `Pipeline` moves records through the tasks, those of a
-partition in order. It knows no consumer and no clock: the caller says what time it is and when to commit.
+partition in order. It knows no consumer and no clock: the caller passes the time and decides when to commit.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 from confluent_kafka import TopicPartition
 
 from fomo_stream.errors import DamagedStateError, RecordError, SchemaError
-from fomo_stream.kafka.batching import FEW
-from fomo_stream.kafka.clients import Record
 from fomo_stream.kafka.delivery.base import Delivery
 from fomo_stream.kafka.feedback.labelling import Labelling
+from fomo_stream.kafka.group.patience import FEW
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.outputs import Outputs
 from fomo_stream.kafka.partition import PartitionTask, Pending
-from fomo_stream.kafka.scorer import Scorer, check_schema, why
-from fomo_stream.kafka.state.position import Restored, unusable
-from fomo_stream.kafka.state.topic import to_output
+from fomo_stream.kafka.record import Record
+from fomo_stream.kafka.scorer import Scorer, check_schema, dead_letter_reason
+from fomo_stream.kafka.state.position import Restored, unusable_state_error
+from fomo_stream.kafka.state.reader import to_output
 from fomo_stream.kafka.topics.watch import TopicsSeen
 from fomo_stream.logs import kv
 from fomo_stream.records.inference import TooManyFeaturesError, infer_schema
@@ -40,10 +40,10 @@ LEFT_OUT_SHOWN = 50  # log lines about fields that are no features
 
 
 class Pipeline:
-    """Takes records in; sends outputs, dead letters and changes of state; knows how far each partition is.
+    """Receives records; sends outputs, dead letters and changes of state; knows the position of each partition.
 
-    executor: where contexts are encoded. partitions: current partition counts by topic, to keep a record's partition
-    where input and output have equally many.
+    executor: encodes contexts. partitions: returns the current partition counts by topic; a record keeps its partition
+    if input and output have equally many.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Pipeline:
         try:
             task.activate(restored)
         except DamagedStateError as error:
-            raise unusable(self._settings.state_topic, task.number, error) from None
+            raise unusable_state_error(self._settings.state_topic, task.number, error) from None
         if self.scorer is not None:
             self.scorer.equip(task)
 
@@ -97,7 +97,7 @@ class Pipeline:
     # --- commits ------------------------------------------------------------------------------------------
 
     def stage(self, seen: TopicsSeen) -> list[TopicPartition]:
-        """Send what has changed in the state of every partition; returns the offsets to commit, of existing topics."""
+        """Send the changes of the state of every partition; returns the offsets to commit, of existing topics."""
         offsets = []
         self._staged_at, self._polled_at = self._polled_at, []
         for task in self.tasks.values():
@@ -121,7 +121,8 @@ class Pipeline:
         if self._settings.feedback is not None:
             found.append((self._settings.feedback, task.labels.committable, task.labels.committed))
         for topic, offset, committed in found:
-            # The input's offset always goes with its outputs, or they would come twice: without the topic, both fail.
+            # Commit the input offset only with its outputs, or they would be written twice; if the topic is gone, both
+            # fail.
             if offset is not None and offset != committed and (topic == self._settings.topic or topic in topics):
                 yield TopicPartition(topic, task.number, offset)
 
@@ -134,7 +135,7 @@ class Pipeline:
     # --- the schema ---------------------------------------------------------------------------------------
 
     def begin(self, schema: Schema) -> None:
-        """Score records with `schema` from now on, first those that have waited for it."""
+        """Score records with `schema` from now on, beginning with those that waited for it."""
         parts = (self._executor, self._outputs, self._labelling, self._observer)
         self.scorer = Scorer(self._settings, self._model, schema, *parts)
         log.info(kv("schema", features=shown(schema.features), count=len(schema.features)))
@@ -144,9 +145,9 @@ class Pipeline:
         check_schema(self._settings, self._model, schema)
 
     def infer(self) -> Schema | None:
-        """A schema from the records that wait; None when they have no features: then they become dead letters.
+        """A schema from the records that wait; None if they have no features: then they become dead letters.
 
-        The sample takes one partition after the other, so that the counter of each partition is seen to count.
+        The sample keeps the records of each partition together, so that a counter in a partition is recognised.
         """
         sample = [item.fields for task in self.tasks.values() for item in task.batch.items if item.error is None]
         try:
@@ -156,7 +157,7 @@ class Pipeline:
             reason = "too_many_features" if isinstance(error, TooManyFeaturesError) else "no_features"
             for task in self.tasks.values():
                 for item in task.batch.take():
-                    self._outputs.dead_letter(item.record, *why(item.error, reason, str(error)))
+                    self._outputs.dead_letter(item.record, *dead_letter_reason(item.error, reason, str(error)))
                     task.position = item.record.offset + 1
             return None
         for name, reason in list(left_out.items())[:LEFT_OUT_SHOWN]:
@@ -182,7 +183,7 @@ class Pipeline:
             self._score(task, self.scorer)
 
     def receive_label(self, record: Record, exists: Callable[[int, int], bool]) -> None:
-        """Take one record of the feedback topic; it takes effect once the record that it labels is scored.
+        """Take one record of the feedback topic; its label takes effect after the labelled record was scored.
 
         exists: whether the input has a record at (partition, offset).
         """
@@ -208,7 +209,10 @@ class Pipeline:
                     self.scorer.apply_labels(task)
 
     def finish(self, numbers: Iterable[int]) -> None:
-        """Score what was read of these partitions, except records that would have to wait: those are read again."""
+        """Score the records that were read of these partitions.
+
+        Records whose generation is not built are left; the next owner reads them again.
+        """
         if self.scorer is not None:
             for number in numbers:
                 if number in self.tasks and self.tasks[number].is_active:

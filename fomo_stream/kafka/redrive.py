@@ -1,9 +1,9 @@
 """Sends dead letters back to the topics that they came from.
 
-A letter goes back as the original record: key, value, headers, timestamp, and partition where that still exists. It is
-sent once, however often this runs and for whatever reasons: for every partition of dead letters, a `Position` says how
-far it is done, and how much further for some reasons. The position is committed for the group, in the transaction that
-sends the letters.
+A letter goes back as the original record: key, value, headers, timestamp, and partition where that still exists. With
+exactly-once each is sent once, however often this runs and for which reasons; with at-least-once a letter may be sent
+twice after a crash. For each partition of dead letters, a `RedrivePosition` stores the offset below which all letters
+are done, and later offsets for some reasons. It is committed together with the letters.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from fomo_stream.errors import UNKNOWN, BrokerError, FencedError, NotPermittedError, TopicError
-from fomo_stream.kafka.clients import Record, connect, make_producer, to_record
+from fomo_stream.kafka.clients import connect, make_producer
 from fomo_stream.kafka.dead_letters import (
     REASON,
     SOURCE_PARTITION,
@@ -28,6 +28,7 @@ from fomo_stream.kafka.dead_letters import (
 )
 from fomo_stream.kafka.delivery.transactions import NOT_PERMITTED, Commit, Transactions
 from fomo_stream.kafka.permissions import READ, WRITE, check_permissions
+from fomo_stream.kafka.record import Record, to_record
 from fomo_stream.kafka.topic_reader import NoProgressError, TopicReader, raise_partition_error
 from fomo_stream.settings.commands import RedriveSettings
 
@@ -39,21 +40,21 @@ AGAIN = "running it again continues where it stopped"
 
 
 @dataclass(frozen=True)
-class Position:
-    """How far a partition is done: all letters below `offset`; for each reason in `ahead`, those below its offset.
+class RedrivePosition:
+    """Done letters of a partition: all below `offset`, and for each reason in `ahead` those below its offset.
 
-    >>> position = Position(10).advanced(50, ["not_json"])
+    >>> position = RedrivePosition(10).advanced(50, ["not_json"])
     >>> position.is_done("not_json", 49), position.is_done("too_large", 49)
     (True, False)
     >>> position.advanced(60, [])
-    Position(offset=60, ahead={})
+    RedrivePosition(offset=60, ahead={})
     """
 
     offset: int
     ahead: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def committed(cls, found: TopicPartition, first: int, end: int) -> Position:
+    def committed(cls, found: TopicPartition, first: int, end: int) -> RedrivePosition:
         """The group's committed position; `first` without one, or when the topic was created again and ends earlier."""
         try:
             ahead = {str(reason): int(offset) for reason, offset in json.loads(found.metadata or "{}").items()}
@@ -63,7 +64,7 @@ class Position:
         return cls(found.offset, ahead) if is_usable else cls(first)
 
     def as_offset(self, topic: str, partition: int) -> TopicPartition:
-        """To commit; `ahead` is its metadata."""
+        """The offset to commit; `ahead` is its metadata."""
         metadata = json.dumps(self.ahead, sort_keys=True) if self.ahead else ""
         return TopicPartition(topic, partition, self.offset, metadata)
 
@@ -75,11 +76,11 @@ class Position:
         """Below this offset all letters with one of these reasons (none: any) are done."""
         return min((max(self.offset, self.ahead.get(reason, 0)) for reason in reasons), default=self.offset)
 
-    def advanced(self, to: int, reasons: Sequence[str]) -> Position:
-        """After the letters below `to` with one of these reasons (none: any) are done."""
+    def advanced(self, to: int, reasons: Sequence[str]) -> RedrivePosition:
+        """The position when the letters below `to` with one of these reasons (none: any) are done."""
         offset = self.offset if reasons else to
         ahead = {**self.ahead, **{reason: max(to, self.ahead.get(reason, 0)) for reason in reasons}}
-        return Position(offset, {reason: done for reason, done in ahead.items() if done > offset})
+        return RedrivePosition(offset, {reason: done for reason, done in ahead.items() if done > offset})
 
 
 @dataclass
@@ -89,7 +90,7 @@ class Summary:
     topic: str
     dry_run: bool = False
     sent: Counter[str] = field(default_factory=Counter)  # by reason
-    left: Counter[str] = field(default_factory=Counter)  # by the reason to leave them
+    left: Counter[str] = field(default_factory=Counter)  # by the reason why they were left
 
     def __str__(self) -> str:
         """One line for people.
@@ -110,8 +111,8 @@ def redrive(settings: RedriveSettings) -> Summary:
     """Send every dead letter that is in the topic now and was not sent yet; the settings choose them and the target.
 
     Raises BrokerError when the broker refuses or does not answer: TopicError for a topic that does not exist,
-    NotPermittedError for a missing permission, FencedError when another run has begun. The letters committed until then
-    were sent, and running it again continues after them.
+    NotPermittedError for a missing permission, FencedError when another run has begun. Letters committed before the
+    error were sent, and another run continues after them.
     """
     partitions = _partitions(settings)
     with TopicReader(settings) as reader:
@@ -144,7 +145,7 @@ class _Redrive:
         self._sender = sender
         self._summary = Summary(settings.dead_letters, settings.dry_run)
         self._ends: dict[int, int] = {}
-        self._positions: dict[int, Position] = {}
+        self._positions: dict[int, RedrivePosition] = {}
         topic, group = settings.dead_letters, settings.group
         with _explained(f"the offsets of group {group} cannot be read", f"check that group {group} may be read"):
             committed = reader.committed([TopicPartition(topic, n) for n in range(partitions)], TIMEOUT_S)
@@ -152,7 +153,7 @@ class _Redrive:
             for found in committed:
                 first, end = reader.range_now(topic, found.partition, TIMEOUT_S)
                 self._ends[found.partition] = end
-                self._positions[found.partition] = Position.committed(found, first, end)
+                self._positions[found.partition] = RedrivePosition.committed(found, first, end)
 
     def run(self) -> Summary:
         batch: list[Record] = []

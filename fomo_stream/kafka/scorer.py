@@ -11,12 +11,12 @@ import numpy as np
 from fomo_stream.detector.config import LEAST_CONTEXT
 from fomo_stream.detector.detector import Detector
 from fomo_stream.errors import DamagedStateError, RecordError, SchemaError, StateError
-from fomo_stream.kafka.clients import Record
 from fomo_stream.kafka.feedback.labelling import Labelling
 from fomo_stream.kafka.observer import Observation, Observer
 from fomo_stream.kafka.outputs import Outputs
 from fomo_stream.kafka.partition import PartitionTask, Pending
-from fomo_stream.kafka.state.position import unusable
+from fomo_stream.kafka.record import Record
+from fomo_stream.kafka.state.position import unusable_state_error
 from fomo_stream.logs import kv
 from fomo_stream.model.zero_shot import ZeroShotModel
 from fomo_stream.records.files import read_rows
@@ -33,7 +33,7 @@ NO_FEATURES = "the record has no value of any feature; check the names given by 
 class Scorer:
     """Scores the records of all partitions with one schema.
 
-    executor: where contexts are encoded. Raises SchemaError when the schema does not fit the model or the seed context.
+    executor: encodes contexts. Raises SchemaError when the schema does not fit the model or the seed context.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class Scorer:
         except StateError as error:
             topic = self._settings.state_topic
             if self._settings.delivery == "exactly-once" or not isinstance(error, DamagedStateError):
-                raise unusable(topic, task.number, error) from None
-            # Without transactions, a crash may leave half of what belongs together.
+                raise unusable_state_error(topic, task.number, error) from None
+            # Without transactions, a crash may leave a state that is only partly written.
             place = {"topic": topic, "partition": task.number}
             log.warning(kv("state_damaged", **place, reason=error, effect="warming up again"))
             task.discard_state()
@@ -77,14 +77,14 @@ class Scorer:
     def score(self, task: PartitionTask) -> list[float]:
         """Score the records that wait, in micro-batches; stop where a generation is not built yet.
 
-        Returns when the finished records were polled, in seconds.
+        Returns the poll times (monotonic seconds) of the finished records.
         """
         detector, reader = self.equip(task)
         lag = detector.config.lag
         finished: list[float] = []
         self.apply_labels(task)
         while waiting := len(task.batch):
-            # A micro-batch must not need a generation that its own records trigger.
+            # Records of a micro-batch must not trigger a generation that scores later records of the same batch.
             room = lag if detector.generation else detector.room
             n = min(waiting, self._settings.batch_size, room)
             if not detector.is_ready(n):
@@ -113,7 +113,7 @@ class Scorer:
                 self._outputs.scored(item.record, item.fields, result)
                 missing += result["missing"]
             else:
-                self._outputs.dead_letter(item.record, *why(item.error, "no_features", NO_FEATURES))
+                self._outputs.dead_letter(item.record, *dead_letter_reason(item.error, "no_features", NO_FEATURES))
         task.position = pending[-1].record.offset + 1
         self._report_regimes(task, list(results.values()))
         scored = [item for item in sound if item.record.offset in results]
@@ -168,8 +168,8 @@ def _read_seed(settings: ServiceSettings, schema: Schema) -> np.ndarray | None:
     return rows
 
 
-def why(error: RecordError | None, reason: str, message: str) -> tuple[str, str, RecordError | None]:
-    """Why a record is a dead letter: its decoding error if there was one, else `reason` and `message`."""
+def dead_letter_reason(error: RecordError | None, reason: str, message: str) -> tuple[str, str, RecordError | None]:
+    """Reason, message and error of a dead letter: those of its decoding error, if any, else `reason` and `message`."""
     return (error.reason, str(error), error) if error is not None else (reason, message, None)
 
 

@@ -1,7 +1,7 @@
 """The service: scores one topic as a member of a consumer group, until it is stopped.
 
-`start` makes the instance a member of its group, `member` has the main loop, `pipeline` takes a record from reading to
-its output, and `commits` makes outputs, state and offsets take effect together.
+`start` checks everything and makes the `Member`; `Member.run` joins the group and has the main loop; `pipeline` takes a
+record from reading to its output; `commits` commits outputs, state and offsets together.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STALLED_AFTER_S = 120.0
 class Service:
     """One instance of the service.
 
-    model: a loaded checkpoint; None loads the one that the settings name. observer: receives what the service does.
+    model: a loaded checkpoint; None loads the one that the settings name. observer: receives reports of its work.
     """
 
     def __init__(
@@ -37,10 +37,10 @@ class Service:
         self._stopping = threading.Event()
         self._state = "starting"
         self._began = time.monotonic()
-        self.member: Member | None = None  # once it has started
+        self.member: Member | None = None  # set when it has started
 
     def stop(self) -> None:
-        """Ask `run` to score what was read, commit and leave the group. Safe from any thread or signal handler."""
+        """Ask `run` to score the records read so far, commit and leave the group. Safe from any thread or signal handler."""
         self._stopping.set()
 
     @property
@@ -49,13 +49,13 @@ class Service:
         return not self.not_ready()
 
     def not_ready(self) -> list[str]:
-        """Why records are not being scored; empty when they are."""
+        """Reasons why records are not being scored; empty if they are."""
         if self._state != "running" or self.member is None:
             return [f"the service is {self._state}"]
         return self.member.not_ready()
 
     def not_live(self) -> list[str]:
-        """Why the process should be restarted; empty while the loop turns."""
+        """Reasons to restart the process; empty while the main loop turns."""
         stalled = time.monotonic() - (self._began if self.member is None else self.member.turned_at)
         return [f"the loop has not turned for {stalled:.0f} s"] if stalled > STALLED_AFTER_S else []
 

@@ -1,4 +1,4 @@
-"""The start of an instance: everything that can be wrong is checked before it joins its group."""
+"""Starts an instance: checks what can be checked before it joins its group."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from fomo_stream.kafka.clients import START_TIMEOUT_S, make_consumer, make_producer
 from fomo_stream.kafka.delivery.at_least_once import AtLeastOnce
-from fomo_stream.kafka.delivery.base import Call, Delivery
+from fomo_stream.kafka.delivery.base import Delivery
+from fomo_stream.kafka.delivery.call import Call
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
 from fomo_stream.kafka.group.agreement import Agreement
 from fomo_stream.kafka.group.log import GroupLog
@@ -38,12 +39,14 @@ CLOSE_S = 5.0  # to leave the group
 
 
 def start(settings: ServiceSettings, model: ZeroShotModel, observer: Observer, stack: ExitStack) -> Member:
-    """A member of the group that is ready to run. stack: closes at the end what is opened here.
+    """Make a member that is ready to run. stack: closes, at the end, everything opened here.
 
-    1. Check topics, permissions and named features, changing nothing.
+    1. Check topics, permissions and named features. Create the state topic if it is missing; with --reset-state, delete
+       it first.
     2. Agree with the group on the settings and the schema; an instance with other settings is refused here.
     3. Create the topics that are missing, and start watching all of them.
-    4. Open the delivery. This ends another instance of the same name, so from here on this one must not be refused.
+    4. Open the delivery. With exactly-once this fences off another instance of the same --instance-id. So nearly all
+       checks come before it; only `Agreement.check` comes later, before the first partition is restored.
     5. Make everything else, the consumer last. The member subscribes when it runs.
 
     Raises FomoError.
@@ -88,7 +91,7 @@ def start(settings: ServiceSettings, model: ZeroShotModel, observer: Observer, s
 
 
 def warn_of_settings(settings: ServiceSettings) -> None:
-    """Log which settings have no effect as they are."""
+    """Log which settings have no effect in this combination."""
     if settings.admit == "feedback" and settings.feedback is None and settings.seed_context is None:
         hint = "--admit feedback without --feedback or --seed-context: nothing is learned after the warm-up"
         log.warning(kv("check_settings", hint=hint))
@@ -97,7 +100,7 @@ def warn_of_settings(settings: ServiceSettings) -> None:
 
 
 def _agree_on_schema(settings: ServiceSettings, group: GroupSchema, model: ZeroShotModel) -> Schema | None:
-    """The group's schema; None: it has to be inferred from records."""
+    """The group's schema, or None if it has to be inferred from records."""
     flags = settings.features
     schema = group.stored() if flags is None else group.agree_on_flags(flags)
     if schema is not None:
@@ -106,8 +109,8 @@ def _agree_on_schema(settings: ServiceSettings, group: GroupSchema, model: ZeroS
 
 
 def _open_delivery(settings: ServiceSettings, limits: Mapping[str, int]) -> Delivery:
-    """limits: bytes that a record may have, by topic, where the broker tells."""
-    # Compressed batches are smaller than their records: then only the broker knows what fits.
+    """limits: maximum record size in bytes by topic, where the broker reports it."""
+    # Compressed batches are smaller than their records, so only the broker knows what fits.
     codecs = (settings.kafka.get(key, "none") for key in ("compression.type", "compression.codec"))
     is_compressed = any(codec != "none" for codec in codecs)
     more = {"batch.size": min([1_000_000, *limits.values()])}

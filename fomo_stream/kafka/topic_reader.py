@@ -14,7 +14,9 @@ from fomo_stream.settings.broker import BrokerFlags
 
 POLL_S = 0.2
 
-Range = tuple[int, int | None]  # first offset to read, and the one to stop before; None: where the broker says it ends
+Range = tuple[
+    int, int | None
+]  # first offset to read, and the one to stop before; None: the end that the broker reports
 
 
 class NoProgressError(Exception):
@@ -24,7 +26,8 @@ class NoProgressError(Exception):
 class TopicReader:
     """Reads topics with a consumer that is no member of the group and commits nothing by itself.
 
-    isolation: as in Kafka, read_committed or read_uncommitted. is_stopped: asked between two messages; ends a read.
+    isolation: as in Kafka, read_committed or read_uncommitted. is_stopped: called
+    between two messages; True ends the read.
     """
 
     def __init__(
@@ -83,7 +86,7 @@ class TopicReader:
         deadline = time.monotonic() + patience_s
         while unread:
             if time.monotonic() >= deadline or self._is_stopped():
-                # A client that outlived its broker may wait long for answers that do not come; a new one asks again.
+                # After a broker outage an old client may wait long; a new client asks again.
                 self.close()
                 raise NoProgressError(reason)
             message = self.client.poll(POLL_S)
@@ -100,15 +103,15 @@ class TopicReader:
                 yield message
             if _is_end(message, end):
                 del unread[message.partition()]
-            deadline = time.monotonic() + patience_s  # not counting the time that the caller took
+            deadline = time.monotonic() + patience_s  # the caller's own time does not count
 
     def range_now(self, topic: str, number: int, timeout_s: float) -> tuple[int, int]:
-        """First offset that is kept, and the end as of now; with read_committed before the first open transaction."""
+        """First retained offset and current end; with read_committed, the end is before the first open transaction."""
         low, high = self.client.get_watermark_offsets(TopicPartition(topic, number), timeout=timeout_s)
         return int(low), int(high)
 
     def committed(self, partitions: Sequence[TopicPartition], timeout_s: float) -> list[TopicPartition]:
-        """The offsets that the group has committed; the broker answers when no open transaction can change them."""
+        """The group's committed offsets; the broker answers only when no open transaction can change them."""
         found: list[TopicPartition] = self.client.committed(list(partitions), timeout=timeout_s)
         raise_partition_error(found)
         return found

@@ -11,7 +11,7 @@ from services import Running, make_settings, readings, results, unique
 from test_operations import changed, refusal
 
 from fomo_stream.errors import AgreementError
-from fomo_stream.kafka.group.agreement import OUTPUT_SETTINGS, STATE_SETTINGS, Agreement
+from fomo_stream.kafka.group.agreement import CHANGEABLE_SETTINGS, STATE_SETTINGS, Agreement
 from fomo_stream.kafka.group.log import GroupLog
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.settings.service import ServiceSettings
@@ -59,7 +59,7 @@ def member(broker: Broker) -> Iterator[Running]:
 
 
 def test_every_agreed_setting_has_a_test() -> None:
-    assert OTHERS.keys() == {*STATE_SETTINGS, *OUTPUT_SETTINGS, "features"}
+    assert OTHERS.keys() == {*STATE_SETTINGS, *CHANGEABLE_SETTINGS, "features"}
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -62,7 +62,7 @@ def test_added_partitions_are_scored_and_labelled(broker: Broker, caplog: pytest
         assert {(r["fomo"]["partition"], r["fomo"]["offset"]) for r in outputs} == {
             (partition, offset) for partition in range(5) for offset in range(60)
         }
-        assert f"new partitions 2 to 4 of {topic} not shared out by the group yet" in reasons
+        assert f"the group has not assigned new partitions 2 to 4 of {topic} yet" in reasons
         for partition in range(2, 5):
             assert any(reason.startswith(f"{topic}[{partition}] waits to be restored: ") for reason in reasons), reasons
         for smaller in (settings.out, settings.dead_letters):

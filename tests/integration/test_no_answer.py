@@ -21,7 +21,7 @@ def test_a_start_without_an_answer_says_so_and_can_be_repeated(broker: Broker) -
     make = partial(make_producer, settings, settings.transactional_id)
     broker._process.send_signal(signal.SIGSTOP)
     try:
-        with pytest.raises(BrokerError, match=r"does not answer .*; nothing is lost: .* restart it") as error:
+        with pytest.raises(BrokerError, match=r"does not answer .*; nothing is lost; .* restart the instance") as error:
             ExactlyOnce(make, {}).start(3.0)
     finally:
         broker._process.send_signal(signal.SIGCONT)

@@ -19,12 +19,12 @@ from pipelines import Patient, QuickSettings, cheap_model
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.past_values import PastValues
 from fomo_stream.detector.results import Results
-from fomo_stream.kafka.clients import Record
 from fomo_stream.kafka.delivery.base import Outcome
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
 from fomo_stream.kafka.member import ConsumerErrors, Member
 from fomo_stream.kafka.partition import PartitionTask
 from fomo_stream.kafka.pipeline import Pipeline
+from fomo_stream.kafka.record import Record
 from fomo_stream.kafka.state.position import Restored
 from fomo_stream.kafka.state.restore import Restorer
 from fomo_stream.kafka.topics.report import TopicReport

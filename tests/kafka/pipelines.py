@@ -14,10 +14,10 @@ import torch
 from confluent_kafka import KafkaError
 
 from fomo_stream.detector.config import DetectorConfig
-from fomo_stream.kafka.clients import Record
 from fomo_stream.kafka.delivery.output import Output
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.pipeline import Pipeline
+from fomo_stream.kafka.record import Record
 from fomo_stream.kafka.state.position import Restored
 from fomo_stream.kafka.topics.watch import TopicsSeen
 from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel

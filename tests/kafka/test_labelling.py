@@ -16,9 +16,9 @@ from pipelines import Recording, cheap_model, commit, make_pipeline, record
 
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
-from fomo_stream.kafka.clients import Record
 from fomo_stream.kafka.delivery.output import Output
 from fomo_stream.kafka.pipeline import Pipeline
+from fomo_stream.kafka.record import Record
 from fomo_stream.kafka.state.position import Restored
 from fomo_stream.ops.progress import ProgressLog
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pipelines import QUICK, AtOnce, Recording, cheap_model, commit, make_pipeline, record
 
 from fomo_stream.errors import StateError
-from fomo_stream.kafka.clients import Record
 from fomo_stream.kafka.pipeline import Pipeline
+from fomo_stream.kafka.record import Record
 from fomo_stream.kafka.state.position import POSITION, Position, Restored
 from fomo_stream.model.zero_shot import ZeroShotModel
 from fomo_stream.ops.progress import ProgressLog

@@ -26,7 +26,7 @@ from pipelines import (
 )
 
 from fomo_stream.errors import BrokerError
-from fomo_stream.kafka.clients import Record
+from fomo_stream.kafka.record import Record
 from fomo_stream.kafka.state.position import Restored
 from fomo_stream.kafka.topics.watch import TopicsSeen
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fomo_stream.errors import BrokerError, DamagedStateError
-from fomo_stream.kafka.state.position import POSITION, Input, Position, where_to_go_on
+from fomo_stream.kafka.state.position import POSITION, Input, Position, decide_resume
 from fomo_stream.settings.service import ServiceSettings
 
 
@@ -53,9 +53,9 @@ def test_every_combination_of_offsets_resumes_where_it_should() -> None:
         start, learned, is_of_use = expected(found, position, flags)
         if start is None:
             with pytest.raises(BrokerError, match=r"t\[0\] has offset .* --on-lost-offset earliest or latest"):
-                where_to_go_on(found, entries, flags, "t[0]")
+                decide_resume(found, entries, flags, "t[0]")
             continue
-        restored, notes = where_to_go_on(found, entries, flags, "t[0]")
+        restored, notes = decide_resume(found, entries, flags, "t[0]")
         assert (restored.start, restored.learned_until) == (start, learned), (found, position, flags)
         assert restored.entries == (entries if is_of_use else {})
         assert restored.stale == (frozenset() if is_of_use else frozenset(entries))
@@ -73,7 +73,7 @@ def test_every_combination_of_offsets_resumes_where_it_should() -> None:
 def test_unusual_offsets_are_logged(committed: int, words: str) -> None:
     entries = {POSITION: Position(5, "A").encode()}
     flags = ServiceSettings(topic="t", on_lost_offset="latest")
-    _, notes = where_to_go_on(Input(0, 20, committed, "A"), entries, flags, "t[0]")
+    _, notes = decide_resume(Input(0, 20, committed, "A"), entries, flags, "t[0]")
     assert words in notes[-1]
 
 

@@ -20,8 +20,8 @@ from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.past_values import PastValues
 from fomo_stream.errors import SchemaError
-from fomo_stream.kafka.clients import Record
 from fomo_stream.kafka.pipeline import Pipeline
+from fomo_stream.kafka.record import Record
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.ops.progress import ProgressLog
 from fomo_stream.records.files import read_rows

@@ -50,7 +50,7 @@ def test_partitions_that_cannot_be_labelled_are_a_reason_not_to_be_ready() -> No
     assert found.reasons() == []
     changes = found.look(TopicsSeen(sizes | {"t": 4}, {}))
     assert (changes.created, changes.resized) == (False, ("t",))
-    found.shared_out()
+    found.assigned()
     (reason,) = found.reasons()
     assert "feedback topic f has 2 partitions fewer than t" in reason
     assert "--alter --topic f --partitions 4" in reason
@@ -62,14 +62,14 @@ def test_new_partitions_are_a_reason_until_the_group_has_assigned_them(monkeypat
     found, sizes = report()
     more = TopicsSeen(dict.fromkeys(sizes, 3), {})
     found.look(more)
-    assert found.reasons() == ["new partition 2 of t not shared out by the group yet"]
+    assert found.reasons() == ["the group has not assigned new partition 2 of t yet"]
     found.look(more)
     assert found.reasons()
-    found.shared_out()
+    found.assigned()
     assert found.reasons() == []
     found.look(TopicsSeen(dict.fromkeys(sizes, 4), {}))
     assert found.reasons()  # an instance that gets none of them does not learn of the assignment
-    monkeypatch.setattr("fomo_stream.kafka.topics.report.SHARED_OUT_S", -1.0)
+    monkeypatch.setattr("fomo_stream.kafka.topics.report.ASSIGN_S", -1.0)
     assert found.reasons() == []
 
 

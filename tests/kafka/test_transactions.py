@@ -22,7 +22,7 @@ def test_a_fenced_instance_ends_and_says_what_to_do() -> None:
     setup.send(b"1")
     other = ExactlyOnce(partial(setup.broker.producer, "instance"), {})
     other.start(1.0)
-    with pytest.raises(FencedError, match=r"fenced: .* --instance-id; nothing is lost: restart it"):
+    with pytest.raises(FencedError, match=r"fenced: .* --instance-id\. Nothing is lost; restart this instance"):
         setup.commit()
     assert (setup.out(), setup.broker.offsets) == ([], {})
     other.send(output(b"2"))
@@ -74,7 +74,10 @@ def refusal_of_start(error: KafkaError) -> FomoError:
 def test_a_broker_without_transactions_is_named_at_the_start(code: int) -> None:
     refusal = refusal_of_start(KafkaError(code, "needs 0.11", fatal=True))
     assert isinstance(refusal, BrokerError)
-    assert "takes no transactions (needs 0.11): if it has none, add --delivery at-least-once" in str(refusal)
+    assert (
+        "takes no transactions (needs 0.11); if the broker does not support transactions, use --delivery at-least-once"
+        in str(refusal)
+    )
 
 
 @pytest.mark.parametrize(
@@ -96,7 +99,7 @@ def test_a_start_without_an_answer_says_that_nothing_is_lost(error: KafkaError) 
     assert type(refusal) is BrokerError
     assert "the broker does not answer" in str(refusal)
     assert "nothing is lost" in str(refusal)
-    assert "restart it" in str(refusal)
+    assert "restart the instance" in str(refusal)
     assert "at-least-once" not in str(refusal)
 
 

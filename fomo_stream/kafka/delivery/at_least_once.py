@@ -8,7 +8,8 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from fomo_stream.kafka.delivery.base import SLICE_S, Call, Delivery, Outcome
+from fomo_stream.kafka.delivery.base import Delivery, Outcome
+from fomo_stream.kafka.delivery.call import SLICE_S, Call
 from fomo_stream.kafka.delivery.transactions import Commit
 
 RETRY_S = 0.25  # between two tries to commit the same offsets
@@ -24,7 +25,7 @@ _LOST = (
 
 
 class AtLeastOnce(Delivery):
-    """Commits offsets when everything sent before is acknowledged; after a crash some of it is sent again."""
+    """Commits offsets when everything sent before is acknowledged; after a crash or abort some of it is sent again."""
 
     def __init__(self, make_producer: Callable[..., Any], limits: Mapping[str, int], most: int = 10_000) -> None:
         self._answers: list[tuple[KafkaError | None, Sequence[TopicPartition]]] = []  # to offset commits
@@ -63,7 +64,7 @@ class AtLeastOnce(Delivery):
 
     def _commit_offsets(self, commit: Commit, seconds: float) -> Outcome:
         """Runs in the thread that owns the consumer: another thread would have to wait while that one polls."""
-        if seconds:  # nothing polls meanwhile, so no callback is called
+        if seconds:  # the consumer is not polled during this wait, so no callback is called
             # `commit` has no time limit, `committed` has: so first make sure that the broker answers.
             commit.consumer.committed(commit.offsets, timeout=SLICE_S)
             self._answers = [(None, commit.consumer.commit(offsets=commit.offsets, asynchronous=False))]

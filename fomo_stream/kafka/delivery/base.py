@@ -1,31 +1,29 @@
-"""Delivery: the outputs sent since one commit take effect with the next one, together with the consumed offsets.
+"""Delivery: outputs sent between two commits are committed together with the consumed offsets.
 
-There are two kinds: `exactly_once` and `at_least_once`. With either, a commit that fails must be undone with `abort`,
-and its records must be read again.
+There are two kinds: `exactly_once` and `at_least_once`. With either, `abort` must follow a commit that fails, and its
+records must be read again.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from functools import partial
-from time import monotonic
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from fomo_stream.kafka.clients import Record
+from fomo_stream.kafka.delivery.call import SLICE_S, Call
 from fomo_stream.kafka.delivery.output import Output
 from fomo_stream.kafka.delivery.refusals import Refusals
 from fomo_stream.kafka.delivery.transactions import Commit
+from fomo_stream.kafka.record import Record
 from fomo_stream.logs import Throttle, kv
 
 log = logging.getLogger(__name__)
 
-SLICE_S = 1.0  # no call blocks for longer, because the service's loop has to turn
 MOST_BYTES = 64 << 20  # in one commit
 
 
@@ -34,52 +32,14 @@ class Outcome(Enum):
 
     COMMITTED = auto()
     PENDING = auto()  # not known yet: call `proceed` again
-    FAILED = auto()  # nothing of it took effect: `abort`, and read again
-
-
-class Call:
-    """A function that may block, run in a thread of its own: if it never ends, nothing has to wait for it."""
-
-    def __init__(self, function: Callable[[], None]) -> None:
-        self._function = function
-        self._done = threading.Event()
-        self._error: Exception | None = None
-        self._began = monotonic()
-        self._looked = self._began
-        self.waited = 0.0  # seconds, without the time in which this process itself was stopped
-        threading.Thread(target=self._run, name="fomo-commit", daemon=True).start()
-
-    def _run(self) -> None:
-        try:
-            self._function()
-        except Exception as error:
-            self._error = error
-        self._done.set()
-
-    @property
-    def seconds(self) -> float:
-        """Since it began."""
-        return monotonic() - self._began
-
-    def wait(self, seconds: float) -> bool:
-        """Whether it has ended; waits for at most `seconds`."""
-        done = self._done.wait(seconds)
-        now = monotonic()
-        self.waited += min(now - self._looked, 2 * SLICE_S)
-        self._looked = now
-        return done
-
-    def result(self) -> None:
-        """Raise the error that it raised, if any."""
-        if self._error is not None:
-            raise self._error
+    FAILED = auto()  # the offsets were not committed: `abort`, and read again
 
 
 class Delivery(ABC):
     """Sends outputs through one producer, and commits.
 
-    make_producer: called with additional settings. limits: largest record of a topic in bytes, where known. most:
-    outputs in one commit.
+    make_producer: called with additional settings; returns a Producer. limits: maximum record size in bytes by topic,
+    where known. most: maximum number of outputs in a commit.
     """
 
     def __init__(self, make_producer: Callable[..., Any], limits: Mapping[str, int], most: int = 10_000) -> None:
@@ -135,7 +95,7 @@ class Delivery(ABC):
 
     @property
     def has_failed(self) -> bool:
-        """Whether the next commit is sure to fail."""
+        """Whether the next commit will fail for certain."""
         return self._failure is not None
 
     @property
@@ -153,7 +113,7 @@ class Delivery(ABC):
         return output.size() <= self._limits.get(output.topic, output.size())
 
     def learn_partitions(self, topic: str) -> None:
-        """Tell the client that the number of partitions of a topic has changed; else it refuses outputs."""
+        """Refresh the client's number of partitions of a topic after it has changed; else outputs are refused."""
         try:
             self._producer.list_topics(topic, timeout=SLICE_S)
         except KafkaException as error:  # then a commit fails, and is tried again
@@ -170,7 +130,7 @@ class Delivery(ABC):
         return self.proceed()
 
     def proceed(self, seconds: float = 0.0) -> Outcome:
-        """Continue the commit under way, and wait for its outcome for `seconds`. Raises BrokerError when fenced."""
+        """Continue the commit under way, and wait at most `seconds` for its outcome. Raises FencedError when fenced."""
         assert self._commit is not None
         outcome = self._proceed(self._commit, seconds)
         if outcome is Outcome.PENDING:
@@ -201,7 +161,10 @@ class Delivery(ABC):
         return Outcome.COMMITTED if self._failure is None else Outcome.FAILED
 
     def abort(self) -> bool:
-        """Undo everything sent since the last commit, within about a second; False: not done yet, call it again."""
+        """Abort everything sent since the last commit, within about a second; False: not done yet, call it again.
+
+        With at-least-once, outputs that are not sent yet are dropped; those that were sent stay. Raises FencedError.
+        """
         self._round += 1
         try:
             self._abort()
@@ -215,7 +178,7 @@ class Delivery(ABC):
 
     @abstractmethod
     def begin(self) -> None:
-        """Get ready to send."""
+        """Open a transaction, if there are transactions."""
 
     @abstractmethod
     def close(self) -> None:
@@ -230,7 +193,7 @@ class Delivery(ABC):
 
     @abstractmethod
     def _outcome_of(self, error: KafkaError, call: Call) -> Outcome:
-        """The meaning of an error in a commit. Raises BrokerError when the instance has to end."""
+        """The meaning of an error in a commit. Raises FencedError when the instance has to end."""
 
     def _outcome_of_waiting(self, call: Call) -> Outcome:
         return Outcome.PENDING

@@ -11,18 +11,19 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from fomo_stream.errors import FencedError
-from fomo_stream.kafka.delivery.base import SLICE_S, Call, Delivery, Outcome
+from fomo_stream.kafka.delivery.base import Delivery, Outcome
+from fomo_stream.kafka.delivery.call import SLICE_S, Call
 from fomo_stream.kafka.delivery.transactions import Commit, Transactions
 from fomo_stream.logs import kv
 
 log = logging.getLogger(__name__)
 
-ASLEEP_S = 5.0  # a call that took longer than its own limit: the whole process was stopped meanwhile
+ASLEEP_S = 5.0  # if a call lasted longer than this, this process was suspended; the broker was not at fault
 HUNG_S = 4.0  # to wait for a call that does not end
 
 
 class ExactlyOnce(Delivery):
-    """One transaction from commit to commit."""
+    """Puts everything between two commits into one transaction."""
 
     _transactions: Transactions  # of the producer in use
 
@@ -33,7 +34,7 @@ class ExactlyOnce(Delivery):
         super().__init__(make_producer, limits, most)
 
     def start(self, seconds: float) -> None:
-        """Fence off an earlier instance of the same name, and undo its open transaction.
+        """Fence off an earlier instance of the same transactional id, and abort its open transaction.
 
         Raises the errors of `Transactions.start_or_explain`.
         """
@@ -68,10 +69,10 @@ class ExactlyOnce(Delivery):
         self._is_open = self._outage = False
 
     def _outcome_of_waiting(self, call: Call) -> Outcome:
-        """A call that ignores its own time limit is left behind: a new producer fences off anything it may still send.
+        """Abandon a call that exceeds its time limit; a new producer fences it off, so that it can send nothing more.
 
-        https://github.com/confluentinc/librdkafka/issues/5456: when the group's coordinator is gone, the call may wait
-        for ever.
+        https://github.com/confluentinc/librdkafka/issues/5456: when the group's coordinator is gone, the call may
+        never end.
         """
         if call.waited < HUNG_S:
             return Outcome.PENDING
@@ -93,7 +94,7 @@ class ExactlyOnce(Delivery):
         except KafkaException as error:
             self._outage |= error.args[0].retriable() and monotonic() - began < ASLEEP_S
             if error.args[0].fatal():
-                if is_new:  # a client that was refused once does not ask again
+                if is_new:  # a refused client does not try again by itself
                     self._producer, self._not_before = self._new_producer(), began + SLICE_S
                 else:
                     self._give_up_or_start_over(error.args[0])
@@ -108,15 +109,15 @@ class ExactlyOnce(Delivery):
     def _give_up_or_start_over(self, error: KafkaError) -> None:
         """The broker accepts no more transactions from this producer.
 
-        That happens when another instance has the same name, or when a transaction was open for too long: then this
-        process was stopped, and other instances have its partitions. But if the broker was the one that did not answer,
-        a new producer continues.
+        Either another instance has the same --instance-id, or a transaction was open for too long: then this process
+        was suspended, and other instances have its partitions. But if the broker did not answer before, a new producer
+        continues. Raises FencedError.
         """
         if not self._outage:
             raise FencedError(
-                "fenced: the broker takes no more transactions from this instance, as it was silent for longer than "
-                "transaction.timeout.ms or another one has the same --instance-id; nothing is lost: restart it "
-                f"({error.str()})"
+                "fenced: the broker accepts no more transactions from this instance. It was silent longer than "
+                "transaction.timeout.ms, or another instance has the same --instance-id. Nothing is lost; restart this "
+                f"instance ({error.str()})"
             )
         log.warning(kv("producer_replaced", reason=error.str()))
         self._producer = self._new_producer()
@@ -124,7 +125,7 @@ class ExactlyOnce(Delivery):
     def close(self) -> None:
         """Abort the open transaction, so that no reader has to wait until the broker does it."""
         if self._call is not None and not self._call.wait(2 * SLICE_S):
-            return  # the client would wait for that call
+            return  # closing would block until that call ends
         if self._is_open:
             try:
                 self._producer.abort_transaction(2 * SLICE_S)

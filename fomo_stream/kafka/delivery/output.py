@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fomo_stream.kafka.clients import Headers, Record
+from fomo_stream.kafka.record import Headers, Record
 
-# (topic, partition of the source, key): which partition to write to; -1: by key
+# (topic, partition of the source, key) -> partition to write to; -1: by key
 PartitionOf = Callable[[str, int, bytes | None], int]
 
 OVERHEAD_BYTES = 200  # of a record without its headers, and of a batch that holds only this record
@@ -26,6 +26,6 @@ class Output:
     source: Record | None = None
 
     def size(self) -> int:
-        """Bytes that it takes in a batch of its own, or a little less."""
+        """Its size in bytes in a batch of its own, or a little less."""
         headers = sum(len(name) + len(value or b"") + 10 for name, value in self.headers)
         return len(self.value or b"") + len(self.key or b"") + headers + OVERHEAD_BYTES

@@ -1,7 +1,7 @@
-"""Finds out which output of a batch the broker refuses for good.
+"""Finds the output that the broker refuses permanently.
 
-A broker takes or refuses a batch as a whole. So after a refusal every output is sent again in a batch of its own, until
-a commit succeeds: then a second refusal names the output.
+A broker accepts or rejects a whole batch. After a refusal each output is sent in its own batch, until a commit
+succeeds; the next refusal then identifies the output.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 from confluent_kafka import KafkaError
 
 from fomo_stream.errors import BrokerError
-from fomo_stream.kafka.clients import Record
 from fomo_stream.kafka.delivery.output import Output
+from fomo_stream.kafka.record import Record
 
-# The broker will never take these bytes. After any other error the same output may succeed later.
+# The broker will never accept these bytes. After any other error the same output may succeed later.
 PERMANENT = (
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.INVALID_MSG_SIZE,
@@ -28,9 +28,9 @@ class Refusals:
 
     def __init__(self) -> None:
         self._by_source: dict[tuple[str, str], tuple[int, KafkaError]] = {}  # by topic and place of the source
-        self.is_searching = False  # a batch was refused: which output was it?
+        self.is_searching = False  # a batch was refused; searching for the output
         self._sends_singly = False  # the producer in use sends each output in a batch of its own
-        self.has_found = False  # an output was named since the last commit or abort
+        self.has_found = False  # a refused output was identified since the last commit or abort
 
     def producer_options(self) -> dict[str, Any]:
         """Settings for a new producer, which is in use from now on."""
@@ -44,7 +44,7 @@ class Refusals:
     def add(self, output: Output, error: KafkaError) -> None:
         """A batch with this output failed.
 
-        Raises BrokerError when the output is refused for good and is about no record: only a person can mend that.
+        Raises BrokerError if the output is refused permanently and has no source record: only a person can repair that.
         """
         if error.code() not in PERMANENT:
             return

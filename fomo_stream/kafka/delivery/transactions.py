@@ -56,11 +56,11 @@ class Transactions:
         self.is_started = True
 
     def start_or_explain(self, seconds: float, ids: str, resource: str) -> None:
-        """As `start`, with an error for people.
+        """Like `start`, but raises errors that tell the user what to do.
 
-        ids: the transactional ids that need a permission, in words; resource: the same as kafka-acls.sh takes them.
-        Raises BrokerError when there is no answer for `seconds`, or the broker refuses; NotPermittedError where this
-        user lacks the permission; ConfigError when a transaction may last longer than the broker allows.
+        ids: the transactional ids, for the message; resource: the same ids as arguments of kafka-acls.sh.
+        Raises BrokerError if there is no answer for `seconds`, or the broker refuses; NotPermittedError if this user
+        lacks the permission; ConfigError if a transaction may last longer than the broker allows.
         """
         try:
             self.start(seconds)
@@ -96,9 +96,9 @@ def _no_transactions(error: KafkaError, ids: str, resource: str) -> FomoError:
     reason = error.str()
     if error.retriable() or error.code() in NO_ANSWER:
         return BrokerError(
-            f"the broker does not answer when asked for transactions ({reason}); nothing is lost: check that all "
-            "brokers run, and restart it; if it never answers, check that transaction.state.log.replication.factor is "
-            "not more than there are brokers"
+            f"the broker does not answer when asked for transactions ({reason}); nothing is lost; check that "
+            "all brokers run, and restart the instance; if the broker never answers, check that "
+            "transaction.state.log.replication.factor is not more than there are brokers"
         )
     if error.code() in NOT_PERMITTED:
         is_cluster = error.code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED
@@ -113,4 +113,7 @@ def _no_transactions(error: KafkaError, ids: str, resource: str) -> FomoError:
             f"the broker does not allow a transaction to last that long ({reason}): lower --kafka.session.timeout.ms, "
             "or --kafka.transaction.timeout.ms where that is given, or raise transaction.max.timeout.ms at the broker"
         )
-    return BrokerError(f"the broker takes no transactions ({reason}): if it has none, add --delivery at-least-once")
+    return BrokerError(
+        f"the broker takes no transactions ({reason}); if the broker does not support transactions, "
+        "use --delivery at-least-once"
+    )

@@ -2,7 +2,7 @@
 
 Key `feedback/<feedback topic>/<partition>/<input offset>/<offset of the first label>`: before the record at that input
 offset was scored, these labels took effect. An entry is needed only as long as the input retains that record, because
-only then it can be replayed.
+only until then can it be replayed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Effects:
     def __init__(self, effects: Iterable[Effect] = ()) -> None:
         self._gone: list[bytes] = []  # keys of entries of a deleted input topic
         self._inputs, self._labels, self._place_of = array("q"), array("q"), array("q")
-        self._places: list[bytes] = []  # one, or more if the feedback topic was changed
+        self._places: list[bytes] = []  # several if another feedback topic was used before
         for effect in sorted(effects):
             self.add(effect)
 
@@ -77,7 +77,8 @@ class Effects:
     def remove_before(self, first: int, most: int = 1000) -> list[bytes]:
         """Remove the entries before offset `first`, the first one that the input retains; returns at most `most` keys.
 
-        The entries of a deleted input topic are all removed at once: later they could not be told from others.
+        All entries of a deleted input topic are removed at once, because later they would look like entries of the new
+        topic.
         """
         keys, self._gone = self._gone, []
         n = min(most, bisect_left(self._inputs, first))

@@ -1,4 +1,4 @@
-"""Labels are read, applied to the detector, and their effect is recorded.
+"""Reads labels, applies them to the detector, and records their effect.
 
 Each batch of labels that takes effect is recorded in the group's state topic, in the partition of the same number
 (`effects`): key `feedback/<feedback topic>/<partition>/<input offset>/<offset of its first label>`, value
@@ -16,18 +16,18 @@ import numpy as np
 import orjson
 
 from fomo_stream.errors import RecordError
-from fomo_stream.kafka.clients import Record
 from fomo_stream.kafka.delivery.base import Delivery
 from fomo_stream.kafka.delivery.output import Output
 from fomo_stream.kafka.feedback.effects import Effect
-from fomo_stream.kafka.feedback.labels import BAD_FEEDBACK, LabelQueue, Verdicts, parse_label
+from fomo_stream.kafka.feedback.labels import BAD_FEEDBACK, DueLabels, LabelQueue, parse_label
 from fomo_stream.kafka.partition import PartitionTask
+from fomo_stream.kafka.record import Record
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.settings.service import ServiceSettings
 
 log = logging.getLogger(__name__)
 
-LOG_EVERY_S = 1.0  # each batch of labels gets a log line, but at level info one per partition in this time
+LOG_EVERY_S = 1.0  # each batch of labels gets a log line, at level info at most one per partition in this time
 
 
 class Labelling:
@@ -41,7 +41,7 @@ class Labelling:
     def receive(
         self, queue: LabelQueue, position: int | None, record: Record, exists: Callable[[int, int], bool]
     ) -> None:
-        """Queue the label that a record of the feedback topic holds. Raises RecordError when it is not a valid label.
+        """Queue the label in a record of the feedback topic. Raises RecordError if it is not a valid label.
 
         position: input records before this offset were scored or skipped. exists: whether the input has a record at
         (partition, offset); called only for offsets from `position` on.
@@ -79,7 +79,7 @@ class Labelling:
             self._record(task, verdicts)
         return len(verdicts.labels)
 
-    def _record(self, task: PartitionTask, verdicts: Verdicts) -> None:
+    def _record(self, task: PartitionTask, verdicts: DueLabels) -> None:
         effect = Effect.of(self._settings.feedback or "", task.number, verdicts.takes_effect, verdicts.labels[0][0])
         value = orjson.dumps({"input_offset": verdicts.takes_effect, "labels": verdicts.labels})
         self._delivery.send(Output(self._settings.state_topic, effect.key, value, [], task.number))

@@ -1,7 +1,7 @@
 """Feedback: the content of a label, the record that it is about, and the time at which it takes effect.
 
-A label is about one record of the input partition with the same number as its own partition. It is due as soon as that
-record was scored or skipped. They take effect when the caller asks for the due labels, which decides at which offset.
+A label is about one record of the input partition with the same number as its own partition. A label is due when its
+record was scored or skipped. `take_due` removes due labels; they take effect before the record at `position` is scored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import orjson
 
 from fomo_stream.detector.changelog import Entries, Survivors, Table
 from fomo_stream.errors import DamagedStateError, RecordError
-from fomo_stream.kafka.batching import OffsetTracker
+from fomo_stream.kafka.feedback.offset_tracker import OffsetTracker
 from fomo_stream.limits import MAX_RECORD_BYTES
 from fomo_stream.records.json_codec import decode
 
@@ -31,7 +31,7 @@ MOST_WAITING = 10_000  # labels of a partition held in memory; their verdicts fi
 
 
 class Label(NamedTuple):
-    """One verdict on one record, which is named by its offset, or is the last record with a key."""
+    """One verdict on one record, given by its offset, or the last record with a key."""
 
     offset: int | None
     key: bytes | None
@@ -117,7 +117,7 @@ class RecordIndex:
         return len(self._records)
 
     def add(self, number: int, offset: int, key: bytes | None) -> None:
-        """The record at `offset`, after all others so far, was scored: it is the detector's record `number`."""
+        """Add the record at `offset`, which must come after all earlier ones; number: its number in the detector."""
         digest = NO_KEY if key is None else _digest(key)
         self._records.append((number, offset, digest))
         self._numbers[offset] = number
@@ -167,7 +167,7 @@ def _digest(key: bytes) -> bytes:
 
 
 @dataclass(frozen=True)
-class Verdicts:
+class DueLabels:
     """Labels that take effect together: before the record at input offset `takes_effect` is scored."""
 
     takes_effect: int
@@ -179,8 +179,8 @@ class Verdicts:
 class LabelQueue:
     """The labels of one partition, from the time they are read until they have taken effect.
 
-    Only then their own offset may be committed, in the same commit as the changes of the detector.
-    topic_id: of the feedback topic, if the broker has ids.
+    A label's own offset is committed only after it took effect, in the same commit as the detector's changes.
+    topic_id: of the feedback topic; empty if the broker has no ids.
     """
 
     def __init__(self, topic_id: str = "") -> None:
@@ -212,7 +212,7 @@ class LabelQueue:
     def open(self, at: int) -> bool:
         """The record at offset `at` of the feedback topic was read.
 
-        False: it is finished, or waits already. A client may read records twice when a broker comes back.
+        False: this label was already handled or is waiting. A client may read records twice when a broker comes back.
         """
         if at <= self._tracker.last:
             return False
@@ -230,8 +230,8 @@ class LabelQueue:
         """The record at offset `at` holds this label, which waits for its record."""
         heapq.heappush(self._waiting, (-1 if label.offset is None else label.offset, at, label))
 
-    def take_due(self, index: RecordIndex, position: int | None) -> Verdicts | None:
-        """Remove the labels on records before offset `position`, which are finished then; None if there are none."""
+    def take_due(self, index: RecordIndex, position: int | None) -> DueLabels | None:
+        """Remove the labels on records before offset `position`, and close their offsets; None if there are none."""
         if position is None or not self._waiting or self._waiting[0][0] >= position:
             return None
         due: list[tuple[int, Label]] = []
@@ -246,10 +246,10 @@ class LabelQueue:
             if found is not None:
                 numbers.append(found[0])
                 labels.append((at, found[1], label.outlier))
-        return Verdicts(position, numbers, labels, len(due) - len(labels))
+        return DueLabels(position, numbers, labels, len(due) - len(labels))
 
     def changes(self, name: str) -> Entries:
-        """Entry of the labels that are finished although one before them is not; empty if it has not changed."""
+        """The entry of finished labels that come after an unfinished one; empty if it has not changed."""
         ahead = sorted({*self._tracker.ahead, *self._finished_ahead()})
         value = orjson.dumps({"topic_id": self._topic_id, "finished": ahead}) if ahead else b""
         if value == self._written:

@@ -1,1 +1,5 @@
-"""What the members of a group agree on: settings and schema, through a log in the state topic."""
+"""Settings and schema on which the members of a group agree, through a log in the state topic.
+
+`log` reads and appends to the log. `agreement` compares the settings, `schema` the features; `schema_search` infers
+them from a sample of records, which takes some `patience`. `members` asks the broker about the group.
+"""

@@ -1,8 +1,8 @@
 """Settings that all members of a group must have in common, because a record's result depends on them.
 
-They are written to the group log before the first member joins, and every later instance compares them before it joins:
-an instance with other settings is refused, and no member has to give up a partition for it. An entry replaces the entry
-that it names. If several name the same one, the earliest is valid, so all readers of the log agree. No setting that
+They are written to the group log before the first member joins, and every later instance compares them before it joins.
+An instance with other settings is refused, and the other members are not disturbed. Each entry names the entry that it
+replaces. If two entries replace the same one, the earlier is valid, so all readers get the same result. No setting that
 could be a secret is recorded.
 """
 
@@ -16,8 +16,8 @@ from typing import Any
 from fomo_stream.detector.changelog import Document
 from fomo_stream.errors import AgreementError, BrokerError
 from fomo_stream.kafka.group.log import FINGERPRINT, SCHEMA, Entry, GroupLog
+from fomo_stream.kafka.group.members import count_members
 from fomo_stream.kafka.group.schema import GroupSchema
-from fomo_stream.kafka.permissions import count_members
 from fomo_stream.logs import kv
 from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.threads import usable_processors
@@ -37,7 +37,7 @@ STATE_SETTINGS = (
     "remembered-rows",
     "remembered-scores",
 )
-OUTPUT_SETTINGS = (
+CHANGEABLE_SETTINGS = (
     "feedback-memory",
     "out",
     "dead-letters",
@@ -47,7 +47,7 @@ OUTPUT_SETTINGS = (
     "delivery",
     "threads",
 )
-# The names of some of them in a detector's fingerprint.
+# Names of settings in a detector's fingerprint.
 IN_FINGERPRINT = {
     "model": "model",
     "context-size": "context_size",
@@ -56,7 +56,7 @@ IN_FINGERPRINT = {
     "remembered-rows": "history_rows",
     "remembered-scores": "history_scores",
 }
-# Compared are not these settings themselves, but values derived from them; how a message names such a value.
+# These settings are compared by derived values; the texts are their names in messages.
 DERIVED = {
     "remembered-rows": "the number of remembered rows (by --feedback-memory and --adapt-after)",
     "threads": "--threads (at most one for each processor that an instance may use)",
@@ -69,7 +69,7 @@ Values = dict[str, Any]
 class Agreement:
     """Agrees with the group on the settings.
 
-    model: name and digest of the checkpoint. Calls raise BrokerError when the broker is slow or gone.
+    model: name and digest of the checkpoint. Calls raise BrokerError if the broker does not answer in time.
     """
 
     def __init__(self, settings: ServiceSettings, model: str, group_log: GroupLog) -> None:
@@ -82,7 +82,7 @@ class Agreement:
         """Agree with the group before joining it; returns the settings, with the group's categorical fields.
 
         Raises AgreementError, which names the differences, when the group has agreed on other settings. While a group
-        has no members, its output settings can be changed.
+        has no members, CHANGEABLE_SETTINGS can be changed.
         """
         found, agreed = self._current()
         self.is_new = found is None
@@ -140,7 +140,7 @@ class Agreement:
         return AgreementError(f"group {group} has agreed on other settings: {named}; {remedy}")
 
     def _differing(self, agreed: Mapping[str, Any]) -> list[str]:
-        names = [name for name in (*STATE_SETTINGS, *OUTPUT_SETTINGS) if agreed.get(name) != self._own[name]]
+        names = [name for name in (*STATE_SETTINGS, *CHANGEABLE_SETTINGS) if agreed.get(name) != self._own[name]]
         if not self._own["categorical"]:  # then the group's are used
             names = [name for name in names if name != "categorical"]
         return names
@@ -171,10 +171,7 @@ class Agreement:
         return found, agreed
 
     def _learned(self) -> Values:
-        """Settings of a group that an earlier version ran, which recorded no settings.
-
-        Taken from its schema, and from the state of the partition that holds the log.
-        """
+        """Settings of a group that recorded none, taken from its schema and the state in the log's partition."""
         learned: Values = {}
         if (schema := GroupSchema(self._settings, self._log).stored()) is not None:
             learned["categorical"] = sorted(schema.categorical)
@@ -187,7 +184,7 @@ class Agreement:
 
     def _values(self, model: str) -> Values:
         settings, config = self._settings, self._settings.detector_config()
-        flags = (*STATE_SETTINGS, *OUTPUT_SETTINGS)
+        flags = (*STATE_SETTINGS, *CHANGEABLE_SETTINGS)
         values = {name: getattr(settings, name.replace("-", "_")) for name in flags if name not in DERIVED}
         return {
             **values,

@@ -1,6 +1,6 @@
-"""The group log: records that the instances of a group write for one another, in one partition of the state topic.
+"""The group log: records that the instances of a group write for each other, in one partition of the state topic.
 
-All instances read the log in the same order, so they draw the same conclusion without talking to each other. Compaction
+All instances read the log in the same order, so they come to the same result without talking to each other. Compaction
 removes nothing, because no two records have the same key.
 """
 
@@ -30,7 +30,7 @@ class Entry(NamedTuple):
 
 
 class GroupLog:
-    """Reads and appends to the log; calls raise BrokerError when the broker is slow or gone."""
+    """Reads and appends to the log; calls raise BrokerError if the broker does not answer in time."""
 
     def __init__(self, settings: ServiceSettings) -> None:
         self._settings = settings
@@ -40,7 +40,7 @@ class GroupLog:
         self._next = OFFSET_BEGINNING
 
     def entries(self, kind: bytes) -> list[Entry]:
-        """All records of one of the KINDS, in the order of the log, as of now."""
+        """All present records of one of the KINDS, in the order of the log."""
         self._read_on()
         return [entry for entry in self._entries.values() if entry.key.startswith(kind)]
 

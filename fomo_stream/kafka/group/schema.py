@@ -1,6 +1,6 @@
 """One schema for the whole group, agreed on in the group log.
 
-Every instance that has inferred a schema proposes it, reads the log back, and uses the earliest proposal in it.
+Every instance that has inferred a schema proposes it, reads the log, and uses the earliest proposal in it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ KIND = b"schema/"
 
 
 class GroupSchema:
-    """Reads and proposes the schema of a group; calls raise BrokerError when the broker is slow or gone."""
+    """Reads and proposes the schema of a group; calls raise BrokerError if the broker does not answer in time."""
 
     def __init__(self, settings: ServiceSettings, log: GroupLog | None = None) -> None:
         self._settings = settings

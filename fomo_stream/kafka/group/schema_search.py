@@ -1,11 +1,11 @@
-"""Finds the schema while the instance runs, when no flag names the features: from the group, or from records."""
+"""Finds the schema while the instance runs, if no flag names the features: from the group, or from records."""
 
 from __future__ import annotations
 
 import logging
 
 from fomo_stream.errors import BrokerError
-from fomo_stream.kafka.batching import Patience
+from fomo_stream.kafka.group.patience import Patience
 from fomo_stream.kafka.group.schema import GroupSchema
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.logs import kv

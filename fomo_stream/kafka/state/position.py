@@ -1,4 +1,4 @@
-"""Where a partition resumes, and with which state: decided from the broker's offsets and the state topic. Pure."""
+"""Decides where a partition resumes and with which state, from broker offsets and state entries. Pure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fomo_stream.settings.service import ServiceSettings
 POSITION = "position"  # the entry that every commit of a partition writes
 
 
-def unusable(topic: str, number: int, error: StateError) -> StateError:
-    """The error of a partition's state, with its place and a remedy."""
+def unusable_state_error(topic: str, number: int, error: StateError) -> StateError:
+    """`error` about a partition's state, with the place and a remedy."""
     choices = "choose another --group, or forget what was learned with --reset-state"
     remedy = choices if isinstance(error, DamagedStateError) else f"set that back, {choices}"
     return StateError(f"{topic}[{number}]: {error}; {remedy}")
@@ -36,7 +36,7 @@ class Position:
 
     @classmethod
     def decode(cls, value: bytes) -> Position:
-        """The reverse of `encode`. Raises StateError."""
+        """The reverse of `encode`. Raises DamagedStateError."""
         try:
             found = orjson.loads(value)
             return cls(int(found["offset"]), str(found["topic_id"]))
@@ -67,14 +67,15 @@ class Restored:
     topic_id: str = ""  # of the input topic
 
 
-def where_to_go_on(
+def decide_resume(
     found: Input, entries: Mapping[str, bytes], settings: ServiceSettings, where: str
 ) -> tuple[Restored, list[str]]:
-    """Where a partition resumes and which of its entries are valid; and log lines about unusual findings.
+    """Decide where a partition resumes and which entries are valid; also returns log lines about anything unusual.
 
-    One of the entries says how far they go. If the group has committed another offset, somebody has set it, or delivery
-    is at least once: records that are read again are scored but not learned again.
-    Raises LostOffsetError when the broker does not keep the next record any more and --on-lost-offset is fail.
+    The entry `position` says up to which record the state has learned. The group's offset can differ, because somebody
+    set it or delivery is at least once. Records before `position` are then scored but not learned again.
+    Raises LostOffsetError if the broker no longer retains the next record and --on-lost-offset is fail, and
+    DamagedStateError if the entry is not readable.
     """
     position = Position.decode(entries[POSITION]) if POSITION in entries else None
     known = position is not None
@@ -88,7 +89,8 @@ def where_to_go_on(
     learned_until = min(position.offset, found.high) if position is not None else 0
     start = found.committed
     if start is None:
-        # A group's offsets expire. Entries written in one transaction with the scores are right; others may be alone.
+        # A group's offsets expire. With exactly-once the entries are right; without transactions they may have been
+        # written without the scores.
         start = learned_until if known and settings.delivery == "exactly-once" else found.low
     if known and start != learned_until:
         effect = (

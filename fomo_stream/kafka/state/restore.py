@@ -13,8 +13,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from fomo_stream.errors import BrokerError, DamagedStateError
-from fomo_stream.kafka.state.position import Restored, unusable
-from fomo_stream.kafka.state.topic import NotYetError, StateReader
+from fomo_stream.kafka.state.position import Restored, unusable_state_error
+from fomo_stream.kafka.state.reader import NotYetError, StateReader
 from fomo_stream.kafka.topics.watch import TopicWatch
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.settings.service import ServiceSettings
@@ -22,14 +22,14 @@ from fomo_stream.settings.service import ServiceSettings
 log = logging.getLogger(__name__)
 
 RETRY_S = 0.1
-STOP_S = 2.0  # to wait for the thread; one that still waits for the broker is left behind
+STOP_S = 2.0  # to wait for the thread; if it still waits for the broker, it is abandoned
 
 
 class Restorer:
     """Restores partitions one after the other.
 
-    wanted: whether a task is still needed. check: raises a FomoError if nothing may be restored; called until it has
-    returned once.
+    wanted: whether the task is still assigned. check: called before the first restore, until it succeeds; a BrokerError
+    is tried again, any other FomoError is raised.
     """
 
     def __init__(
@@ -94,8 +94,8 @@ class Restorer:
                     self._state.refresh()
                 continue
             except DamagedStateError as error:
-                restored = unusable(self._settings.state_topic, task.number, error)
-            except Exception as error:  # the service must see it: without this thread nothing is restored any more
+                restored = unusable_state_error(self._settings.state_topic, task.number, error)
+            except Exception as error:  # the service must see it: without this thread nothing is restored
                 restored = error
             self.waits.pop(task.number, None)
             self._results.put((task, restored))

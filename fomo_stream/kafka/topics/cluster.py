@@ -24,7 +24,7 @@ class Cluster:
 
     def __init__(self, settings: ServiceSettings) -> None:
         self._settings = settings
-        # A consumer can ask for a topic without creating it, on brokers that create a topic when it is asked for.
+        # Some brokers create a topic when a client asks about it; this consumer does not trigger that.
         self._reader = make_reader(settings)
         self.has_controller = False  # the embedded broker has none, and supports only `partitions` and `create`
 
@@ -34,7 +34,7 @@ class Cluster:
         self.has_controller = metadata.controller_id in metadata.brokers
 
     def close(self) -> None:
-        """Close the clients; an answer under way is not waited for."""
+        """Close the clients without waiting for answers."""
         self._reader.close()
 
     def partitions(self, topics: Iterable[str]) -> tuple[dict[str, int], dict[str, str]]:
@@ -110,7 +110,7 @@ class Cluster:
         return bool(ends[0] < ends[1])
 
     def first_offsets(self, topic: str, count: int) -> dict[int, int]:
-        """First offset that is retained, by partition, where the broker says it."""
+        """First offset that is retained, by partition, where the broker reports it."""
         offsets = {}
         wanted = {TopicPartition(topic, number): OffsetSpec.earliest() for number in range(count)}
         for partition, answer in self.admin.list_offsets(wanted, request_timeout=ANSWER_S).items():

@@ -1,4 +1,4 @@
-"""Changes of the topics since the last look: in the log, and in the readiness where they matter."""
+"""Detects changes of the topics, logs them, and reports those that prevent scoring."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fomo_stream.settings.service import ServiceSettings
 
 log = logging.getLogger(__name__)
 
-SHARED_OUT_S = 2 * REFRESH_MS / 1000  # within this time a group assigns new partitions to its members
+ASSIGN_S = 2 * REFRESH_MS / 1000  # within this time a group assigns new partitions to its members
 
 
 class Changes(NamedTuple):
@@ -24,7 +24,7 @@ class Changes(NamedTuple):
 
 
 class TopicReport:
-    """Compares the broker's answer about the topics with the one before."""
+    """Compares the broker's answer about the topics with its last one."""
 
     def __init__(self, settings: ServiceSettings) -> None:
         self._settings = settings
@@ -39,7 +39,7 @@ class TopicReport:
             self._warn_if_small(topic)
 
     def look(self, seen: TopicsSeen) -> Changes:
-        """Compare the broker's answer of now, and log the changes."""
+        """Compare the broker's new answer with the last one, and log the changes."""
         before, self.seen = self.seen, seen.keeping_ids(self.seen)
         if before == self.seen:
             return Changes()
@@ -56,20 +56,20 @@ class TopicReport:
             log.warning(kv("topic_recreated", topic=topic, effect="reading from its beginning"))
         return Changes(bool(created), self._resized(before))
 
-    def shared_out(self) -> None:
+    def assigned(self) -> None:
         """The group has assigned the partitions of the input."""
         self._new_partitions = range(0)
 
     def reasons(self) -> list[str]:
-        """Why records are not being scored, as far as topics are the reason."""
+        """Reasons why records are not being scored that concern topics."""
         settings, seen = self._settings, self.seen
         if seen.trouble:
             return [f"the broker does not answer: {seen.trouble}"]
         needed = (settings.topic, settings.out, settings.dead_letters, settings.state_topic)
         reasons = [f"topic {topic} does not exist any more" for topic in needed if topic not in seen.partitions]
         new = self._new_partitions
-        if new and time.monotonic() < self._grown_at + SHARED_OUT_S:
-            reasons.append(f"{_named(new)} of {settings.topic} not shared out by the group yet")
+        if new and time.monotonic() < self._grown_at + ASSIGN_S:
+            reasons.append(f"the group has not assigned {_named(new)} of {settings.topic} yet")
         if settings.feedback is not None and (missing := seen.missing_partitions(settings.feedback, settings.topic)):
             reasons.append(
                 f"feedback topic {settings.feedback} has {missing} partitions fewer than {settings.topic}, whose "

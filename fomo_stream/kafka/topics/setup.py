@@ -10,7 +10,8 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
 
 from fomo_stream.errors import BrokerError, TopicError
 from fomo_stream.kafka.clients import START_TIMEOUT_S
-from fomo_stream.kafka.permissions import READ, WRITE, check_permissions, count_members
+from fomo_stream.kafka.group.members import count_members
+from fomo_stream.kafka.permissions import READ, WRITE, check_permissions
 from fomo_stream.kafka.topics.cluster import Cluster
 from fomo_stream.kafka.topics.watch import TopicWatch
 from fomo_stream.logs import kv
@@ -31,17 +32,17 @@ STATE_TOPIC_CONFIG = {
 class TopicSetup:
     """Checks and creates the topics of a service.
 
-    First those that the group needs to agree on its settings; after the agreement those that the settings name.
+    `begin` handles the topics needed for the agreement, `finish` those named by the agreed settings.
     """
 
     def __init__(self, settings: ServiceSettings, watch: TopicWatch) -> None:
         self._settings = settings
         self._watch = watch
         self._cluster: Cluster = watch.cluster
-        self.limits: dict[str, int] = {}  # largest record in bytes, by topic, where the broker says it
+        self.limits: dict[str, int] = {}  # maximum record size in bytes by topic, where the broker reports it
 
     def begin(self) -> None:
-        """Check the input topic, and create the state topic if it is missing.
+        """Check the input topic, and create the state topic if it is missing; with --reset-state, delete it first.
 
         Raises BrokerError, within about 10 s, when the broker does not answer, a topic is missing, or the state topic
         is not compacted.
@@ -72,7 +73,7 @@ class TopicSetup:
     def finish(self, is_known: bool) -> None:
         """Create the output topics and the feedback topic if they are missing.
 
-        is_known: the group has used these topics before, so the feedback topic may grow as the input did.
+        is_known: the group has used these topics before, so the feedback topic may grow to the input's size.
         Raises TopicError when one is missing, or the feedback topic has another number of partitions than the input.
         """
         settings = self._settings
@@ -185,8 +186,8 @@ class TopicSetup:
 def start_at_latest(consumer: Consumer, topic: str, partitions: int) -> None:
     """Commit the current end of every partition for a group that has no offsets at all yet.
 
-    This happens before joining. After another instance has joined, the broker refuses it, which is right: that instance
-    has committed the group's start already.
+    Called before joining. If another instance has joined, the broker rejects the commit. That is fine: it has already
+    set the start.
     """
     every = [TopicPartition(topic, number) for number in range(partitions)]
     try:

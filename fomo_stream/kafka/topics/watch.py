@@ -17,7 +17,7 @@ from fomo_stream.settings.service import ServiceSettings
 log = logging.getLogger(__name__)
 
 WATCH_INTERVAL_S = 3.0
-OFFSETS_EVERY = 10  # first offsets are asked for at every so many looks
+OFFSETS_EVERY = 10  # looks from one request for first offsets to the next
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class TopicsSeen:
 
     partitions: Mapping[str, int]  # number of partitions of each topic that exists
     topic_ids: Mapping[str, str]  # changes when a topic is deleted and created again; empty where unsupported
-    trouble: str = ""  # why the broker did not answer; empty when it did
+    trouble: str = ""  # why the broker did not answer; empty if it did
     first_offsets: Mapping[int, int] = field(default_factory=dict)  # retained by the input, by partition, where known
 
     def keeping_ids(self, before: TopicsSeen) -> TopicsSeen:
@@ -36,28 +36,28 @@ class TopicsSeen:
     def is_recreated(self, topic: str, before: TopicsSeen) -> bool:
         """Whether `topic` exists and was created again since `before`.
 
-        Its id shows that, because a broker may not see a topic for a moment; without ids, that it was missing.
+        With topic ids, a new id shows it. Without ids, it shows if the topic was missing at the last look.
         """
         old, new = before.topic_ids.get(topic), self.topic_ids.get(topic)
         is_another = old != new if old and new else topic not in before.partitions
         return topic in self.partitions and is_another
 
     def missing_partitions(self, topic: str, other: str) -> int:
-        """How many partitions `topic` has fewer than `other`, if both exist."""
+        """By how many partitions `topic` is smaller than `other`, if both exist."""
         return max(0, self.partitions.get(other, 0) - self.partitions.get(topic, 1 << 31))
 
 
 class TopicWatch:
     """Asks the broker for the topics of the service, after `start` every few seconds in a thread.
 
-    The answers show that the broker is gone, that a topic was deleted or created again, and how many partitions it has.
+    The answers show whether the broker is available, whether a topic was deleted or created again, and its partitions.
     The state topic and the feedback topic grow with the input.
     """
 
     def __init__(self, settings: ServiceSettings) -> None:
         self._settings = settings
         self.cluster = Cluster(settings)
-        self.is_temporary = False  # the last trouble may be over soon
+        self.is_temporary = False  # the last trouble may end soon
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="fomo-topic-watch", daemon=True)
         named = (settings.topic, settings.out, settings.dead_letters, settings.feedback)
@@ -66,7 +66,7 @@ class TopicWatch:
         self._throttle = Throttle()
 
     def start(self) -> None:
-        """Look at the topics again and again from now on."""
+        """Look at the topics every WATCH_INTERVAL_S seconds from now on."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -104,7 +104,7 @@ class TopicWatch:
                 self.grow()
                 if look % OFFSETS_EVERY == 0:
                     self._ask_first_offsets()
-            except Exception as error:  # the service must see it: without this thread no change is seen any more
+            except Exception as error:  # the service must see it: without this thread no change is seen
                 log.exception(kv("topics_not_seen", reason=error))
                 self.seen = replace(self.seen, trouble=str(error))
 

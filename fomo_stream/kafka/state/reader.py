@@ -21,7 +21,7 @@ from fomo_stream.errors import StateError
 from fomo_stream.kafka.clients import session_timeout_ms
 from fomo_stream.kafka.delivery.output import Output
 from fomo_stream.kafka.feedback.effects import Effect
-from fomo_stream.kafka.state.position import POSITION, Input, Position, Restored, where_to_go_on
+from fomo_stream.kafka.state.position import POSITION, Input, Position, Restored, decide_resume
 from fomo_stream.kafka.topic_reader import NoProgressError, TopicReader
 from fomo_stream.kafka.topics.watch import TopicWatch
 from fomo_stream.logs import Throttle, kv
@@ -31,11 +31,11 @@ log = logging.getLogger(__name__)
 
 KEY_PREFIX = b"state/"
 VERSION = b"\x01"  # first byte of every value
-ASK_S = 0.3  # to wait for one committed offset, before the next partition has its turn
+ASK_S = 0.3  # to wait for one committed offset, before the next partition is tried
 ANSWER_S = 5.0
 STALLED_S = 5.0  # to wait for the next record of the state topic
-HANGING_S = 15.0  # a transaction open for this long after the session timeout, when the broker should have ended it
-BEHIND_S = 10.0  # a state older than the group's offset for this long: somebody has changed the offset by hand
+HANGING_S = 15.0  # after the session timeout; the broker should have ended an open transaction earlier
+BEHIND_S = 10.0  # if the state is older than the group's offset for so long, somebody has changed the offset
 
 
 class NotYetError(Exception):
@@ -50,7 +50,7 @@ def to_output(topic: str, number: int, name: str, value: bytes | None) -> Output
 class StateReader:
     """Reads the state of a partition, and the offset at which it resumes.
 
-    is_stopped: ends a read that is under way.
+    is_stopped: whether to end a read that is under way.
     """
 
     def __init__(self, settings: ServiceSettings, watch: TopicWatch, is_stopped: Callable[[], bool]) -> None:
@@ -78,8 +78,8 @@ class StateReader:
     def read(self, task: Any) -> Restored:
         """The state of the partition `task.number`, and the offset at which it resumes.
 
-        Raises NotYetError when that cannot be known yet, KafkaException when the broker does not answer, StateError
-        when a later version has written the state.
+        Raises NotYetError if that is not known yet, KafkaException if the broker does not answer, StateError if a later
+        version has written the state or it is damaged, LostOffsetError if --on-lost-offset is fail.
         """
         began = time.monotonic()
         settings, number = self._settings, task.number
@@ -92,7 +92,7 @@ class StateReader:
         low, high = self._reader.range_now(settings.topic, number, ANSWER_S)
         entries, effects = self._read_state(task, committed)
         found = Input(low, high, committed, seen.topic_ids.get(settings.topic, ""))
-        restored, notes = where_to_go_on(found, entries, settings, f"{settings.topic}[{number}]")
+        restored, notes = decide_resume(found, entries, settings, f"{settings.topic}[{number}]")
         for note in notes:
             log.warning(note)
         feedback_start = self._feedback_start(number)
@@ -121,7 +121,7 @@ class StateReader:
         return POSITION not in entries or Position.decode(entries[POSITION]).offset < committed
 
     def _has_waited(self, task: Any, state: TopicPartition) -> bool:
-        """Whether a committed transaction would be marked so by now, even by a broker that was away for a while."""
+        """Whether the wait was long enough for the broker to mark a committed transaction, even after an outage."""
         waited = time.monotonic() - self._behind_since.setdefault(task, time.monotonic())
         if waited <= BEHIND_S:
             return False

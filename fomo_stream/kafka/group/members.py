@@ -1,0 +1,40 @@
+"""Questions to the broker about the group and its members."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+
+from fomo_stream.errors import BrokerError
+from fomo_stream.kafka.clients import make_admin
+from fomo_stream.settings.broker import BrokerFlags
+
+ANSWER_S = 3.0
+
+
+def ask_about_group(settings: BrokerFlags, **options: Any) -> Any:
+    """The broker's description of the group: members and, if asked for, permissions. Raises KafkaException.
+
+    The client is made for this one question. A client whose coordinator did not answer crashes the process when it is
+    used again: https://github.com/confluentinc/librdkafka/issues/4605.
+    """
+    admin = make_admin(settings)
+    asked = admin.describe_consumer_groups([settings.group], request_timeout=ANSWER_S, **options)
+    try:
+        return asked[settings.group].result()
+    finally:
+        del admin, asked  # or the traceback of an error would keep the client alive
+
+
+def count_members(settings: BrokerFlags) -> int:
+    """Number of members of the group. Raises BrokerError when the broker does not answer."""
+    try:
+        return len(ask_about_group(settings).members)
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+            return 0
+        raise BrokerError(
+            f"the broker does not list the members of group {settings.group} ({error.args[0].str()}); check that the "
+            "group coordinator answers and that this user may describe the group; then restart the instance"
+        ) from None
