@@ -32,9 +32,9 @@ TRIM = 0.2  # share of the pool, the most outlying part, that a generation leave
 class Context:
     """The reservoirs of one partition and the history of its last records.
 
-    A record is decided after its next `RADIUS` records are known. Admitted records enter the pool; each generation
-    leaves out its most outlying part. The gate compares records with a sample of all past records, and admits a record
-    if the median p-value around it is above `GATE`.
+    A record is decided after its next `RADIUS` records are known; until then it is in quarantine. Admitted records
+    enter the pool; each generation leaves out its most outlying part. The gate compares records with a sample of all
+    past records, and admits a record if the median p-value around it is above `GATE`.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Context:
         bad, good = self._verdicts.take(self.history)
         for reservoir, leaving in ((self.pool, bad), (self.sample, bad), (self.outliers, good)):
             self._changed += len(reservoir.discard(leaving))
-        # records in quarantine are admitted when their turn comes; while warming up there is no quarantine
+        # records in quarantine are admitted when they are decided; while warming up there is no quarantine
         self._admit(good[good < self._decided] if self.regimes.number else good)
         for reservoir, entering in ((self.sample, good), (self.outliers, bad)):
             self._changed += len(reservoir.admit(entering, self.history.rows(entering)))
