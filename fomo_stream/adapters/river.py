@@ -37,12 +37,12 @@ class FoMoDetector(AnomalyDetector):
     context_size
         Maximum number of rows in the context, 4 to 5,000.
     min_context
-        Rows before scores begin.
+        Number of rows before scores begin.
     admit
         Which records become context: "auto" (from times that look normal), "feedback" (after the first `min_context`
         only records that `feedback_many` calls normal) or "all".
     adapt_after
-        With "auto": records after which a shift that lasts becomes the new normal; 0: never.
+        With "auto": number of records after which a lasting shift becomes the new normal; 0: never.
     alert_rate
         Share of normal records that may be called outliers; sets how many recent scores are kept.
     device
@@ -52,7 +52,7 @@ class FoMoDetector(AnomalyDetector):
     categorical
         Names of the features that are categories, of any type; a value counts by how often the context has it.
     lags
-        Each record is compared together with this many before it, 0 to 100. They are the records learned before it,
+        Number of earlier records that each record is compared together with, 0 to 100: the records learned before it,
         whether they became context or not, and those before it in the same call.
 
     Examples

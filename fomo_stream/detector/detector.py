@@ -32,9 +32,9 @@ Int = NDArray[np.int64]
 class Detector:
     """Scores and learns the rows of one partition.
 
-    model: from `load_model`; n_features: d; executor: where generations are encoded in the background (None: in the
-    calling thread, when first needed). If an encoding is late, `process` waits for it. categorical: columns that hold
-    category codes.
+    model: from `load_model`; n_features: d; executor: runs the encoding of generations in the background (None: in
+    the calling thread, when first needed). If an encoding is late, `process` waits for it. categorical: columns that
+    hold category codes.
 
     >>> import numpy as np
     >>> from fomo_stream import Detector, DetectorConfig, load_model

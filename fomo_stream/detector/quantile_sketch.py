@@ -119,8 +119,8 @@ class QuantileSketch:
     A row with `a` rows after it weighs 2 ** (-a / half_life); missing values (NaN or infinite) weigh nothing. For each
     feature the sketch has the cumulative weight at up to `size` of its values, the points. Rows wait in a buffer of
     `chunk` rows. When it is full, every row becomes a point, where the weight of earlier rows is interpolated; then the
-    points that matter least are removed. The other points do not change by that. Up to `size` distinct values nothing
-    is approximated; mean and standard deviation are always exact.
+    points that matter least are removed; the other points do not change. Up to `size` distinct values nothing is
+    approximated; mean and standard deviation are always exact.
     The outer knots correspond to a batch with as many rows as the sum of all weights: a value is out of range when less
     than half a row is at it or beyond it. A feature that is missing for very long keeps its last state.
     """

@@ -113,7 +113,7 @@ class Regimes:
             self._try((first, stop, due), history)
 
     def copy(self, history: History | None = None) -> Regimes:
-        """Independent regimes in the same state; history: with further features, which a trial has to know."""
+        """Independent regimes in the same state; history: one with further features, to restart a trial from."""
         twin = copy(self)
         if self.trial is not None and history is not None:
             twin._try(self.trial.span, history)

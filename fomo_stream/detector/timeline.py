@@ -133,7 +133,8 @@ class Timeline:
     ) -> None:
         """Become the timeline in the entries and counters. Raises StateError when they do not fit.
 
-        like: a sketch with the settings of the blueprints'; known: has generations that need not be built again.
+        like: a sketch with the settings of those in the blueprints; known: a timeline whose generations need not be
+        built again.
         """
         self._begin_log()
         at_hand = [] if known is None else [build for build in known._builds.values() if build is not None]
