@@ -91,7 +91,7 @@ REASONS = (
 
 
 class RecordError(FomoError, ValueError):
-    """One record cannot be scored. `reason` is a short code for headers and metric labels."""
+    """One record cannot be scored. `reason` is a short code for the header of its dead letter."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)

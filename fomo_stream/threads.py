@@ -24,7 +24,7 @@ def limit_threads(wanted: int) -> int:
     """
     threads = min(wanted, usable_processors())
     if threads < wanted:
-        reason = "this process may use no more processors at once"
+        reason = f"this process may use only {threads} processors"
         log.warning(kv("threads_limited", wanted=wanted, threads=threads, reason=reason))
     # For libraries that are loaded later; the calls below are for those that are loaded already.
     os.environ.update(dict.fromkeys(POOLS, str(threads)))

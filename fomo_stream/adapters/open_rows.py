@@ -22,8 +22,8 @@ class OpenRows:
     """Makes rows of records whose features may come and go, each with the `lags` records learned before it.
 
     It knows up to MAX_FEATURES // (lags + 1) features and ignores further ones. Each feature is followed by its past
-    values, so that the columns of a new feature come after all others. This order of columns, names that are no paths,
-    and features that come later are the reasons why this is no `RowReader`.
+    values, so that the columns of a new feature come after all others. A `RowReader` is not used here, because
+    features can be added later, names are not paths, and the column order differs.
     """
 
     def __init__(self, categorical: Collection[Hashable], lags: int) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from river.base import AnomalyDetector
 
 from fomo_stream.adapters.open_rows import OpenRows
-from fomo_stream.detector.changelog import Survivors
+from fomo_stream.detector.changelog import StoredEntries
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
@@ -20,11 +20,11 @@ Float = NDArray[np.float64]
 
 
 class FoMoDetector(AnomalyDetector):
-    """Zero-shot outlier detection: a pretrained transformer scores each record against a rolling context of inliers.
+    """Zero-shot outlier detection: a pretrained transformer scores each record against a context of inliers.
 
-    Nothing is trained; until `min_context` records are learned every score is 0. Scores are in [0, 1], higher = more
-    anomalous. A record becomes context only when the records around it look normal, so bursts of outliers do not;
-    single outliers are left out of each context.
+    The context is a uniform sample of the normal records so far. Nothing is trained; until `min_context` records are
+    learned every score is 0. Scores are in [0, 1], higher = more anomalous. A record becomes context only when the
+    records around it look normal, so bursts of outliers do not enter it; single outliers are left out of each context.
 
     Features may come and go. A feature that a record does not have, or has as None, NaN, an infinity or anything that
     is not a number, is missing and counts as the context's median. A new feature counts as soon as records that have it
@@ -35,14 +35,14 @@ class FoMoDetector(AnomalyDetector):
     model
         Name of a shipped model, or path of a checkpoint.
     context_size
-        Rows that the context holds at most, 4 to 5,000.
+        Maximum number of rows in the context, 4 to 5,000.
     min_context
-        Rows before scores begin.
+        Number of rows before scores begin.
     admit
         Which records become context: "auto" (from times that look normal), "feedback" (after the first `min_context`
         only records that `feedback_many` calls normal) or "all".
     adapt_after
-        With "auto": records after which a shift that lasts becomes the new normal; 0: never.
+        With "auto": number of records after which a lasting shift becomes the new normal; 0: never.
     alert_rate
         Share of normal records that may be called outliers; sets how many recent scores are kept.
     device
@@ -52,7 +52,7 @@ class FoMoDetector(AnomalyDetector):
     categorical
         Names of the features that are categories, of any type; a value counts by how often the context has it.
     lags
-        Each record is compared together with this many before it, 0 to 100. They are the records learned before it,
+        Number of earlier records that each record is compared together with, 0 to 100: the records learned before it,
         whether they became context or not, and those before it in the same call.
 
     Examples
@@ -102,7 +102,7 @@ class FoMoDetector(AnomalyDetector):
         )
         self._rows = OpenRows(categorical or (), lags)
         self._detector: Detector | None = None
-        self._saved: tuple[int, Survivors] | None = None  # width and state, unpickled and not used yet
+        self._saved: tuple[int, StoredEntries] | None = None  # width and state, unpickled and not used yet
         self._scored: tuple[Float, Results] | None = None  # the last scored rows, so that learning them is free
 
     @classmethod
@@ -143,7 +143,8 @@ class FoMoDetector(AnomalyDetector):
             detector.process(rows)
 
     def feedback_many(self, X: Any, is_outlier: Any) -> None:
-        """Take a verdict on records seen before: outliers leave the context, normal ones enter it.
+        """Take verdicts on records seen before: the reservoir changes before the next record is learned, the scoring
+        context with the next generation.
 
         X: as in `learn_many`; is_outlier: (n,) bool. A verdict is about one of the last records learned (`adapt_after`,
         at least 5,000), the one with these values; verdicts on other records are ignored. Of equal records it is the

@@ -28,16 +28,16 @@ def _means(keys: list[bytes], values: Float) -> dict[bytes, float]:
     return {key: sum(several) / len(several) for key, several in found.items()}
 
 
-class Member(NamedTuple):
-    """One view of the training data: columns (d',) and the context's rows (n', d')."""
+class View(NamedTuple):
+    """A member's view of the training data: columns (d',) and the context's rows (n', d')."""
 
     columns: NDArray[np.int64]
     kept: NDArray[np.int64]  # which of the training rows
     rows: Float
 
 
-class Encoded(NamedTuple):
-    """A member, ready to score. Rows of its context are scored without themselves, by the half they are not in."""
+class EncodedView(NamedTuple):
+    """A view, ready to score. A row of its context is scored by the half that does not contain it."""
 
     cache: ContextCache
     own: dict[bytes, float]  # cross-scored logits of the context's rows, the mean over equal rows
@@ -49,11 +49,11 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
     Parameters
     ----------
     model : name of a shipped model ("default", "fusion", ...) or path of a .safetensors checkpoint.
-    context_size : most context rows of a member, 2 to 5,000; of more training rows a random subset is used.
+    context_size : maximum number of context rows of a view, 2 to 5,000; of more training rows a random subset is used.
     device : "auto" (the GPU where there is one), "cpu", "cuda", ...
     alert_rate : share of training rows that `predict` would call outliers, in (0, 0.5].
-    n_members : scores are averaged over this many members. The first sees all features (as many as the model takes)
-        and up to context_size rows; each further one sees a random half to all of the features and a random context.
+    n_members : scores are averaged over this many views. The first has all features (as many as the model takes) and up
+        to context_size rows; each further one has a random half to all of the features and a random context.
     random_state : seed of the subsets.
 
     Attributes
@@ -103,24 +103,24 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         """Take X (n_rows, n_features), inliers, as the context. y is ignored."""
         X = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", ensure_min_samples=2)
         rng = check_random_state(self.random_state)
-        self.members_ = [self._draw_member(X, rng, first=i == 0) for i in range(self.n_members)]
+        self.members_ = [self._draw_view(X, rng, first=i == 0) for i in range(self.n_members)]
         self._encode()
         self.offset_ = float(np.quantile(self._scores(X[self.members_[0].kept]), self.alert_rate))
         return self
 
-    def _draw_member(self, X: Float, rng: np.random.RandomState, first: bool) -> Member:
+    def _draw_view(self, X: Float, rng: np.random.RandomState, first: bool) -> View:
         n, d = X.shape
         limit = shared_model(self.model, self.device).config.raw_features or d
         width = min(d, limit) if first else min(limit, rng.randint(-(-d // 2), d + 1))
         columns = np.arange(d) if width == d else np.sort(rng.choice(d, width, replace=False))
         size = min(n, self.context_size) if first else min(max(2, round(0.8 * n)), self.context_size)
         kept = rng.permutation(n)[:size]  # in random order: the halves that score each other are alike
-        return Member(columns, kept, X[np.ix_(kept, columns)])
+        return View(columns, kept, X[np.ix_(kept, columns)])
 
     def _encode(self) -> None:
         model = shared_model(self.model, self.device)
         self._encoded = [
-            Encoded(encode_rows(model, rows), _means(row_keys(rows), cross_scores(model, rows)))
+            EncodedView(encode_rows(model, rows), _means(row_keys(rows), cross_scores(model, rows)))
             for _, _, rows in self.members_
         ]
 
@@ -135,8 +135,8 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
     def _scores(self, X: Float) -> Float:
         model = shared_model(self.model, self.device)
         total = np.zeros(len(X))
-        for member, encoded in zip(self.members_, self._encoded, strict=True):
-            rows = X[:, member.columns]
+        for view, encoded in zip(self.members_, self._encoded, strict=True):
+            rows = X[:, view.columns]
             logits = logits_of(model, encoded.cache, rows)
             total += [encoded.own.get(key, logit) for key, logit in zip(row_keys(rows), logits.tolist(), strict=True)]
         return -total / len(self.members_)
@@ -150,17 +150,17 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         return np.where(self.decision_function(X) < 0, -1, 1)
 
     def attended_context(self, X: Any, top: int = 5) -> Attended:
-        """Which training rows each row of X attends to most (last layer, mean over heads), in the first member.
+        """Which training rows each row of X attends to most (last layer, mean over heads), in the first view.
 
         Returns indices into the rows given to `fit` and weights, (n_rows, top) each, the most attended first. Raises
         ConfigError for a model without a transformer.
         """
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=False)
-        member, cache = self.members_[0], self._encoded[0].cache
+        view, cache = self.members_[0], self._encoded[0].cache
         model = shared_model(self.model, self.device)
-        found = most_attended(attention_weights(model, member.rows, X[:, member.columns], cache), top)
-        return Attended(member.kept[found.indices], found.weights)
+        found = most_attended(attention_weights(model, view.rows, X[:, view.columns], cache), top)
+        return Attended(view.kept[found.indices], found.weights)
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()

@@ -1,1 +1,1 @@
-"""The command line: `parser` turns arguments into settings, `main` runs the command."""
+"""The command line: `parser` makes settings, `main` runs the command; `score` and `scorers` score files."""

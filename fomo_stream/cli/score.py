@@ -103,7 +103,7 @@ class Scoring:
 
 
 def batches(table: RecordFile, size: int) -> Iterator[list[Line]]:
-    """Up to `size` lines at a time; fewer if the next line would have to be waited for."""
+    """Up to `size` lines at a time; fewer if the next line is not available yet."""
     batch = []
     for line in table:
         batch.append(line)

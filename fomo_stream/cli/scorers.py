@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Float = NDArray[np.float64]
 Note = Callable[[str], None]  # writes one line for the user
 NAMES_SHOWN = 20  # fields that a note lists
-MOST_HELD = 20  # times min_context: bounds the unusable lines, and the records, that are held back in memory
+MAX_HELD = 20  # times min_context: maximum number of unusable lines, and of records, held in memory
 
 
 class Batch(NamedTuple):
@@ -128,7 +128,7 @@ class PrequentialScorer:
             return self._reader.batch(lines, self._detector.process)
         self._held += lines
         self._n_records += sum(line.record is not None for line in lines)
-        if len(self._held) - self._n_records > MOST_HELD * self._min_context:
+        if len(self._held) - self._n_records > MAX_HELD * self._min_context:
             raise SchemaError(
                 f"only {self._n_records} of the first {len(self._held)} lines of {self._table.name} are records; "
                 "see --format for the formats that can be read"
@@ -146,7 +146,7 @@ class PrequentialScorer:
             self._reader = LineReader(schema, self._settings)
         n_usable = self._reader.count_usable(self._held)
         if n_usable < self._min_context and not at_end:
-            if self._n_records > MOST_HELD * self._min_context:
+            if self._n_records > MAX_HELD * self._min_context:
                 raise SchemaError(
                     f"only {n_usable} of the first {self._n_records} records of {name} have a value of any "
                     "feature; name other features with --features"

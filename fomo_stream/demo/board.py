@@ -47,7 +47,7 @@ class Flag:
 
 
 @dataclass(frozen=True)
-class Status:
+class Numbers:
     """The numbers at one moment."""
 
     seconds: float
@@ -159,7 +159,7 @@ class Board:
         with self._lock:
             return list(self._flags)[: -n - 1 : -1]
 
-    def status(self) -> Status:
+    def numbers(self) -> Numbers:
         """The numbers now."""
         now = time.monotonic()
         with self._lock:
@@ -169,7 +169,7 @@ class Board:
             for episode in self._episodes:
                 caught, injected = by_fault.get(episode.fault, (0, 0))
                 by_fault[episode.fault] = caught + episode.flagged, injected + 1
-            return Status(
+            return Numbers(
                 seconds=now - self._began,
                 records_per_s=sum(n for _, n in self._times) / min(RATE_S, max(0.1, now - self._began)),
                 scored=self._scored,
@@ -196,7 +196,7 @@ class Board:
 
     def summary(self) -> str:
         """One line about the whole run."""
-        now = self.status()
+        now = self.numbers()
         share = now.false_alarms / max(1, now.scored)
         return (
             f"scored {now.scored:,} records in {now.seconds:.0f} s; faults caught {now.caught} of {now.injected}; "
@@ -207,7 +207,7 @@ class Board:
 # --- plain lines
 
 
-def plain_status(now: Status) -> str:
+def plain_numbers(now: Numbers) -> str:
     """One line of `key=value` pairs."""
     return (
         f"t={now.seconds:.0f}s records_per_s={now.records_per_s:.0f} scored={now.scored} "
@@ -222,11 +222,11 @@ def plain_event(flag: Flag) -> str:
     return f"outlier score={flag.score:.4f} p={flag.p_value:.4f} {cause}: {_values(flag, 3)}"
 
 
-def _values(flag: Flag, most: int) -> str:
+def _values(flag: Flag, limit: int) -> str:
     """The most unusual values in words: `flow_m3_h 12.3 (usual 84)`."""
     if not flag.unusual:
         return "each value is usual, together they are not"
-    return ", ".join(f"{name} {value:.4g} (usual {usual:.4g})" for name, value, usual in flag.unusual[:most])
+    return ", ".join(f"{name} {value:.4g} (usual {usual:.4g})" for name, value, usual in flag.unusual[:limit])
 
 
 # --- the screen
@@ -236,7 +236,7 @@ _COLOURS = {"scoring": "green", "calibrating": "yellow"}
 
 def screen(board: Board, height: int) -> RenderableType:
     """The whole screen, at most `height` lines."""
-    now = board.status()
+    now = board.numbers()
     head = Text.assemble(
         ("fomo-stream demo", "bold"),
         "  A simulated pump sends its readings to Kafka. Each is scored\n"
@@ -252,7 +252,7 @@ def screen(board: Board, height: int) -> RenderableType:
     return Group(head, Text(), _numbers(board, now), Text(), table, Text(), foot)
 
 
-def _numbers(board: Board, now: Status) -> RenderableType:
+def _numbers(board: Board, now: Numbers) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", justify="right")
     grid.add_column()
@@ -265,7 +265,7 @@ def _numbers(board: Board, now: Status) -> RenderableType:
     context = Text(now.phase, "bold " + _COLOURS.get(now.phase, "yellow"))
     if now.generation:
         context.append(
-            f"   each against {now.context_rows:,} normal readings, generation {now.generation}", "not bold dim"
+            f"   context of at most {now.context_rows:,} readings, generation {now.generation}", "not bold dim"
         )
     grid.add_row("state", context)
     faults = Text.assemble((f"{now.caught} of {now.injected} caught", "bold green" if now.injected else ""))

@@ -19,7 +19,7 @@ from confluent_kafka import Producer
 from rich.console import Console
 from rich.live import Live
 
-from fomo_stream.demo.board import Board, plain_event, plain_status, screen
+from fomo_stream.demo.board import Board, plain_event, plain_numbers, screen
 from fomo_stream.demo.sensors import sensor_stream
 from fomo_stream.errors import BrokerError
 from fomo_stream.kafka.embedded_broker import EmbeddedBroker
@@ -59,16 +59,16 @@ def run_demo(settings: DemoSettings) -> int:
         with (
             contextlib.suppress(KeyboardInterrupt),
             Pump(settings, board, broker.bootstrap) as pump,
-            Scorer(settings, model, board, broker.bootstrap) as scorer,
+            DemoService(settings, model, board, broker.bootstrap) as service,
         ):
-            scorer.wait_until_ready(stop)
+            service.wait_until_ready(stop)
             pump.start()
-            show(console, board, scorer, stop, settings)
+            show(console, board, service, stop, settings)
         console.print(board.summary(), soft_wrap=True)
     return 0
 
 
-def show(console: Console, board: Board, scorer: Scorer, stop: threading.Event, settings: DemoSettings) -> None:
+def show(console: Console, board: Board, service: DemoService, stop: threading.Event, settings: DemoSettings) -> None:
     """Show the board until `stop` is set or `settings.seconds` have passed."""
     end = time.monotonic() + (settings.seconds or float("inf"))
     if settings.plain or not console.is_terminal:
@@ -78,16 +78,16 @@ def show(console: Console, board: Board, scorer: Scorer, stop: threading.Event, 
             soft_wrap=True,
         )
         while not stop.wait(max(0.0, min(1.0, end - time.monotonic()))):
-            scorer.check()
+            service.check()
             for flag in board.take_new_flags():
                 console.print(plain_event(flag), soft_wrap=True)
-            console.print(plain_status(board.status()), soft_wrap=True)
+            console.print(plain_numbers(board.numbers()), soft_wrap=True)
             if time.monotonic() >= end:
                 return
         return
     with Live(console=console, auto_refresh=False, screen=True) as live:
         while not stop.wait(0.2) and time.monotonic() < end:
-            scorer.check()
+            service.check()
             live.update(screen(board, console.size.height), refresh=True)
 
 
@@ -149,7 +149,7 @@ class Display(Observer):
         self._board.observe(seen)
 
 
-class Scorer:
+class DemoService:
     """The service of `fomo-stream run`, in a thread; `check` raises its errors."""
 
     def __init__(self, settings: DemoSettings, model: ZeroShotModel, board: Board, bootstrap: str) -> None:
@@ -168,7 +168,7 @@ class Scorer:
         self._service = Service(service_settings, model, Observers([ProgressLog(), Display(board)]))
         self._thread = threading.Thread(target=self._run, name="fomo-demo-service", daemon=True)
 
-    def __enter__(self) -> Scorer:
+    def __enter__(self) -> DemoService:
         self._thread.start()
         return self
 

@@ -6,7 +6,7 @@ instruments, and some are missing. From time to time a fault of one of these kin
 spike               one reading of one sensor is far off
 stuck               one sensor repeats an old reading, while the others continue
 drift               one sensor moves away, a little more with each reading
-broken correlation  one sensor follows the load in reverse; every single value is an ordinary one
+broken correlation  one sensor follows the load in reverse; each single value is normal
 vibration burst     all vibration sensors shake at once
 """
 

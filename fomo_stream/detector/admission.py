@@ -1,4 +1,4 @@
-"""Which records become context."""
+"""Admission policies, and the tests for normal times and lasting shifts."""
 
 from __future__ import annotations
 
@@ -15,11 +15,27 @@ SUSTAINED = 0.9  # a shift counts as lasting when this share of its records was 
 
 
 class Policy(StrEnum):
-    """Named admission policies. Feedback counts with all of them."""
+    """Admission policies: which records become context, and what follows from it. Feedback counts with all of them."""
 
     AUTO = "auto"  # records from a time that looks normal; the most outlying of them are left out of the context
     FEEDBACK = "feedback"  # after the warm-up only records that feedback calls normal
     ALL = "all"  # every record that feedback does not call an outlier
+
+    def admits(self, gate_p: Float) -> NDArray[np.bool_]:
+        """Whether each of n consecutive records may become context, by their p-values of the gate (n,)."""
+        if self is Policy.AUTO:
+            return neighbourhood_median(gate_p) > GATE
+        return np.full(len(gate_p), self is Policy.ALL)
+
+    @property
+    def trims(self) -> bool:
+        """Whether a generation leaves out the most outlying part of its rows."""
+        return self is Policy.AUTO
+
+    @property
+    def adapts(self) -> bool:
+        """Whether a lasting shift can become the new normal."""
+        return self is Policy.AUTO
 
 
 def neighbourhood_median(p: Float, radius: int = RADIUS) -> Float:
@@ -40,6 +56,6 @@ def neighbourhood_median(p: Float, radius: int = RADIUS) -> Float:
 def is_lasting_shift(learned: NDArray[np.bool_]) -> bool:
     """Whether the last `adapt_after` records are a new regime, by whether each of them became context (n,).
 
-    If nearly all were rejected for so long, this is not a series of bursts: between bursts records look normal.
+    Bursts alone do not reject so many records, because records between bursts look normal.
     """
     return len(learned) > 0 and float(np.mean(~learned)) >= SUSTAINED

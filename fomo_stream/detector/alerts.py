@@ -49,11 +49,11 @@ class Alerts:
         self.begin(records)
 
     def begin(self, records: int) -> None:
-        """Take a step without adapting the threshold."""
+        """Start a new step without adapting the threshold."""
         self._count, self.stepped, self._window = 0, records, None
 
     def refresh(self) -> None:
-        """Take the window again: scores in the history have changed."""
+        """Build the window of scores again: scores in the history have changed."""
         self._window = None
 
     def copy(self) -> Alerts:

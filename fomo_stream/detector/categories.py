@@ -22,14 +22,14 @@ Float = NDArray[np.float64]
 MISSING_TEXTS = frozenset({"", "nan", "NaN", "inf", "-inf", "NaT", "<NA>"})  # as Python, NumPy and pandas write it
 LONGEST_KEPT = 200  # characters: longer texts are hashed each time, so that the cache stays small
 LONGEST_NUMBER = 24  # characters of the longest float in text form
-MOST_BITS = 8192  # of an integer as decimals: Python refuses to write thousands of digits
+MAX_BITS = 8192  # of an integer as decimals: Python refuses to write thousands of digits
 
 
 def category_code(value: Any) -> float:
     """A stable code of a category: an integer in [0, 2**53), exact as a float; NaN where there is no category.
 
-    Values are one category when they are written the same way: 404, 404.0 and "404"; True, "true" and "True". Blanks
-    around a text do not count, every other difference does: "DE" is not "de", "01" is not "1". None, NaN, infinities,
+    Values are one category when they are written the same way: 404, 404.0 and "404"; True, "true" and "True". Spaces
+    around a text are ignored, every other difference counts: "DE" is not "de", "01" is not "1". None, NaN, infinities,
     blank text, lists and objects are missing. Two categories share a code with a probability of 1e-16.
 
     >>> category_code(404) == category_code(404.0) == category_code("404")
@@ -40,7 +40,7 @@ def category_code(value: Any) -> float:
     if value is None or isinstance(value, (list, dict)):
         return math.nan
     if not isinstance(value, str):
-        value = hex(value) if isinstance(value, int) and value.bit_length() > MOST_BITS else str(value)
+        value = hex(value) if isinstance(value, int) and value.bit_length() > MAX_BITS else str(value)
     return _kept_code(value) if len(value) <= LONGEST_KEPT else _code(value)
 
 
@@ -58,7 +58,7 @@ _kept_code = lru_cache(maxsize=10_000)(_code)
 
 
 def _normal(text: str) -> str:
-    """The text; a boolean or a whole float as Python writes it becomes the form in JSON: true, 404."""
+    """The text in JSON form: booleans in lower case, whole floats as integers."""
     if text.lower() in ("true", "false"):
         return text.lower()
     try:
@@ -70,7 +70,7 @@ def _normal(text: str) -> str:
 
 @dataclass(frozen=True)
 class Frequencies:
-    """How often each category occurs among the rows of a context, and the rarities in a row that follow."""
+    """The frequency of each category in a context, and the rarities computed from it."""
 
     columns: tuple[int, ...]  # the columns that hold category codes
     _known: tuple[tuple[Float, Float], ...]  # for each column: its codes, ascending, and their counts
@@ -92,7 +92,7 @@ class Frequencies:
         by their covariance (the chi-square distance of correspondence analysis, Greenacre 1984). So it is on the scale
         of a z-score: 1 for one of two equal categories, 10 for one in a hundred rows. The share is (c + 1/2) / (n + 1)
         where c of n context rows with a value have the category (Krichevsky & Trofimov 1981). So a category that no row
-        has is at sqrt(2 n + 1), beyond all others, even if these are all equally frequent.
+        has gets sqrt(2 n + 1), larger than any other, even if all others are equally frequent.
         """
         return self._encode(rows, own=0)
 

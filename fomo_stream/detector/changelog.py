@@ -1,7 +1,7 @@
 """State as entries of a compacted log: for each key the last value counts, and None deletes.
 
-Every class with state has `changes`, the entries of all changes since the last call, and `recover`, which takes the
-state from the entries that are left after compaction. So the cost of a commit depends on the changes, not on the size
+In every class with state, `changes` returns the entries changed since the last call; `recover` restores the state from
+the entries that the log still has. So the cost of a commit depends on the changes, not on the size
 of the state. A `copy` has an empty log: its first `changes` are its whole state.
 """
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fomo_stream.errors import DamagedStateError, StateError
 
 Entries = dict[str, bytes | None]  # to append
-Survivors = Mapping[str, bytes]  # left of all entries after compaction
+StoredEntries = Mapping[str, bytes]  # the entries that the log still has after compaction
 Arrays = dict[str, NDArray[Any]]
 
 PART_BYTES = 256 * 1024
@@ -25,7 +25,7 @@ DIGEST_BYTES, COUNT_BYTES = 16, 4  # at the start of a document
 HEAD_BYTES = DIGEST_BYTES + COUNT_BYTES
 
 
-def value_of(entries: Survivors, key: str) -> bytes:
+def value_of(entries: StoredEntries, key: str) -> bytes:
     """The value of `key`. Raises StateError when it is missing."""
     try:
         return entries[key]
@@ -88,7 +88,7 @@ class Table:
         self._written[:] = self._is_new = False
         return entries
 
-    def recover(self, entries: Survivors, name: str) -> None:
+    def recover(self, entries: StoredEntries, name: str) -> None:
         """Take the state from the entries. Raises StateError when a block is missing or has another length."""
         n = len(self._written)
         self._logged = _mask(entries, f"{name}/blocks", n)
@@ -112,7 +112,7 @@ def _bytes(rows: NDArray[Any]) -> NDArray[np.uint8]:
     return rows.reshape(len(rows), -1).view(np.uint8)
 
 
-def _mask(entries: Survivors, key: str, n: int) -> NDArray[np.bool_]:
+def _mask(entries: StoredEntries, key: str, n: int) -> NDArray[np.bool_]:
     """Which of n blocks were ever written, by the entry."""
     packed = value_of(entries, key)
     if len(packed) != -(-n // 8):
@@ -143,7 +143,7 @@ class Document:
         self._parts, self._digest = n, digest
         return entries
 
-    def recover(self, entries: Survivors, name: str) -> bytes:
+    def recover(self, entries: StoredEntries, name: str) -> bytes:
         """The document. Raises StateError when a part is missing or altered."""
         first = value_of(entries, f"{name}/0")
         digest, count, start = first[:DIGEST_BYTES], first[DIGEST_BYTES:HEAD_BYTES], first[HEAD_BYTES:]

@@ -48,6 +48,11 @@ class DetectorConfig:
             raise ConfigError(f"admit must be one of {', '.join(Policy)}, not {self.admit!r}")
 
     @property
+    def policy(self) -> Policy:
+        """The admission policy."""
+        return Policy(self.admit)
+
+    @property
     def window_size(self) -> int:
         """Scores that p-values refer to: enough for p-values down to half the alert rate."""
         return max(self.calibration_size, int(np.ceil(2 / self.alert_rate)))

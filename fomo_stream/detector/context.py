@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.admission import GATE, RADIUS, Policy, neighbourhood_median
-from fomo_stream.detector.changelog import Entries, Survivors
+from fomo_stream.detector.admission import RADIUS
+from fomo_stream.detector.changelog import Entries, StoredEntries
 from fomo_stream.detector.config import LEAST_CONTEXT, DetectorConfig
 from fomo_stream.detector.generation import Blueprint
 from fomo_stream.detector.history import INLIER, OUTLIER, History
@@ -32,9 +32,9 @@ TRIM = 0.2  # share of the pool, the most outlying part, that a generation leave
 class Context:
     """The reservoirs of one partition and the history of its last records.
 
-    A record waits in quarantine until the records after it are known. An admitted record is a candidate for the
-    context: it enters the pool, of which a generation leaves out the most outlying part. The gate compares with another
-    sample, of all records: a time looks normal when its records are no rarer than `GATE` in the partition's whole past.
+    A record is decided after its next `RADIUS` records are known; until then it is in quarantine. Admitted records
+    enter the pool; each generation leaves out its most outlying part. The gate compares records with a sample of all
+    past records, and admits a record if the median p-value around it is above `GATE`.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Context:
         self._decided = 0  # number of the first record that may still become context
 
     @property
-    def most_rows(self) -> int:
+    def max_rows(self) -> int:
         """An upper bound on the rows of the pool once the waiting verdicts are applied."""
         return len(self.pool) + len(self._verdicts)
 
@@ -100,22 +100,23 @@ class Context:
     def feedback(self, verdicts: Mapping[int, bool]) -> int:
         """Note verdicts by record number (True: outlier). Returns how many were new; see `Detector.feedback`.
 
-        The history has them at once, so p-values no longer refer to outliers. The context follows in `apply_verdicts`.
+        The history changes at once, so p-values no longer refer to outliers; `apply_verdicts` changes the reservoirs
+        later.
         """
         return self._verdicts.note(verdicts, self.history)
 
     def apply_verdicts(self) -> None:
         """Update the context by the verdicts since the last record; call it before the next record is learned.
 
-        All at once and by record number, because the order counts: in the sketch older rows weigh less, and a full
-        reservoir loses other rows if rows come in before others leave.
+        All together and sorted by record number, so that the result does not depend on the order of the verdicts. (In
+        the sketch older rows weigh less, and a full reservoir loses other rows if rows enter before others leave.)
         """
         if not len(self._verdicts):
             return
         bad, good = self._verdicts.take(self.history)
         for reservoir, leaving in ((self.pool, bad), (self.sample, bad), (self.outliers, good)):
             self._changed += len(reservoir.discard(leaving))
-        # records in quarantine are admitted when their turn comes; while warming up there is no quarantine
+        # records in quarantine are admitted when they are decided; while warming up there is no quarantine
         self._admit(good[good < self._decided] if self.regimes.number else good)
         for reservoir, entering in ((self.sample, good), (self.outliers, bad)):
             self._changed += len(reservoir.admit(entering, self.history.rows(entering)))
@@ -135,7 +136,7 @@ class Context:
             takes_effect=takes_effect,
             seed=self.config.seed,
             categorical=self._categorical,
-            trim=TRIM if self.config.admit == Policy.AUTO else 0.0,
+            trim=TRIM if self.config.policy.trims else 0.0,
             numbers=numbers,
             rows=rows,
             confirmed=np.isin(numbers, self._verdicts.confirmed),
@@ -149,16 +150,13 @@ class Context:
     # -- admission -----------------------------------------------------------------------------------------------
 
     def _decide(self) -> None:
-        """Admit the records that look normal, of those whose neighbours on both sides are known by now."""
+        """Decide about the records whose neighbours on both sides are known now, and admit some of them."""
         stop = max(self.history.records - RADIUS, self._decided)
         near = np.arange(max(self.history.oldest, self._decided - RADIUS), self.history.records)
         new = (near >= self._decided) & (near < stop)
-        if self.config.admit == Policy.AUTO:
-            looks_normal = neighbourhood_median(self.history.gate_p(near))[new] > GATE
-        else:
-            looks_normal = np.full(int(new.sum()), self.config.admit == Policy.ALL)
+        admitted = self.config.policy.admits(self.history.gate_p(near))[new]
         verdict = self.history.verdict(near[new])
-        self._admit(near[new][((verdict == INLIER) | looks_normal) & (verdict != OUTLIER)])
+        self._admit(near[new][((verdict == INLIER) | admitted) & (verdict != OUTLIER)])
         self._decided = stop
 
     def _admit(self, numbers: Int) -> None:
@@ -202,7 +200,7 @@ class Context:
             entries |= reservoir.changes(name)
         return entries
 
-    def recover(self, entries: Survivors, counters: Mapping[str, Any]) -> None:
+    def recover(self, entries: StoredEntries, counters: Mapping[str, Any]) -> None:
         """Take the state from entries and counters. Raises StateError when they do not fit."""
         for name, reservoir in self._reservoirs.items():
             reservoir.recover(entries, name)

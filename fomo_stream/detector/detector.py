@@ -1,10 +1,9 @@
 """The detector of one partition: scores every record, then learns it if it looks normal. A pure state machine.
 
 Records are scored by a *generation*: an immutable context and its encoding. A new generation is triggered by changes
-of the reservoirs and takes effect a fixed number of records later. Every `STEP` records the detector decides which
-records become context, which scores p-values are compared with, and from which p-value on a record is an outlier. So
-the result of a record depends only on the records and the feedback before it: not on time, not on how either is split
-over calls, and not on how long an encoding took.
+of the reservoirs and takes effect a fixed number of records later. Every `STEP` records the detector
+updates the admitted records, the reference scores and the alert threshold. So a result depends only on earlier records
+and feedback: not on time, not on how records are split over calls, and not on how long an encoding took.
 """
 
 from __future__ import annotations
@@ -16,17 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.changelog import Entries, Survivors
+from fomo_stream.detector.changelog import Entries, StoredEntries
 from fomo_stream.detector.config import LEAST_CONTEXT, DetectorConfig
 from fomo_stream.detector.fingerprint import fingerprint_of
 from fomo_stream.detector.history import UNKNOWN
-from fomo_stream.detector.results import Results, Status
+from fomo_stream.detector.results import Results
 from fomo_stream.detector.state import DetectorState
 from fomo_stream.errors import SchemaError, StateError
 from fomo_stream.model.imputation import VALUE_LIMIT
 from fomo_stream.model.zero_shot import ZeroShotModel
-
-__all__ = ["LEAST_CONTEXT", "Detector", "DetectorConfig", "Results", "Status"]
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -35,9 +32,9 @@ Int = NDArray[np.int64]
 class Detector:
     """Scores and learns the rows of one partition.
 
-    model: from `load_model`; n_features: d; executor: where generations are encoded in the background (None: in the
-    calling thread, when first needed). If an encoding is late, `process` waits for it. categorical: columns that hold
-    category codes.
+    model: from `load_model`; n_features: d; executor: runs the encoding of generations in the background (None: in
+    the calling thread, when first needed). If an encoding is late, `process` waits for it. categorical: columns that
+    hold category codes.
 
     >>> import numpy as np
     >>> from fomo_stream import Detector, DetectorConfig, load_model
@@ -115,17 +112,17 @@ class Detector:
         return Results.concatenate(parts)
 
     def score_rows(self, rows: Float) -> Results:
-        """Score rows (n, d) as the next n records, learning nothing: p-values refer to the records before the first.
+        """Score rows (n, d) as the next n records without learning them.
 
-        This changes no later result: verdicts that come before these rows are learned still take effect together.
+        The p-values use only records before these rows. This changes no later result: verdicts that come before these
+        rows are learned still take effect together.
         """
         return self._state.judge(*self._state.logits(self._checked(rows)))
 
     def learn_rows(self, rows: Float, scored: Results) -> None:
         """Learn rows (n, d), n <= lag, as the next n records: keep their scores, admit those that look normal.
 
-        scored: the results of `score_rows` for exactly these rows, asked since the last record; verdicts may have come
-        in between.
+        scored: results of `score_rows` for exactly these rows, with no record learned since; feedback may have come.
         """
         rows = self._checked(rows)
         if not self.generation:  # the warm-up may end among these rows, and the rest then need scores
@@ -160,9 +157,9 @@ class Detector:
         self._state.begin()
 
     def cross_scored(self) -> Results:
-        """Scores of the warm-up's rows, each as if it were not in the context, when the warm-up has just ended.
+        """Scores of the warm-up rows, each against the half that does not contain it.
 
-        Empty before and after.
+        Only directly after the warm-up; otherwise empty.
         """
         return self._state.cross_scored()
 
@@ -171,11 +168,12 @@ class Detector:
     def feedback(self, numbers: Int, outlier: NDArray[np.bool_]) -> int:
         """Take verdicts on records, by their numbers (k,) in this partition: is each an outlier?
 
-        An outlier leaves the scores that p-values refer to at once, and the context when the next record is learned;
-        then a normal record that was rejected enters the context. The transform's quantiles keep all that they have
-        learned. All verdicts before the next record take effect together: neither their order nor how they are split
-        over calls matters, but of several verdicts on one record the last counts. Repeating them changes nothing.
-        Records that the history no longer has are ignored. Returns the number of verdicts that changed something.
+        An outlier leaves the scores that p-values refer to at once. Before the next record is learned it leaves the
+        reservoir, and a normal record that was rejected enters it. The scoring context changes with the next
+        generation. The transform's quantiles keep all that they have learned. All verdicts before the next record take
+        effect together: neither their order nor how they are split over calls matters, but of several verdicts on one
+        record the last counts. Repeating them changes nothing. Records that the history no longer has are ignored.
+        Returns how many verdicts changed something.
         """
         new = self._state.context.feedback(dict(zip(map(int, numbers), map(bool, outlier), strict=True)))
         self._state.alerts.refresh()
@@ -194,13 +192,13 @@ class Detector:
     # -- state ---------------------------------------------------------------------------------------------------
 
     def changes(self) -> Entries:
-        """Entries of all changes since the last call; of a detector that was not recovered, at first of everything.
+        """Entries changed since the last call; the first call of a new detector returns its whole state.
 
         The entries of one call have to be in the log before the next call; if they get lost, go back with `recover`.
         """
         return self._state.changes()
 
-    def recover(self, entries: Survivors, known: Detector | None = None) -> None:
+    def recover(self, entries: StoredEntries, known: Detector | None = None) -> None:
         """Take the state from the entries: the same records then get the same results, bit for bit on one device.
 
         known: a detector of the same partition, perhaps this one, whose generations need not be encoded again.

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fomo_stream.detector.changelog import Document, Survivors
+from fomo_stream.detector.changelog import Document, StoredEntries
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.errors import StateError
 
@@ -32,10 +32,10 @@ def fingerprint_of(model: str, n_features: int, categorical: tuple[int, ...], co
     }
 
 
-def check_entries(log: Document, entries: Survivors, now: Mapping[str, Any]) -> None:
+def check_entries(log: Document, entries: StoredEntries, now: Mapping[str, Any]) -> None:
     """Raise StateError when a detector with the fingerprint `now` cannot continue from the state in these entries.
 
-    log: becomes the log of the fingerprint in the entries.
+    log: filled with the fingerprint in the entries.
     """
     if FIRST_KEY in entries and "fingerprint/0" not in entries:
         raise _other_format(1)

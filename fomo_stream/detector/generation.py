@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from fomo_stream.detector.categories import Frequencies
 from fomo_stream.detector.quantile_sketch import QuantileSketch
 from fomo_stream.detector.trimming import trimmed
+from fomo_stream.detector.widening import with_missing_features
 from fomo_stream.model.cache_arrays import Arrays, flatten, unflatten
-from fomo_stream.model.imputation import with_missing_features
 from fomo_stream.model.quantile_map import Knots
 from fomo_stream.model.zero_shot import ContextCache, ZeroShotModel, cross_scores, encode_rows, logits_of, row_keys
 
@@ -97,8 +97,8 @@ class Generation:
     frequencies: Frequencies
     cache: ContextCache
     outliers: ContextCache | None  # encoding of the known outliers; None: too few
-    sample: Float  # (m,) logits of the blueprint's sample, ascending
-    recent: Float  # (r,) logits of the blueprint's recent records, in order
+    sample_logits: Float  # (m,) of the blueprint's sample, ascending
+    recent_logits: Float  # (r,) of the blueprint's recent records, in order
 
     @classmethod
     def build(cls, model: ZeroShotModel, blueprint: Blueprint) -> Generation:
@@ -122,15 +122,15 @@ class Generation:
         sample, recent = past[: len(blueprint.sample)], past[len(blueprint.sample) :]
         if cross is not None:  # sample and recent records are the context, and leave-one-out scores are too low
             sample = recent = np.maximum(recent, cross)
-        return replace(generation, sample=np.sort(sample), recent=recent)
+        return replace(generation, sample_logits=np.sort(sample), recent_logits=recent)
 
     def to_arrays(self) -> Arrays:
         """Named arrays of everything that is not in the blueprint."""
         arrays = {
             "number": np.array(self.number),
             "numbers": self.numbers,
-            "sample": self.sample,
-            "recent": self.recent,
+            "sample_logits": self.sample_logits,
+            "recent_logits": self.recent_logits,
         }
         return arrays | flatten(self.cache, "cache") | flatten(self.outliers, "outliers")
 
@@ -143,7 +143,7 @@ class Generation:
         cache = unflatten(ContextCache, arrays, "cache", device)
         has_outliers = "outliers.n_rows" in arrays
         outliers = unflatten(ContextCache, arrays, "outliers", device) if has_outliers else None
-        numbers, sample, recent = (np.array(arrays[name]) for name in ("numbers", "sample", "recent"))
+        numbers, sample, recent = (np.array(arrays[name]) for name in ("numbers", "sample_logits", "recent_logits"))
         return cls(blueprint.number, numbers, frequencies, cache, outliers, sample, recent)
 
     def logits(self, model: ZeroShotModel, rows: Float) -> Float:

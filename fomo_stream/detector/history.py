@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.changelog import Entries, Survivors, Table
-from fomo_stream.model.imputation import with_missing_features
+from fomo_stream.detector.changelog import Entries, StoredEntries, Table
+from fomo_stream.detector.widening import with_missing_features
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -118,8 +118,8 @@ class History:
         """Entries of all changes since the last call, at first of everything; without the number of records."""
         return {**self._rows.changes(f"{name}/rows"), **self._scores.changes(f"{name}/scores")}
 
-    def recover(self, entries: Survivors, name: str, records: int) -> None:
-        """Take the state after so many records from the entries. Raises StateError when they do not fit."""
+    def recover(self, entries: StoredEntries, name: str, records: int) -> None:
+        """Take the state after `records` records from the entries. Raises StateError when they do not fit."""
         self.records = records
         self._rows.recover(entries, f"{name}/rows")
         self._scores.recover(entries, f"{name}/scores")

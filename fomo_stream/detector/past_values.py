@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.changelog import Document, Entries, Survivors
+from fomo_stream.detector.changelog import Document, Entries, StoredEntries
 from fomo_stream.detector.fingerprint import check_same
+from fomo_stream.detector.widening import with_missing_features
 from fomo_stream.errors import DamagedStateError, SchemaError, StateError
 from fomo_stream.limits import MAX_FEATURES, MAX_LAGS
-from fomo_stream.model.imputation import with_missing_features
 
 Float = NDArray[np.float64]
 Key = bytes | str | None  # None: the series of all that has no key
@@ -149,7 +149,7 @@ class PastValues:
         self._changed.clear()
         return entries
 
-    def recover(self, entries: Survivors) -> None:
+    def recover(self, entries: StoredEntries) -> None:
         """Take the state from the entries, in place of the present state.
 
         Raises StateError when they are of other lags or features, or damaged; the object must not be used then.

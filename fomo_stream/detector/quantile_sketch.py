@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fomo_stream.detector.changelog import Entries, Survivors, Table
-from fomo_stream.model.imputation import with_missing_features
+from fomo_stream.detector.changelog import Entries, StoredEntries, Table
+from fomo_stream.detector.widening import with_missing_features
 from fomo_stream.model.quantile_map import Knots, constant_scale
 
 Float = NDArray[np.float64]
@@ -18,7 +18,7 @@ Float = NDArray[np.float64]
 SKETCH_SIZE = 1024  # points for each feature
 ROW_BLOCK = 16  # waiting rows to an entry of the log
 BENDING = 20.0  # cost of a point that is off a straight line by some weight, relative to a gap of that weight
-MOST_HALVINGS = 300  # of a weight in one merge
+MAX_HALVINGS = 300  # of a weight in one merge
 UNDERFLOW = 1e-200  # rows
 TINY = 1e-300
 
@@ -66,10 +66,10 @@ def _thinned(curve: _Curve, size: int) -> _Curve:
     """At most `size` points of the curve, the outer two among them.
 
     The points with the lowest cost are removed. The cost is the weight between the neighbours, plus BENDING times the
-    weight by which the point is off the straight line that replaces it. Bends have to stay: without them the rank of
-    every later row there would be wrong to the same side. At rank p the cost is divided by sqrt(p (1 - p)), so that
-    points are denser in the tails (as in a t-digest; Dunning 2019). Each pass looks at every other point and removes at
-    most half of those, so that the neighbours of a removed point stay, and the cheapest can be chosen.
+    weight by which the point is off the straight line that replaces it. Points at bends are kept, because without them
+    all later ranks nearby would be wrong in the same direction. At rank p the cost is divided by sqrt(p (1 - p)), so
+    that points are denser in the tails (as in a t-digest; Dunning 2019). Each pass looks at every other point and
+    removes at most half of those, so that the neighbours of a removed point stay, and the cheapest can be chosen.
     """
     while (excess := len(curve.values) - size) > 0:
         values, below, upto = curve
@@ -119,9 +119,9 @@ class QuantileSketch:
     A row with `a` rows after it weighs 2 ** (-a / half_life); missing values (NaN or infinite) weigh nothing. For each
     feature the sketch has the cumulative weight at up to `size` of its values, the points. Rows wait in a buffer of
     `chunk` rows. When it is full, every row becomes a point, where the weight of earlier rows is interpolated; then the
-    points that matter least are removed. The other points do not change by that. Up to `size` distinct values nothing
-    is approximated; mean and standard deviation are always exact.
-    The outer knots are those of a batch of as many rows as the sum of all weights: a value is out of range when less
+    points that matter least are removed; the other points do not change. Up to `size` distinct values nothing is
+    approximated; mean and standard deviation are always exact.
+    The outer knots correspond to a batch with as many rows as the sum of all weights: a value is out of range when less
     than half a row is at it or beyond it. A feature that is missing for very long keeps its last state.
     """
 
@@ -170,7 +170,7 @@ class QuantileSketch:
         known = np.isfinite(rows)
         ages = np.arange(self.waiting + 1)[::-1]
         before = self._points
-        faded = np.exp2(-np.minimum(ages / self.half_life, MOST_HALVINGS))
+        faded = np.exp2(-np.minimum(ages / self.half_life, MAX_HALVINGS))
         fresh = faded[1:]
         # such a small weight no longer decays, or underflow would remove it
         fades = np.where(before["moments"][:, 0] * faded[0] > UNDERFLOW, faded[0], 1.0)
@@ -217,8 +217,8 @@ class QuantileSketch:
         """Entries of all changes since the last call, at first of everything; without the number of waiting rows."""
         return {**self._points.changes(f"{name}/points"), **self._buffer.changes(f"{name}/waiting")}
 
-    def recover(self, entries: Survivors, name: str, waiting: int) -> None:
-        """Take the state from the entries, with so many rows waiting. Raises StateError when they do not fit."""
+    def recover(self, entries: StoredEntries, name: str, waiting: int) -> None:
+        """Take the state from the entries, with `waiting` rows in the buffer. Raises StateError if they do not fit."""
         self._points.recover(entries, f"{name}/points")
         self._buffer.recover(entries, f"{name}/waiting")
         self.waiting = waiting

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.admission import Policy, is_lasting_shift
+from fomo_stream.detector.admission import is_lasting_shift
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.deferred import Deferred
 from fomo_stream.detector.history import History
@@ -20,11 +20,12 @@ from fomo_stream.model.zero_shot import ZeroShotModel
 
 Float = NDArray[np.float64]
 
-YOUNG = 5  # times the records learned: how long a shift has to last before a young detector adapts
+# a shift must last this many times the number of learned records, for a detector that has learned few
+YOUNG = 5
 
 
 class Trial(Deferred[bool]):
-    """Whether the records from `first` to before `stop`, with these rows, are a regime: needed at record `due`."""
+    """Tests whether records `first` to `stop` - 1 form one regime; the result is needed at record `due`."""
 
     def __init__(
         self,
@@ -39,7 +40,10 @@ class Trial(Deferred[bool]):
 
 
 class Regimes:
-    """Watches for a shift that lasts. Such a shift is put to trial, and is a new regime if its records agree."""
+    """Watches for lasting shifts.
+
+    A shift becomes a new regime if its later half looks normal in the context of its earlier half.
+    """
 
     def __init__(
         self, model: ZeroShotModel, config: DetectorConfig, executor: Executor | None, categorical: tuple[int, ...]
@@ -74,7 +78,7 @@ class Regimes:
             if trial.result() and self._is_lasting(history, trial.first, decided):
                 return trial.first
             self._not_before = history.records + (trial.stop - trial.first) // 4
-        # a young detector knows little: it waits no longer than several times the records that it has learned
+        # a detector that has learned few records waits for fewer
         first = decided - min(self._config.adapt_after, YOUNG * learned)
         if first < self._began or history.records < self._not_before:
             return None
@@ -85,7 +89,7 @@ class Regimes:
     @property
     def _adapts(self) -> bool:
         """Whether a lasting shift becomes the new normal."""
-        return self._config.admit == Policy.AUTO and self._config.adapt_after > 0
+        return self._config.policy.adapts and self._config.adapt_after > 0
 
     @staticmethod
     def _is_lasting(history: History, first: int, decided: int) -> bool:
@@ -109,7 +113,7 @@ class Regimes:
             self._try((first, stop, due), history)
 
     def copy(self, history: History | None = None) -> Regimes:
-        """Independent regimes in the same state; history: with further features, which a trial has to know."""
+        """Independent regimes in the same state; history: one with further features, to restart a trial from."""
         twin = copy(self)
         if self.trial is not None and history is not None:
             twin._try(self.trial.span, history)

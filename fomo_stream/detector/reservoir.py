@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.changelog import Entries, Survivors, Table
+from fomo_stream.detector.changelog import Entries, StoredEntries, Table
+from fomo_stream.detector.widening import with_missing_features
 from fomo_stream.limits import MAX_CONTEXT
-from fomo_stream.model.imputation import with_missing_features
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -28,12 +28,12 @@ def _mix(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
 class Reservoir:
     """A random sample of at most `capacity` rows of those admitted, each known by its record's number.
 
-    Every record number has a pseudo-random priority, which rises with the number: by one e-fold every `horizon`
-    records. The rows with the highest priorities stay (Efraimidis & Spirakis 2006, with the forward decay of Cormode et
-    al. 2009). So the sample is uniform over about the last `horizon` records, and older ones fade exponentially. The
-    sample depends only on the seed, the horizon and the set of admitted numbers: the order of admissions and how they
-    are split over calls do not matter, and admitting a row again changes nothing. This holds until a row is discarded,
-    because rows that left before do not come back to fill the gap.
+    Every record number has a pseudo-random priority, which rises with the number: it grows by the factor e every
+    `horizon` records. The rows with the highest priorities stay (Efraimidis & Spirakis 2006, with the forward decay of
+    Cormode et al. 2009). So the sample is uniform over about the last `horizon` records, and older ones fade
+    exponentially. The sample depends only on the seed, the horizon and the set of admitted numbers: the order of
+    admissions and how they are split over calls do not matter, and admitting a row again changes nothing. After a row
+    is discarded this no longer holds: rows that were dropped earlier do not come back.
     """
 
     def __init__(self, capacity: int, n_features: int, horizon: float = np.inf, seed: int = 0) -> None:
@@ -76,7 +76,7 @@ class Reservoir:
     def admit(self, numbers: Int, rows: Float) -> Int:
         """Offer rows (n, n_features) of the records of these numbers (n,), all different.
 
-        Returns the slots (m,), m <= n, that hold another row now.
+        Returns the slots (m,), m <= n, whose rows have changed.
         """
         held = np.flatnonzero(self._taken)
         present = self._slots["numbers"][held]
@@ -118,6 +118,6 @@ class Reservoir:
         """Entries of the slots that were written since the last call, at first of all."""
         return self._slots.changes(name)
 
-    def recover(self, entries: Survivors, name: str) -> None:
+    def recover(self, entries: StoredEntries, name: str) -> None:
         """Take the state from the entries. Raises StateError when they do not fit."""
         self._slots.recover(entries, name)

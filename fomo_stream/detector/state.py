@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.alerts import Alerts
-from fomo_stream.detector.calibration import p_values
-from fomo_stream.detector.changelog import Document, Entries, Survivors
+from fomo_stream.detector.calibration import own_p_values, p_values
+from fomo_stream.detector.changelog import Document, Entries, StoredEntries
 from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.detector.context import Context
 from fomo_stream.detector.fingerprint import check_entries
@@ -55,7 +55,7 @@ class DetectorState:
     def room(self) -> int:
         """How many of the next records can be scored before any of them is learned; at least 1."""
         if self.timeline.current is None:
-            return max(1, self.config.min_context - self.context.most_rows)
+            return max(1, self.config.min_context - self.context.max_rows)
         until_next = self.timeline.until_next(self.records)
         return self.config.lag if until_next is None else until_next
 
@@ -90,7 +90,7 @@ class DetectorState:
             until_next = self.timeline.until_next(self.records)
             n = until_step if until_next is None else min(until_step, until_next)
             parts.append(self.judge(logit[:n], generation[:n]))
-            gate_p = p_values(logit[:n], self.timeline.current.result().sample)
+            gate_p = p_values(logit[:n], self.timeline.current.result().sample_logits)
             self.context.history.append(rows[:n], logit[:n], gate_p)
             self.alerts.count(parts[-1])
             self.timeline.advance(self.records)
@@ -104,11 +104,10 @@ class DetectorState:
         first = self.timeline.current
         if first is None or self.timeline.number > 1 or self.records > first.blueprint.takes_effect:
             return Results.nothing(0)
-        logit = first.result().recent
-        ordered = np.sort(logit)
-        p = (len(ordered) - np.searchsorted(ordered, logit)) / len(ordered)  # each counts itself
-        ones = np.ones(len(p), np.int64)
-        return Results.of(logit, p, ones, self.context.regimes.number, len(p), self.alerts.threshold)
+        logit = first.result().recent_logits
+        ones = np.ones(len(logit), np.int64)
+        regime, threshold = self.context.regimes.number, self.alerts.threshold
+        return Results.of(logit, own_p_values(logit), ones, regime, len(logit), threshold)
 
     def begin(self) -> None:
         """End the warm-up: the first generation takes effect at once."""
@@ -135,7 +134,7 @@ class DetectorState:
             **self.context.changes(),
         }
 
-    def recover(self, entries: Survivors, known: DetectorState | None) -> None:
+    def recover(self, entries: StoredEntries, known: DetectorState | None) -> None:
         """See `Detector.recover`. known: a state of the same model."""
         self._begin_log(self._fingerprint)
         check_entries(self._fingerprint_log, entries, self._fingerprint)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from fomo_stream.detector.changelog import Document, Entries, Survivors
+from fomo_stream.detector.changelog import Document, Entries, StoredEntries
 from fomo_stream.detector.deferred import Deferred
 from fomo_stream.detector.generation import Blueprint, Generation
 from fomo_stream.detector.quantile_sketch import QuantileSketch
@@ -35,9 +35,9 @@ class Build(Deferred[Generation]):
 class Timeline:
     """The generation that scores the next record, and perhaps one more that takes effect later.
 
-    In the log each is two documents under the parity of its number: the blueprint, written once when it is made, and
-    the generation, written once when it is built. So nothing is rewritten when the next generation becomes the current
-    one, and a detector that recovers from the log does not encode a context again.
+    The log stores a generation as two documents, in slot 0 or 1 by number % 2: the blueprint, written once when it is
+    made, and the generation, written once when it is built. So nothing is rewritten when the next generation becomes
+    the current one, and a detector that recovers from the log does not encode a context again.
     """
 
     def __init__(self, model: ZeroShotModel, executor: Executor | None) -> None:
@@ -89,11 +89,11 @@ class Timeline:
         return np.concatenate(logits), np.concatenate(generations)
 
     def rescored(self) -> tuple[Int, Float] | None:
-        """Numbers and logits (r,) of earlier records under the current generation; None if they were given before."""
+        """Numbers and logits (r,) of earlier records under the current generation; None if already returned."""
         if self.current is None or self._settled >= self.number:
             return None
         self._settled = self.number
-        return self.current.blueprint.recent_numbers, self.current.result().recent
+        return self.current.blueprint.recent_numbers, self.current.result().recent_logits
 
     def copy(self, more: int = 0) -> Timeline:
         """An independent timeline that shares the generations; with `more` further features they are built again."""
@@ -129,11 +129,12 @@ class Timeline:
         return entries
 
     def recover(
-        self, entries: Survivors, counters: Mapping[str, Any], like: QuantileSketch, known: Timeline | None
+        self, entries: StoredEntries, counters: Mapping[str, Any], like: QuantileSketch, known: Timeline | None
     ) -> None:
         """Become the timeline in the entries and counters. Raises StateError when they do not fit.
 
-        like: a sketch with the settings of the blueprints'; known: has generations that need not be built again.
+        like: a sketch with the settings of those in the blueprints; known: a timeline whose generations need not be
+        built again.
         """
         self._begin_log()
         at_hand = [] if known is None else [build for build in known._builds.values() if build is not None]
@@ -142,7 +143,7 @@ class Timeline:
             setattr(self, name, self._recovered(entries, number, like, at_hand) if number else None)
         self._settled = counters["settled"]
 
-    def _recovered(self, entries: Survivors, number: int, like: QuantileSketch, at_hand: list[Build]) -> Build:
+    def _recovered(self, entries: StoredEntries, number: int, like: QuantileSketch, at_hand: list[Build]) -> Build:
         name, parity = f"generation/{number % 2}", number % 2
         blueprint = Blueprint.from_arrays(load(self._blueprints[parity].recover(entries, name)), like)
         if blueprint.number != number:

@@ -14,8 +14,9 @@ Float = NDArray[np.float64]
 
 COMMITTEES = 8
 COMMITTEE_ROWS = 32
-HALF = 500  # most rows that represent each half of a new regime
-ODD, AGREEING = 0.05, 0.8  # p-value of an odd row; share of rows that must not be odd
+HALF = 500  # maximum number of rows that represent each half of a new regime
+# a row with a smaller p-value is unusual; this share of the rows must not be unusual
+UNUSUAL, AGREEING = 0.05, 0.8
 
 
 def committee_logits(model: ZeroShotModel, rows: Float, seed: tuple[int, ...]) -> Float:
@@ -61,4 +62,4 @@ def is_consistent(model: ZeroShotModel, rows: Float, categorical: tuple[int, ...
     frequencies = Frequencies.fit(rows[at], categorical)
     earlier, later = frequencies.encode_own(rows[at]), frequencies.encode(rows[half + at])
     p = p_values(logits_of(model, encode_rows(model, earlier), later), np.sort(cross_scores(model, earlier)))
-    return bool(np.mean(p > ODD) >= AGREEING)
+    return bool(np.mean(p > UNUSUAL) >= AGREEING)

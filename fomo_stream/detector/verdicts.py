@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.changelog import Document, Entries, Survivors
+from fomo_stream.detector.changelog import Document, Entries, StoredEntries
 from fomo_stream.detector.history import INLIER, OUTLIER, History
 
 Int = NDArray[np.int64]
@@ -37,11 +37,11 @@ class Verdicts:
         history.judge(given[new], verdict[new])
         for number, old, now in zip(given[new].tolist(), before[new].tolist(), verdict[new].tolist(), strict=True):
             if self._pending.setdefault(number, old) == now:
-                del self._pending[number]  # as if there had been no verdict since the last record
+                del self._pending[number]  # back to the verdict before: nothing has changed
         return int(new.sum())
 
     def take(self, history: History) -> tuple[Int, Int]:
-        """Ascending numbers of the outliers and of the normal records among the new verdicts, which end here."""
+        """Take the new verdicts: record numbers of outliers and of normal records, ascending; then none are waiting."""
         given = np.array(sorted(self._pending), dtype=np.int64)
         self._pending = {}
         verdict = history.verdict(given)
@@ -72,7 +72,7 @@ class Verdicts:
         """Entries that the log does not have yet; not the counters."""
         return self._log.changes("confirmed", self.confirmed.tobytes())
 
-    def recover(self, entries: Survivors, counters: Mapping[str, Any]) -> None:
+    def recover(self, entries: StoredEntries, counters: Mapping[str, Any]) -> None:
         """Take the state from entries and counters. Raises StateError when they do not fit."""
         self.confirmed = np.frombuffer(self._log.recover(entries, "confirmed"), np.int64)
         self._pending = dict(counters["pending"])

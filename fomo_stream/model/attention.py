@@ -1,7 +1,7 @@
 """The context rows that a query attends to most.
 
 As in the paper's qualitative analysis of sample-to-sample attention: cross-attention weights of the last layer,
-averaged over heads. Models without a transformer attend to nothing and are refused.
+averaged over heads. Models without a transformer have no attention weights: ConfigError.
 
 >>> import numpy as np
 >>> from fomo_stream import load_model
@@ -57,7 +57,7 @@ def attention_weights(model: ZeroShotModel, context: Float, queries: Float, cach
     """
     if not model.config.layers:
         raise ConfigError(
-            f"model {model.name} has no transformer, so its queries attend to nothing;"
+            f"model {model.name} has no transformer, so it has no attention weights;"
             f" models that have one: {', '.join(_models_that_attend()) or 'none is shipped'}"
         )
     if queries.ndim != 2 or queries.shape[1] != context.shape[1]:

@@ -45,8 +45,8 @@ def _digest(config: str, training: str, tensors: Mapping[str, Tensor]) -> str:
 def save_model(
     model: ZeroShotModel, path: str | Path, training: Mapping[str, Any] | None = None, half: bool = False
 ) -> None:
-    """Write a checkpoint atomically. training: anything JSON can hold about how the weights came to be; half: store
-    weights rounded to float16, in half the space (they are float32 again once loaded)."""
+    """Write a checkpoint atomically. training: JSON-serialisable information about the training; half: store weights
+    rounded to float16, in half the space (they are float32 again after loading)."""
     path = Path(path)
     dtype = torch.float16 if half else torch.float32
     tensors = {name: value.detach().cpu().to(dtype).contiguous().clone() for name, value in model.state_dict().items()}
@@ -93,7 +93,7 @@ def _read(path: Path, weights: bool = True) -> tuple[dict[str, Any], dict[str, T
 
 
 def resolve_device(device: str = "auto") -> torch.device:
-    """ "auto" is the GPU where there is one. Raises ConfigError for a device this machine has not."""
+    """ "auto" is the GPU where there is one. Raises ConfigError if this machine lacks the device."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -119,7 +119,7 @@ def load_model(name_or_path: str | Path = "default", device: str = "auto") -> Ze
     metadata, tensors = _read(path)
     config = ModelConfig.from_dict(metadata["config"])
     if not all(torch.isfinite(tensor).all() for tensor in tensors.values()):
-        raise CheckpointError(f"{path} holds weights that are no finite numbers: its training failed; use another one")
+        raise CheckpointError(f"{path} contains weights that are not finite: its training failed; use another one")
     model = ZeroShotModel(config, name=f"{path.stem}@{metadata['digest'][:8]}")
     try:
         model.load_state_dict(tensors)

@@ -3,7 +3,7 @@
 A row is described in three spaces - z-scores, quantile map with growing tails, whitened z-scores - and in each space
 its distances to the context rows and its own coordinates give `SPACE_STATISTICS`; the ranks of its coordinates give
 `RANK_STATISTICS`. Each statistic becomes two channels by comparison with the context rows' own values of it, which are
-computed leave-one-out: how far beyond the usual (robust z, asinh), and -log10 of its p-value.
+computed leave-one-out: how far above the context's median (robust z, asinh), and -log10 of its p-value.
 
 Everything is vectorised over a batch of contexts (the leading dimension B) and runs in the dtype of the rows; inference
 uses float64, because distances between near-duplicates cancel.

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 VALUE_LIMIT = 1e60  # keeps squares of raw values finite in float64
@@ -32,8 +30,3 @@ def impute(rows: Tensor, imputation: Imputation) -> Tensor:
     A feature without any value in the context is always replaced, so that it does not count.
     """
     return torch.where(torch.isfinite(rows) & imputation.known, rows, imputation.fill).clamp(-VALUE_LIMIT, VALUE_LIMIT)
-
-
-def with_missing_features(rows: NDArray[np.float64], more: int) -> NDArray[np.float64]:
-    """Rows (..., d) with `more` further features at the end, all missing: (..., d + more)."""
-    return np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, more)], constant_values=np.nan)

@@ -72,7 +72,7 @@ def z_score_knots(rows: Tensor) -> Knots:
 
 
 def to_normal(rows: Tensor, knots: Knots) -> Tensor:
-    """Map each feature to a standard normal through its empirical quantiles (paper, section 3.1; spec trap 1).
+    """Map each feature to a standard normal through its empirical quantiles (paper, section 3.1).
 
     rows: (..., n_rows, n_features), raw units, NaN allowed. Returns the same shape, unitless: ties sit at their
     mid-rank, NaN stays NaN, and beyond the outer knots the result keeps growing linearly.

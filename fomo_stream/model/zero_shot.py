@@ -185,8 +185,8 @@ class ZeroShotModel(nn.Module):
 
     def forward_features(self, context: Features, queries: Features) -> Tensor:
         """The rest of `forward`: logits (B, q)."""
-        of_network = self._shown(context, self.config.channel_dropout if self.config.layers else 0.0)
-        of_fusion = self._shown(context, self.config.fusion_dropout if self.config.fusion else 0.0)
+        of_network = self._channel_mask(context, self.config.channel_dropout if self.config.layers else 0.0)
+        of_fusion = self._channel_mask(context, self.config.fusion_dropout if self.config.fusion else 0.0)
         return self._score(queries, self._encode(context, of_network), of_network, of_fusion)
 
     def _describe_context(
@@ -229,7 +229,7 @@ class ZeroShotModel(nn.Module):
         x = torch.where(torch.arange(cache.d, device=x.device) < width, x * (limit / width), 0.0)
         return F.pad(x, (0, limit - cache.d))
 
-    def _shown(self, context: Features, dropout: float) -> Tensor | None:
+    def _channel_mask(self, context: Features, dropout: float) -> Tensor | None:
         """Channel dropout: (B, 1, C) of factors, the same for every row of a dataset, in training only."""
         if not (self.training and dropout and context.channels is not None):
             return None
@@ -291,9 +291,9 @@ def canonical_order(rows: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def encode_rows(model: ZeroShotModel, rows: NDArray[np.float64], knots: Knots | None = None) -> ContextCache:
-    """`encode_context` of one context (n, d) of plain numbers, raw units, NaN = missing.
+    """`encode_context` of a NumPy array (n, d), one context in raw units, NaN = missing.
 
-    Rows are put in a canonical order first, so that the cache does not depend on theirs, to the last bit.
+    Rows are sorted first, so that their order changes nothing in the cache.
     """
     order = canonical_order(rows)
     with torch.inference_mode():
@@ -305,7 +305,7 @@ def encode_rows(model: ZeroShotModel, rows: NDArray[np.float64], knots: Knots | 
 
 
 def logits_of(model: ZeroShotModel, cache: ContextCache, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """`score_queries` of plain numbers (q, d): logits (q,), float64."""
+    """`score_queries` of a NumPy array (q, d): logits (q,), float64."""
     queries = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.float64))
     with torch.inference_mode():
         scored = model.score_queries(cache, queries.to(model.device))
@@ -318,7 +318,7 @@ def cross_scores(model: ZeroShotModel, rows: NDArray[np.float64]) -> NDArray[np.
 
     The halves are contiguous, because neighbouring rows of a stream resemble each other more than future rows.
 
-    Fewer than 4 rows have no two halves that make contexts; they are scored against all of them, themselves included.
+    With fewer than 4 rows, each is scored against all of them, including itself.
     """
     if len(rows) < 4:
         return logits_of(model, encode_rows(model, rows), rows)
@@ -330,5 +330,5 @@ def cross_scores(model: ZeroShotModel, rows: NDArray[np.float64]) -> NDArray[np.
 
 
 def row_keys(rows: NDArray[np.float64]) -> list[bytes]:
-    """One hashable key a row (n, d); equal rows have equal keys (-0.0 is 0.0, NaN is NaN)."""
+    """One hashable key per row (n, d); equal rows have equal keys (-0.0 is 0.0, NaN is NaN)."""
     return [row.tobytes() for row in np.where(np.isnan(rows), np.nan, rows) + 0.0]

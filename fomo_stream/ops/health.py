@@ -16,7 +16,7 @@ Check = Callable[[], list[str]]
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that goes away in the middle of an answer is not news."""
+        """Ignore clients that disconnect during an answer."""
 
 
 class HealthServer:
@@ -36,7 +36,7 @@ class HealthServer:
 
             def do_GET(self) -> None:
                 check = checks.get(self.path.split("?", 1)[0])
-                reasons = check() if check else ["there is /livez and /readyz"]
+                reasons = check() if check else ["unknown path; use /livez or /readyz"]
                 body = json.dumps({"ok": not reasons, "reasons": reasons}).encode()
                 self.send_response(404 if check is None else 503 if reasons else 200)
                 self.send_header("Content-Type", "application/json")
@@ -45,7 +45,7 @@ class HealthServer:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:
-                """Probes come every few seconds; they are not news."""
+                """Do not log probes; they come every few seconds."""
 
         try:
             self._server = _Server(("", port), Handler)

@@ -23,9 +23,10 @@ class Rows(NamedTuple):
 
 
 def with_past_values(past: PastValues, values: Float, keys: Sequence[Key] | None = None, learn: bool = True) -> Rows:
-    """Rows of the next records from their values (n, d), NaN = missing; keys: the series of each, None: all are of one.
+    """Rows of the next records from their values (n, d), NaN = missing.
 
-    A record without any value is no part of its series. learn: whether the others become part of theirs.
+    keys: the series of each record; None: one series for all. A record without any value does not belong to its series.
+    learn: whether the other records are added to their series.
     """
     missing = np.isnan(values).sum(axis=1)
     usable = missing < values.shape[1]

@@ -118,6 +118,6 @@ def _number(value: Any) -> float:
     return np.nan
 
 
-def shown(names: Sequence[str], most: int = 50) -> str:
-    """The first `most` names, each cut to 60 characters, for a log line or a message."""
-    return ",".join(name[:60] for name in names[:most]) + (",..." if len(names) > most else "")
+def shown(names: Sequence[str], limit: int = 50) -> str:
+    """The first `limit` names, each cut to 60 characters, for a log line or a message."""
+    return ",".join(name[:60] for name in names[:limit]) + (",..." if len(names) > limit else "")

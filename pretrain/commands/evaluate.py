@@ -13,7 +13,7 @@ from pretrain.evaluation import stress
 from pretrain.evaluation.comparison import performance_profile, scoreboard
 from pretrain.evaluation.comparison_plots import plot_comparison
 from pretrain.evaluation.detectors import BASELINES, Method, baselines, limit_threads, models
-from pretrain.evaluation.metrics import METRICS
+from pretrain.evaluation.ranking_metrics import METRICS
 from pretrain.evaluation.report import stress_report, tables_report
 from pretrain.evaluation.runs import Pending, run_all
 from pretrain.evaluation.tables import Table, Task, draw_task, read_table, table_files

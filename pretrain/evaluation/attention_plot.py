@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Float = NDArray[np.float64]
 
-MOST_PANELS = 6
+MAX_PANELS = 6
 
 
 def plane(context: Float, queries: Float) -> tuple[Float, Float]:
@@ -52,13 +52,13 @@ def plot_attended(
 ) -> None:
     """Draw a PNG of the context rows in the plane, coloured by attention, with the `top` rows of each query numbered.
 
-    weights: (q, n) of `attention_weights`. One panel per query with its title, at most MOST_PANELS; with `together`,
+    weights: (q, n) of `attention_weights`. One panel per query with its title, at most MAX_PANELS; with `together`,
     one panel with the mean over all queries. Raises ConfigError without matplotlib, and for too many panels.
     """
     groups = [np.arange(len(queries))] if together else [np.array([i]) for i in range(len(queries))]
-    if not 1 <= len(groups) <= MOST_PANELS or not len(queries):
+    if not 1 <= len(groups) <= MAX_PANELS or not len(queries):
         raise ConfigError(
-            f"a plot has 1 to {MOST_PANELS} panels, one per query: name fewer queries, or draw them together"
+            f"a plot has 1 to {MAX_PANELS} panels, one per query: name fewer queries, or draw them together"
         )
     places, asked = plane(context, queries)
     columns = min(3, len(groups))

@@ -33,9 +33,9 @@ class Scoreboard:
         """(m, k): 1 is the best on a dataset; ties share the mean of their ranks."""
         return average_ranks(self.mean)
 
-    def narrow(self, most: int) -> Scoreboard:
-        """Only the datasets with at most `most` features."""
-        rows = np.flatnonzero(self.features <= most)
+    def narrow(self, max_features: int) -> Scoreboard:
+        """Only the datasets with at most `max_features` features."""
+        rows = np.flatnonzero(self.features <= max_features)
         names = [self.datasets[i] for i in rows]
         return Scoreboard(names, self.methods, self.mean[rows], self.spread[rows], self.features[rows])
 
@@ -112,7 +112,7 @@ def performance_profile(values: Float) -> PerformanceProfile:
     return PerformanceProfile(ratios, share, area)
 
 
-def p_values(board: Scoreboard, ours: str) -> Mapping[str, float]:
+def wilcoxon_p_values(board: Scoreboard, ours: str) -> Mapping[str, float]:
     """`one_sided_p` of every other method against `ours`."""
     own = board.mean[:, board.methods.index(ours)]
     others = [(j, method) for j, method in enumerate(board.methods) if method != ours]

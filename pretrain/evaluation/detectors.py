@@ -150,8 +150,8 @@ def baselines(names: Sequence[str]) -> dict[str, Method]:
             f"baselines need PyOD ({error}); pip install 'fomo-stream[pretrain]', or leave them out: --baselines none"
         ) from None
 
-    def neighbours(n: int, most: int = NEIGHBOURS) -> int:
-        return min(most, n - 1)
+    def neighbours(n: int, limit: int = NEIGHBOURS) -> int:
+        return min(limit, n - 1)
 
     methods: dict[str, Method] = {
         "knn": lambda seed: Baseline(lambda n: KNN(n_neighbors=neighbours(n))),

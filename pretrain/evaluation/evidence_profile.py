@@ -24,11 +24,11 @@ from fomo_stream.model.imputation import fit_imputation, impute
 from pretrain.evaluation.tables import Task, draw_task, read_table, table_files
 from pretrain.priors.datasets import Batch
 from pretrain.priors.mixture import BatchSource
+from pretrain.training.auroc import auroc
 from pretrain.training.evidence_batches import evidence_batch
-from pretrain.training.metrics import auroc
 
 FEWEST_TABLES = 5
-MOST_QUERIES = 4000  # of a table: enough for an AUROC
+MAX_QUERIES = 4000  # of a table: enough for an AUROC
 PERCENTILES = (5, 25, 50, 75, 95)
 Float = NDArray[np.float64]
 
@@ -113,7 +113,7 @@ def table_areas(
     found = []
     for path in files.values():
         table = read_table(path, label)
-        found += [_areas(_batch(draw_task(table, split, context, MOST_QUERIES))) for split in range(splits)]
+        found += [_areas(_batch(draw_task(table, split, context, MAX_QUERIES))) for split in range(splits)]
     return np.concatenate(found)
 
 

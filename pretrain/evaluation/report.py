@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from pretrain.evaluation.comparison import PerformanceProfile, Scoreboard, p_values
-from pretrain.evaluation.metrics import METRICS
+from pretrain.evaluation.comparison import PerformanceProfile, Scoreboard, wilcoxon_p_values
+from pretrain.evaluation.ranking_metrics import METRICS
 from pretrain.evaluation.runs import Run
 from pretrain.evaluation.stress import StressRow
 
@@ -70,7 +70,7 @@ def _tests(boards: dict[str, Scoreboard], model: str) -> str:
             if 1 < len(part.datasets) < len(board.datasets) and len(part.datasets) != len(subsets[-1][1].datasets):
                 subsets.append((name, part))
         for name, part in subsets:
-            found = p_values(part, model)
+            found = wilcoxon_p_values(part, model)
             rows.append([TITLES[metric], f"{name} ({len(part.datasets)})", *map(_p_cell, found.values())])
     others = [method for method in boards["auroc"].methods if method != model]
     text = (

@@ -15,7 +15,7 @@ import numpy as np
 
 from fomo_stream.errors import ConfigError
 from pretrain.evaluation.detectors import Method
-from pretrain.evaluation.metrics import ranking_metrics
+from pretrain.evaluation.ranking_metrics import ranking_metrics
 from pretrain.evaluation.tables import Task
 from pretrain.training.run_files import replace_file
 

@@ -1,1 +1,11 @@
-"""Priors of synthetic labelled datasets, and batches from a mixture of them."""
+"""Priors of synthetic labelled datasets, and batches from a mixture of them.
+
+In reading order:
+
+- `mixture`: the batch of a step, from several priors. `datasets`: rows with labels; contexts and queries from them.
+- `gmm`: the Gaussian mixture prior of the paper. `table_prior`: the common part of the next two.
+- `causal`: the causal prior. `mechanisms`: its random networks.
+- `copulas`: the copula prior. `copula_samplers`: the joint distributions.
+- `anomalies`: kinds of outliers. `marginals`: shapes of columns. `row_effects`: repeated rows, missing values.
+- `reuse`: cheap further datasets from one. `draws`: random numbers. `checks`: checks of settings.
+"""

@@ -81,8 +81,8 @@ def _few(scene: Scene, draws: Draws) -> Tensor:
 def _several(scene: Scene, draws: Draws) -> Tensor:
     """(B, m, D) bool: one feature of each row up to a third of them."""
     b, m, d = scene.rows.shape
-    most = (scene.real.sum(1)[:, None] / 3).ceil().long()
-    return draws.subset(draws.integers(1, most, b, m), scene.real[:, None].expand(b, m, d))
+    limit = (scene.real.sum(1)[:, None] / 3).ceil().long()
+    return draws.subset(draws.integers(1, limit, b, m), scene.real[:, None].expand(b, m, d))
 
 
 def _class_means(scene: Scene) -> tuple[Tensor, Tensor]:

@@ -156,12 +156,12 @@ def copula_tables(config: CopulaConfig, draws: Draws, datasets: int, inliers: in
 
 def _draw_law(config: CopulaConfig, draws: Draws, b: int) -> _Law:
     classes, d = config.classes + 1, config.max_features
-    most = config.factors[1]
-    factors = draws.log_uniform(b, 1, low=config.factors[0], high=most + 0.99).long()
+    k = config.factors[1]  # maximum number of factors
+    factors = draws.log_uniform(b, 1, low=config.factors[0], high=k + 0.99).long()
     groups = draws.integers(0, factors - 1, b, d)
-    present = (torch.arange(most, device=draws.device) < factors)[..., None]  # (B, K, 1)
-    block = torch.nn.functional.one_hot(groups, most).transpose(1, 2).bool()
-    sparse = (draws.chance(0.3, b, most, d) | block) & present
+    present = (torch.arange(k, device=draws.device) < factors)[..., None]  # (B, K, 1)
+    block = torch.nn.functional.one_hot(groups, k).transpose(1, 2).bool()
+    sparse = (draws.chance(0.3, b, k, d) | block) & present
     structure = draws.category(config.structures, b)[:, None, None]
     mask = torch.where(structure == 0, present, torch.where(structure == 1, block, sparse))
 
@@ -169,12 +169,12 @@ def _draw_law(config: CopulaConfig, draws: Draws, b: int) -> _Law:
     own = draws.uniform(b, d, low=0.6, high=1.0)  # some features depend less on the factors
     # a class has the loadings of the table, or its own
     alike = draws.chance(0.5, b, classes, 1, 1)
-    loadings = torch.where(alike, draws.normal(b, 1, most, d), draws.normal(b, classes, most, d)) * mask[:, None]
+    loadings = torch.where(alike, draws.normal(b, 1, k, d), draws.normal(b, classes, k, d)) * mask[:, None]
     loadings = loadings / loadings.norm(dim=2, keepdim=True).clamp_min(1e-6) * (explained * own).sqrt()[:, None, None]
 
     mixed = draws.chance(config.mixed_families, b, 1)
     weights = astuple(config.families)
-    families = torch.where(mixed, draws.category(weights, b, most), draws.category(weights, b, 1)).gather(1, groups)
+    families = torch.where(mixed, draws.category(weights, b, k), draws.category(weights, b, 1)).gather(1, groups)
     apart = draws.log_uniform(b, 1, 1, low=config.separation[0], high=config.separation[1])
     apart = apart * (draws.normal(b, classes, 1) * config.remoteness).exp()
     turned = torch.where(draws.chance(0.5, b, classes, 1), draws.sign(b, 1, d), draws.sign(b, classes, d))
@@ -182,7 +182,7 @@ def _draw_law(config: CopulaConfig, draws: Draws, b: int) -> _Law:
         families=families,
         loadings=loadings,
         groups=groups,
-        tau=(explained * draws.uniform(b, most, low=0.6, high=1.0)).clamp(0.02, 0.97),
+        tau=(explained * draws.uniform(b, k, low=0.6, high=1.0)).clamp(0.02, 0.97),
         degrees=draws.log_uniform(b, low=config.degrees[0], high=config.degrees[1]),
         corners=turned,
         alone=draws.chance(draws.uniform(b, 1).square() * config.independent_share, b, d),

@@ -11,7 +11,7 @@ from torch import Tensor
 from pretrain.priors.checks import check_weights
 from pretrain.priors.draws import Draws
 
-MOST_CODES = 20  # values of a categorical column
+MAX_CODES = 20  # values of a categorical column
 LIMIT = 1e6  # of the values before the unit is applied
 
 
@@ -100,13 +100,13 @@ def _coarsened(x: Tensor, config: MarginalConfig, draws: Draws) -> Tensor:
 
 
 def _codes(x: Tensor, draws: Draws) -> Tensor:
-    """Each column cut into 2 to MOST_CODES intervals, some of them rare, with codes 0, 1, ... in random order."""
+    """Each column cut into 2 to MAX_CODES intervals, some of them rare, with codes 0, 1, ... in random order."""
     b, _, d = x.shape
-    count = draws.log_uniform(b, 1, d, low=2.0, high=MOST_CODES + 0.99).floor()
+    count = draws.log_uniform(b, 1, d, low=2.0, high=MAX_CODES + 0.99).floor()
     skew = draws.log_uniform(b, 1, d, low=0.5, high=4.0)
     interval = (torch.special.ndtr(x).pow(skew) * count).floor().minimum(count - 1).long()
-    absent = torch.arange(MOST_CODES, device=x.device)[:, None] >= count
-    code_of = (draws.uniform(b, MOST_CODES, d) + absent.to(x.dtype)).argsort(1).argsort(1)
+    absent = torch.arange(MAX_CODES, device=x.device)[:, None] >= count
+    code_of = (draws.uniform(b, MAX_CODES, d) + absent.to(x.dtype)).argsort(1).argsort(1)
     return code_of.gather(1, interval).to(x.dtype)
 
 

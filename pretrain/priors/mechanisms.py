@@ -81,16 +81,16 @@ class Rows:
 
 def draw_world(config: NetworkConfig, draws: Draws, datasets: int) -> World:
     b, layers, width = datasets, config.layers, config.width
-    most_causes, most = config.causes[1], config.max_features
+    max_causes, max_features = config.causes[1], config.max_features
     n_features = draw_widths(config, draws, b)
 
-    causes = draws.log_uniform(b, low=config.causes[0], high=most_causes + 0.99).long()
-    is_cause = (torch.arange(most_causes, device=draws.device) < causes[:, None]).float()
+    causes = draws.log_uniform(b, low=config.causes[0], high=max_causes + 0.99).long()
+    is_cause = (torch.arange(max_causes, device=draws.device) < causes[:, None]).float()
     classes = config.classes + 1
     apart = draws.log_uniform(b, 1, 1, low=config.separation[0], high=config.separation[1])
     apart = apart * (draws.normal(b, classes, 1) * config.remoteness).exp()
-    centers = draws.normal(b, classes, most_causes) * apart * draws.chance(0.7, b, 1, most_causes)
-    scales = draws.log_uniform(b, classes, most_causes, low=config.class_spread[0], high=config.class_spread[1])
+    centers = draws.normal(b, classes, max_causes) * apart * draws.chance(0.7, b, 1, max_causes)
+    scales = draws.log_uniform(b, classes, max_causes, low=config.class_spread[0], high=config.class_spread[1])
 
     kinds, taken = _node_preferences(draws, b, layers, width)
     connected = draws.log_uniform(b, 1, 1, low=config.connections[0], high=config.connections[1])
@@ -98,24 +98,24 @@ def draw_world(config: NetworkConfig, draws: Draws, datasets: int) -> World:
     for layer in range(layers):
         before = taken[:, layer - 1] if layer else torch.zeros_like(taken[:, 0])
         source = torch.cat([is_cause, before], 1)[..., None]
-        present = draws.chance(connected, b, most_causes + width, width)
-        weights.append(draws.normal(b, most_causes + width, width) * present * source)
+        present = draws.chance(connected, b, max_causes + width, width)
+        weights.append(draws.normal(b, max_causes + width, width) * present * source)
 
     direct = draws.uniform(b, 1, high=1.0).square() * 0.7  # share of features that observe a root cause
     shallow = draws.log_uniform(b, layers, 1, low=0.1, high=1.0)
-    popular = draws.normal(b, most_causes + layers * width).exp()
+    popular = draws.normal(b, max_causes + layers * width).exp()
     inner = (taken * kinds * shallow).flatten(1)
     shown = torch.cat([is_cause * direct / is_cause.sum(1, True), inner * (1 - direct) / inner.sum(1, True)], 1)
-    nodes = draws.category(shown * popular + 1e-9, b, most)
+    nodes = draws.category(shown * popular + 1e-9, b, max_features)
 
     measured = draws.log_uniform(b, 1, 1, low=config.measurement_noise[0], high=config.measurement_noise[1])
-    own_noise = measured * draws.log_uniform(b, 1, most, low=0.5, high=2.0)
-    independent = draws.chance(draws.uniform(b, 1, 1).square() * config.independent_share, b, 1, most)
+    own_noise = measured * draws.log_uniform(b, 1, max_features, low=0.5, high=2.0)
+    independent = draws.chance(draws.uniform(b, 1, 1).square() * config.independent_share, b, 1, max_features)
     noise = draws.log_uniform(b, 1, 1, low=config.node_noise[0], high=config.node_noise[1])
     return World(
         centers=centers,
         scales=scales,
-        laws=draws.integers(0, 4, b, most_causes),
+        laws=draws.integers(0, 4, b, max_causes),
         weights=weights,
         gains=draws.log_uniform(b, layers, 1, width, low=config.gain[0], high=config.gain[1]),
         biases=draws.normal(b, layers, 1, width) * 0.7,

@@ -59,8 +59,8 @@ class DataConfig:
         check_weights("data", self, tuple(PRIORS.values()))
         for name in ("contaminated_share", "duplicated_share", "incomplete_share"):
             check_share(f"data.{name}", getattr(self, name))
-        for name, most in (("contamination", 0.5), ("duplicates", 1.0), ("missing", 0.5)):
-            check_range(f"data.{name}", getattr(self, name), 0.0, most)
+        for name, high in (("contamination", 0.5), ("duplicates", 1.0), ("missing", 0.5)):
+            check_range(f"data.{name}", getattr(self, name), 0.0, high)
 
     @property
     def outliers(self) -> int:

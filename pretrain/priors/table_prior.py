@@ -50,9 +50,9 @@ def draw_widths(config: TableConfig, draws: Draws, datasets: int) -> Tensor:
     """(B,) numbers of features: mostly few, as in real tables, sometimes uniform up to the maximum."""
     wide = draws.chance(config.wide_share, datasets)
     typical = config.typical_features * (draws.normal(datasets) * config.feature_spread).exp()
-    most = config.max_features
-    widths = torch.where(wide, draws.uniform(datasets, low=config.min_features, high=most + 1), typical)
-    return widths.long().clamp(min(config.min_features, most), most)
+    max_features = config.max_features
+    widths = torch.where(wide, draws.uniform(datasets, low=config.min_features, high=max_features + 1), typical)
+    return widths.long().clamp(min(config.min_features, max_features), max_features)
 
 
 def draw_class_shares(config: TableConfig, draws: Draws, datasets: int) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from fomo_stream.model.evidence import evidence_channels, fit_evidence
 from pretrain.priors.datasets import Batch
 from pretrain.priors.mixture import BatchSource
-from pretrain.training.metrics import auroc
+from pretrain.training.auroc import auroc
 
 
 @dataclass

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from fomo_stream.model.zero_shot import Features, ZeroShotModel
 from pretrain.priors.datasets import Batch
 from pretrain.priors.mixture import BatchSource, DataConfig
+from pretrain.training.auroc import auroc
 from pretrain.training.evidence_batches import EvidenceSource, evidence_batch
 from pretrain.training.meter import Clock
-from pretrain.training.metrics import auroc
 from pretrain.training.roofline import StepSize
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from pretrain.training.metrics import auroc
+from pretrain.training.auroc import auroc
 from pretrain.training.roofline import Ceilings, synchronize
 
 _RANKED_AT_ONCE = 64  # batches whose logits are kept until their AUROC is computed

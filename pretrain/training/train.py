@@ -43,7 +43,7 @@ from pretrain.training.run_files import RunFiles
 from pretrain.training.state import State
 
 _INIT_STREAM, _STEP_STREAM = 11, 12
-MOST_BAD_STEPS = 20
+MAX_BAD_STEPS = 20
 
 
 class Observer:
@@ -150,9 +150,9 @@ def _loop(trainer: Trainer, files: RunFiles, observer: Observer, stopped: Callab
         lr = learning_rate(config, state.step, progress_of(config, state.step, state.elapsed))
         _step(trainer, interval, lr)
         state.step += 1
-        if state.step % MOST_BAD_STEPS == 0 and int(trainer.bad_steps) >= MOST_BAD_STEPS:
+        if state.step % MAX_BAD_STEPS == 0 and int(trainer.bad_steps) >= MAX_BAD_STEPS:
             raise FomoError(
-                f"the loss has not been finite for {MOST_BAD_STEPS} steps (step {state.step} of {files.directory});"
+                f"the loss has not been finite for {MAX_BAD_STEPS} steps (step {state.step} of {files.directory});"
                 " lower --lr, or check the settings of the prior"
             )
         if state.step % config.log_every == 0:

@@ -15,16 +15,16 @@ from fomo_stream import FoMoDetector
 Record = dict[str, Any]
 
 
-MOST_RECORDS = 320  # of a check's data: the last of them are scored by a second generation
+MAX_RECORDS = 320  # of a check's data: the last of them are scored by a second generation
 
 
 class GeneratedCreditCard:
     """Stands in for River's downloaded data set: numeric features, rare far records. Each takes some milliseconds, so
-    checks that ask for thousands get `MOST_RECORDS`."""
+    checks that ask for thousands get `MAX_RECORDS`."""
 
     def take(self, n: int) -> Iterator[tuple[Record, int]]:
         rng = random.Random(0)
-        for _ in range(min(n, MOST_RECORDS)):
+        for _ in range(min(n, MAX_RECORDS)):
             fraud = rng.random() < 0.05
             x = {f"V{j}": rng.gauss(0, 6 if fraud else 1) for j in range(8)}
             yield {**x, "Amount": rng.expovariate(0.1)}, int(fraud)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fomo_stream.demo.board import Board, plain_event, plain_status, screen
+from fomo_stream.demo.board import Board, plain_event, plain_numbers, screen
 from fomo_stream.demo.demo import run_demo
 from fomo_stream.kafka.observer import Observation
 from fomo_stream.settings.commands import DemoSettings
@@ -42,18 +42,18 @@ def drawn(board: Board, width: int, height: int) -> list[str]:
 
 
 def test_a_fault_is_caught_when_any_of_its_readings_is_flagged() -> None:
-    now = board_after([("drift", None), ("drift", 0.9), ("drift", 0.8), (None, None), ("spike", None)]).status()
+    now = board_after([("drift", None), ("drift", 0.9), ("drift", 0.8), (None, None), ("spike", None)]).numbers()
     assert (now.injected, now.caught, now.false_alarms) == (2, 1, 0)
     assert now.by_fault == {"drift": (1, 1), "spike": (0, 1)}
 
 
 def test_a_flag_without_a_fault_is_a_false_alarm() -> None:
-    now = board_after([(None, 0.9), ("spike", 0.9), (None, 0.9)]).status()
+    now = board_after([(None, 0.9), ("spike", 0.9), (None, 0.9)]).numbers()
     assert (now.injected, now.caught, now.false_alarms) == (1, 1, 2)
 
 
 def test_two_faults_of_one_kind_count_as_two() -> None:
-    assert board_after([("spike", 0.9), (None, None), ("spike", 0.9)]).status().by_fault == {"spike": (2, 2)}
+    assert board_after([("spike", 0.9), (None, None), ("spike", 0.9)]).numbers().by_fault == {"spike": (2, 2)}
 
 
 def test_flags_of_one_fault_are_shown_as_one_by_the_worst() -> None:
@@ -92,7 +92,7 @@ def test_the_screen_fits_the_terminal(width: int, height: int, n_flags: int) -> 
 
 
 def test_the_status_line_is_key_value_pairs() -> None:
-    line = plain_status(board_after([("spike", 0.9)]).status())
+    line = plain_numbers(board_after([("spike", 0.9)]).numbers())
     assert all(re.fullmatch(r"[a-z_]+=\S+", word) for word in line.split())
     assert "faults=1 caught=1" in line
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fomo_stream.detector.admission import is_lasting_shift, neighbourhood_median
+from fomo_stream.detector.admission import GATE, RADIUS, Policy, is_lasting_shift, neighbourhood_median
 
 P = arrays(np.float64, st.integers(0, 60), elements=st.sampled_from([np.nan, 0.0, 0.01, 0.2, 0.5, 0.9, 1.0]))
 
@@ -36,3 +36,15 @@ def test_only_what_is_nearly_all_rejected_is_a_lasting_shift() -> None:
     rejected[:150] = True  # became context
     assert not is_lasting_shift(rejected)
     assert not is_lasting_shift(np.zeros(0, dtype=bool))
+
+
+@given(P)
+def test_policies_admit_by_the_gate_everything_or_nothing(p: np.ndarray) -> None:
+    expected = [len(known := near[~np.isnan(near)]) > 0 and np.median(known) > GATE for near in neighbourhoods(p)]
+    assert Policy.AUTO.admits(p).tolist() == expected
+    assert Policy.ALL.admits(p).tolist() == [True] * len(p)
+    assert Policy.FEEDBACK.admits(p).tolist() == [False] * len(p)
+
+
+def neighbourhoods(p: np.ndarray) -> list[np.ndarray]:
+    return [p[max(0, i - RADIUS) : i + RADIUS + 1] for i in range(len(p))]

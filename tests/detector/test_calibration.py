@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fomo_stream.detector.calibration import AlertThreshold, is_calibrated, p_values
+from fomo_stream.detector.calibration import AlertThreshold, is_calibrated, own_p_values, p_values
 
 scores = st.integers(0, 50).flatmap(lambda n: arrays(np.float64, n, elements=st.floats(-10, 10)))
 
@@ -15,6 +15,12 @@ scores = st.integers(0, 50).flatmap(lambda n: arrays(np.float64, n, elements=st.
 def test_p_values_agree_with_counting(logits: np.ndarray, reference: np.ndarray) -> None:
     counted = [(1 + sum(r >= s for r in reference)) / (len(reference) + 1) for s in logits]
     np.testing.assert_allclose(p_values(logits, np.sort(reference)), counted)
+
+
+@given(scores)
+def test_a_score_among_all_has_the_p_value_against_the_others(logits: np.ndarray) -> None:
+    others = [p_values(logits[[i]], np.sort(np.delete(logits, i)))[0] for i in range(len(logits))]
+    np.testing.assert_array_equal(own_p_values(logits), np.array(others))
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.1])
@@ -58,7 +64,7 @@ def test_an_alert_weighs_as_much_as_the_records_that_one_should_come_in(a: int, 
     threshold = AlertThreshold(0.02, 2000)
     threshold.update(a, 50 * a)
     threshold.update(0, 50 * b)
-    assert threshold.log_factor == pytest.approx(threshold.STEP * b)
+    assert threshold.log_factor == pytest.approx(threshold.RATE * b)
 
 
 @pytest.mark.parametrize("rate", [0.001, 0.05])

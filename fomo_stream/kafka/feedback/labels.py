@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
-from fomo_stream.detector.changelog import Entries, Survivors, Table
+from fomo_stream.detector.changelog import Entries, StoredEntries, Table
 from fomo_stream.errors import DamagedStateError, RecordError
 from fomo_stream.kafka.feedback.offset_tracker import OffsetTracker
 from fomo_stream.limits import MAX_RECORD_BYTES
@@ -148,7 +148,7 @@ class RecordIndex:
         self._fresh = 0
         return self._table.changes(name) if self._capacity else {}
 
-    def recover(self, entries: Survivors, name: str) -> None:
+    def recover(self, entries: StoredEntries, name: str) -> None:
         """Load the entries. Raises StateError when some are missing."""
         if not self._capacity:
             return
@@ -257,7 +257,7 @@ class LabelQueue:
         self._written = value
         return {name: value or None}
 
-    def recover(self, entries: Survivors, name: str) -> None:
+    def recover(self, entries: StoredEntries, name: str) -> None:
         """Load the entry, if it is about this feedback topic. Raises StateError when it is not readable."""
         self._written = entries.get(name, b"")
         if not self._written:

@@ -14,9 +14,9 @@ from pretrain.evaluation.comparison import (
     FEWEST_FOR_A_TEST,
     average_ranks,
     one_sided_p,
-    p_values,
     performance_profile,
     scoreboard,
+    wilcoxon_p_values,
 )
 from pretrain.evaluation.runs import Run
 
@@ -98,4 +98,4 @@ def test_scoreboard_averages_seeds_then_parts_and_leaves_out_failures() -> None:
     assert board.mean.tolist() == [[65.0, 70.0], [50.0, 50.0]]
     assert board.ranks().tolist() == [[2.0, 1.0], [1.5, 1.5]]  # a thousandth of a point is a tie
     assert board.narrow(3).datasets == []
-    assert list(p_values(board, "x")) == ["y"]
+    assert list(wilcoxon_p_values(board, "x")) == ["y"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from made_tasks import method, quiet, task
 from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 
-from pretrain.evaluation.metrics import ranking_metrics
+from pretrain.evaluation.ranking_metrics import ranking_metrics
 from pretrain.evaluation.runs import Pending, run_all
 
 SMALL = settings(max_examples=40, deadline=None)

@@ -10,7 +10,7 @@ import torch
 
 import pretrain.evaluation.stress
 from pretrain.__main__ import main
-from pretrain.evaluation.metrics import ranking_metrics
+from pretrain.evaluation.ranking_metrics import ranking_metrics
 from pretrain.evaluation.report import mean_and_error
 from pretrain.evaluation.runs import read_runs
 from pretrain.evaluation.stress import OUTLIER_SHARE, QUERIES, ROWS, stress_task

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pretrain.priors.causal import KINDS, CausalConfig, OutlierShares, causal_batch
 from pretrain.priors.draws import Draws
 from pretrain.priors.table_prior import draw_kinds
+from pretrain.training.auroc import auroc
 from pretrain.training.evidence_batches import evidence_batch
-from pretrain.training.metrics import auroc
 
 SMALL = settings(max_examples=20, deadline=None)
 KIND_NAMES = st.sampled_from(KINDS)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pretrain.priors.causal import CausalConfig, causal_batch
 from pretrain.priors.draws import Draws
-from pretrain.priors.marginals import GRAINS, MOST_CODES, WARPS, MarginalConfig, to_raw
+from pretrain.priors.marginals import GRAINS, MAX_CODES, WARPS, MarginalConfig, to_raw
 
 SMALL = settings(max_examples=20, deadline=None)
 
@@ -66,7 +66,7 @@ def test_categorical_columns_have_few_codes_some_of_them_rare() -> None:
         _, counts = torch.unique(column, return_counts=True)
         numbers.append(len(counts))
         shares.append(float(counts.min() / counts.max()))
-    assert max(numbers) <= MOST_CODES
+    assert max(numbers) <= MAX_CODES
     assert len(set(numbers)) > 5
     assert min(shares) < 0.1
 
