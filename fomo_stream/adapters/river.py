@@ -167,8 +167,9 @@ class FoMoDetector(AnomalyDetector):
         width = self._rows.width
         if self._saved is not None:
             saved_width, entries = self._saved
-            self._detector, self._saved = self._make(saved_width), None
-            self._detector.recover(entries)
+            detector = self._make(saved_width)
+            detector.recover(entries)  # a state that is refused stays, and is refused again
+            self._detector, self._saved = detector, None
         if self._detector is None and width:
             self._detector = self._make(width)
         elif self._detector is not None and self._detector.n_features < width:

@@ -51,10 +51,6 @@ class History:
         at = np.arange(self.records - keep, self.records) % self._scores.size
         self._scores.put(at, logit=logit[len(rows) - keep :], verdict=UNKNOWN, learned=False)
 
-    def known(self, numbers: Int) -> NDArray[np.bool_]:
-        """Whether the rows of these records are kept."""
-        return (numbers >= self.oldest) & (numbers < self.records)
-
     def rows(self, numbers: Int) -> Float:
         """Rows of known records."""
         return self._rows["rows"][numbers % self._rows.size]

@@ -226,6 +226,7 @@ class Member:
         if not any(number in self.pipeline.tasks for number in numbers):
             return
         deadline = time.monotonic() + RELEASE_S
+        self.turned_at = time.monotonic()  # waiting for a commit is no reason to restart the process
         self.commits.wait(deadline)
         if self.commits.is_under_way:  # others will have these partitions before the next commit
             self.commits.must_abort = True

@@ -90,7 +90,8 @@ class TopicReader:
                 self.close()
                 raise NoProgressError(reason)
             message = self.client.poll(POLL_S)
-            if message is None or (message.partition() >= 0 and message.partition() not in unread):
+            # An error that concerns no partition has no topic; its partition means nothing.
+            if message is None or (message.topic() is not None and message.partition() not in unread):
                 continue
             error = message.error()
             if error is not None and error.code() != KafkaError._PARTITION_EOF:

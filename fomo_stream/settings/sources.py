@@ -10,6 +10,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -115,6 +116,8 @@ def _check_environment() -> None:
 
     The message does not show their values.
     """
+    for module in ("commands", "service"):  # so that the settings of all commands are known
+        import_module(f"{__package__}.{module}")
     known = {field.upper() for cls in _subclasses(BaseFlags) for field in cls.model_fields}
     problems = []
     for name in _variables():

@@ -11,6 +11,7 @@ import pytest
 from river import checks, compose, preprocessing
 
 from fomo_stream import FoMoDetector
+from fomo_stream.errors import StateError
 
 Record = dict[str, Any]
 
@@ -294,6 +295,15 @@ def test_a_pickle_keeps_the_past_and_the_categories() -> None:
     copy = pickle.loads(pickle.dumps(detector))
     probe = records(20, 8)
     np.testing.assert_array_equal(detector.score_many(probe), copy.score_many(probe))
+
+
+def test_a_state_of_another_version_is_refused_however_often_it_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    pickled = pickle.dumps(trained())
+    monkeypatch.setattr("fomo_stream.detector.fingerprint.FORMAT", 99)
+    copy = pickle.loads(pickled)
+    for _ in range(2):
+        with pytest.raises(StateError, match="another version"):
+            copy.score_one({"x": 1.0})
 
 
 def test_pickle_goes_on_where_it_stopped_and_carries_no_weights() -> None:

@@ -25,7 +25,7 @@ def test_the_last_rows_and_scores_are_found_by_number(sizes: list[int]) -> None:
     n = len(logit)
     assert memory.records == n
     numbers = np.arange(-3, n + 3)
-    known = memory.known(numbers)
+    known = (numbers >= memory.oldest) & (numbers < memory.records)
     np.testing.assert_array_equal(numbers[known], np.arange(max(0, n - 10), n))
     np.testing.assert_array_equal(memory.rows(numbers[known])[:, 0], logit[-10:])
     np.testing.assert_array_equal(memory.gate_p(numbers[known]), logit[-10:] / 1e6)

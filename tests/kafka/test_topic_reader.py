@@ -83,6 +83,23 @@ def test_the_time_that_the_caller_takes_is_not_counted() -> None:
     assert count == 3
 
 
+class Nowhere(Message):
+    """An error that concerns no partition: the client gives it no topic, and a partition that means nothing."""
+
+    def topic(self) -> Any:
+        return None
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_an_error_that_concerns_no_partition_is_raised_whichever_is_read(number: int) -> None:
+    class Failing(Scripted):
+        script = (Nowhere(("", 0), 0, None, None, failure=FAILURE),)
+
+    reader, patched = reading(lambda *_: Failing())
+    with patched, pytest.raises(KafkaException, match="connection refused"):
+        list(reader.read("t", {number: (0, 5)}, 0.05))
+
+
 def test_an_error_is_raised_or_named_when_the_time_is_up() -> None:
     class Failing(Scripted):
         script = (Message(("t", 0), 0, None, None, failure=FAILURE),)
