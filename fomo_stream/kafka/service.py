@@ -40,7 +40,7 @@ class Service:
         self.member: Member | None = None  # set when it has started
 
     def stop(self) -> None:
-        """Ask `run` to score what was read, commit and leave the group. Safe from any thread or signal handler."""
+        """Ask `run` to score read records, commit and leave the group. Any thread or signal handler may call it."""
         self._stopping.set()
 
     @property
