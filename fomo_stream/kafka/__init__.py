@@ -1,17 +1,21 @@
 """The service: records from Kafka are scored, and committed together with the state that they change.
 
-Where things happen, in the order of a record's way:
+The way of a record, from poll to commit:
 
 - `service`: one instance, from `run` to `stop`. `start`: the checks before it joins its group.
 - `member`: the main loop. It polls records and orders all effects; rebalances arrive here.
-- `assignment`: the partitions that it reads. `record`: a record as it was read.
-- `pipeline`: decodes a record. `batching`: micro-batches. `scorer`: scores one with the partition's detector.
+- `pipeline`: decodes a record. `batching`: micro-batches. `scorer`: scores a micro-batch with the partition's detector.
 - `outputs`, `dead_letters`: send the result. `delivery`: sends everything; exactly once or at least once.
-- `commits`: outputs, state and offsets are committed together, in six numbered steps.
+- `commits`: outputs, state and offsets are committed together; after a failure, all goes back to the last commit.
+
+The parts that these use:
+
+- `assignment`: the partitions that this instance reads. `record`: a record as it was read.
 - `partition`: one input partition. `state`: restores its state from the state topic, and decides where it resumes.
 - `feedback`: labels. `redrive`: sends dead letters back.
 - `topics`: topics are checked, created and watched. `group`: settings and features on which the members agree.
 - `observer`: reports on all of this, for a log, metrics or a display.
-- `clients`: configures all Kafka clients. `topic_reader`: reads partitions to their end. `permissions`: checks them.
+- `clients`: configures all Kafka clients. `topic_reader`: reads partitions to their end.
+- `permissions`: checks the user's rights at the broker.
 - `embedded_broker`: a broker in this process, for demos and tests.
 """

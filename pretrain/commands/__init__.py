@@ -1,2 +1,4 @@
-"""One module per command: `add_arguments(parser)` and `run(options)`, which returns the exit code. The module's
-docstring is the help text. `flags` and `progress` are shared by several commands."""
+"""One module per command: `add_arguments(parser)` and `run(options)`, which returns the exit code.
+
+The text after the first colon of a module's docstring is its help. Several commands share `flags` and `progress`.
+"""

@@ -72,6 +72,10 @@ def decide_resume(
 ) -> tuple[Restored, list[str]]:
     """Decide where a partition resumes and which entries are valid; also returns log lines about anything unusual.
 
+    It resumes at the offset that the group has committed; without one, at the offset in the entry `position` (with
+    exactly-once) or at the first retained one; if that offset is not retained, --on-lost-offset decides. A recreated
+    topic is read from its beginning, and the old state is ignored.
+
     The entry `position` says up to which record the state has learned. The group's offset can differ, because somebody
     set it or delivery is at least once. Records before `position` are then scored but not learned again.
     Raises LostOffsetError if the broker no longer retains the next record and --on-lost-offset is fail, and
