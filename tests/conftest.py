@@ -11,6 +11,11 @@ import pytest
 from brokers import Broker, open_broker
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that wait for a broker come first, or one process would be left with them when the others are done."""
+    items.sort(key=lambda item: "integration" not in item.path.parts)
+
+
 @pytest.fixture(autouse=True)
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings in the environment must not change the outcome of tests."""
