@@ -47,7 +47,8 @@ class ConsumerErrors:
 
     def __call__(self, error: KafkaError) -> None:
         """The client's callback."""
-        if error.fatal():
+        # The client reports a fatal error by a message whose error has this code, and is not marked as fatal.
+        if error.fatal() or error.code() == KafkaError._FATAL:
             self._fatal = error
         if self._throttle.allow(error.name()) is not None:
             log.warning(kv("consumer_error", name=error.name(), reason=error.str()))

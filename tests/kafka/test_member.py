@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from unittest.mock import patch
 
 import pytest
-from memory_broker import MemoryBroker, MemoryReader
+from confluent_kafka import KafkaError
+from memory_broker import MemoryBroker, MemoryReader, Message
 from memory_service import DEAD, IDS, OUT, STATE, Instance
+
+from fomo_stream.errors import FencedError
+from fomo_stream.kafka.member import ConsumerErrors
 
 
 @pytest.fixture
@@ -38,6 +43,31 @@ def member(broker: MemoryBroker) -> Iterator[Instance]:
             member.step()
     yield member
     member.restorer.stop()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KafkaError(KafkaError._FATAL, "Fatal error: static consumer fenced"),  # as a message of the consumer
+        KafkaError(KafkaError.FENCED_INSTANCE_ID, "static consumer fenced", fatal=True),  # as its error callback
+    ],
+)
+def test_a_member_without_partitions_ends_too_when_its_consumer_was_fenced(
+    broker: MemoryBroker, error: KafkaError
+) -> None:
+    member = Instance("a", broker)
+    member.consumer.subscribe = lambda *_, **__: None  # type: ignore[attr-defined]
+    member.consumer.poll = lambda _: Message(("t", 0), 0, None, None, failure=error)  # type: ignore[attr-defined]
+    deadline = time.monotonic() + 5
+    with pytest.raises(FencedError, match="nothing is lost"):
+        member.run(lambda: time.monotonic() > deadline)
+    member.restorer.stop()
+
+
+def test_other_errors_of_the_consumer_do_not_end_a_member(broker: MemoryBroker) -> None:
+    errors = ConsumerErrors()
+    errors(KafkaError(KafkaError._TRANSPORT, "connection refused"))
+    errors.check()
 
 
 @pytest.mark.parametrize("topic", ["t", "f"])
