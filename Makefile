@@ -2,22 +2,20 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PROCESSES ?= $(shell getconf _NPROCESSORS_ONLN | awk '{ print ($$1 < 3 ? $$1 + 1 : 4) }')
 
 .PHONY: demo test audit format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fomo-stream demo $(ARGS)
 
-# One process more than cores, up to four, with one thread each: many tests wait for a broker. A single file starts sooner
-# without them:
+# One process per core, up to four, with one thread each. A single file starts sooner without them:
 # make test ARGS='-n0 tests/model/test_evidence.py'
 test: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(PROCESSES) --dist worksteal $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist worksteal $(ARGS)
 
 audit: $(VENV)/.installed-dev
 	$(BIN)/python .ci/audit
