@@ -57,7 +57,7 @@ class Evidence(NamedTuple):
     ordered: Tensor  # (B, S, n) the context's own statistics, ascending
 
 
-def _whitening(z: Tensor, n_features: Tensor) -> Tensor:
+def whitening(z: Tensor, n_features: Tensor) -> Tensor:
     """Inverse square root (B, d, d) of the covariance of z-scores, shrunk towards a multiple of the identity (OAS)."""
     n, d = z.shape[-2:]
     real = (torch.arange(d, device=z.device) < n_features[:, None]).to(z.dtype)
@@ -228,7 +228,7 @@ def fit_evidence(rows: Tensor, n_features: Tensor, knots: Knots | None = None) -
     z = (rows - center) / scale
     knots = fit_knots(rows) if knots is None else knots
     nothing = rows.new_zeros(())
-    whiten = _whitening(z, n_features)
+    whiten = whitening(z, n_features)
     evidence = Evidence(center, scale, knots, whiten, n_features, (), nothing, nothing, nothing)
     views = _project(rows, evidence)
     fitted = [_fit_space(view.contiguous(), n_features) for view in views]

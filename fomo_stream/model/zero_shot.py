@@ -109,6 +109,7 @@ class ZeroShotModel(nn.Module):
         super().__init__()
         self.config = config
         self.name = name
+        self.compiled: Any = None  # the weights as the CPU kernels read them, once they were needed
         if config.fusion:
             # softplus(raw) >= 0: no evidence may count for a row being normal. The start is a mean of the channels.
             self.fusion_raw = nn.Parameter(torch.full((len(CHANNELS),), -3.5))
@@ -140,7 +141,7 @@ class ZeroShotModel(nn.Module):
         Raises SchemaError for a context that is too small, too large, or wider than a raw-feature model takes.
         """
         cache, features = self._describe_context(rows, n_features, knots)
-        layers = self._encode(features)
+        layers = self.encode_features(features)
         own = None  # with raw inputs a row would attend to itself
         if features.raw is None and features.channels is not None:
             parts = torch.split(features.channels, OWN_ROWS, dim=1)
@@ -187,7 +188,7 @@ class ZeroShotModel(nn.Module):
         """The rest of `forward`: logits (B, q)."""
         of_network = self._channel_mask(context, self.config.channel_dropout if self.config.layers else 0.0)
         of_fusion = self._channel_mask(context, self.config.fusion_dropout if self.config.fusion else 0.0)
-        return self._score(queries, self._encode(context, of_network), of_network, of_fusion)
+        return self._score(queries, self.encode_features(context, of_network), of_network, of_fusion)
 
     def _describe_context(
         self, rows: Tensor, n_features: Tensor | None = None, knots: Knots | None = None
@@ -246,7 +247,7 @@ class ZeroShotModel(nn.Module):
         out: Tensor = self.embed(torch.cat(parts, -1))
         return out
 
-    def _encode(self, context: Features, shown: Tensor | None = None) -> tuple[LayerCache, ...]:
+    def encode_features(self, context: Features, shown: Tensor | None = None) -> tuple[LayerCache, ...]:
         """Keys and values of the context for the queries of each layer."""
         if not self.config.layers:
             return ()

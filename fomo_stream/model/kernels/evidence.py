@@ -1,0 +1,244 @@
+"""The statistics of rows against a context, and the channels made of them (see `fomo_stream.model.evidence`)."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from fomo_stream.model.kernels.arithmetic import asinh, count_smaller, count_up_to, log, log_all, normal_quantile
+from fomo_stream.model.kernels.neighbours import LIMIT, kernel_sums, nearest, new_scratch, squared_distances
+from fomo_stream.model.kernels.options import EXACT, OPTIONS
+
+NEIGHBOURS = 20
+FEWER = 5
+SPACES = 3
+PER_SPACE = 14
+STATISTICS = SPACES * PER_SPACE + 2
+TILE = 8  # rows that pass over the context together; without influence on results
+
+Float = NDArray[np.float64]
+Single = NDArray[np.float32]
+
+
+class Transform(NamedTuple):
+    """From raw values to the three spaces. d = features, k = knots; raw units, float64."""
+
+    fill: Float  # (d,) in place of missing values
+    known: NDArray[np.bool_]  # (d,) features with a value in the context
+    value_limit: float
+    center: Float  # (d,)
+    scale: Float  # (d,)
+    values: Float  # (d, k) knots, ascending
+    levels: Float  # (d, k)
+    knot_scale: Float  # (d,)
+    ends: Float  # (2, d) normal quantiles of the outer levels
+    whiten: Float  # (d, d)
+
+
+class Described(NamedTuple):
+    """The context's rows in the three spaces, and their own statistics. n = rows, in blocks of `width`."""
+
+    columns: Single  # (3, blocks, d, width) coordinates, padded with FAR
+    own: Float  # (3, n, 2) log mean distance to the 5 and the 20 nearest
+    bandwidth: Float  # (3,)
+    floor: float  # distances below count as equal
+    median: Float  # (S,) of the own statistics
+    spread: Float  # (S,)
+    ordered: Single  # (S, n) ascending
+    rarity: Single  # (n + 1,) -log10 of the p-value of a statistic above so many of the context's
+
+
+@njit(**EXACT)
+def impute(row, fill, known, limit, out):
+    """A row (d,) with missing values replaced and sizes limited, into out."""
+    for j in range(row.shape[0]):
+        x = row[j] if known[j] and np.isfinite(row[j]) else fill[j]
+        out[j] = min(max(x, -limit), limit)
+
+
+@njit(**OPTIONS)
+def _to_normal(x, values, levels, scale, low, high, smaller):
+    """One value through the quantile map of its feature. smaller: how many knots are smaller."""
+    last = values.shape[0] - 1
+    if x > values[last]:
+        return high + (x - values[last]) / scale
+    if x < values[0]:
+        return low - (values[0] - x) / scale
+    above = min(smaller, last)
+    below = max((count_up_to(values, x) if values[above] == x else smaller) - 1, 0)
+    gap = values[above] - values[below]
+    part = min(max((x - values[below]) / gap, 0.0), 1.0) if gap > 0 else 0.5
+    return normal_quantile(levels[below] + part * (levels[above] - levels[below]))
+
+
+@njit(**OPTIONS)
+def project(row, t, views, smaller):
+    """A complete row (d,) in the three spaces: views (3, d) float64. smaller: (d,) integers to work with."""
+    d = row.shape[0]
+    count_smaller(t.values, row, smaller)
+    z, quantile, white = views[0], views[1], views[2]
+    for j in range(d):
+        z[j] = min(max((row[j] - t.center[j]) / t.scale[j], -1e30), 1e30)
+        q = _to_normal(row[j], t.values[j], t.levels[j], t.knot_scale[j], t.ends[0, j], t.ends[1, j], smaller[j])
+        quantile[j] = min(max(q, -1e30), 1e30)
+        white[j] = 0.0
+    for i in range(d):
+        zi = z[i]
+        for j in range(d):
+            white[j] += zi * t.whiten[i, j]
+
+
+@njit(**OPTIONS)
+def rank_statistics(quantile, ends, tails, out):
+    """Sum and largest of -log two-sided tail probability of the ranks, from quantile (d,), into out (2,)."""
+    for j in range(quantile.shape[0]):
+        rank = min(abs(quantile[j]), abs(ends[1, j]))
+        tails[j] = min(math.erfc(rank * 0.7071067811865476), 1.0)
+    log_all(tails)
+    total = most = 0.0
+    for j in range(quantile.shape[0]):
+        total -= tails[j]
+        most = max(most, -tails[j])
+    out[0], out[1] = total, most
+
+
+@njit(**OPTIONS)
+def size_statistics(x, out):
+    """Largest |x|, mean of the 3 largest, root mean square, mean |x| of x (d,), into out (4,)."""
+    d = x.shape[0]
+    a = b = c = 0.0
+    total = squares = 0.0
+    for j in range(d):
+        size = abs(np.float64(x[j]))
+        total += size
+        squares += size * size
+        if size > a:
+            a, b, c = size, a, b
+        elif size > b:
+            b, c = size, b
+        elif size > c:
+            c = size
+    out[0], out[1], out[2], out[3] = a, (a + b + c) / min(d, 3), math.sqrt(squares / d), total / d
+
+
+@njit(**OPTIONS)
+def distance_statistics(x, columns, near, where, floor, logs):
+    """Log of the distance to the nearest row, mean to the 5 and the 20 nearest, and largest gap to the nearest in one
+    coordinate, into logs (4,). near: (k,) squared distances of the nearest rows `where`."""
+    k = near.shape[0]
+    five = twenty = 0.0
+    for i in range(k):
+        root = math.sqrt(np.float64(near[i]))
+        twenty += root
+        five += root if i < FEWER else 0.0
+    block, lane = where[0] // columns.shape[2], where[0] % columns.shape[2]
+    gap = 0.0
+    for j in range(x.shape[0]):
+        gap = max(gap, abs(np.float64(x[j]) - np.float64(columns[block, j, lane])))
+    logs[0] = max(math.sqrt(np.float64(near[0])), floor)
+    logs[1] = max(five / min(FEWER, k), floor)
+    logs[2] = max(twenty / k, floor)
+    logs[3] = max(gap, floor)
+
+
+@njit(**OPTIONS)
+def ratio_statistics(logs, own, where, out):
+    """Log of the own mean distance over the neighbours' own, at 5 and 20 neighbours, into out (2,)."""
+    k = where.shape[0]
+    five = twenty = 0.0
+    for i in range(k):
+        twenty += own[where[i], 1]
+        five += own[where[i], 0] if i < FEWER else 0.0
+    out[0] = logs[1] - five / min(FEWER, k)
+    out[1] = logs[2] - twenty / k
+
+
+@njit(**OPTIONS)
+def density_statistics(closest, bandwidth, logs, out):
+    """Minus the log kernel density at 1/2, 1, 2 and 4 bandwidths, into out (4,). logs: of the means of the kernels."""
+    near = np.float64(closest) / (32.0 * bandwidth * bandwidth)
+    out[0] = near * 64 - logs[3]
+    out[1] = near * 16 - logs[2]
+    out[2] = near * 4 - logs[1]
+    out[3] = near - logs[0]
+
+
+@njit(**OPTIONS)
+def _describe_in(x, s, c, d2, near, where, scratch, sums, logs, out):
+    """The statistics (14,) of x (d,) in space s, from its squared distances d2 to the context c."""
+    n = c.own.shape[1]
+    nearest(d2, n, near, where, scratch)
+    distance_statistics(x, c.columns[s], near, where, c.floor, logs)
+    kernel_sums(d2, near[0], c.bandwidth[s], sums)
+    for a in range(4):
+        logs[4 + a] = sums[a] / n
+    log_all(logs)
+    out[0], out[1], out[2], out[9] = logs[0], logs[1], logs[2], logs[3]
+    ratio_statistics(logs, c.own[s], where, out[3:5])
+    density_statistics(near[0], c.bandwidth[s], logs[4:8], out[5:9])
+    size_statistics(x, out[10:14])
+
+
+@njit(**OPTIONS)
+def new_memory(d, m, n):
+    """Working memory of `describe_tile` for d features and n context rows, padded to m."""
+    k = min(NEIGHBOURS, n)
+    return (
+        np.empty(d),
+        np.empty((SPACES, d)),
+        np.empty((SPACES, TILE, d), np.float32),
+        np.empty(d, np.int64),
+        np.empty(d),
+        np.empty((TILE, m), np.float32),
+        np.empty(k, np.float32),
+        np.empty(k, np.int32),
+        np.empty(4),
+        np.empty(8),
+        new_scratch(m),
+    )
+
+
+@njit(**OPTIONS)
+def describe_tile(rows, t, c, memory, out):
+    """The statistics out (TILE, S) of up to TILE raw rows (q, d), NaN = missing, against a context."""
+    row, views, x, smaller, tails, d2, near, where, sums, logs, scratch = memory
+    width = c.columns.shape[3]
+    for i in range(rows.shape[0]):
+        impute(rows[i], t.fill, t.known, t.value_limit, row)
+        project(row, t, views, smaller)
+        for s in range(SPACES):
+            for j in range(row.shape[0]):
+                x[s, i, j] = min(max(views[s, j], -LIMIT), LIMIT)
+        rank_statistics(views[1], t.ends, tails, out[i, SPACES * PER_SPACE :])
+    for s in range(SPACES):
+        for b in range(c.columns.shape[1]):
+            for i in range(rows.shape[0]):
+                squared_distances(x[s, i], c.columns[s, b], d2[i, b * width : (b + 1) * width])
+        for i in range(rows.shape[0]):
+            part = out[i, s * PER_SPACE : (s + 1) * PER_SPACE]
+            _describe_in(x[s, i], s, c, d2[i], near, where, scratch, sums, logs, part)
+
+
+@njit(**OPTIONS)
+def channels_of(statistics, median, spread, ordered, rarity, smaller, single, out):
+    """The channels out (2 S,) float32 of statistics (S,). smaller, single: (S,) to work with."""
+    for a in range(statistics.shape[0]):
+        single[a] = np.float32(statistics[a])
+    count_smaller(ordered, single, smaller)
+    for a in range(statistics.shape[0]):
+        out[2 * a] = asinh((statistics[a] - median[a]) / spread[a])
+        out[2 * a + 1] = rarity[smaller[a]]
+
+
+@njit(**OPTIONS)
+def rarities(n, own):
+    """-log10 of the p-value of a statistic that is above i of the context's n, i = 0 ... n (own: of a row in it)."""
+    out = np.empty(n + 1, np.float32)
+    for i in range(n + 1):
+        p = (n - i) / n if own else (n - i + 1) / (n + 1)
+        out[i] = -log(max(p, 1e-300)) * 0.4342944819032518
+    return out

@@ -1,0 +1,212 @@
+"""The network for query rows: the fused evidence plus the transformer, in float32, a few rows at a time."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from fomo_stream.model.kernels.arithmetic import exp_of_negative, gelu
+from fomo_stream.model.kernels.evidence import STATISTICS, TILE, channels_of, describe_tile, new_memory
+from fomo_stream.model.kernels.options import OPTIONS
+
+CHANNEL_LIMIT = np.float32(12.0)
+Single = NDArray[np.float32]
+
+
+class Weights(NamedTuple):
+    """The weights of a model as the kernels read them: matrices (inputs, outputs), layers stacked. C = channels."""
+
+    has_fusion: bool
+    fusion: NDArray[np.float64]  # (C,)
+    fusion_bias: float
+    embed: Single  # (C, width)
+    embed_bias: Single  # (width,)
+    attends: bool  # softmax attention; else queries read the mean of the values
+    query: Single  # (layers, width, width) and their biases; empty without attention
+    query_bias: Single
+    out: Single
+    out_bias: Single
+    norms: Single  # (layers, 4, width): weight and bias before, weight and bias after the feed-forward part
+    expand: Single  # (layers, width, hidden)
+    expand_bias: Single
+    reduce: Single  # (layers, hidden, width)
+    reduce_bias: Single
+    head: Single  # (width, 2 width)
+    head_bias: Single
+    last: Single  # (2 width,) of the outlier's logit minus the inlier's
+    last_bias: float
+
+
+class Read(NamedTuple):
+    """The context as queries read it at each layer."""
+
+    mean: Single  # (layers, width) mean of the values after the output projection; without attention
+    keys: Single  # (layers, heads, width / heads, n); with attention
+    values: Single
+
+
+@njit(**OPTIONS)
+def linear(x, size, weights, bias, out):
+    """out[t] = x[t] @ weights + bias, t < size; every row adds its inputs in the same order."""
+    inputs, outputs = weights.shape
+    for t in range(size):
+        for o in range(outputs):
+            out[t, o] = bias[o]
+    for i in range(0, inputs - 3, 4):
+        wa, wb, wc, wd = weights[i], weights[i + 1], weights[i + 2], weights[i + 3]
+        for t in range(size):
+            a, b, c, d = x[t, i], x[t, i + 1], x[t, i + 2], x[t, i + 3]
+            row = out[t]
+            for o in range(outputs):
+                row[o] += (a * wa[o] + b * wb[o]) + (c * wc[o] + d * wd[o])
+    for i in range(inputs // 4 * 4, inputs):
+        for t in range(size):
+            a = x[t, i]
+            for o in range(outputs):
+                out[t, o] += a * weights[i, o]
+
+
+@njit(**OPTIONS)
+def _normalize(x, weight, bias):
+    """Layer normalisation of x (width,), in place."""
+    n = x.shape[0]
+    mean = np.float32(0)
+    for i in range(n):
+        mean += x[i]
+    mean /= np.float32(n)
+    variance = np.float32(0)
+    for i in range(n):
+        variance += (x[i] - mean) * (x[i] - mean)
+    factor = np.float32(1.0) / np.sqrt(variance / np.float32(n) + np.float32(1e-5))
+    for i in range(n):
+        x[i] = (x[i] - mean) * factor * weight[i] + bias[i]
+
+
+@njit(**OPTIONS)
+def _attend(query, keys, values, scores, out):
+    """Softmax attention of one row: query (width,), keys and values (heads, width / heads, n), into out (width,)."""
+    heads, width, n = keys.shape
+    scale = np.float32(1.0) / np.sqrt(np.float32(width))
+    for h in range(heads):
+        scores[:] = np.float32(0)
+        for j in range(width):
+            q, key = query[h * width + j] * scale, keys[h, j]
+            for i in range(n):
+                scores[i] += q * key[i]
+        top = scores[0]
+        for i in range(n):
+            top = max(top, scores[i])
+        total = np.float32(0)
+        for i in range(n):
+            e = exp_of_negative(scores[i] - top)
+            scores[i] = e
+            total += e
+        for j in range(width):
+            value, mixed = values[h, j], np.float32(0)
+            for i in range(n):
+                mixed += scores[i] * value[i]
+            out[h * width + j] = mixed / total
+
+
+@njit(**OPTIONS)
+def _gelu_all(x):
+    for i in range(x.shape[0]):
+        x[i] = gelu(x[i])
+
+
+@njit(**OPTIONS)
+def _layer(z, y, mixed, u, scores, size, layer, w, r):
+    """One layer of the transformer for the rows z (size, width), in place; y, mixed, u, scores: to work with."""
+    if w.attends:
+        linear(z, size, w.query[layer], w.query_bias[layer], y)
+        for t in range(size):
+            _attend(y[t], r.keys[layer], r.values[layer], scores, mixed[t])
+        linear(mixed, size, w.out[layer], w.out_bias[layer], y)
+    norms = w.norms[layer]
+    for t in range(size):
+        for i in range(z.shape[1]):
+            z[t, i] += y[t, i] if w.attends else r.mean[layer, i]
+        _normalize(z[t], norms[0], norms[1])
+    linear(z, size, w.expand[layer], w.expand_bias[layer], u)
+    for t in range(size):
+        _gelu_all(u[t])
+    linear(u, size, w.reduce[layer], w.reduce_bias[layer], y)
+    for t in range(size):
+        for i in range(z.shape[1]):
+            z[t, i] += y[t, i]
+        _normalize(z[t], norms[2], norms[3])
+
+
+@njit(**OPTIONS)
+def _new_network_memory(w, r):
+    width, hidden = w.embed.shape[1], w.expand.shape[2]
+    return (
+        np.empty((TILE, w.embed.shape[0]), np.float32),
+        np.empty((TILE, width), np.float32),
+        np.empty((TILE, width), np.float32),
+        np.empty((TILE, width), np.float32),
+        np.empty((TILE, hidden), np.float32),
+        np.empty((TILE, w.head.shape[1]), np.float32),
+        np.empty(r.keys.shape[3], np.float32),
+    )
+
+
+@njit(**OPTIONS)
+def network(channels, size, w, r, memory, logits):
+    """Logits (size,) of channels (TILE, C), float32."""
+    x, z, y, mixed, u, h, scores = memory
+    for t in range(size):
+        logits[t] = 0.0
+        if w.has_fusion:
+            total = w.fusion_bias
+            for i in range(channels.shape[1]):
+                total += channels[t, i] * w.fusion[i]
+            logits[t] = total
+    layers = w.norms.shape[0]
+    if layers == 0:
+        return
+    for t in range(size):
+        for i in range(channels.shape[1]):
+            x[t, i] = min(max(channels[t, i], -CHANNEL_LIMIT), CHANNEL_LIMIT)
+    linear(x, size, w.embed, w.embed_bias, z)
+    for layer in range(layers):
+        _layer(z, y, mixed, u, scores, size, layer, w, r)
+    linear(z, size, w.head, w.head_bias, h)
+    for t in range(size):
+        _gelu_all(h[t])
+        total = w.last_bias
+        for i in range(h.shape[1]):
+            total += h[t, i] * w.last[i]
+        logits[t] += total
+
+
+@njit(**OPTIONS)
+def score_channels(channels, w, r):
+    """Logits (q,) of channels (q, C) float32."""
+    q = channels.shape[0]
+    logits, memory = np.empty(q), _new_network_memory(w, r)
+    for start in range(0, q, TILE):
+        size = min(TILE, q - start)
+        network(channels[start : start + size], size, w, r, memory, logits[start : start + size])
+    return logits
+
+
+@njit(**OPTIONS)
+def score_rows(rows, t, c, w, r):
+    """Logits (q,) of raw rows (q, d), NaN = missing, against a context."""
+    q, d = rows.shape
+    blocks, width = c.columns.shape[1], c.columns.shape[3]
+    memory, of_network = new_memory(d, blocks * width, c.own.shape[1]), _new_network_memory(w, r)
+    statistics, channels = np.empty((TILE, STATISTICS)), np.empty((TILE, 2 * STATISTICS), np.float32)
+    smaller, single = np.empty(STATISTICS, np.int64), np.empty(STATISTICS, np.float32)
+    logits = np.empty(q)
+    for start in range(0, q, TILE):
+        size = min(TILE, q - start)
+        describe_tile(rows[start : start + size], t, c, memory, statistics)
+        for i in range(size):
+            channels_of(statistics[i], c.median, c.spread, c.ordered, c.rarity, smaller, single, channels[i])
+        network(channels, size, w, r, of_network, logits[start : start + size])
+    return logits

@@ -1,0 +1,33 @@
+"""How the kernels are compiled."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+import numba
+from llvmlite import binding
+
+PORTABLE = "x86-64-v3"  # x86 processors with AVX2 and FMA: from 2013 (Intel) and 2015 (AMD) on
+
+
+def _compile_for_all() -> None:
+    """Compile for `PORTABLE` in place of this very processor, unless NUMBA_CPU_NAME asks for another one.
+
+    So the compiled code can be cached in an image and used on other hosts, and scores do not depend on the processor.
+    It holds for all that numba compiles in this process after the first kernel.
+    """
+    if platform.machine() != "x86_64" or numba.config.CPU_NAME or numba.config.CPU_FEATURES:
+        return
+    has = binding.get_host_cpu_features()
+    if all(has.get(feature) for feature in ("avx2", "fma", "bmi2")):
+        numba.config.CPU_NAME, numba.config.CPU_FEATURES = PORTABLE, ""
+
+
+_compile_for_all()
+
+# Contexts and rows are complete and finite in the kernels (missing values are replaced first), so NaN need not be kept.
+FAST = {"reassoc", "contract", "nnan", "nsz"}
+# "fastmath" is named even where it is off, because a function that does not name it takes its caller's.
+EXACT: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": False}
+OPTIONS: dict[str, Any] = {**EXACT, "fastmath": FAST}
