@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from fomo_stream.model.evidence import whitening
 from fomo_stream.model.imputation import VALUE_LIMIT, fit_imputation, impute
 from fomo_stream.model.kernels import evidence as kernels
+from fomo_stream.model.kernels.arithmetic import STRIDE
 from fomo_stream.model.kernels.fit import own_channels, own_statistics, project_all
 from fomo_stream.model.kernels.neighbours import BLOCK, FAR, LANES, LIMIT
 from fomo_stream.model.kernels.network import Read, Weights, score_channels, score_rows
@@ -95,11 +97,17 @@ def _describe(views: Float, transform: kernels.Transform, floor: float) -> tuple
     median = ordered[:, (n - 1) // 2].copy()
     deviation = np.partition(np.abs(statistics - median), (n - 1) // 2, axis=0)[(n - 1) // 2]
     spread = 1.4826 * deviation + 0.05 * statistics.std(0) + 1e-6
-    single = ordered.astype(np.float32)
-    described = kernels.Described(
-        columns, own, bandwidth, floor, median, spread, single, kernels.rarities(n, False)
-    )
-    return described, own_channels(statistics, median, spread, single, kernels.rarities(n, True))
+    comparison = (median, spread, *_as_tables(ordered.astype(np.float32)))
+    described = kernels.Described(columns, own, bandwidth, floor, *comparison, kernels.rarities(n, False))
+    return described, own_channels(statistics, *comparison, kernels.rarities(n, True))
+
+
+def _as_tables(ordered: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Ascending rows (c, n) as tables of `count_smaller`, and the last values of their blocks."""
+    count, n = ordered.shape
+    padded = np.full((count, (n // STRIDE + 1) * STRIDE), np.inf, ordered.dtype)
+    padded[:, :n] = ordered
+    return padded, np.ascontiguousarray(padded[:, STRIDE - 1 : -1 : STRIDE])
 
 
 def _in_blocks(x: NDArray[np.float32]) -> NDArray[np.float32]:

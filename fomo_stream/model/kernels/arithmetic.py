@@ -13,7 +13,9 @@ from numba.extending import intrinsic
 from fomo_stream.model.kernels.options import OPTIONS
 
 LOG2E = np.float32(1.4426950408889634)
-SQRT_HALF_BITS = 0x3FE6A09E667F3BCD  # of sqrt(1/2) as float64
+STRIDE = 64  # values of a sorted table that are compared at once
+SQRT_HALF_BITS = 0x3FE6A09E667F3BCD  # of sqrt(1/2) as float64, and as float32
+SQRT_HALF_BITS_SINGLE = 0x3F3504F3
 
 
 def _reinterpreted(source: Any, target: Any, llvm: Any) -> Any:
@@ -29,6 +31,7 @@ def _reinterpreted(source: Any, target: Any, llvm: Any) -> Any:
 
 _as_float32 = _reinterpreted(types.int32, types.float32, ir.FloatType())
 _as_float64 = _reinterpreted(types.int64, types.float64, ir.DoubleType())
+_bits_of_single = _reinterpreted(types.float32, types.int32, ir.IntType(32))
 _bits_of = _reinterpreted(types.float64, types.int64, ir.IntType(64))
 
 
@@ -82,8 +85,20 @@ def log_all(x):
 
 @njit(inline="always", **OPTIONS)
 def asinh(x):
-    size = abs(x)
-    found = log(size + math.sqrt(size * size + 1.0)) if size > 1e-3 else size - size * size * size / 6.0
+    """asinh(x), float32, to 1e-6; sizes beyond 1e18 count as 1e18, whose square is finite."""
+    size = min(abs(x), np.float32(1e18))
+    y = size + np.sqrt(size * size + np.float32(1.0))
+    bits = _bits_of_single(y) - np.int32(SQRT_HALF_BITS_SINGLE)
+    exponent = bits >> np.int32(23)
+    m = _as_float32(_bits_of_single(y) - (exponent << np.int32(23)))  # in [sqrt(1/2), sqrt(2))
+    s = (m - np.float32(1.0)) / (m + np.float32(1.0))
+    q = s * s
+    p = np.float32(1.0 / 9.0)
+    p = p * q + np.float32(1.0 / 7.0)
+    p = p * q + np.float32(1.0 / 5.0)
+    p = p * q + np.float32(1.0 / 3.0)
+    p = p * q + np.float32(1.0)
+    found = np.float32(exponent) * np.float32(0.6931471805599453) + np.float32(2.0) * s * p
     return found if x >= 0 else -found
 
 
@@ -154,9 +169,9 @@ def normal_quantile(p):
 
 
 @njit(**OPTIONS)
-def count_smaller(tables, x, found):
-    """How many of each ascending tables[c] are smaller than x[c], for all c at once: their steps do not wait for each
-    other. found: (n,) integers."""
+def search(tables, x, found):
+    """How many of each ascending tables[c] (> n,) are smaller than x[c], into found (c,) integers: all binary searches
+    advance together, so that their steps do not wait for each other."""
     for c in range(x.shape[0]):
         found[c] = 0
     n = tables.shape[1]
@@ -178,3 +193,21 @@ def count_up_to(table, x):
         low += half if table[low + half - 1] <= x else 0
         n -= half
     return low + (1 if table[low] <= x else 0)
+
+
+@njit(**OPTIONS)
+def count_smaller(table, last, x):
+    """How many of an ascending table are smaller than x.
+
+    Without branches, which a processor would predict wrongly: it counts whole blocks of STRIDE by their last values, and
+    then within one block. table: padded with infinity, by at least 1, to a multiple of STRIDE; last: the last value of
+    each block but the final one.
+    """
+    full = np.int32(0)
+    for b in range(last.shape[0]):
+        full += np.int32(last[b] < x)
+    within = np.int32(0)
+    block = table[full * STRIDE : (full + 1) * STRIDE]
+    for i in range(STRIDE):
+        within += np.int32(block[i] < x)
+    return full * STRIDE + within

@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from fomo_stream.model.kernels.arithmetic import asinh, count_smaller, count_up_to, log, log_all, normal_quantile
+from fomo_stream.model.kernels.arithmetic import asinh, count_smaller, count_up_to, log, log_all, normal_quantile, search
 from fomo_stream.model.kernels.neighbours import LIMIT, kernel_sums, nearest, new_scratch, squared_distances
 from fomo_stream.model.kernels.options import EXACT, OPTIONS
 
@@ -48,7 +48,8 @@ class Described(NamedTuple):
     floor: float  # distances below count as equal
     median: Float  # (S,) of the own statistics
     spread: Float  # (S,)
-    ordered: Single  # (S, n) ascending
+    ordered: Single  # (S, > n) ascending; padded as a table of `count_smaller`
+    last_ordered: Single  # (S, blocks)
     rarity: Single  # (n + 1,) -log10 of the p-value of a statistic above so many of the context's
 
 
@@ -61,13 +62,13 @@ def impute(row, fill, known, limit, out):
 
 
 @njit(**OPTIONS)
-def _to_normal(x, values, levels, scale, low, high, smaller):
-    """One value through the quantile map of its feature. smaller: how many knots are smaller."""
-    last = values.shape[0] - 1
+def _to_normal(x, j, smaller, t):
+    """Value x of feature j through its quantile map. smaller: how many knots are smaller."""
+    values, levels, last = t.values[j], t.levels[j], t.values.shape[1] - 1
     if x > values[last]:
-        return high + (x - values[last]) / scale
+        return t.ends[1, j] + (x - values[last]) / t.knot_scale[j]
     if x < values[0]:
-        return low - (values[0] - x) / scale
+        return t.ends[0, j] - (values[0] - x) / t.knot_scale[j]
     above = min(smaller, last)
     below = max((count_up_to(values, x) if values[above] == x else smaller) - 1, 0)
     gap = values[above] - values[below]
@@ -79,12 +80,11 @@ def _to_normal(x, values, levels, scale, low, high, smaller):
 def project(row, t, views, smaller):
     """A complete row (d,) in the three spaces: views (3, d) float64. smaller: (d,) integers to work with."""
     d = row.shape[0]
-    count_smaller(t.values, row, smaller)
+    search(t.values, row, smaller)
     z, quantile, white = views[0], views[1], views[2]
     for j in range(d):
         z[j] = min(max((row[j] - t.center[j]) / t.scale[j], -1e30), 1e30)
-        q = _to_normal(row[j], t.values[j], t.levels[j], t.knot_scale[j], t.ends[0, j], t.ends[1, j], smaller[j])
-        quantile[j] = min(max(q, -1e30), 1e30)
+        quantile[j] = min(max(_to_normal(row[j], j, smaller[j], t), -1e30), 1e30)
         white[j] = 0.0
     for i in range(d):
         zi = z[i]
@@ -224,14 +224,12 @@ def describe_tile(rows, t, c, memory, out):
 
 
 @njit(**OPTIONS)
-def channels_of(statistics, median, spread, ordered, rarity, smaller, single, out):
-    """The channels out (2 S,) float32 of statistics (S,). smaller, single: (S,) to work with."""
+def channels_of(statistics, median, spread, ordered, last_ordered, rarity, out):
+    """The channels out (2 S,) float32 of statistics (S,)."""
     for a in range(statistics.shape[0]):
-        single[a] = np.float32(statistics[a])
-    count_smaller(ordered, single, smaller)
+        out[2 * a] = asinh(np.float32((statistics[a] - median[a]) / spread[a]))
     for a in range(statistics.shape[0]):
-        out[2 * a] = asinh((statistics[a] - median[a]) / spread[a])
-        out[2 * a + 1] = rarity[smaller[a]]
+        out[2 * a + 1] = rarity[count_smaller(ordered[a], last_ordered[a], np.float32(statistics[a]))]
 
 
 @njit(**OPTIONS)

@@ -106,11 +106,10 @@ def own_statistics(x, columns, quantile, ends, floor):
 
 
 @njit(**OPTIONS)
-def own_channels(statistics, median, spread, ordered, rarity):
+def own_channels(statistics, median, spread, ordered, last_ordered, rarity):
     """Channels (n, 2 S) float32 of the context's own statistics (n, S)."""
     n, count = statistics.shape
     out = np.empty((n, 2 * count), np.float32)
-    smaller, single = np.empty(count, np.int64), np.empty(count, np.float32)
     for i in range(n):
-        channels_of(statistics[i], median, spread, ordered, rarity, smaller, single, out[i])
+        channels_of(statistics[i], median, spread, ordered, last_ordered, rarity, out[i])
     return out

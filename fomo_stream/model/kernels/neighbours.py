@@ -2,18 +2,51 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
 
 from fomo_stream.model.kernels.arithmetic import exp_of_negative
 from fomo_stream.model.kernels.options import OPTIONS
 
 BLOCK = 128  # context rows that are compared with several rows before the next: they stay in the nearest cache
 LANES = 16  # blocks are padded to a multiple of this many rows
-GROUPS = 64  # of context rows; their minima bound the distance of the last neighbour
+GROUPS = 32  # of context rows; their minima bound the distance of the last neighbour
+MOST = 128  # candidates that are ranked by counting
 FEW = 4 * LANES  # rows that are ranked without a bound
 FAR = 1e18  # coordinate of the padding; far from every row, whose coordinates are at most LIMIT
 LIMIT = 1e15  # of coordinates: their squares are finite in float32
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def up_to(_typing: Any, values: Any, start: Any, bound: Any) -> Any:
+    """A bit for each of the LANES values from `start` on that is at most `bound`: (float32 array, int, float32)."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        lanes = ir.VectorType(ir.FloatType(), LANES)
+        at = builder.bitcast(builder.gep(array.data, [arguments[1]]), lanes.as_pointer())
+        empty = ir.Constant(lanes, ir.Undefined)
+        first = builder.insert_element(empty, arguments[2], ir.Constant(ir.IntType(32), 0))
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+        bounds = builder.shuffle_vector(first, empty, zeros)
+        smaller = builder.fcmp_ordered("<=", builder.load(at, align=4), bounds)
+        return builder.zext(builder.bitcast(smaller, ir.IntType(LANES)), ir.IntType(32))
+
+    return types.uint32(values, types.int64, types.float32), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def trailing_zeros(_typing: Any, bits: Any) -> Any:
+    """The number of the lowest bit that is set; bits is not 0."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.zext(builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1)), ir.IntType(64))
+
+    return types.int64(types.uint32), codegen
 
 
 @njit(**OPTIONS)
@@ -114,15 +147,13 @@ def nearest(d2, n, near, where, scratch):
         return
     bound = _bound(d2, near.shape[0], minima, place)
     count = 0
-    for block in range(0, d2.shape[0], LANES):
-        hits = np.int32(0)
-        for i in range(block, block + LANES):
-            hits += np.int32(1) if d2[i] <= bound else np.int32(0)
-        if hits > 0:
-            for i in range(block, block + LANES):
-                found[count] = i
-                count += 1 if d2[i] <= bound else 0
-    if count <= 2 * GROUPS:
+    for start in range(0, d2.shape[0], LANES):
+        hits = up_to(d2, start, bound)
+        while hits:
+            found[count] = start + trailing_zeros(hits)
+            count += 1
+            hits &= hits - np.uint32(1)
+    if count <= MOST:
         for c in range(count):
             values[c] = d2[found[c]]
         _rank(values, found, count, near, where, place)
@@ -140,8 +171,8 @@ def new_scratch(m):
     """Working memory of `nearest` for m distances."""
     return (
         np.empty(GROUPS, np.float32),
-        np.empty(2 * GROUPS, np.float32),
-        np.empty(2 * GROUPS, np.int32),
+        np.empty(MOST, np.float32),
+        np.empty(MOST, np.int32),
         np.empty(m + 1, np.int32),
     )
 

@@ -201,12 +201,11 @@ def score_rows(rows, t, c, w, r):
     blocks, width = c.columns.shape[1], c.columns.shape[3]
     memory, of_network = new_memory(d, blocks * width, c.own.shape[1]), _new_network_memory(w, r)
     statistics, channels = np.empty((TILE, STATISTICS)), np.empty((TILE, 2 * STATISTICS), np.float32)
-    smaller, single = np.empty(STATISTICS, np.int64), np.empty(STATISTICS, np.float32)
     logits = np.empty(q)
     for start in range(0, q, TILE):
         size = min(TILE, q - start)
         describe_tile(rows[start : start + size], t, c, memory, statistics)
         for i in range(size):
-            channels_of(statistics[i], c.median, c.spread, c.ordered, c.rarity, smaller, single, channels[i])
+            channels_of(statistics[i], c.median, c.spread, c.ordered, c.last_ordered, c.rarity, channels[i])
         network(channels, size, w, r, of_network, logits[start : start + size])
     return logits
