@@ -1,9 +1,9 @@
 """Cost of training and scoring: operations, bytes moved, and the two ceilings of a machine (the roofline model).
 
 Operations are those of matrix products, as torch counts them (a multiply and an add are two); norms, activations,
-softmax, means and the fusion's 88 products per query are left out. The formulas below give only the numbers that torch cannot
-count: the distances and kernels of evidence, and bytes. Bytes are a lower bound: every activation is written and read
-once, every weight once per use, and attention scores stay on the chip, as in fused attention.
+softmax, means and the fusion's 88 products per query are left out. The formulas below give only the numbers that torch
+cannot count: the distances and kernels of evidence, and bytes. Bytes are a lower bound: every activation is written and
+read once, every weight once per use, and attention scores stay on the chip, as in fused attention.
 """
 
 from __future__ import annotations

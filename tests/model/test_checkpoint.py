@@ -61,7 +61,16 @@ def test_altered_training_summary_is_noticed(saved: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "config", [[], None, {"layers": "two"}, {"layers": 1, "width": 8.5}, {"colour": 1}, {"attention": "linear"}]
+    "config",
+    [
+        [],
+        None,
+        {"layers": "two"},
+        {"layers": 1, "width": 8.5},
+        {"colour": 1},
+        {"attention": "linear"},
+        {"attention": 1},
+    ],
 )
 def test_configuration_that_makes_no_sense_is_refused(config: Any) -> None:
     with pytest.raises(CheckpointError, match="configuration"):
