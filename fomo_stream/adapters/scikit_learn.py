@@ -153,7 +153,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         """Which training rows each row of X attends to most (last layer, mean over heads), in the first view.
 
         Returns indices into the rows given to `fit` and weights, (n_rows, top) each, the most attended first. Raises
-        ConfigError for a model without a transformer.
+        ConfigError for a model without attention weights, as the default one; `paper-100` has them.
         """
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=False)

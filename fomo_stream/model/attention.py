@@ -1,12 +1,12 @@
 """The context rows that a query attends to most.
 
 As in the paper's qualitative analysis of sample-to-sample attention: cross-attention weights of the last layer,
-averaged over heads. Models without a transformer have no attention weights: ConfigError.
+averaged over heads. A model without a transformer, or with mean attention, has no attention weights: ConfigError.
 
 >>> import numpy as np
 >>> from fomo_stream import load_model
 >>> rng = np.random.default_rng(0)
->>> found = attended_context(load_model("fusion-router"), rng.normal(size=(200, 3)), rng.normal(size=(4, 3)), top=5)
+>>> found = attended_context(load_model("paper-100"), rng.normal(size=(200, 3)), rng.normal(size=(4, 3)), top=5)
 >>> found.indices.shape, bool((np.diff(found.weights) <= 0).all())
 ((4, 5), True)
 """
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from fomo_stream.errors import ConfigError, SchemaError
 from fomo_stream.model.checkpoint import SHIPPED, read_metadata, shipped_models
-from fomo_stream.model.zero_shot import TILE, ContextCache, ZeroShotModel, canonical_order, encode_rows
+from fomo_stream.model.zero_shot import TILE, ContextCache, ModelConfig, ZeroShotModel, canonical_order, encode_rows
 
 Float = NDArray[np.float64]
 
@@ -36,7 +36,7 @@ class Attended(NamedTuple):
 def attended_context(model: ZeroShotModel, context: Float, queries: Float, top: int = 5) -> Attended:
     """The `top` rows of context (n, d) that each of queries (q, d) attends to most; raw units, NaN = missing.
 
-    Raises ConfigError for a model without a transformer, SchemaError for rows that do not fit each other.
+    Raises ConfigError for a model without attention weights, SchemaError for rows that do not fit each other.
     """
     return most_attended(attention_weights(model, context, queries), top)
 
@@ -55,10 +55,11 @@ def attention_weights(model: ZeroShotModel, context: Float, queries: Float, cach
     cache: the result of `encode_rows` for this context, if there is one. The order of the context's rows changes only
     the order of the columns. Errors as in `attended_context`.
     """
-    if not model.config.layers:
+    if not model.config.attends:
+        reason = "weighs all context rows the same" if model.config.layers else "has no transformer"
         raise ConfigError(
-            f"model {model.name} has no transformer, so it has no attention weights;"
-            f" models that have one: {', '.join(_models_that_attend()) or 'none is shipped'}"
+            f"model {model.name} {reason}, so it has no attention weights;"
+            f" models that have them: {', '.join(_models_that_attend()) or 'none is shipped'}"
         )
     if queries.ndim != 2 or queries.shape[1] != context.shape[1]:
         raise SchemaError(f"the context has {context.shape[1]} features, the queries are {queries.shape}")
@@ -73,4 +74,5 @@ def attention_weights(model: ZeroShotModel, context: Float, queries: Float, cach
 
 
 def _models_that_attend() -> list[str]:
-    return [name for name in shipped_models() if read_metadata(SHIPPED / f"{name}.safetensors")["config"].get("layers")]
+    configs = {name: read_metadata(SHIPPED / f"{name}.safetensors")["config"] for name in shipped_models()}
+    return [name for name, config in configs.items() if ModelConfig.from_dict(config).attends]

@@ -40,10 +40,10 @@ def unflatten(kind: type[Tree], arrays: Arrays, name: str, device: torch.device)
 
 
 def _build(kind: Any, arrays: Arrays, name: str, device: torch.device) -> Any:
-    if get_origin(kind) is UnionType:  # X | None
+    if get_origin(kind) is UnionType:  # X | None, or named tuples whose fields have different names
         if not any(key == name or key.startswith(f"{name}.") for key in arrays):
             return None
-        (kind,) = (option for option in get_args(kind) if option is not type(None))
+        kind = _option(kind, arrays, name)
     if kind is Tensor:
         return torch.from_numpy(np.array(arrays[name])).to(device)
     if kind is int:
@@ -52,3 +52,10 @@ def _build(kind: Any, arrays: Arrays, name: str, device: torch.device) -> Any:
         parts = {key.removeprefix(f"{name}.").split(".")[0] for key in arrays if key.startswith(f"{name}.")}
         return tuple(_build(get_args(kind)[0], arrays, f"{name}.{i}", device) for i in range(len(parts)))
     return kind(**{key: _build(hint, arrays, f"{name}.{key}", device) for key, hint in get_type_hints(kind).items()})
+
+
+def _option(kind: Any, arrays: Arrays, name: str) -> Any:
+    """The type of a union that the arrays were made from."""
+    options = [option for option in get_args(kind) if option is not type(None)]
+    parts = {key.removeprefix(f"{name}.").split(".")[0] for key in arrays if key.startswith(f"{name}.")}
+    return next((option for option in options[:-1] if parts & get_type_hints(option).keys()), options[-1])

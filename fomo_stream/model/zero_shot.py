@@ -1,8 +1,8 @@
 """The zero-shot model: context rows in, one logit per query row out, no training on the user's data.
 
 `encode_context` does everything that depends on the context alone, once; `score_queries` then costs a query one
-comparison with the context per space (evidence) and one cross-attention per layer (transformer). Presets go from a
-fusion of evidence (89 numbers) to the transformer of the paper (4.9 M).
+comparison with the context per space (evidence) and, per layer of a transformer, one cross-attention (softmax) or the
+addition of one vector (mean). Presets go from a fusion of evidence (89 numbers) to the paper's transformer (4.9 M).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.model.evidence import CHANNELS, Evidence, evidence_channels, fit_evidence
 from fomo_stream.model.imputation import Imputation, fit_imputation, impute
 from fomo_stream.model.quantile_map import Knots, fit_knots, to_normal, z_score_knots
-from fomo_stream.model.router import Layer, LayerCache
+from fomo_stream.model.router import Attention, KeysValues, Layer, LayerCache
 
 TILE = 64  # queries per forward pass; every pass has this shape, so that a row's neighbours cannot change its bits
 OWN_ROWS = 512  # context rows scored at a time: attention over all of 5,000 by 5,000 would take hundreds of MiB
@@ -40,6 +40,7 @@ class ModelConfig:
     heads: int = 4
     feed_forward: int = 512
     routers: int = 500  # R; 0 = full attention between context rows
+    attention: str = "softmax"  # how queries weigh the context rows; "mean": all the same
     channel_dropout: float = 0.0  # share of evidence channels hidden from the transformer per training step ...
     fusion_dropout: float = 0.0  # ... and from the fusion, so that it does not lean on a few of them
     quantile: bool = True  # raw inputs go through the quantile map; False: they are plain z-scores
@@ -49,6 +50,13 @@ class ModelConfig:
             raise CheckpointError("a transformer needs raw_features, evidence, or both as input")
         if not self.layers and not self.fusion:
             raise CheckpointError("a model needs a fusion, a transformer, or both")
+        if self.attention not in ("softmax", "mean"):
+            raise CheckpointError(f"configuration has attention = {self.attention!r}, expected softmax or mean")
+
+    @property
+    def attends(self) -> bool:
+        """Whether queries have attention weights: a transformer with softmax attention."""
+        return self.layers > 0 and self.attention == "softmax"
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> ModelConfig:
@@ -71,9 +79,9 @@ PRESETS: dict[str, ModelConfig] = {
     "paper-100": ModelConfig(raw_features=100, evidence=False, fusion=False, layers=4),
     "paper-20": ModelConfig(raw_features=20, evidence=False, fusion=False, layers=4),
     "fusion": ModelConfig(fusion_dropout=0.5),
-    "fusion-router": ModelConfig(**_SMALL, fusion_dropout=0.5),  # type: ignore[arg-type]
+    "fusion-router": ModelConfig(**_SMALL, fusion_dropout=0.5, attention="mean"),  # type: ignore[arg-type]
     "router": ModelConfig(**_SMALL, fusion=False),  # type: ignore[arg-type]
-    "tiny": ModelConfig(layers=1, width=8, heads=2, feed_forward=16, routers=4),
+    "tiny": ModelConfig(layers=1, width=8, heads=2, feed_forward=16, routers=4, attention="mean"),
 }
 
 
@@ -117,9 +125,8 @@ class ZeroShotModel(nn.Module):
         if config.layers:
             inputs = config.raw_features + (len(CHANNELS) if config.evidence else 0)
             self.embed = nn.Linear(inputs, config.width)
-            self.layers = nn.ModuleList(
-                Layer(config.width, config.heads, config.feed_forward, config.routers) for _ in range(config.layers)
-            )
+            shape = (config.width, config.heads, config.feed_forward, config.routers, config.attention == "mean")
+            self.layers = nn.ModuleList(Layer(*shape) for _ in range(config.layers))
             last = nn.Linear(2 * config.width, 2)
             self.head = nn.Sequential(nn.Linear(config.width, 2 * config.width), nn.GELU(), last)
             if config.fusion:  # start as the fusion; the transformer adds to it
@@ -166,14 +173,16 @@ class ZeroShotModel(nn.Module):
 
     def attention_weights(self, cache: ContextCache, queries: Tensor) -> Tensor:
         """Attention weights of queries (B, q, d) in the last layer, averaged over heads: (B, q, n) over the rows of the
-        encoded context; those of a query sum to one. The model must have a transformer (`config.layers`)."""
+        encoded context; those of a query sum to one. The model must have them (`config.attends`)."""
         z = self._embed(self._describe(queries, cache), None)
         for layer, seen in zip(self.layers[:-1], cache.layers, strict=False):
             assert isinstance(layer, Layer)
             z = layer.queries(z, seen)
-        last = self.layers[-1]
+        last, seen = self.layers[-1], cache.layers[-1]
         assert isinstance(last, Layer)
-        return last.cross.weights(z, cache.layers[-1]).mean(1)
+        assert isinstance(last.cross, Attention)
+        assert isinstance(seen, KeysValues)
+        return last.cross.weights(z, seen).mean(1)
 
     def forward(self, context: Tensor, queries: Tensor, n_features: Tensor | None = None) -> Tensor:
         """One full pass, for training: context (B, n, d), queries (B, q, d), raw units -> logits (B, q)."""
@@ -248,14 +257,14 @@ class ZeroShotModel(nn.Module):
         return out
 
     def encode_features(self, context: Features, shown: Tensor | None = None) -> tuple[LayerCache, ...]:
-        """Keys and values of the context for the queries of each layer."""
+        """The context as the queries of each layer read it."""
         if not self.config.layers:
             return ()
         z = self._embed(context, shown)
-        caches = []
+        caches: list[LayerCache] = []
         for i, layer in enumerate(self.layers):
             assert isinstance(layer, Layer)
-            caches.append(layer.cross.keys_values(z))
+            caches.append(layer.cross.encode(z))
             if i + 1 < len(self.layers):  # nothing reads the context rows that leave the last layer
                 z = layer.context(z)
         return tuple(caches)

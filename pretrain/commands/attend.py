@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--label", metavar="COLUMN", help="label column of a .csv table (default: the last)")
     parser.add_argument(
-        "--model", metavar="NAME", default="paper-100", help="a model with a transformer (default: %(default)s)"
+        "--model", metavar="NAME", default="paper-100", help="a model with attention weights (default: %(default)s)"
     )
     parser.add_argument(
         "--query", metavar="ROW,..", help="rows to draw, one panel each (default: all outliers in one panel)"

@@ -5,16 +5,18 @@ from __future__ import annotations
 import argparse
 import math
 from pathlib import Path
+from typing import Any
 
 from fomo_stream.errors import CheckpointError, ConfigError
-from fomo_stream.model.checkpoint import save_model
+from fomo_stream.model.checkpoint import load_model, read_metadata, save_model
 from fomo_stream.model.zero_shot import PRESETS as MODELS
 from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel
-from pretrain.training.run_files import RunFiles, read_log
+from pretrain.training.mean_attention import with_mean_attention
+from pretrain.training.run_files import RunFiles, read_log, source_commit
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", type=Path, metavar="RUN", help="directory of the run")
+    parser.add_argument("run", type=Path, metavar="RUN", help="directory of the run, or a checkpoint to convert")
     parser.add_argument(
         "--out", type=Path, metavar="FILE", required=True, help="file name of the checkpoint, ending in .safetensors"
     )
@@ -29,17 +31,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--select", default="last", choices=["last", "lowest-loss"],
         help="the last weights, or those with the lowest training loss (default: %(default)s)",
     )  # fmt: skip
+    parser.add_argument(
+        "--mean-attention", action="store_true",
+        help="replace the softmax attention of queries to context rows by the mean of the values",
+    )  # fmt: skip
     parser.add_argument("--half", action="store_true", help="store weights in float16: half the file size")
 
 
 def run(options: argparse.Namespace) -> int:
     if options.out.suffix != ".safetensors":
         raise ConfigError(f"--out {options.out}: the name of a checkpoint ends in .safetensors")
+    model, summary = _from_checkpoint(options) if options.run.is_file() else _from_run(options)
+    if options.mean_attention:
+        summary["mean_attention"] = {"replaces": f"softmax attention of {model.name}", "commit": source_commit()}
+        model = with_mean_attention(model)
+    save_model(model, options.out, training=summary, half=options.half)
+    print(f"wrote {options.out}: {model.name} after {summary.get('steps', 'an unknown number of')} steps")
+    return 0
+
+
+def _from_checkpoint(options: argparse.Namespace) -> tuple[ZeroShotModel, dict[str, Any]]:
+    """The model of a checkpoint and its training summary."""
+    if options.step is not None or options.select != "last":
+        raise ConfigError(f"{options.run} is a checkpoint: --step and --select choose among the weights of a run")
+    return load_model(options.run, "cpu"), dict(read_metadata(options.run)["training"])
+
+
+def _from_run(options: argparse.Namespace) -> tuple[ZeroShotModel, dict[str, Any]]:
+    """The model of a run and the summary of its training."""
     files = RunFiles(options.run)
     config = files.read_config()
     weights, step = files.lowest_loss() if options.select == "lowest-loss" else files.weights(options.step)
     shape = MODELS[config["model"]] if config.get("shape") is None else ModelConfig.from_dict(config["shape"])
-    model = ZeroShotModel(shape, name=options.out.stem)
+    model = ZeroShotModel(shape, name=config["model"])
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
@@ -50,6 +74,4 @@ def run(options: argparse.Namespace) -> int:
         summary["seconds"] = log[-1]["seconds"]
     if losses := [line["loss"] for line in log if math.isfinite(line["loss"])]:
         summary["lowest_loss"] = min(losses)
-    save_model(model, options.out, training=summary, half=options.half)
-    print(f"wrote {options.out}: {config['model']} after {step} steps")
-    return 0
+    return model, summary

@@ -1,9 +1,9 @@
 """Cost of training and scoring: operations, bytes moved, and the two ceilings of a machine (the roofline model).
 
 Operations are those of matrix products, as torch counts them (a multiply and an add are two); norms, activations,
-softmax and the fusion's 88 products per query are left out. The formulas below give only the numbers that torch cannot
-count: the distances and kernels of evidence, and bytes. Bytes are a lower bound: every activation is written and read
-once, every weight once per use, and attention scores stay on the chip, as in fused attention.
+softmax, means and the fusion's 88 products per query are left out. The formulas below give only the numbers that torch
+cannot count: the distances and kernels of evidence, and bytes. Bytes are a lower bound: every activation is written and
+read once, every weight once per use, and attention scores stay on the chip, as in fused attention.
 """
 
 from __future__ import annotations
@@ -80,8 +80,11 @@ def step_bytes(shape: ModelConfig, size: StepSize, activation_bytes: int) -> flo
     h, f = shape.width, shape.feed_forward
     fused = size.queries * (len(CHANNELS) + 1.0) if shape.fusion else 0.0
     context_row = (10 if shape.routers else 8) * h + 2 * f
-    encoded = size.context * (2 * h * shape.layers + context_row * max(0, shape.layers - 1))
-    queried = size.queries * ((6 * h + 2 * f) * shape.layers + 2 * h)
+    # softmax attention: keys and values of a context row, a query's projection, mixed values and output. Mean
+    # attention: the mean of the context and its projection, once for all rows
+    read, once, query_row = (0, 2 * h, 3 * h + 2 * f) if shape.attention == "mean" else (2 * h, 0, 6 * h + 2 * f)
+    encoded = size.context * (read * shape.layers + context_row * max(0, shape.layers - 1)) + once * shape.layers
+    queried = size.queries * (query_row * shape.layers + 2 * h)
     width = shape.raw_features + (len(CHANNELS) if shape.evidence else 0)
     inputs = (size.context + size.queries) * (width + h) if shape.layers else 0
     numbers = fused + (encoded + queried + inputs if shape.layers else 0)

@@ -54,7 +54,7 @@ def test_weights_are_the_softmax_by_hand_of_the_last_layer_averaged_over_heads(c
     seen, asked = model.describe(torch.from_numpy(context)[None], torch.from_numpy(queries)[None])
     z, of_queries = model._embed(seen, None), model._embed(asked, None)
     first, last = model.layers
-    of_queries = first.queries(of_queries, first.cross.keys_values(z))  # type: ignore[operator, union-attr]
+    of_queries = first.queries(of_queries, first.cross.encode(z))  # type: ignore[operator, union-attr]
     z = first.context(z)  # type: ignore[operator]
     expected = np.zeros((7, 30))
     cross = last.cross
@@ -107,11 +107,16 @@ def test_detector_names_rows_of_its_training_data(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.weights, expected.weights)
 
 
-def test_model_without_transformer_is_refused_with_the_names_of_those_that_have_one() -> None:
-    with pytest.raises(ConfigError, match=r"fusion.* has no transformer.*fusion-router"):
-        attended_context(load_model("fusion"), rows(20, 2), rows(2, 2))
-    with pytest.raises(ConfigError, match="has no transformer"):
-        ZeroShotDetector(model="fusion").fit(rows(20, 2)).attended_context(rows(2, 2))
+@pytest.mark.parametrize(
+    ("name", "reason"), [("fusion", "has no transformer"), ("fusion-router", "weighs all context rows the same")]
+)
+def test_model_without_attention_weights_is_refused_with_the_names_of_those_that_have_them(
+    name: str, reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"{name}@.* {reason}.*models that have them: paper-100$"):
+        attended_context(load_model(name), rows(20, 2), rows(2, 2))
+    with pytest.raises(ConfigError, match=reason):
+        ZeroShotDetector(model=name).fit(rows(20, 2)).attended_context(rows(2, 2))
 
 
 def test_unusable_requests_are_refused() -> None:
@@ -174,6 +179,7 @@ def test_command_draws_rows_of_a_table_without_themselves(tmp_path: Path, capsys
         (["--query", "999"], "rows 0 to 149"),
         (["--query", "first"], "numbers of rows"),
         (["--model", "fusion"], "no transformer"),
+        (["--model", "default"], "models that have them: paper-100"),
         (["--context", "1"], "--context is 2"),
         (["--top", "0"], "at least 1"),
         (["missing.npz"], "missing.npz"),

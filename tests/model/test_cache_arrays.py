@@ -32,6 +32,14 @@ def test_what_is_restored_scores_the_same(name: str, n: int, d: int, seed: int) 
         np.testing.assert_array_equal(restored[path], array)
 
 
+def test_keys_without_values_and_values_without_keys_are_refused() -> None:
+    whole = flatten(encode_rows(shared_model("paper-100"), np.random.default_rng(0).normal(size=(9, 2))), "cache")
+    for path in ("cache.layers.1.keys", "cache.layers.1.values"):
+        arrays = {key: array for key, array in whole.items() if key != path}
+        with pytest.raises(KeyError, match=path.replace(".", r"\.")):
+            unflatten(ContextCache, arrays, "cache", torch.device("cpu"))
+
+
 def test_what_is_missing_is_named() -> None:
     arrays = flatten(encode_rows(shared_model("fusion"), np.random.default_rng(0).normal(size=(9, 2))), "cache")
     del arrays["cache.knots.scale"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +60,28 @@ def test_altered_training_summary_is_noticed(saved: Path) -> None:
         load_model(saved)
 
 
-@pytest.mark.parametrize("config", [[], None, {"layers": "two"}, {"layers": 1, "width": 8.5}, {"colour": 1}])
+@pytest.mark.parametrize(
+    "config",
+    [
+        [],
+        None,
+        {"layers": "two"},
+        {"layers": 1, "width": 8.5},
+        {"colour": 1},
+        {"attention": "linear"},
+        {"attention": 1},
+    ],
+)
 def test_configuration_that_makes_no_sense_is_refused(config: Any) -> None:
     with pytest.raises(CheckpointError, match="configuration"):
         ModelConfig.from_dict(config)
+
+
+def test_configuration_from_before_there_was_mean_attention_means_softmax() -> None:
+    values = asdict(PRESETS["router"])
+    del values["attention"]
+    assert ModelConfig.from_dict(values) == PRESETS["router"]
+    assert ModelConfig.from_dict(values).attention == "softmax"
 
 
 def test_half_precision_halves_the_file_and_keeps_the_scores(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +28,8 @@ SMALL = {
     "tiny": PRESETS["tiny"],
     "router": replace(PRESETS["router"], width=16, feed_forward=32, routers=5),
     "full-attention": ModelConfig(layers=2, width=16, heads=2, feed_forward=32, routers=0),
+    "mean": replace(PRESETS["fusion-router"], width=16, feed_forward=32, routers=5),
+    "mean-full-attention": ModelConfig(layers=2, width=16, heads=2, feed_forward=32, routers=0, attention="mean"),
     "raw": ModelConfig(
         raw_features=8, evidence=False, fusion=False, layers=3, width=16, heads=2, feed_forward=32, routers=6
     ),
@@ -118,6 +121,26 @@ def test_contexts_in_a_batch_score_as_they_do_alone(name: str) -> None:
         torch.testing.assert_close(batched[i], alone, atol=1e-3, rtol=1e-3)
 
 
+@settings(max_examples=15, deadline=None)
+@given(n=st.integers(2, 120), d=st.integers(1, 8), seed=st.integers(0, 999))
+def test_every_query_reads_the_projected_mean_of_the_rows_that_enter_a_layer(n: int, d: int, seed: int) -> None:
+    model = make("mean")
+    seen, asked = model.describe(rows(n, d, seed)[None], rows(9, d, seed + 1)[None])
+    z, of_queries = model._embed(seen, None), model._embed(asked, None)
+    for layer in model.layers:
+        read = z.double().mean(1) @ layer.cross.project.weight.double().T + layer.cross.project.bias  # type: ignore[operator, union-attr]
+        of_queries = layer._finish(of_queries, read.float()[:, None])  # type: ignore[operator]
+        z = layer.context(z)  # type: ignore[operator]
+    out = model.head(of_queries)
+    fused = (asked.channels.float() * nn.functional.softplus(model.fusion_raw)).sum(-1) + model.fusion_bias  # type: ignore[union-attr]
+    torch.testing.assert_close(model.forward_features(seen, asked), fused + out[..., 1] - out[..., 0])
+
+
+def test_context_encoded_for_the_mean_has_one_vector_a_layer() -> None:
+    cache = make("mean").encode_context(rows(50, 3))
+    assert [tuple(part.shape) for layer in cache.layers for part in layer] == [(1, 1, 16), (1, 1, 16)]
+
+
 def test_transformer_on_the_fusion_starts_as_the_fusion() -> None:
     torch.manual_seed(1)
     both, alone = ZeroShotModel(PRESETS["fusion-router"]).eval(), ZeroShotModel(PRESETS["fusion"]).eval()
@@ -163,6 +186,6 @@ def test_queries_of_another_width_are_refused() -> None:
 
 
 @pytest.mark.parametrize("values", [{"layers": 0, "fusion": False}, {"layers": 2, "evidence": False, "fusion": False}])
-def test_configurations_without_a_scorer_are_refused(values: dict[str, bool]) -> None:
+def test_configurations_without_a_scorer_are_refused(values: dict[str, Any]) -> None:
     with pytest.raises(CheckpointError, match="needs"):
         ModelConfig(**values)

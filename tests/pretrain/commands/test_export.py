@@ -10,10 +10,13 @@ import pytest
 from training_runs import DATA_FLAGS, TINY, assert_same, weights
 
 from fomo_stream.errors import CheckpointError, ConfigError
-from fomo_stream.model.checkpoint import load_model, read_metadata
+from fomo_stream.model.checkpoint import load_model, read_metadata, save_model
 from fomo_stream.model.zero_shot import PRESETS as MODELS
+from fomo_stream.model.zero_shot import ZeroShotModel
 from pretrain.__main__ import main, parser
 from pretrain.commands.flags import configuration
+from pretrain.training.mean_attention import with_mean_attention
+from pretrain.training.presets import with_settings
 from pretrain.training.run_files import RunFiles, read_log
 from pretrain.training.train import train
 
@@ -65,6 +68,35 @@ def test_a_model_of_another_shape_is_trained_and_exported(tmp_path: Path, flags:
     loaded = load_model(str(tmp_path / "model.safetensors"), "cpu")
     assert loaded.config == config.network != MODELS[config.model]
     assert_same(weights(loaded), RunFiles(tmp_path / "run").weights()[0])
+
+
+def test_export_converts_a_run_and_a_checkpoint_to_mean_attention(tmp_path: Path) -> None:
+    train(with_settings(TINY, {"shape.attention": "softmax", "shape.layers": 2}), tmp_path / "run", "cpu")
+    exact, *converted = (tmp_path / f"{name}.safetensors" for name in ("exact", "of-run", "of-checkpoint"))
+    assert main(["export", str(tmp_path / "run"), "--out", str(exact)]) == 0
+    for source, target in zip((tmp_path / "run", exact), converted, strict=True):
+        assert main(["export", str(source), "--mean-attention", "--out", str(target)]) == 0
+        loaded = load_model(target, "cpu")
+        assert loaded.config == replace(load_model(exact, "cpu").config, attention="mean")
+        assert_same(weights(loaded), weights(with_mean_attention(load_model(exact, "cpu"))))
+        training = read_metadata(target)["training"]
+        assert training["mean_attention"]["replaces"].startswith("softmax attention of ")
+        assert {name: training[name] for name in ("steps", "commit")} == {
+            name: read_metadata(exact)["training"][name] for name in ("steps", "commit")
+        }
+
+
+def test_export_of_a_checkpoint_copies_it_and_has_no_steps_to_choose_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = tmp_path / "model.safetensors", tmp_path / "copy.safetensors"
+    save_model(ZeroShotModel(MODELS["tiny"]), source, {"steps": 3})
+    assert main(["export", str(source), "--out", str(target)]) == 0
+    assert read_metadata(target) == read_metadata(source)  # with the digest of all weights
+    assert main(["export", str(source), "--out", str(target), "--step", "3"]) == ConfigError.exit_code
+    assert "--step and --select choose among the weights of a run" in capsys.readouterr().err
+    assert main(["export", str(source), "--out", str(target), "--mean-attention"]) == ConfigError.exit_code
+    assert "no softmax attention" in capsys.readouterr().err
 
 
 def test_export_of_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,6 +34,8 @@ SHAPES = {
     "both": replace(SMALL, evidence=True),
     "fusion": replace(SMALL, fusion=True),
     "one-layer": replace(SMALL, layers=1),
+    "mean": replace(SMALL, attention="mean"),
+    "mean-full-attention": replace(SMALL, routers=0, attention="mean"),
 }
 
 
@@ -62,7 +64,7 @@ def test_operations_of_a_step_are_those_that_a_counter_sees(
     assert step_flops(shape, StepSize(datasets, context, queries)) == counter.get_total_flops()
 
 
-@pytest.mark.parametrize("name", ["raw", "full-attention", "one-layer"])
+@pytest.mark.parametrize("name", ["raw", "full-attention", "one-layer", "mean", "mean-full-attention"])
 def test_operations_of_encoding_and_scoring_add_up_to_a_forward_pass(name: str) -> None:
     shape = SHAPES[name]
     model = ZeroShotModel(shape).eval()
@@ -93,6 +95,24 @@ def test_full_attention_costs_the_square_of_the_context_and_routers_do_not() -> 
     routed, full = SHAPES["raw"], SHAPES["full-attention"]
     assert encode_flops(full, 4000, 6) > 3.5 * encode_flops(full, 2000, 6)
     assert encode_flops(routed, 4000, 6) < 2.01 * encode_flops(routed, 2000, 6)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_mean_attention_costs_a_query_the_same_for_any_context(layers: int) -> None:
+    """Without evidence, and for one layer more: a feed-forward network of 16 by 24 there and back."""
+    shape = replace(SHAPES["mean"], layers=layers)
+    assert query_flops(shape, 5000, 6) == query_flops(shape, 10, 6)
+    assert query_flops(replace(shape, layers=layers + 1), 10, 6) - query_flops(shape, 10, 6) == 4 * 16 * 24
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_mean_attention_saves_keys_values_queries_and_mixed_values(layers: int) -> None:
+    """Of 16 numbers each: keys and values of a context row, 3 for a query; but 2 for the mean of a dataset."""
+    mean = replace(SHAPES["mean"], layers=layers)
+    exact, size = replace(mean, attention="softmax"), StepSize(7, 50, 20)
+    saved = 7 * 5 * 2 * layers * 16 * (2 * 50 + 3 * 20 - 2) + 12 * 4 * (parameters(exact) - parameters(mean))
+    assert step_bytes(exact, size, 2) - step_bytes(mean, size, 2) == saved
+    assert parameters(exact) - parameters(mean) == layers * 3 * (16 * 16 + 16)
 
 
 def test_the_paper_step_is_three_teraflop() -> None:
