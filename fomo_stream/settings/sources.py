@@ -41,7 +41,7 @@ def flag(group: str, default: Any, text: str, *, metavar: str = "", follows: str
 
     follows: how the default follows from another setting, in words; shown instead of the value.
     """
-    extra = {"group": group, "metavar": metavar, "follows": follows}
+    extra: Any = {"group": group, "metavar": metavar, "follows": follows}
     return Field(default, description=text, json_schema_extra=extra, **constraints)
 
 
