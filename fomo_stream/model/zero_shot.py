@@ -109,6 +109,7 @@ class ZeroShotModel(nn.Module):
         super().__init__()
         self.config = config
         self.name = name
+        self.kernel = "torch"  # what computes it: its last digits depend on it
         if config.fusion:
             # softplus(raw) >= 0: no evidence may count for a row being normal. The start is a mean of the channels.
             self.fusion_raw = nn.Parameter(torch.full((len(CHANNELS),), -3.5))

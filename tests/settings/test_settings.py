@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from fomo_stream.cli.parser import build_parser
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.errors import ConfigError
 from fomo_stream.settings.commands import DemoSettings, RedriveSettings, ScoreSettings
@@ -186,12 +185,6 @@ def test_the_waits_follow_from_the_latency_unless_they_are_given_anywhere(
     assert waits(config=file) == (3, 7)
     with pytest.raises(ConfigError, match=r"^--max-latency-ms 0\.5: input should be greater than or equal to 1"):
         waits(max_latency_ms="0.5")
-
-
-def test_help_says_from_which_setting_a_default_follows() -> None:
-    shown = " ".join(build_parser(ServiceSettings).format_help().split())
-    assert "(default: half of --max-latency-ms)" in shown
-    assert "(default: a quarter of --max-latency-ms)" in shown
 
 
 # --- names of environment variables
