@@ -54,6 +54,9 @@ class FoMoDetector(AnomalyDetector):
     lags
         Number of earlier records that each record is compared together with, 0 to 100: the records learned before it,
         whether they became context or not, and those before it in the same call.
+    kernel
+        What computes the scores: "numba", "torch" or "auto" (numba on a CPU, torch on a GPU and for models of raw
+        features). A pickle is continued by the same kernel only.
 
     Examples
     --------
@@ -81,6 +84,7 @@ class FoMoDetector(AnomalyDetector):
         seed: int = 0,
         categorical: Collection[Any] | None = None,
         lags: int = 0,
+        kernel: str = "auto",
     ) -> None:
         self.model = model
         self.context_size = context_size
@@ -92,6 +96,7 @@ class FoMoDetector(AnomalyDetector):
         self.seed = seed
         self.categorical = categorical
         self.lags = lags
+        self.kernel = kernel
         self._config = DetectorConfig(
             context_size=context_size,
             min_context=min_context,
@@ -178,7 +183,7 @@ class FoMoDetector(AnomalyDetector):
         return self._detector
 
     def _make(self, width: int) -> Detector:
-        model = shared_model(self.model, self.device)
+        model = shared_model(self.model, self.device, self.kernel)
         return Detector(model, width, self._config, categorical=self._rows.categorical)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, OutlierMixin, _fit_context
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.model.attention import Attended, attention_weights, most_attended
-from fomo_stream.model.checkpoint import shared_model
-from fomo_stream.model.zero_shot import ContextCache, cross_scores, encode_rows, logits_of, row_keys
+from fomo_stream.model.checkpoint import KERNELS, shared_model
+from fomo_stream.model.zero_shot import ContextCache, ZeroShotModel, cross_scores, encode_rows, logits_of, row_keys
 
 Float = NDArray[np.float64]
 
@@ -51,6 +51,8 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
     model : name of a shipped model ("default", "fusion", ...) or path of a .safetensors checkpoint.
     context_size : maximum number of context rows of a view, 2 to 5,000; of more training rows a random subset is used.
     device : "auto" (the GPU where there is one), "cpu", "cuda", ...
+    kernel : what computes the scores: "numba", "torch" or "auto" (numba on a CPU, torch on a GPU and for models of raw
+        features).
     alert_rate : share of training rows that `predict` would call outliers, in (0, 0.5].
     n_members : scores are averaged over this many views. The first has all features (as many as the model takes) and up
         to context_size rows; each further one has a random half to all of the features and a random context.
@@ -76,6 +78,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         "model": [str],
         "context_size": [Interval(Integral, 2, MAX_CONTEXT, closed="both")],
         "device": [str],
+        "kernel": [StrOptions(set(KERNELS))],
         "alert_rate": [Interval(Real, 0, 0.5, closed="right")],
         "n_members": [Interval(Integral, 1, None, closed="left")],
         "random_state": ["random_state"],
@@ -87,6 +90,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         model: str = "default",
         context_size: int = MAX_CONTEXT,
         device: str = "auto",
+        kernel: str = "auto",
         alert_rate: float = 0.01,
         n_members: int = 1,
         random_state: Any = None,
@@ -94,6 +98,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         self.model = model
         self.context_size = context_size
         self.device = device
+        self.kernel = kernel
         self.alert_rate = alert_rate
         self.n_members = n_members
         self.random_state = random_state
@@ -108,9 +113,12 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         self.offset_ = float(np.quantile(self._scores(X[self.members_[0].kept]), self.alert_rate))
         return self
 
+    def _shared_model(self) -> ZeroShotModel:
+        return shared_model(self.model, self.device, self.kernel)
+
     def _draw_view(self, X: Float, rng: np.random.RandomState, first: bool) -> View:
         n, d = X.shape
-        limit = shared_model(self.model, self.device).config.raw_features or d
+        limit = self._shared_model().config.raw_features or d
         width = min(d, limit) if first else min(limit, rng.randint(-(-d // 2), d + 1))
         columns = np.arange(d) if width == d else np.sort(rng.choice(d, width, replace=False))
         size = min(n, self.context_size) if first else min(max(2, round(0.8 * n)), self.context_size)
@@ -118,7 +126,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         return View(columns, kept, X[np.ix_(kept, columns)])
 
     def _encode(self) -> None:
-        model = shared_model(self.model, self.device)
+        model = self._shared_model()
         self._encoded = [
             EncodedView(encode_rows(model, rows), _means(row_keys(rows), cross_scores(model, rows)))
             for _, _, rows in self.members_
@@ -133,7 +141,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         return self._scores(validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=False))
 
     def _scores(self, X: Float) -> Float:
-        model = shared_model(self.model, self.device)
+        model = self._shared_model()
         total = np.zeros(len(X))
         for view, encoded in zip(self.members_, self._encoded, strict=True):
             rows = X[:, view.columns]
@@ -158,7 +166,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=False)
         view, cache = self.members_[0], self._encoded[0].cache
-        model = shared_model(self.model, self.device)
+        model = self._shared_model()
         found = most_attended(attention_weights(model, view.rows, X[:, view.columns], cache), top)
         return Attended(view.kept[found.indices], found.weights)
 

@@ -135,8 +135,11 @@ def _take_kafka(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def _help_text(field: Any) -> str:
+    extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
     if field.is_required():
         note = " (required)"
+    elif extra.get("follows"):
+        note = f" (default: {extra['follows']})"
     elif field.default is False or field.default in (None, "", {}, ()):
         note = ""
     else:

@@ -52,7 +52,7 @@ class Scoring:
         self._table, self._notes, self._batch_size = table, notes, settings.batch_size
         writer = CsvWriter if table.format == "csv" else JsonWriter
         self._writer = writer(out, table, settings.result_field, settings.scores_only)
-        self._model = load_model(settings.model, settings.device)
+        self._model = load_model(settings.model, settings.device, settings.kernel)
         scorer = FixedContextScorer if settings.context else PrequentialScorer
         self._scorer: FixedContextScorer | PrequentialScorer = scorer(settings, self._model, table, self._note)
         self._counts = {"scored": 0, "outliers": 0, "skipped": 0, "unscored": 0, "missing": 0}

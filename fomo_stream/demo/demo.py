@@ -53,7 +53,7 @@ def run_demo(settings: DemoSettings) -> int:
     console = Console(highlight=False)
     console.print("fomo-stream demo: starting an embedded broker and the service ...", style="dim")
     stop = threading.Event()
-    model = load_model(settings.model, settings.device)
+    model = load_model(settings.model, settings.device, settings.kernel)
     with EmbeddedBroker() as broker, stopping_on_sigterm(stop):
         board = Board(settings, broker.bootstrap, TOPIC, OUT)
         with (

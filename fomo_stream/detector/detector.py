@@ -220,7 +220,7 @@ class Detector:
 
     @property
     def _fingerprint(self) -> dict[str, Any]:
-        return fingerprint_of(self.model.name, self.n_features, self.categorical, self.config)
+        return fingerprint_of(self.model, self.n_features, self.categorical, self.config)
 
     def _checked(self, rows: Float) -> Float:
         rows = np.asarray(rows, dtype=np.float64)

@@ -9,22 +9,26 @@ from typing import Any
 from fomo_stream.detector.changelog import Document, StoredEntries
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.errors import StateError
+from fomo_stream.model.zero_shot import ZeroShotModel
 
 FORMAT = 2  # of a detector's state; raise it when entries change their name or their meaning
 FIRST_KEY = "identity/0"  # of the fingerprint in format 1
 # These have to be the same as when the state was written, and these sizes, each with the settings it follows from.
-FIXED = ("model", "n_features", "categorical", "context_size", "seed")
+FIXED = ("model", "kernel", "n_features", "categorical", "context_size", "seed")
 SIZES = {
     "history_rows": ("calibration_size", "feedback_memory", "adapt_after", "lag"),
     "history_scores": ("calibration_size", "alert_rate"),
 }
 
 
-def fingerprint_of(model: str, n_features: int, categorical: tuple[int, ...], config: DetectorConfig) -> dict[str, Any]:
+def fingerprint_of(
+    model: ZeroShotModel, n_features: int, categorical: tuple[int, ...], config: DetectorConfig
+) -> dict[str, Any]:
     """The fingerprint of a detector, as plain values for JSON."""
     return {
         "format": FORMAT,
-        "model": model,
+        "model": model.name,
+        "kernel": model.kernel,
         "n_features": n_features,
         "categorical": list(categorical),
         **vars(config),

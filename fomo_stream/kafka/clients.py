@@ -22,6 +22,7 @@ from fomo_stream.settings.service import ServiceSettings
 LARGEST_MESSAGE_BYTES = 64 << 20
 START_TIMEOUT_S = 6.0  # a start that cannot succeed has to end within 15 s, imports included
 REFRESH_MS = 10_000  # a client sees new partitions within this time
+LEAST_FETCH_MS, MOST_FETCH_MS = 10, 500  # requests are not sent more often than this; the client's own default
 
 
 def client_config(settings: BrokerFlags) -> dict[str, Any]:
@@ -35,8 +36,15 @@ def client_config(settings: BrokerFlags) -> dict[str, Any]:
 
 
 def make_consumer(settings: ServiceSettings, **callbacks: Any) -> Consumer:
-    """The group's consumer: rebalances cooperatively, and stores or commits no offset by itself."""
+    """The group's consumer: rebalances cooperatively, and stores or commits no offset by itself.
+
+    The broker answers a fetch as soon as it has a record. But a partition that is read again (it was restored, paused,
+    or enough of it was in memory) is only in the next fetch, so both waits are bounded by the latency that is wanted.
+    """
+    wait_ms = round(min(max(settings.max_latency_ms, LEAST_FETCH_MS), MOST_FETCH_MS))
     config = {
+        "fetch.wait.max.ms": wait_ms,
+        "fetch.queue.backoff.ms": wait_ms,
         "partition.assignment.strategy": COOPERATIVE,
         # Records wait in the broker, not in this process: these limits bound its memory when it lags behind.
         "queued.min.messages": 5_000,
@@ -66,7 +74,7 @@ def make_producer(settings: BrokerFlags, transactional_id: str | None = None, **
     after transaction.timeout.ms; by default that is when the group gives the partitions to others.
     """
     config = {
-        "linger.ms": 5,
+        "linger.ms": 5,  # a commit does not wait for it
         # A new transaction has to wait until the broker has recorded the end of the last one.
         "retry.backoff.ms": 10,
         "partitioner": "murmur2_random",  # the same partition for a key as with a Java client

@@ -31,8 +31,8 @@ from fomo_stream.settings.service import ServiceSettings
 
 log = logging.getLogger(__name__)
 
-TURN_S = 0.005
-IDLE_POLL_S = 0.1
+TURN_S = 0.005  # shorter where a tenth of the wanted latency is shorter
+IDLE_POLL_S = 0.1  # shorter where commits are due more often
 RELEASE_S = 10.0  # a rebalance or shutdown waits this long for a commit
 LATE_RECORDS = 1024  # a partition whose next generation is not built yet is read about this far ahead
 LATE_BYTES = 32 << 20  # or this far, of all partitions together
@@ -89,6 +89,8 @@ class Member:
         self.commits = Commits(
             pipeline, delivery, consumer, topics, settings.commit_interval_ms / 1000, self._restore_again
         )
+        self._turn_s = min(TURN_S, settings.max_latency_ms / 10_000)
+        self._idle_s = min(IDLE_POLL_S, settings.commit_interval_ms / 1000)
         self._settings = settings
         self._consumer = consumer
         self._errors = errors
@@ -126,7 +128,7 @@ class Member:
                 now = time.monotonic()
                 if message is not None:
                     self._receive(message, now)
-                if now >= self.turned_at + TURN_S:
+                if now >= self.turned_at + self._turn_s:
                     self.turn(now)
         except BaseException:
             self._has_failed = True
@@ -168,7 +170,7 @@ class Member:
         """Seconds that a poll may wait for a record, because nothing else is due earlier."""
         tasks = self.pipeline.tasks.values()
         busy = self._delivery.sent or any(len(task.batch) or not task.is_active for task in tasks)
-        return TURN_S if busy else IDLE_POLL_S
+        return self._turn_s if busy else self._idle_s
 
     # --- partitions -----------------------------------------------------------------------------------------
 

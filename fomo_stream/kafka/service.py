@@ -67,7 +67,8 @@ class Service:
             if self._model is None:
                 from fomo_stream.model.checkpoint import load_model
 
-                self._model = load_model(self._settings.model, self._settings.device)
+                settings = self._settings
+                self._model = load_model(settings.model, settings.device, settings.kernel)
             self.member = start(self._settings, self._model, self._observer, stack)
             self._state = "running"
             try:

@@ -58,7 +58,7 @@ def start(settings: ServiceSettings, model: ZeroShotModel, observer: Observer, s
     if settings.features is not None:
         check_schema(settings, model, Schema.of(settings.features, settings.categorical))
     group_log = GroupLog(settings)
-    agreement = Agreement(settings, model.name, group_log)
+    agreement = Agreement(settings, model.name, model.kernel, group_log)
     settings = agreement.join()
     group_schema = GroupSchema(settings, group_log)
     schema = _agree_on_schema(settings, group_schema, model)

@@ -24,6 +24,7 @@ from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel
 
 FORMAT = "fomo-stream/1"
 DEFAULT_MODEL = "fusion-router"
+KERNELS = ("auto", "numba", "torch")
 SHIPPED = Path(__file__).parents[1] / "weights"
 
 
@@ -104,10 +105,21 @@ def resolve_device(device: str = "auto") -> torch.device:
     return chosen
 
 
-def load_model(name_or_path: str | Path = "default", device: str = "auto") -> ZeroShotModel:
+def resolve_kernel(kernel: str, device: torch.device, config: ModelConfig) -> str:
+    """The kernel that computes a model of this configuration on this device: "numba" or "torch".
+
+    kernel: "numba", "torch", or "auto" to choose. Raises ConfigError for another name.
+    """
+    if kernel not in KERNELS:
+        raise ConfigError(f"there is no kernel {kernel!r}; kernels are {', '.join(KERNELS)}")
+    return "torch" if kernel == "auto" else kernel
+
+
+def load_model(name_or_path: str | Path = "default", device: str = "auto", kernel: str = "auto") -> ZeroShotModel:
     """A model ready to score, by shipped name or by path to a .safetensors file; on `device`, in eval mode.
 
-    Raises CheckpointError for an unknown name and for a file that is missing, truncated, altered, or of another format.
+    kernel: see `resolve_kernel`. Raises CheckpointError for an unknown name and for a file that is missing, truncated,
+    altered, or of another format.
     """
     target = resolve_device(device)
     text = DEFAULT_MODEL if str(name_or_path) == "default" else str(name_or_path)
@@ -125,10 +137,11 @@ def load_model(name_or_path: str | Path = "default", device: str = "auto") -> Ze
         model.load_state_dict(tensors)
     except RuntimeError as error:
         raise CheckpointError(f"{path} does not hold the weights its configuration asks for ({error})") from None
+    model.kernel = resolve_kernel(kernel, target, config)
     return model.to(target).eval().requires_grad_(False)
 
 
 @lru_cache(maxsize=8)
-def shared_model(name_or_path: str = "default", device: str = "auto") -> ZeroShotModel:
+def shared_model(name_or_path: str = "default", device: str = "auto", kernel: str = "auto") -> ZeroShotModel:
     """`load_model`, once per process and name: detectors and estimators share the weights, which never change."""
-    return load_model(name_or_path, device)
+    return load_model(name_or_path, device, kernel)

@@ -118,6 +118,7 @@ class ZeroShotModel(nn.Module):
         self.config = config
         self.name = name
         self.compiled: Any = None  # the weights as the CPU kernels read them, once they were needed
+        self.kernel = "torch"  # what computes it: its last digits depend on it
         if config.fusion:
             # softplus(raw) >= 0: no evidence may count for a row being normal. The start is a mean of the channels.
             self.fusion_raw = nn.Parameter(torch.full((len(CHANNELS),), -3.5))

@@ -45,6 +45,11 @@ class DetectorFlags(BaseFlags):
 
     model: str = flag("Detector", "default", "name of a shipped checkpoint, or path to a checkpoint", metavar="NAME")
     device: str = flag("Detector", "auto", "auto, cpu or cuda")
+    kernel: Literal["auto", "numba", "torch"] = flag(
+        "Detector",
+        "auto",
+        "what computes the scores; auto: numba on a CPU, torch on a GPU and for models of raw features",
+    )
     context_size: int = flag(
         "Detector",
         1000,

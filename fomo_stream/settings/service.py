@@ -17,6 +17,10 @@ from fomo_stream.settings.sources import flag
 if TYPE_CHECKING:
     from fomo_stream.detector.config import DetectorConfig
 
+MAX_LATENCY_MS = 100.0
+COMMIT_SHARE = 1 / 2  # of the target for the latency; the rest is for the broker's answers and the scoring
+BATCH_SHARE = 1 / 4
+
 
 class ServiceSettings(BrokerFlags, RecordFlags):
     """`fomo-stream run`: score a topic."""
@@ -67,11 +71,21 @@ class ServiceSettings(BrokerFlags, RecordFlags):
     reset_state: bool = flag(
         "Delivery", False, "first delete everything that the group has learned, also its choice of features"
     )
+    max_latency_ms: float = flag(
+        "Delivery",
+        MAX_LATENCY_MS,
+        "target for the time from the producer of a record to the commit of its score; it sets how long records wait "
+        "for others",
+        metavar="MS",
+        ge=1,
+        le=40_000,
+    )
     commit_interval_ms: float = flag(
         "Delivery",
-        100.0,
+        MAX_LATENCY_MS * COMMIT_SHARE,
         "time between commits; with exactly-once, readers see scores after the commit",
         metavar="MS",
+        follows="half of --max-latency-ms",
         gt=0,
     )
     commit_records: int = flag("Delivery", 10_000, "maximum number of outputs in one commit", metavar="N", ge=1)
@@ -104,9 +118,10 @@ class ServiceSettings(BrokerFlags, RecordFlags):
     batch_size: int = batch_size_flag("Throughput")
     batch_age_ms: float = flag(
         "Throughput",
-        20.0,
+        MAX_LATENCY_MS * BATCH_SHARE,
         "longest time that a record waits for its batch to fill",
         metavar="MS",
+        follows="a quarter of --max-latency-ms",
         ge=0,
         le=10_000,
     )
@@ -154,14 +169,24 @@ class ServiceSettings(BrokerFlags, RecordFlags):
 
     @model_validator(mode="after")
     def _commits_are_in_time(self) -> Self:
-        """The broker aborts a transaction that stays open for longer than its timeout."""
+        """The waits follow from --max-latency-ms. The broker aborts a transaction that stays open for too long."""
+        given = self.model_fields_set & {"commit_interval_ms", "batch_age_ms"}
+        if "batch_age_ms" not in given:
+            self.batch_age_ms = self.max_latency_ms * BATCH_SHARE
+        if "commit_interval_ms" not in given:
+            self.commit_interval_ms = self.max_latency_ms * COMMIT_SHARE
         name = next((key for key in ("transaction.timeout.ms", "session.timeout.ms") if key in self.kafka), None)
         timeout = self.kafka[name] if name is not None else str(SESSION_TIMEOUT_MS)
         most = int(timeout) / 3 if timeout.isdigit() else float("inf")
         if self.delivery == "exactly-once" and self.commit_interval_ms > most:
+            limit = (
+                f"a third of {name or 'session.timeout.ms'}: the broker aborts a transaction that stays open too long"
+            )
+            if "commit_interval_ms" in given:
+                raise ValueError(f"--commit-interval-ms must be at most {most:g}, {limit}")
             raise ValueError(
-                f"commit-interval-ms must be at most {most:g}, a third of {name or 'session.timeout.ms'}: the broker "
-                "aborts a transaction that stays open for too long"
+                f"--max-latency-ms must be at most {most / COMMIT_SHARE:g}: half of it is the time between commits, "
+                f"which is at most {limit}"
             )
         return self
 

@@ -36,9 +36,13 @@ _SERVICE_VARIABLE = re.compile(
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
-def flag(group: str, default: Any, text: str, *, metavar: str = "", **constraints: Any) -> Any:
-    """A setting with its group in `--help`, its default (`...`: required) and its one-line description."""
-    return Field(default, description=text, json_schema_extra={"group": group, "metavar": metavar}, **constraints)
+def flag(group: str, default: Any, text: str, *, metavar: str = "", follows: str = "", **constraints: Any) -> Any:
+    """A setting with its group in `--help`, its default (`...`: required) and its one-line description.
+
+    follows: how the default follows from another setting, in words; shown instead of the value.
+    """
+    extra: Any = {"group": group, "metavar": metavar, "follows": follows}
+    return Field(default, description=text, json_schema_extra=extra, **constraints)
 
 
 def log_level_flag(default: LogLevel) -> Any:

@@ -306,6 +306,15 @@ def test_a_state_of_another_version_is_refused_however_often_it_is_tried(monkeyp
             copy.score_one({"x": 1.0})
 
 
+def test_a_state_of_another_kernel_is_refused() -> None:
+    detector = FoMoDetector(context_size=100, min_context=50, kernel="torch")
+    detector.learn_many(records(60))
+    copy = pickle.loads(pickle.dumps(detector))
+    copy.kernel = "numba"  # as if "auto" had chosen another one on the host where it is loaded
+    with pytest.raises(StateError, match="kernel is torch in the state, numba now"):
+        copy.score_many(records(1))
+
+
 def test_pickle_goes_on_where_it_stopped_and_carries_no_weights() -> None:
     detector = trained()
     copy = pickle.loads(pickle.dumps(detector))

@@ -128,6 +128,8 @@ def test_help_describes_every_flag_with_its_default(
         text = str(field.description)
         if field.is_required():
             text += " (required)"
+        elif follows := field.json_schema_extra.get("follows"):  # type: ignore[union-attr]
+            text += f" (default: {follows})"
         elif isinstance(field.default, (int, float, str)) and field.default is not False and field.default != "":
             text += f" (default: {field.default})"
         assert flag in shown

@@ -37,6 +37,7 @@ class Distance:
     """A model that costs nothing: how far a row is from the middle of the context, by its sketch if there is one."""
 
     name = "distance"
+    kernel = "torch"
     device = torch.device("cpu")
 
     def encode_context(self, rows: torch.Tensor, knots: Knots | None = None) -> ContextCache:

@@ -60,8 +60,10 @@ def test_a_state_of_other_settings_is_refused_by_name(
 def test_a_state_of_other_features_or_another_model_is_refused(log: dict[str, bytes]) -> None:
     class Other(Distance):
         name = "other"
+        kernel = "numba"
 
-    with pytest.raises(StateError, match=r"^model is distance in .*; n_features is 4 .* 5 now; categorical is \[\] "):
+    words = r"^model is distance in .*; kernel is torch .*, numba now; n_features is 4 .* 5 now; categorical is \[\] "
+    with pytest.raises(StateError, match=words):
         Detector(cast(ZeroShotModel, Other()), 5, CONFIG, categorical=(2,)).recover(under(log, "detector/"))
     with pytest.raises(StateError, match=r"^lags is 1 in the state, 2 now; features is 2 in the state, 1 now$"):
         PastValues(2, 1).recover(under(log, "lags/"))

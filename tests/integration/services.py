@@ -64,7 +64,7 @@ class Running:
 
     def __init__(self, settings: ServiceSettings, model: ZeroShotModel | None = None) -> None:
         self.settings = settings
-        self.service = Service(settings, model or shared_model(settings.model))
+        self.service = Service(settings, model or shared_model(settings.model, kernel=settings.kernel))
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
 

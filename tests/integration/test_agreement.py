@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,11 +17,13 @@ from fomo_stream.kafka.group.log import GroupLog
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.settings.service import ServiceSettings
 
-MODEL = shared_model().name
+MODEL, KERNEL = shared_model().name, shared_model().kernel
+OTHER_KERNEL = "torch" if KERNEL == "numba" else "numba"
 
 # For every agreed setting: another value, and the message about it.
 OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "model": ({"model": "fusion"}, rf"--model is {MODEL} in the group, fusion@\w+ here"),
+    "kernel": ({"kernel": OTHER_KERNEL}, f"--kernel is {KERNEL} in the group, {OTHER_KERNEL} here"),
     "features": ({"features": "temperature"}, "--features temperature,site differs .* temperature,motor.rpm,site"),
     "categorical": ({"categorical": "kind"}, "--categorical is site in the group, kind here"),
     "lags": ({"lags": 2}, "--lags is 1 in the group, 2 here"),
@@ -149,25 +152,20 @@ def test_a_member_that_joins_while_others_change_the_settings_keeps_them(
         started.stop()
 
 
-def test_a_group_without_recorded_settings_keeps_those_of_its_state(broker: Broker) -> None:
-    topic = unique("sensors")
-    broker.create_topic(topic, partitions=1)
-    settings = make_settings(broker, topic, lags=1)
-    broker.produce(topic, readings(60))
-    with Running(settings):
-        broker.read(settings.out, at_least=60)
-    for entry in GroupLog(settings).entries(b"settings/"):  # as if an earlier version had run
-        broker.produce(settings.state_topic, [None], keys=[entry.key.decode()], partition=0)
-    for name, value in {"context_size": 200, "lags": 2, "model": "fusion"}.items():
-        assert f"--{name.replace('_', '-')} is " in str(refusal(changed(settings, **{name: value})))
-    broker.produce(topic, readings(60, start=60))
-    with Running(settings):
-        outputs = results(broker.read(settings.out, at_least=120))
-    assert [output["fomo"]["status"] for output in outputs].count("warming_up") == 50
+def test_a_setting_that_an_earlier_version_did_not_record_is_refused_as_such(broker: Broker) -> None:
+    settings = make_settings(broker, unique("sensors"))
+    broker.create_topic(settings.state_topic, config={"cleanup.policy": "compact"})
+    agreement(settings).join()
+    (entry,) = GroupLog(settings).entries(b"settings/")
+    recorded = json.loads(entry.value)
+    del recorded["settings"]["kernel"]
+    broker.produce(settings.state_topic, [recorded], keys=[entry.key.decode()], partition=0)
+    with pytest.raises(AgreementError, match=f"--kernel is not recorded in the group, {KERNEL} here; .*--reset-state"):
+        agreement(settings).join()
 
 
 def agreement(settings: ServiceSettings) -> Agreement:
-    return Agreement(settings, MODEL, GroupLog(settings))
+    return Agreement(settings, MODEL, KERNEL, GroupLog(settings))
 
 
 def test_of_two_instances_that_change_the_same_settings_one_is_refused(broker: Broker) -> None:
@@ -204,16 +202,3 @@ def test_a_late_proposal_is_ignored(broker: Broker, monkeypatch: pytest.MonkeyPa
     with pytest.raises(AgreementError, match="--out is first in the group, second here; another instance was faster"):
         second.join()
     first.check()
-
-
-def test_a_group_of_an_earlier_version_keeps_its_categories(broker: Broker) -> None:
-    from fomo_stream.kafka.group.schema import GroupSchema
-    from fomo_stream.records.schema import Schema
-
-    topic = unique("sensors")
-    settings = make_settings(broker, topic, features=None)
-    broker.create_topic(settings.state_topic, config={"cleanup.policy": "compact"})
-    GroupSchema(settings).agree(Schema(("temperature", "site"), frozenset({"site"})))
-    assert agreement(settings).join().categorical == ("site",)
-    with pytest.raises(AgreementError, match="--categorical is site in the group, kind here"):
-        agreement(changed(settings, categorical="kind")).join()

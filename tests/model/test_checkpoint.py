@@ -152,3 +152,18 @@ def test_shipped_models_load_and_say_how_they_were_trained(name: str) -> None:
 
 def test_weights_are_shared_within_a_process() -> None:
     assert shared_model() is shared_model()
+
+
+@pytest.mark.parametrize("kernel", ["numba", "torch"])
+def test_a_model_names_the_kernel_that_was_asked_for(kernel: str) -> None:
+    assert load_model(device="cpu", kernel=kernel).kernel == kernel
+
+
+def test_a_model_names_the_kernel_that_was_chosen_for_it() -> None:
+    assert load_model().kernel in ("numba", "torch")
+    assert load_model("paper-100").kernel == "torch"  # of raw features
+
+
+def test_an_unknown_kernel_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no kernel 'c'; kernels are auto, numba, torch"):
+        load_model(kernel="c")

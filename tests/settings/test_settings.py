@@ -158,8 +158,33 @@ def test_a_transaction_may_not_be_open_for_longer_than_the_broker_lets_it() -> N
     assert load(ServiceSettings, {**quick, "commit_interval_ms": 9000, "delivery": "at-least-once"})
     with pytest.raises(ConfigError, match=r"commit-interval-ms must be at most 2000, a third of session\.timeout\.ms"):
         load(ServiceSettings, {**quick, "commit_interval_ms": 2001})
-    with pytest.raises(ConfigError, match="at most 15000"):
-        load(ServiceSettings, {"topic": "t", "commit_interval_ms": 15_001})
+    with pytest.raises(ConfigError, match=r"^--commit-interval-ms must be at most 15000"):
+        load(ServiceSettings, {"topic": "t", "commit_interval_ms": 15_001, "max_latency_ms": 30_002})
+    with pytest.raises(ConfigError, match=r"^--max-latency-ms must be at most 4000: .* third of session\.timeout\.ms"):
+        load(ServiceSettings, {**quick, "max_latency_ms": 4001})
+    assert load(ServiceSettings, {**quick, "max_latency_ms": 4000}).commit_interval_ms == 2000
+    assert load(ServiceSettings, {**quick, "max_latency_ms": 4001, "commit_interval_ms": 100}).batch_age_ms == 1000.25
+
+
+def test_the_waits_follow_from_the_latency_unless_they_are_given_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def waits(**flags: Any) -> tuple[float, float]:
+        settings = load(ServiceSettings, {"topic": "t", **flags})
+        return settings.commit_interval_ms, settings.batch_age_ms
+
+    assert waits() == (50, 25)
+    constructed = ServiceSettings.model_construct(topic="t")  # without validation
+    assert (constructed.commit_interval_ms, constructed.batch_age_ms) == waits()
+    assert waits(max_latency_ms="20") == (10, 5)
+    assert waits(max_latency_ms="20", commit_interval_ms="30") == (30, 5)
+    monkeypatch.setenv("FOMO_BATCH_AGE_MS", "7")
+    assert waits(max_latency_ms="20") == (10, 7)
+    file = tmp_path / "fomo.toml"
+    file.write_text("max-latency-ms = 8\ncommit-interval-ms = 3\n")
+    assert waits(config=file) == (3, 7)
+    with pytest.raises(ConfigError, match=r"^--max-latency-ms 0\.5: input should be greater than or equal to 1"):
+        waits(max_latency_ms="0.5")
 
 
 # --- names of environment variables

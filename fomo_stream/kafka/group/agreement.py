@@ -13,11 +13,9 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from fomo_stream.detector.changelog import Document
 from fomo_stream.errors import AgreementError, BrokerError
-from fomo_stream.kafka.group.log import FINGERPRINT, SCHEMA, Entry, GroupLog
+from fomo_stream.kafka.group.log import Entry, GroupLog
 from fomo_stream.kafka.group.members import count_members
-from fomo_stream.kafka.group.schema import GroupSchema
 from fomo_stream.logs import kv
 from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.threads import usable_processors
@@ -29,6 +27,7 @@ KIND = b"settings/"
 # Settings of the state can only change when the state is reset; the others can change while the group has no members.
 STATE_SETTINGS = (
     "model",
+    "kernel",
     "categorical",
     "lags",
     "context-size",
@@ -47,15 +46,6 @@ CHANGEABLE_SETTINGS = (
     "delivery",
     "threads",
 )
-# Names of settings in a detector's fingerprint.
-IN_FINGERPRINT = {
-    "model": "model",
-    "context-size": "context_size",
-    "adapt-after": "adapt_after",
-    "seed": "seed",
-    "remembered-rows": "history_rows",
-    "remembered-scores": "history_scores",
-}
 # These settings are compared by derived values; the texts are their names in messages.
 DERIVED = {
     "remembered-rows": "the number of remembered rows (by --feedback-memory and --adapt-after)",
@@ -69,13 +59,14 @@ Values = dict[str, Any]
 class Agreement:
     """Agrees with the group on the settings.
 
-    model: name and digest of the checkpoint. Calls raise BrokerError if the broker does not answer in time.
+    model: name and digest of the checkpoint. kernel: what computes it, "numba" or "torch". Calls raise BrokerError if
+    the broker does not answer in time.
     """
 
-    def __init__(self, settings: ServiceSettings, model: str, group_log: GroupLog) -> None:
+    def __init__(self, settings: ServiceSettings, model: str, kernel: str, group_log: GroupLog) -> None:
         self._settings = settings
         self._log = group_log
-        self._own = self._values(model)
+        self._own = self._values(model, kernel)
         self.is_new = False  # the group has not run with these settings before
 
     def join(self) -> ServiceSettings:
@@ -87,7 +78,7 @@ class Agreement:
         found, agreed = self._current()
         self.is_new = found is None
         if found is None:
-            found, agreed = self._propose(None, {**self._own, **self._learned()})
+            found, agreed = self._propose(None, self._own)
         differing = self._differing(agreed)
         if differing:
             self._check_change(agreed, differing)
@@ -134,7 +125,8 @@ class Agreement:
     def _refusal(self, agreed: Values, differing: list[str], remedy: str) -> AgreementError:
         group, own = self._settings.group, self._own
         named = "; ".join(
-            f"{DERIVED.get(name, '--' + name)} is {_shown(agreed.get(name))} in the group, {_shown(own[name])} here"
+            f"{DERIVED.get(name, '--' + name)} is {_shown(agreed.get(name, 'not recorded'))} in the group, "
+            f"{_shown(own[name])} here"
             for name in differing
         )
         return AgreementError(f"group {group} has agreed on other settings: {named}; {remedy}")
@@ -170,25 +162,14 @@ class Agreement:
                 found, agreed = entry, values
         return found, agreed
 
-    def _learned(self) -> Values:
-        """Settings of a group that recorded none, taken from its schema and the state in the log's partition."""
-        learned: Values = {}
-        if (schema := GroupSchema(self._settings, self._log).stored()) is not None:
-            learned["categorical"] = sorted(schema.categorical)
-        if self._log.state.keys() >= {FINGERPRINT, SCHEMA}:
-            entries = {"fingerprint/0": self._log.state[FINGERPRINT]}
-            fingerprint = json.loads(Document().recover(entries, "fingerprint"))
-            learned |= {name: fingerprint[key] for name, key in IN_FINGERPRINT.items()}
-            learned["lags"] = json.loads(self._log.state[SCHEMA])["lags"]
-        return learned
-
-    def _values(self, model: str) -> Values:
+    def _values(self, model: str, kernel: str) -> Values:
         settings, config = self._settings, self._settings.detector_config()
         flags = (*STATE_SETTINGS, *CHANGEABLE_SETTINGS)
         values = {name: getattr(settings, name.replace("-", "_")) for name in flags if name not in DERIVED}
         return {
             **values,
             "model": model,
+            "kernel": kernel,
             "categorical": sorted(settings.categorical),
             "threads": min(settings.threads, usable_processors()),  # the last digits of scores may depend on it
             "remembered-rows": config.history_rows,

@@ -18,7 +18,6 @@ from fomo_stream.settings.service import ServiceSettings
 
 PARTITION = 0
 KINDS = (b"schema/", b"settings/")  # beginnings of the keys
-FINGERPRINT, SCHEMA = "detector/fingerprint/0", "schema"  # entries of a partition's state, which is in the same topic
 TIMEOUT_S = 5.0  # to wait for the next record, or for the acknowledgement of one
 
 
@@ -36,7 +35,6 @@ class GroupLog:
         self._settings = settings
         self._topic = settings.state_topic
         self._entries: dict[bytes, Entry] = {}  # read so far, in order
-        self.state: dict[str, bytes] = {}  # values of the entries FINGERPRINT and SCHEMA, as read so far
         self._next = OFFSET_BEGINNING
 
     def entries(self, kind: bytes) -> list[Entry]:
@@ -90,6 +88,3 @@ class GroupLog:
             self._entries.pop(key, None)
             if value is not None:
                 self._entries[key] = Entry(key, value)
-        for name in (FINGERPRINT, SCHEMA):
-            if key == b"state/" + name.encode() and value is not None:
-                self.state[name] = value[1:]  # after the version
