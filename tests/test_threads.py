@@ -125,7 +125,7 @@ import numpy as np
 import scipy.linalg
 import torch
 from fomo_stream.model.checkpoint import load_model
-from fomo_stream.model.zero_shot import encode_rows, logits_of
+from fomo_stream.model.scoring import encode_rows, logits_of
 rows = np.random.default_rng(0).normal(size=(1500, 60))
 model = load_model("default", "cpu")
 def compute():  # as in the service: a second thread builds contexts

@@ -15,7 +15,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.model.attention import Attended, attention_weights, most_attended
 from fomo_stream.model.checkpoint import KERNELS, shared_model
-from fomo_stream.model.zero_shot import ContextCache, ZeroShotModel, cross_scores, encode_rows, logits_of, row_keys
+from fomo_stream.model.scoring import EncodedContext, cross_scores, encode_rows, logits_of, row_keys
+from fomo_stream.model.zero_shot import ContextCache, ZeroShotModel
 
 Float = NDArray[np.float64]
 
@@ -39,7 +40,7 @@ class View(NamedTuple):
 class EncodedView(NamedTuple):
     """A view, ready to score. A row of its context is scored by the half that does not contain it."""
 
-    cache: ContextCache
+    cache: EncodedContext
     own: dict[bytes, float]  # cross-scored logits of the context's rows, the mean over equal rows
 
 
@@ -167,7 +168,8 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         X = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=False)
         view, cache = self.members_[0], self._encoded[0].cache
         model = self._shared_model()
-        found = most_attended(attention_weights(model, view.rows, X[:, view.columns], cache), top)
+        encoded = cache if isinstance(cache, ContextCache) else None  # the kernels' encoding has other parts
+        found = most_attended(attention_weights(model, view.rows, X[:, view.columns], encoded), top)
         return Attended(view.kept[found.indices], found.weights)
 
     def __getstate__(self) -> dict[str, Any]:

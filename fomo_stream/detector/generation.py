@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from fomo_stream.detector.categories import Frequencies
@@ -15,7 +14,16 @@ from fomo_stream.detector.trimming import trimmed
 from fomo_stream.detector.widening import with_missing_features
 from fomo_stream.model.cache_arrays import Arrays, flatten, unflatten
 from fomo_stream.model.quantile_map import Knots
-from fomo_stream.model.zero_shot import ContextCache, ZeroShotModel, cross_scores, encode_rows, logits_of, row_keys
+from fomo_stream.model.scoring import (
+    EncodedContext,
+    context_type,
+    cross_scores,
+    encode_rows,
+    logits_of,
+    own_logits,
+    row_keys,
+)
+from fomo_stream.model.zero_shot import ZeroShotModel
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -95,8 +103,8 @@ class Generation:
     number: int
     numbers: Int  # records whose rows are the context
     frequencies: Frequencies
-    cache: ContextCache
-    outliers: ContextCache | None  # encoding of the known outliers; None: too few
+    cache: EncodedContext
+    outliers: EncodedContext | None  # encoding of the known outliers; None: too few
     sample_logits: Float  # (m,) of the blueprint's sample, ascending
     recent_logits: Float  # (r,) of the blueprint's recent records, in order
 
@@ -111,7 +119,8 @@ class Generation:
         keep = trimmed(model, encoded, ~blueprint.confirmed, blueprint.trim, seed)
         rows, encoded = rows[keep], encoded[keep]
         cache = encode_rows(model, encoded, _knots(blueprint.sketch, encoded, columns))
-        own = cross_scores(model, encoded) if cache.own is None else cache.own[0].cpu().numpy().astype(np.float64)
+        own = own_logits(cache)
+        own = cross_scores(model, encoded) if own is None else own
         outliers = None
         if len(blueprint.outliers) >= FEW:
             outliers = encode_rows(model, frequencies.encode(blueprint.outliers))
@@ -135,14 +144,14 @@ class Generation:
         return arrays | flatten(self.cache, "cache") | flatten(self.outliers, "outliers")
 
     @classmethod
-    def from_arrays(cls, arrays: Arrays, blueprint: Blueprint, device: torch.device) -> Generation | None:
+    def from_arrays(cls, arrays: Arrays, blueprint: Blueprint, model: ZeroShotModel) -> Generation | None:
         """The generation from the arrays of `to_arrays`; None if it is another one than the blueprint's."""
         if int(arrays["number"]) != blueprint.number:
             return None
         frequencies = Frequencies.fit(blueprint.rows, blueprint.categorical)
-        cache = unflatten(ContextCache, arrays, "cache", device)
-        has_outliers = "outliers.n_rows" in arrays
-        outliers = unflatten(ContextCache, arrays, "outliers", device) if has_outliers else None
+        kind, device = context_type(model), model.device
+        cache = unflatten(kind, arrays, "cache", device)
+        outliers = unflatten(kind, arrays, "outliers", device) if "outliers.n_rows" in arrays else None
         numbers, sample, recent = (np.array(arrays[name]) for name in ("numbers", "sample_logits", "recent_logits"))
         return cls(blueprint.number, numbers, frequencies, cache, outliers, sample, recent)
 
@@ -169,7 +178,7 @@ class Generation:
         return np.array([known[key] for key in row_keys(rows)])
 
 
-def _likeness(model: ZeroShotModel, outliers: ContextCache, encoded: Float) -> Float:
+def _likeness(model: ZeroShotModel, outliers: EncodedContext, encoded: Float) -> Float:
     """The increase (q,) of the logits of rows (q, d) for being like known outliers: larger for more likeness."""
     return LIKENESS * np.maximum(UNLIKE - logits_of(model, outliers, encoded), 0.0)
 

@@ -153,7 +153,7 @@ class Timeline:
         if f"{name}/encoded/0" in entries:
             arrays = load(self._generations[parity].recover(entries, f"{name}/encoded"))
             try:
-                made = Generation.from_arrays(arrays, blueprint, self._model.device)
+                made = Generation.from_arrays(arrays, blueprint, self._model)
             except KeyError as error:
                 raise DamagedStateError(f"the state is damaged: generation {number} lacks {error}") from None
             self._built[parity] = int(arrays["number"])

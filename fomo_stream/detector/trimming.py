@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from fomo_stream.detector.calibration import p_values
 from fomo_stream.detector.categories import Frequencies
-from fomo_stream.model.zero_shot import ZeroShotModel, cross_scores, encode_rows, logits_of
+from fomo_stream.model.scoring import committee_logits, cross_scores, encode_rows, logits_of
+from fomo_stream.model.zero_shot import ZeroShotModel
 
 Float = NDArray[np.float64]
 
@@ -19,7 +19,7 @@ HALF = 500  # maximum number of rows that represent each half of a new regime
 UNUSUAL, AGREEING = 0.05, 0.8
 
 
-def committee_logits(model: ZeroShotModel, rows: Float, seed: tuple[int, ...]) -> Float:
+def committee_means(model: ZeroShotModel, rows: Float, seed: tuple[int, ...]) -> Float:
     """How outlying each of rows (n, d) is among small random samples of the others: mean logits (n,).
 
     In leave-one-out scores the members of a cluster of outliers look normal, because each has near neighbours. A sample
@@ -29,9 +29,7 @@ def committee_logits(model: ZeroShotModel, rows: Float, seed: tuple[int, ...]) -
     rng = np.random.default_rng(seed)
     size = min(COMMITTEE_ROWS, n // 2)
     members = np.stack([rng.choice(n, size, replace=False) for _ in range(COMMITTEES)])
-    given = torch.from_numpy(rows).to(model.device)
-    with torch.inference_mode():
-        logits = model(given[torch.from_numpy(members)], given.expand(COMMITTEES, -1, -1)).double().cpu().numpy()
+    logits = committee_logits(model, rows, members)
     own = np.zeros((COMMITTEES, n), dtype=bool)
     np.put_along_axis(own, members, True, axis=1)
     mean: Float = np.where(own, 0.0, logits).sum(0) / np.maximum((~own).sum(0), 1)
@@ -45,7 +43,7 @@ def trimmed(
     keep = np.ones(len(rows), dtype=bool)
     leaving = int(share * doubtful.sum())
     if leaving and len(rows) >= 8:
-        logits = np.where(doubtful, committee_logits(model, rows, seed), -np.inf)
+        logits = np.where(doubtful, committee_means(model, rows, seed), -np.inf)
         keep[np.argsort(-logits, kind="stable")[:leaving]] = False
     return keep
 

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from fomo_stream.errors import ConfigError, SchemaError
 from fomo_stream.model.checkpoint import SHIPPED, read_metadata, shipped_models
-from fomo_stream.model.zero_shot import TILE, ContextCache, ModelConfig, ZeroShotModel, canonical_order, encode_rows
+from fomo_stream.model.scoring import canonical_order, encode_with_torch
+from fomo_stream.model.zero_shot import TILE, ContextCache, ModelConfig, ZeroShotModel
 
 Float = NDArray[np.float64]
 
@@ -63,13 +64,14 @@ def attention_weights(model: ZeroShotModel, context: Float, queries: Float, cach
         )
     if queries.ndim != 2 or queries.shape[1] != context.shape[1]:
         raise SchemaError(f"the context has {context.shape[1]} features, the queries are {queries.shape}")
-    cache = encode_rows(model, context) if cache is None else cache
+    order = canonical_order(context)
+    cache = encode_with_torch(model, context[order]) if cache is None else cache
     rows = torch.from_numpy(np.ascontiguousarray(queries, dtype=np.float64)).to(model.device)
     with torch.inference_mode():
         tiles = [model.attention_weights(cache, tile[None])[0] for tile in torch.split(rows, TILE)] if len(rows) else []
     found = np.empty((len(rows), len(context)))
     if tiles:  # columns are in the order of the cache's rows
-        found[:, canonical_order(context)] = torch.cat(tiles).cpu().numpy()
+        found[:, order] = torch.cat(tiles).cpu().numpy()
     return found
 
 

@@ -16,12 +16,12 @@ Tree = TypeVar("Tree")
 
 
 def flatten(tree: Any, name: str) -> Arrays:
-    """The tensors and integers in nested named tuples, data classes and tuples, by their path; None is left out."""
+    """The tensors, arrays and numbers in nested named tuples, data classes and tuples, by path; None is left out."""
     if tree is None:
         return {}
     if isinstance(tree, Tensor):
         return {name: tree.detach().cpu().contiguous().numpy()}
-    if isinstance(tree, int):
+    if isinstance(tree, (np.ndarray, int, float)):
         return {name: np.array(tree)}
     if is_dataclass(tree):
         parts: list[tuple[Any, Any]] = [(field.name, getattr(tree, field.name)) for field in fields(tree)]
@@ -46,8 +46,10 @@ def _build(kind: Any, arrays: Arrays, name: str, device: torch.device) -> Any:
         kind = _option(kind, arrays, name)
     if kind is Tensor:
         return torch.from_numpy(np.array(arrays[name])).to(device)
-    if kind is int:
-        return int(arrays[name])
+    if get_origin(kind) is np.ndarray:
+        return np.array(arrays[name])
+    if kind in (int, float):
+        return kind(arrays[name])
     if get_origin(kind) is tuple:  # tuple[X, ...]
         parts = {key.removeprefix(f"{name}.").split(".")[0] for key in arrays if key.startswith(f"{name}.")}
         return tuple(_build(get_args(kind)[0], arrays, f"{name}.{i}", device) for i in range(len(parts)))

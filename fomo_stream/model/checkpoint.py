@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -108,11 +109,23 @@ def resolve_device(device: str = "auto") -> torch.device:
 def resolve_kernel(kernel: str, device: torch.device, config: ModelConfig) -> str:
     """The kernel that computes a model of this configuration on this device: "numba" or "torch".
 
-    kernel: "numba", "torch", or "auto" to choose. Raises ConfigError for another name.
+    kernel: "numba" (on a CPU, for a model on evidence channels), "torch", or "auto": numba where it is possible.
+    Raises ConfigError for another name, and for numba where it cannot be used.
     """
     if kernel not in KERNELS:
         raise ConfigError(f"there is no kernel {kernel!r}; kernels are {', '.join(KERNELS)}")
-    return "torch" if kernel == "auto" else kernel
+    if kernel == "torch":
+        return kernel
+    reason = ""
+    if device.type != "cpu":
+        reason = f"runs on a CPU, not on {device.type}"
+    elif config.raw_features:
+        reason = "has no kernels for a model of raw features"
+    elif find_spec("numba") is None:
+        reason = "is not installed"
+    if reason and kernel == "numba":
+        raise ConfigError(f"the kernel numba {reason}; use torch, or auto to choose")
+    return "torch" if reason else "numba"
 
 
 def load_model(name_or_path: str | Path = "default", device: str = "auto", kernel: str = "auto") -> ZeroShotModel:

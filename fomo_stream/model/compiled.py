@@ -15,6 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fomo_stream.errors import SchemaError
+from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.model.evidence import whitening
 from fomo_stream.model.imputation import VALUE_LIMIT, fit_imputation, impute
 from fomo_stream.model.kernels import evidence as kernels
@@ -23,7 +25,7 @@ from fomo_stream.model.kernels.fit import own_channels, own_statistics, project_
 from fomo_stream.model.kernels.neighbours import BLOCK, FAR, LANES, LIMIT
 from fomo_stream.model.kernels.network import Read, Weights, score_channels, score_rows
 from fomo_stream.model.quantile_map import Knots, constant_scale, fit_knots
-from fomo_stream.model.router import Layer, LayerCache
+from fomo_stream.model.router import Attention, ContextMean, KeysValues, Layer, LayerCache
 from fomo_stream.model.zero_shot import Features, ZeroShotModel
 
 Float = NDArray[np.float64]
@@ -47,6 +49,8 @@ def encode_context(
 
     knots: a quantile transform in place of one fitted on the rows. fusion_only: without the transformer.
     """
+    if not 2 <= len(rows) <= MAX_CONTEXT:
+        raise SchemaError(f"a context has 2 to {MAX_CONTEXT} rows, this one has {len(rows)}")
     given = torch.from_numpy(rows)[None]
     imputation = fit_imputation(given)
     complete = impute(given, imputation)[0]
@@ -67,11 +71,22 @@ def encode_context(
 
 def score(model: ZeroShotModel, context: CompiledContext, rows: Float, fusion_only: bool = False) -> Float:
     """Logits (q,) of rows (q, d), raw units, NaN = missing."""
+    d = len(context.transform.center)
+    if rows.shape[-1] != d:
+        raise SchemaError(f"the context has {d} features, the query rows have {rows.shape[-1]}")
     weights = weights_of(model)
     if fusion_only:
         weights = weights._replace(norms=weights.norms[:0])
-    logits: Float = score_rows(np.ascontiguousarray(rows), context.transform, context.described, weights, context.read)
+    # A copy, because numba would compile once more for an array that is read-only or not contiguous.
+    own = np.array(rows, dtype=np.float64, order="C")
+    logits: Float = score_rows(own, context.transform, context.described, weights, context.read)
     return logits
+
+
+def committee_logits(model: ZeroShotModel, rows: Float, members: NDArray[np.int64]) -> Float:
+    """Logits (c, n) of rows (n, d) by the fusion alone, against c small contexts: the rows members[i] (m,) of them."""
+    contexts = (encode_context(model, rows[of_one], fusion_only=True) for of_one in members)
+    return np.stack([score(model, context, rows, fusion_only=True) for context in contexts])
 
 
 def _fit_transform(rows: Tensor, knots: Knots | None, fill: Tensor, known: Tensor) -> kernels.Transform:
@@ -80,14 +95,17 @@ def _fit_transform(rows: Tensor, knots: Knots | None, fill: Tensor, known: Tenso
     scale = constant_scale(center, deviation, len(rows))
     z = (rows - center) / scale
     knots = fit_knots(rows) if knots is None else knots
-    levels = knots.levels.expand_as(knots.values).contiguous()
-    ends = torch.special.ndtri(levels[:, [0, -1]]).T.contiguous()
-    whiten = whitening(z[None], torch.tensor([rows.shape[1]]))[0].contiguous()
-    arrays = (center, scale, knots.values.contiguous(), levels, knots.scale, ends, whiten)
-    return kernels.Transform(fill.numpy(), known.numpy(), VALUE_LIMIT, *(part.numpy() for part in arrays))
+    levels = knots.levels.expand_as(knots.values)
+    ends = torch.special.ndtri(levels[:, [0, -1]]).T
+    whiten = whitening(z[None], torch.tensor([rows.shape[1]]))[0]
+    arrays = (center, scale, knots.values, levels, knots.scale, ends, whiten)
+    fill, known = fill.contiguous(), known.contiguous()
+    return kernels.Transform(fill.numpy(), known.numpy(), VALUE_LIMIT, *(part.contiguous().numpy() for part in arrays))
 
 
-def _describe(views: Float, transform: kernels.Transform, floor: float) -> tuple[kernels.Described, NDArray[np.float32]]:
+def _describe(
+    views: Float, transform: kernels.Transform, floor: float
+) -> tuple[kernels.Described, NDArray[np.float32]]:
     """The described context of views (3, n, d), and the channels (n, C) of its own rows."""
     n = views.shape[1]
     x = np.clip(views, -LIMIT, LIMIT).astype(np.float32)
@@ -124,9 +142,11 @@ def _read(model: ZeroShotModel, layers: tuple[LayerCache, ...]) -> Read:
     config = model.config
     keys = np.zeros((0, config.heads, config.width // config.heads, 0), np.float32)
     values, mean = keys, np.zeros((0, config.width), np.float32)
-    if layers:
-        keys = _stack([layer.keys[0].transpose(1, 2) for layer in layers])
-        values = _stack([layer.values[0].transpose(1, 2) for layer in layers])
+    if attended := [layer for layer in layers if isinstance(layer, KeysValues)]:
+        keys = _stack([layer.keys[0].transpose(1, 2) for layer in attended])
+        values = _stack([layer.values[0].transpose(1, 2) for layer in attended])
+    if means := [layer.mean[0, 0] for layer in layers if isinstance(layer, ContextMean)]:
+        mean = _stack(means)
     return Read(mean, keys, values)
 
 
@@ -161,19 +181,23 @@ def _weights_of(model: ZeroShotModel) -> Weights:
         )  # fmt: skip
     layers = [layer for layer in model.layers if isinstance(layer, Layer)]
     embed, head, last = _matrix([model.embed]), _matrix([model.head[0]]), model.head[2]
-    query = _matrix([layer.cross.query for layer in layers])
-    out = _matrix([layer.cross.out for layer in layers])
+    crosses = [layer.cross for layer in layers if isinstance(layer.cross, Attention)]
+    query, out = _matrix([cross.query for cross in crosses]), _matrix([cross.out for cross in crosses])
     expand = _matrix([layer.feed_forward[0] for layer in layers])
     reduce = _matrix([layer.feed_forward[2] for layer in layers])
     norms = [torch.stack([n.norm1.weight, n.norm1.bias, n.norm2.weight, n.norm2.bias]) for n in layers]
+    assert isinstance(last, nn.Linear)
     difference = (last.weight[1] - last.weight[0]).detach().numpy().copy()
     last_bias = float(last.bias[1] - last.bias[0])
     return Weights(
-        config.fusion, fusion, bias, embed[0][0], embed[1][0], True, *query, *out, _stack(norms), *expand, *reduce,
-        head[0][0], head[1][0], difference, last_bias,
+        config.fusion, fusion, bias, embed[0][0], embed[1][0], config.attends, *query, *out, _stack(norms), *expand,
+        *reduce, head[0][0], head[1][0], difference, last_bias,
     )  # fmt: skip
 
 
 def _matrix(maps: list[nn.Module]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Weights (n, inputs, outputs) and biases (n, outputs) of linear maps."""
-    return _stack([m.weight.T for m in maps]), _stack([m.bias for m in maps])
+    if not maps:
+        return np.zeros((0, 0, 0), np.float32), np.zeros((0, 0), np.float32)
+    linear = [m for m in maps if isinstance(m, nn.Linear)]
+    return _stack([m.weight.T for m in linear]), _stack([m.bias for m in linear])

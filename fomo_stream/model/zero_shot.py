@@ -10,10 +10,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fomo_stream.errors import CheckpointError, SchemaError
@@ -117,8 +115,8 @@ class ZeroShotModel(nn.Module):
         super().__init__()
         self.config = config
         self.name = name
-        self.compiled: Any = None  # the weights as the CPU kernels read them, once they were needed
-        self.kernel = "torch"  # what computes it: its last digits depend on it
+        self.kernel = "torch"  # what computes logits of NumPy rows: "torch", or "numba" on a CPU (see `scoring`)
+        self.compiled: Any = None  # the weights as the numba kernels read them, once they were needed
         if config.fusion:
             # softplus(raw) >= 0: no evidence may count for a row being normal. The start is a mean of the channels.
             self.fusion_raw = nn.Parameter(torch.full((len(CHANNELS),), -3.5))
@@ -280,12 +278,7 @@ class ZeroShotModel(nn.Module):
         """Logits (B, q) of query features against an encoded context."""
         logit = torch.zeros((), device=self.device)
         if self.config.fusion:
-            assert queries.channels is not None
-            weights = F.softplus(self.fusion_raw)
-            # a sum of products, not a matrix product: the same order of additions for every row
-            if shown_to_fusion is not None:
-                weights = weights * shown_to_fusion
-            logit = (queries.channels.to(weights.dtype) * weights).sum(-1) + self.fusion_bias
+            logit = self.fuse(queries, shown_to_fusion)
         if self.config.layers:
             z = self._embed(queries, shown)
             for layer, cache in zip(self.layers, layers, strict=True):
@@ -295,51 +288,11 @@ class ZeroShotModel(nn.Module):
             logit = logit + (out[..., 1] - out[..., 0])
         return logit
 
-
-def canonical_order(rows: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The order (n,) in which `encode_rows` puts rows (n, d)."""
-    return np.lexsort(rows.T[::-1])
-
-
-def encode_rows(model: ZeroShotModel, rows: NDArray[np.float64], knots: Knots | None = None) -> ContextCache:
-    """`encode_context` of a NumPy array (n, d), one context in raw units, NaN = missing.
-
-    Rows are sorted first, so that their order changes nothing in the cache.
-    """
-    order = canonical_order(rows)
-    with torch.inference_mode():
-        cache = model.encode_context(torch.from_numpy(rows[order]).to(model.device), knots=knots)
-        if cache.own is None:
-            return cache
-        back = torch.from_numpy(np.argsort(order)).to(model.device)
-        return replace(cache, own=cache.own[:, back])
-
-
-def logits_of(model: ZeroShotModel, cache: ContextCache, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """`score_queries` of a NumPy array (q, d): logits (q,), float64."""
-    queries = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.float64))
-    with torch.inference_mode():
-        scored = model.score_queries(cache, queries.to(model.device))
-    logits: NDArray[np.float64] = scored.cpu().numpy().astype(np.float64)
-    return logits
-
-
-def cross_scores(model: ZeroShotModel, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Logits (n,) of context rows (n, d), each half scored against the other: typical scores of unseen inliers.
-
-    The halves are contiguous, because neighbouring rows of a stream resemble each other more than future rows.
-
-    With fewer than 4 rows, each is scored against all of them, including itself.
-    """
-    if len(rows) < 4:
-        return logits_of(model, encode_rows(model, rows), rows)
-    out = np.empty(len(rows))
-    first = np.arange(len(rows)) < len(rows) // 2
-    for half in (first, ~first):
-        out[half] = logits_of(model, encode_rows(model, rows[~half]), rows[half])
-    return out
-
-
-def row_keys(rows: NDArray[np.float64]) -> list[bytes]:
-    """One hashable key per row (n, d); equal rows have equal keys (-0.0 is 0.0, NaN is NaN)."""
-    return [row.tobytes() for row in np.where(np.isnan(rows), np.nan, rows) + 0.0]
+    def fuse(self, queries: Features, shown: Tensor | None = None) -> Tensor:
+        """Logits (B, q) of query features by the fusion alone (`config.fusion`)."""
+        assert queries.channels is not None
+        weights = F.softplus(self.fusion_raw)
+        # a sum of products, not a matrix product: the same order of additions for every row
+        if shown is not None:
+            weights = weights * shown
+        return (queries.channels.to(weights.dtype) * weights).sum(-1) + self.fusion_bias

@@ -17,7 +17,7 @@ import torch
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.model.checkpoint import shared_model
-from fomo_stream.model.zero_shot import encode_rows, logits_of
+from fomo_stream.model.scoring import encode_rows, logits_of
 from pretrain.evaluation.tables import Float
 
 NEIGHBOURS = 5  # of kNN and DTE-NP, as in the paper

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from fomo_stream import FoMoDetector, load_model
-from fomo_stream.model.zero_shot import encode_rows, logits_of
+from fomo_stream.model.scoring import encode_rows, logits_of
 
 FEATURES = 10
 

@@ -18,7 +18,7 @@ from fomo_stream.detector.quantile_sketch import QuantileSketch
 from fomo_stream.detector.results import Results
 from fomo_stream.model.imputation import fit_imputation
 from fomo_stream.model.quantile_map import Knots
-from fomo_stream.model.zero_shot import ContextCache, ZeroShotModel
+from fomo_stream.model.zero_shot import ContextCache, ModelConfig, ZeroShotModel
 
 LAGS, FEATURES, SERIES = 1, 2, 4
 CONFIG = DetectorConfig(
@@ -38,6 +38,7 @@ class Distance:
 
     name = "distance"
     kernel = "torch"
+    config = ModelConfig(fusion=False, layers=1)
     device = torch.device("cpu")
 
     def encode_context(self, rows: torch.Tensor, knots: Knots | None = None) -> ContextCache:

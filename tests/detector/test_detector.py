@@ -17,7 +17,7 @@ from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results, Severity, Status
 from fomo_stream.errors import ConfigError, SchemaError, StateError
 from fomo_stream.model.checkpoint import shared_model
-from fomo_stream.model.zero_shot import cross_scores
+from fomo_stream.model.scoring import cross_scores
 
 
 @settings(max_examples=10, deadline=None)

@@ -12,7 +12,7 @@ from fomo_stream.detector.categories import category_code
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.model.checkpoint import shared_model
-from fomo_stream.model.zero_shot import encode_rows, logits_of
+from fomo_stream.model.scoring import encode_rows, logits_of
 
 
 def test_a_generation_is_made_of_what_was_known_at_its_trigger() -> None:

@@ -130,7 +130,7 @@ class Service(RuleBasedStateMachine):
 def test_any_commits_aborts_and_crashes_equal_the_uninterrupted_run() -> None:
     Service.seen.clear()
     run_state_machine_as_test(
-        Service, settings=settings(max_examples=20, stateful_step_count=30, deadline=None, derandomize=True)
+        Service, settings=settings(max_examples=60, stateful_step_count=30, deadline=None, derandomize=True)
     )
     assert all(Service.seen[what] for what in ("deleted", "trial", "next", "regimes")), Service.seen
 

@@ -11,7 +11,7 @@ from scipy.stats import norm
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.model.imputation import fit_imputation, impute
 from fomo_stream.model.quantile_map import fit_knots, to_normal
-from fomo_stream.model.zero_shot import encode_rows, logits_of
+from fomo_stream.model.scoring import encode_rows, logits_of
 
 
 def skewed(n: int, seed: int) -> np.ndarray:

@@ -12,16 +12,8 @@ from torch import Tensor, nn
 
 from fomo_stream.errors import CheckpointError, SchemaError
 from fomo_stream.model.evidence import CHANNELS
-from fomo_stream.model.zero_shot import (
-    PRESETS,
-    TILE,
-    Features,
-    ModelConfig,
-    ZeroShotModel,
-    cross_scores,
-    encode_rows,
-    logits_of,
-)
+from fomo_stream.model.scoring import cross_scores, encode_rows, logits_of
+from fomo_stream.model.zero_shot import PRESETS, TILE, Features, ModelConfig, ZeroShotModel
 
 SMALL = {
     "fusion": ModelConfig(),

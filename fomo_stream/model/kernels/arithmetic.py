@@ -19,7 +19,7 @@ SQRT_HALF_BITS_SINGLE = 0x3F3504F3
 
 
 def _reinterpreted(source: Any, target: Any, llvm: Any) -> Any:
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def reinterpret(_typing: Any, bits: Any) -> Any:
         def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
             return builder.bitcast(arguments[0], llvm)
@@ -160,11 +160,8 @@ def normal_quantile(p):
         return (y + y * (q * _polynomial(_P0, q) / _polynomial(_Q0, q))) * 2.50662827463100050
     x = math.sqrt(-2.0 * log(y))
     z = 1.0 / x
-    if x < 8.0:
-        rest = z * _polynomial(_P1, z) / _polynomial(_Q1, z)
-    else:
-        rest = z * _polynomial(_P2, z) / _polynomial(_Q2, z)
-    found = x - log(x) / x - rest
+    ratio = _polynomial(_P1, z) / _polynomial(_Q1, z) if x < 8.0 else _polynomial(_P2, z) / _polynomial(_Q2, z)
+    found = x - log(x) / x - z * ratio
     return found if upper else -found
 
 
@@ -199,9 +196,9 @@ def count_up_to(table, x):
 def count_smaller(table, last, x):
     """How many of an ascending table are smaller than x.
 
-    Without branches, which a processor would predict wrongly: it counts whole blocks of STRIDE by their last values, and
-    then within one block. table: padded with infinity, by at least 1, to a multiple of STRIDE; last: the last value of
-    each block but the final one.
+    Without branches, which a processor would often predict wrongly: it counts whole blocks of STRIDE by their last
+    values, and then within one block. table: padded with infinity, by at least 1, to a multiple of STRIDE; last: the
+    last value of each block but the final one.
     """
     full = np.int32(0)
     for b in range(last.shape[0]):

@@ -9,7 +9,15 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from fomo_stream.model.kernels.arithmetic import asinh, count_smaller, count_up_to, log, log_all, normal_quantile, search
+from fomo_stream.model.kernels.arithmetic import (
+    asinh,
+    count_smaller,
+    count_up_to,
+    log,
+    log_all,
+    normal_quantile,
+    search,
+)
 from fomo_stream.model.kernels.neighbours import LIMIT, kernel_sums, nearest, new_scratch, squared_distances
 from fomo_stream.model.kernels.options import EXACT, OPTIONS
 

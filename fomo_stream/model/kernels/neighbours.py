@@ -21,7 +21,7 @@ FAR = 1e18  # coordinate of the padding; far from every row, whose coordinates a
 LIMIT = 1e15  # of coordinates: their squares are finite in float32
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def up_to(_typing: Any, values: Any, start: Any, bound: Any) -> Any:
     """A bit for each of the LANES values from `start` on that is at most `bound`: (float32 array, int, float32)."""
 
@@ -39,7 +39,7 @@ def up_to(_typing: Any, values: Any, start: Any, bound: Any) -> Any:
     return types.uint32(values, types.int64, types.float32), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def trailing_zeros(_typing: Any, bits: Any) -> Any:
     """The number of the lowest bit that is set; bits is not 0."""
 

@@ -11,7 +11,8 @@ from torch import nn
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.model.checkpoint import load_model
-from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel, encode_rows, logits_of
+from fomo_stream.model.scoring import encode_rows, logits_of
+from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel
 from pretrain.training.mean_attention import with_mean_attention
 
 SHAPES = {

@@ -1,0 +1,124 @@
+"""Scoring NumPy rows against a context, by the kernel of the model: compiled by numba on a CPU, or torch.
+
+A context is encoded once (`encode_rows`) and then scores any number of rows (`logits_of`). The two kernels give the
+same logits up to rounding, but not the same last digits, so an encoded context belongs to the kernel that made it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fomo_stream.model.quantile_map import Knots
+from fomo_stream.model.zero_shot import ContextCache, ZeroShotModel
+
+if TYPE_CHECKING:
+    from fomo_stream.model.compiled import CompiledContext
+
+EncodedContext: TypeAlias = "ContextCache | CompiledContext"
+
+Float = NDArray[np.float64]
+
+
+def canonical_order(rows: Float) -> NDArray[np.int64]:
+    """The order (n,) in which `encode_rows` puts rows (n, d)."""
+    return np.lexsort(rows.T[::-1])
+
+
+def encode_rows(model: ZeroShotModel, rows: Float, knots: Knots | None = None) -> EncodedContext:
+    """Encode one context (n, d), raw units, NaN = missing, for `logits_of`; 2 <= n <= 5,000.
+
+    Rows are sorted first, so that their order changes nothing in the encoding. knots: a quantile transform in place of
+    one fitted on the rows. Raises SchemaError for a context that does not fit the model.
+    """
+    order = canonical_order(rows)
+    if model.kernel == "numba":
+        from fomo_stream.model import compiled
+
+        context = compiled.encode_context(model, rows[order], knots)
+        return replace(context, own=context.own[np.argsort(order)])
+    cache = encode_with_torch(model, rows[order], knots)
+    if cache.own is None:
+        return cache
+    return replace(cache, own=cache.own[:, torch.from_numpy(np.argsort(order)).to(model.device)])
+
+
+def encode_with_torch(model: ZeroShotModel, rows: Float, knots: Knots | None = None) -> ContextCache:
+    """`encode_context` of a NumPy array (n, d) in its order, by torch whatever the kernel."""
+    with torch.inference_mode():
+        return model.encode_context(torch.from_numpy(rows).to(model.device), knots=knots)
+
+
+def context_type(model: ZeroShotModel) -> type[EncodedContext]:
+    """The type of the model's encoded contexts."""
+    if model.kernel == "numba":
+        from fomo_stream.model.compiled import CompiledContext
+
+        return CompiledContext
+    return ContextCache
+
+
+def own_logits(context: EncodedContext) -> Float | None:
+    """Logits (n,) of the encoded rows themselves, leave-one-out; None for a model of raw features."""
+    if not isinstance(context, ContextCache):
+        return context.own
+    return None if context.own is None else context.own[0].cpu().numpy().astype(np.float64)
+
+
+def logits_of(model: ZeroShotModel, context: EncodedContext, rows: Float) -> Float:
+    """Logits (q,) of rows (q, d), raw units, NaN = missing, higher = more outlying.
+
+    On one device a logit depends, to the last bit, on the row and the context alone. Raises SchemaError when the rows
+    have another number of features than the context.
+    """
+    if not isinstance(context, ContextCache):
+        from fomo_stream.model import compiled
+
+        return compiled.score(model, context, rows)
+    queries = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.float64))
+    with torch.inference_mode():
+        scored = model.score_queries(context, queries.to(model.device))
+    return scored.cpu().numpy().astype(np.float64)
+
+
+def committee_logits(model: ZeroShotModel, rows: Float, members: NDArray[np.int64]) -> Float:
+    """Logits (c, n) of rows (n, d) against c small contexts, the rows members[i] (m,) of them.
+
+    By the fusion alone where the model has one: the transformer would cost more than it adds with so few rows.
+    """
+    if model.kernel == "numba" and model.config.fusion:
+        from fomo_stream.model import compiled
+
+        return compiled.committee_logits(model, rows, members)
+    given = torch.from_numpy(rows).to(model.device)
+    contexts, queries = given[torch.from_numpy(members)], given.expand(len(members), -1, -1)
+    with torch.inference_mode():
+        fuses = model.config.fusion
+        logits: Tensor = model.fuse(model.describe(contexts, queries)[1]) if fuses else model(contexts, queries)
+    return logits.double().cpu().numpy()
+
+
+def cross_scores(model: ZeroShotModel, rows: Float) -> Float:
+    """Logits (n,) of context rows (n, d), each half scored against the other: typical scores of unseen inliers.
+
+    The halves are contiguous, because neighbouring rows of a stream resemble each other more than future rows.
+
+    With fewer than 4 rows, each is scored against all of them, including itself.
+    """
+    if len(rows) < 4:
+        return logits_of(model, encode_rows(model, rows), rows)
+    out = np.empty(len(rows))
+    first = np.arange(len(rows)) < len(rows) // 2
+    for half in (first, ~first):
+        out[half] = logits_of(model, encode_rows(model, rows[~half]), rows[half])
+    return out
+
+
+def row_keys(rows: Float) -> list[bytes]:
+    """One hashable key per row (n, d); equal rows have equal keys (-0.0 is 0.0, NaN is NaN)."""
+    return [row.tobytes() for row in np.where(np.isnan(rows), np.nan, rows) + 0.0]
