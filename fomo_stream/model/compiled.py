@@ -23,7 +23,7 @@ from fomo_stream.model.kernels import evidence as kernels
 from fomo_stream.model.kernels.arithmetic import STRIDE
 from fomo_stream.model.kernels.fit import own_channels, own_statistics, project_all
 from fomo_stream.model.kernels.neighbours import BLOCK, FAR, LANES, LIMIT
-from fomo_stream.model.kernels.network import Read, Weights, score_channels, score_rows
+from fomo_stream.model.kernels.network import Read, Weights, describe_rows, score_channels, score_rows
 from fomo_stream.model.quantile_map import Knots, constant_scale, fit_knots
 from fomo_stream.model.router import Attention, ContextMean, KeysValues, Layer, LayerCache
 from fomo_stream.model.zero_shot import Features, ZeroShotModel
@@ -65,7 +65,7 @@ def encode_context(
     else:
         with torch.inference_mode():
             layers = model.encode_features(Features(torch.from_numpy(own)[None], None))
-    read = _read(model, layers)
+    read = read_of(model, layers)
     return CompiledContext(n, transform, described, read, score_channels(own, weights, read))
 
 
@@ -81,6 +81,12 @@ def score(model: ZeroShotModel, context: CompiledContext, rows: Float, fusion_on
     own = np.array(rows, dtype=np.float64, order="C")
     logits: Float = score_rows(own, context.transform, context.described, weights, context.read)
     return logits
+
+
+def channels(context: CompiledContext, rows: Float) -> NDArray[np.float32]:
+    """Evidence channels (q, C) of rows (q, d), raw units, NaN = missing."""
+    found: NDArray[np.float32] = describe_rows(np.array(rows, order="C"), context.transform, context.described)
+    return found
 
 
 def committee_logits(model: ZeroShotModel, rows: Float, members: NDArray[np.int64]) -> Float:
@@ -115,12 +121,12 @@ def _describe(
     median = ordered[:, (n - 1) // 2].copy()
     deviation = np.partition(np.abs(statistics - median), (n - 1) // 2, axis=0)[(n - 1) // 2]
     spread = 1.4826 * deviation + 0.05 * statistics.std(0) + 1e-6
-    comparison = (median, spread, *_as_tables(ordered.astype(np.float32)))
+    comparison = (median, spread, *as_tables(ordered.astype(np.float32)))
     described = kernels.Described(columns, own, bandwidth, floor, *comparison, kernels.rarities(n, False))
     return described, own_channels(statistics, *comparison, kernels.rarities(n, True))
 
 
-def _as_tables(ordered: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+def as_tables(ordered: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Ascending rows (c, n) as tables of `count_smaller`, and the last values of their blocks."""
     count, n = ordered.shape
     padded = np.full((count, (n // STRIDE + 1) * STRIDE), np.inf, ordered.dtype)
@@ -138,7 +144,8 @@ def _in_blocks(x: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.ascontiguousarray(columns.reshape(spaces, d, blocks, width).transpose(0, 2, 1, 3))
 
 
-def _read(model: ZeroShotModel, layers: tuple[LayerCache, ...]) -> Read:
+def read_of(model: ZeroShotModel, layers: tuple[LayerCache, ...]) -> Read:
+    """The context as queries read it, from the torch model's `encode_features`."""
     config = model.config
     keys = np.zeros((0, config.heads, config.width // config.heads, 0), np.float32)
     values, mean = keys, np.zeros((0, config.width), np.float32)

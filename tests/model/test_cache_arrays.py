@@ -14,7 +14,9 @@ from fomo_stream.model.scoring import context_type, encode_rows, logits_of
 from fomo_stream.model.zero_shot import ContextCache
 
 
-@pytest.mark.parametrize(("name", "kernel"), [*((name, "auto") for name in shipped_models()), ("fusion-router", "torch")])
+@pytest.mark.parametrize(
+    ("name", "kernel"), [*((name, "auto") for name in shipped_models()), ("fusion-router", "torch")]
+)
 @settings(max_examples=5, deadline=None)
 @given(n=st.integers(4, 60), d=st.integers(1, 12), seed=st.integers(0, 2**16))
 def test_what_is_restored_scores_the_same(name: str, kernel: str, n: int, d: int, seed: int) -> None:
@@ -42,7 +44,9 @@ def test_keys_without_values_and_values_without_keys_are_refused() -> None:
 
 
 def test_what_is_missing_is_named() -> None:
-    arrays = flatten(encode_rows(shared_model("fusion", kernel="torch"), np.random.default_rng(0).normal(size=(9, 2))), "cache")
+    arrays = flatten(
+        encode_rows(shared_model("fusion", kernel="torch"), np.random.default_rng(0).normal(size=(9, 2))), "cache"
+    )
     del arrays["cache.knots.scale"]
     with pytest.raises(KeyError, match=r"cache\.knots\.scale"):
         unflatten(ContextCache, arrays, "cache", torch.device("cpu"))

@@ -195,17 +195,21 @@ def score_channels(channels, w, r):
 
 
 @njit(**OPTIONS)
-def score_rows(rows, t, c, w, r):
-    """Logits (q,) of raw rows (q, d), NaN = missing, against a context."""
+def describe_rows(rows, t, c):
+    """Channels (q, C) float32 of raw rows (q, d), NaN = missing, against a context."""
     q, d = rows.shape
-    blocks, width = c.columns.shape[1], c.columns.shape[3]
-    memory, of_network = new_memory(d, blocks * width, c.own.shape[1]), _new_network_memory(w, r)
-    statistics, channels = np.empty((TILE, STATISTICS)), np.empty((TILE, 2 * STATISTICS), np.float32)
-    logits = np.empty(q)
+    memory = new_memory(d, c.columns.shape[1] * c.columns.shape[3], c.own.shape[1])
+    statistics, channels = np.empty((TILE, STATISTICS)), np.empty((q, 2 * STATISTICS), np.float32)
     for start in range(0, q, TILE):
         size = min(TILE, q - start)
         describe_tile(rows[start : start + size], t, c, memory, statistics)
         for i in range(size):
-            channels_of(statistics[i], c.median, c.spread, c.ordered, c.last_ordered, c.rarity, channels[i])
-        network(channels, size, w, r, of_network, logits[start : start + size])
-    return logits
+            out = channels[start + i]
+            channels_of(statistics[i], c.median, c.spread, c.ordered, c.last_ordered, c.rarity, out)
+    return channels
+
+
+@njit(**OPTIONS)
+def score_rows(rows, t, c, w, r):
+    """Logits (q,) of raw rows (q, d), NaN = missing, against a context."""
+    return score_channels(describe_rows(rows, t, c), w, r)

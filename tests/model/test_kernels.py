@@ -1,0 +1,220 @@
+"""The kernels compiled by numba against the model in torch: two implementations of the same scores."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.special import ndtri
+from test_model import make
+
+from fomo_stream.errors import ConfigError, SchemaError
+from fomo_stream.model import compiled
+from fomo_stream.model.checkpoint import resolve_kernel, shared_model
+from fomo_stream.model.evidence import evidence_channels, fit_evidence
+from fomo_stream.model.imputation import fit_imputation, impute
+from fomo_stream.model.kernels import arithmetic, neighbours, network
+from fomo_stream.model.kernels.evidence import NEIGHBOURS
+from fomo_stream.model.scoring import encode_rows, logits_of, own_logits, row_keys
+from fomo_stream.model.zero_shot import PRESETS, Features
+
+Float = NDArray[np.float64]
+SIZES = {"n": st.integers(2, 300), "d": st.integers(1, 12), "seed": st.integers(0, 2**16)}
+
+
+def data(n: int, d: int, seed: int, ties: bool = True) -> Float:
+    """Rows with the columns that tables have: skewed, constant, rounded, binary; a few values are missing.
+
+    ties: with rounded and binary columns, which make several neighbours equally near.
+    """
+    rng = np.random.default_rng(seed)
+    kinds = np.random.default_rng(d).integers(0, 5 if ties else 3, d)
+    rows = rng.normal(size=(n, d)) * 3 + rng.normal(size=(n, 1))
+    for j, kind in enumerate(kinds):
+        if kind:
+            changed = (np.exp(rows[:, j]), np.full(n, 7.0), rows[:, j].round(1), (rows[:, j] > 0).astype(float))
+            rows[:, j] = changed[kind - 1]
+    rows[rng.random(rows.shape) < 0.02] = np.nan
+    return rows
+
+
+@settings(max_examples=40, deadline=None)
+@given(**SIZES)
+def test_statistics_are_those_of_torch(n: int, d: int, seed: int) -> None:
+    context, queries = data(n, d, seed, ties=False), data(20, d, seed + 1, ties=False)
+    model = shared_model("fusion", "cpu", "numba")
+    fitted = compiled.encode_context(model, context)
+    given_ = torch.from_numpy(context)[None]
+    imputation = fit_imputation(given_)
+    torchs, _ = fit_evidence(impute(given_, imputation), torch.tensor([d]))
+    expected = evidence_channels(impute(torch.from_numpy(queries)[None], imputation), torchs)[0, :, ::2]
+    found = compiled.channels(fitted, queries)[:, ::2]
+    # where the context's own statistics are all but equal, their spread is of the size of float32's last digits
+    seen = torchs.spread[0, 0].numpy() > 1e-2
+    np.testing.assert_allclose(found[:, seen], expected[:, seen], atol=5e-3)
+
+
+@pytest.mark.parametrize("name", ["fusion", "fusion-router"])
+@settings(max_examples=20, deadline=None)
+@given(n=st.integers(32, 400), d=st.integers(1, 12), seed=st.integers(0, 2**16))
+def test_logits_are_those_of_torch(name: str, n: int, d: int, seed: int) -> None:
+    context, queries = data(n, d, seed, ties=False), data(50, d, seed + 1, ties=False)
+    logits: list[Float] = []
+    own: list[Float] = []
+    for kernel in ("numba", "torch"):
+        model = shared_model(name, "cpu", kernel)
+        encoded = encode_rows(model, context)
+        logits.append(logits_of(model, encoded, queries))
+        own.append(own_logits(encoded))  # type: ignore[arg-type]
+    # a last digit may change a rank in the context, by one step of -log10 p
+    assert np.median(np.abs(logits[0] - logits[1])) < 0.005
+    assert np.median(np.abs(own[0] - own[1])) < 0.005
+    np.testing.assert_allclose(logits[0], logits[1], atol=0.1)
+
+
+@pytest.mark.parametrize("name", ["fusion", "tiny", "router", "full-attention", "mean", "mean-full-attention"])
+def test_the_network_is_that_of_torch(name: str) -> None:
+    model, rng = make(name), np.random.default_rng(0)
+    context, queries = (rng.normal(size=(n, 88)).astype(np.float32) * 4 for n in (77, 21))
+    layers = model.encode_features(Features(torch.from_numpy(context)[None], None))
+    expected = model._score(Features(torch.from_numpy(queries)[None], None), layers)[0]
+    weights = compiled.weights_of(model)
+    found = network.score_channels(queries, weights, compiled.read_of(model, layers))
+    np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-4)
+    assert np.std(found) > 0.01
+
+
+@pytest.mark.parametrize("name", ["fusion-router", "fusion"])
+@settings(max_examples=20, deadline=None)
+@given(**SIZES, position=st.integers(0, 20))
+def test_a_row_alone_has_the_bits_that_it_has_among_others(name: str, n: int, d: int, seed: int, position: int) -> None:
+    model = shared_model(name, "cpu", "numba")
+    encoded, queries = encode_rows(model, data(n, d, seed)), data(21, d, seed + 1)
+    queries[-1] = 1e300
+    together = logits_of(model, encoded, queries)
+    assert np.isfinite(together).all()
+    assert together[position] == logits_of(model, encoded, queries[position : position + 1])[0]
+    np.testing.assert_array_equal(logits_of(model, encoded, queries[::-1]), together[::-1])
+
+
+@settings(max_examples=20, deadline=None)
+@given(n=st.integers(2, 200), seed=st.integers(0, 2**16))
+def test_the_order_of_the_context_changes_no_bit(n: int, seed: int) -> None:
+    model, context, queries = shared_model("default", "cpu", "numba"), data(n, 4, seed), data(9, 4, seed + 1)
+    order = np.random.default_rng(seed).permutation(n)
+    encoded, shuffled = encode_rows(model, context), encode_rows(model, context[order])
+    np.testing.assert_array_equal(logits_of(model, shuffled, queries), logits_of(model, encoded, queries))
+    if len(set(row_keys(context))) == n:  # equal rows may change places
+        np.testing.assert_array_equal(own_logits(shuffled), own_logits(encoded)[order])  # type: ignore[index]
+
+
+@pytest.mark.parametrize(("n", "d"), [(2, 1), (2, 500), (21, 3), (64, 3), (65, 3), (129, 200), (5000, 1), (1000, 1000)])
+def test_any_size_from_the_smallest_to_the_largest(n: int, d: int) -> None:
+    model, rng = shared_model("default", "cpu", "numba"), np.random.default_rng(0)
+    context = encode_rows(model, rng.normal(size=(n, d)))
+    near, far = logits_of(model, context, np.stack([np.zeros(d), np.full(d, 1e4)]))
+    assert np.isfinite([near, far]).all()
+    assert near < far
+
+
+def test_ties_and_constant_contexts_are_finite() -> None:
+    model = shared_model("default", "cpu", "numba")
+    for context in (np.zeros((200, 3)), np.repeat(np.eye(4), 500, axis=0), np.full((30, 2), np.nan)):
+        queries = np.vstack([context[:3], context[:1] + 1.0, np.full((1, context.shape[1]), 1e300)])
+        assert np.isfinite(logits_of(model, encode_rows(model, context), queries)).all()
+
+
+def test_every_kernel_is_compiled_once() -> None:
+    """Arrays that are read-only or not contiguous are other types to numba: compiling again would take seconds."""
+    model = shared_model("default", "cpu", "numba")
+    context = encode_rows(model, data(50, 4, 0))
+    fixed = data(9, 4, 1)
+    fixed.flags.writeable = False
+    expected = logits_of(model, context, fixed)
+    np.testing.assert_array_equal(logits_of(model, context, np.asfortranarray(fixed)), expected)
+    np.testing.assert_array_equal(logits_of(model, context, np.hstack([fixed, fixed])[:, :4]), expected)
+    encode_rows(model, fixed)
+    assert len(network.score_rows.signatures) == 1
+    assert len(network.score_channels.signatures) == 1
+
+
+def test_rows_that_do_not_fit_are_refused() -> None:
+    model = shared_model("default", "cpu", "numba")
+    with pytest.raises(SchemaError, match="a context has 2 to 5000 rows, this one has 1"):
+        encode_rows(model, np.zeros((1, 3)))
+    with pytest.raises(SchemaError, match="the context has 3 features, the query rows have 2"):
+        logits_of(model, encode_rows(model, data(9, 3, 0)), np.zeros((4, 2)))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.floats(1e-300, 1 - 1e-16))
+def test_normal_quantiles(p: float) -> None:
+    assert arithmetic.normal_quantile(p) == pytest.approx(ndtri(p), rel=1e-13, abs=1e-15)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=300), st.floats(-1e6, 1e6, width=32))
+def test_counting_is_a_binary_search(values: list[float], x: float) -> None:
+    ordered = np.sort(np.array(values, np.float32))[None]
+    table, last = compiled.as_tables(ordered)
+    for wanted in (np.float32(x), ordered[0, len(values) // 2]):
+        assert arithmetic.count_smaller(table[0], last[0], wanted) == np.searchsorted(ordered[0], wanted)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(2, 700), st.integers(0, 2**16), st.booleans())
+def test_the_nearest_are_those_of_a_sort(n: int, seed: int, ties: bool) -> None:
+    rng = np.random.default_rng(seed)
+    padded = np.full(-(-n // 16) * 16, 1e36, np.float32)
+    padded[:n] = rng.integers(0, 5, n) if ties else rng.exponential(size=n)
+    k = min(NEIGHBOURS, n)
+    near, where = np.empty(k, np.float32), np.empty(k, np.int32)
+    neighbours.nearest(padded, n, near, where, neighbours.new_scratch(len(padded)))
+    expected = np.argsort(padded[:n], kind="stable")[:k]
+    np.testing.assert_array_equal(near, padded[expected])
+    np.testing.assert_array_equal(where, expected)
+
+
+def test_which_kernel_is_used() -> None:
+    cpu, default = torch.device("cpu"), PRESETS["fusion-router"]
+    assert [resolve_kernel(kernel, cpu, default) for kernel in ("auto", "numba", "torch")] == [
+        "numba",
+        "numba",
+        "torch",
+    ]
+    assert resolve_kernel("auto", cpu, PRESETS["paper-100"]) == "torch"
+    assert resolve_kernel("auto", torch.device("cuda"), default) == "torch"
+    with pytest.raises(ConfigError, match="the kernel numba has no kernels for a model of raw features; use torch"):
+        resolve_kernel("numba", cpu, PRESETS["paper-100"])
+    with pytest.raises(ConfigError, match="the kernel numba runs on a CPU, not on cuda"):
+        resolve_kernel("numba", torch.device("cuda"), default)
+
+
+WITHOUT_NUMBA = """
+import sys
+sys.modules["numba"] = None
+sys.meta_path.insert(0, type("Blocked", (), {"find_spec": staticmethod(
+    lambda name, path=None, target=None: (_ for _ in ()).throw(ImportError(name)) if name == "numba" else None)}))
+import numpy as np
+import pretrain.training.train, pretrain.priors
+from fomo_stream import Detector, DetectorConfig, load_model
+model = load_model("default", "cpu")
+assert model.kernel == "torch", model.kernel
+scored = Detector(model, 2, DetectorConfig(min_context=20)).process(np.random.default_rng(0).normal(size=(60, 2)))
+assert np.isfinite(scored.logit[-1])
+"""
+
+
+def test_without_numba_torch_scores() -> None:
+    subprocess.run([sys.executable, "-c", WITHOUT_NUMBA], check=True)
+
+
+def test_numba_is_loaded_only_when_a_row_is_scored() -> None:
+    script = "import sys; from fomo_stream import load_model; load_model(); assert 'numba' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True)
