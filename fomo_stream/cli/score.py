@@ -17,7 +17,7 @@ import numpy as np
 
 from fomo_stream.cli.scorers import Batch, FixedContextScorer, PrequentialScorer, text_columns
 from fomo_stream.errors import ConfigError, FomoError
-from fomo_stream.model.checkpoint import load_model
+from fomo_stream.loading import load_ready
 from fomo_stream.records.files import Line, RecordFile, open_records
 from fomo_stream.records.result import result_of
 from fomo_stream.records.writers import CsvWriter, JsonWriter, Result
@@ -52,7 +52,7 @@ class Scoring:
         self._table, self._notes, self._batch_size = table, notes, settings.batch_size
         writer = CsvWriter if table.format == "csv" else JsonWriter
         self._writer = writer(out, table, settings.result_field, settings.scores_only)
-        self._model = load_model(settings.model, settings.device, settings.kernel)
+        self._model = load_ready(settings.model, settings.device, settings.kernel)
         scorer = FixedContextScorer if settings.context else PrequentialScorer
         self._scorer: FixedContextScorer | PrequentialScorer = scorer(settings, self._model, table, self._note)
         self._counts = {"scored": 0, "outliers": 0, "skipped": 0, "unscored": 0, "missing": 0}

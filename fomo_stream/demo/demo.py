@@ -25,8 +25,8 @@ from fomo_stream.errors import BrokerError
 from fomo_stream.kafka.embedded_broker import EmbeddedBroker
 from fomo_stream.kafka.observer import Observation, Observer, Observers
 from fomo_stream.kafka.service import Service
+from fomo_stream.loading import load_ready
 from fomo_stream.logs import ClientLog
-from fomo_stream.model.checkpoint import load_model
 from fomo_stream.model.zero_shot import ZeroShotModel
 from fomo_stream.ops.progress import ProgressLog
 from fomo_stream.settings.service import ServiceSettings
@@ -53,7 +53,7 @@ def run_demo(settings: DemoSettings) -> int:
     console = Console(highlight=False)
     console.print("fomo-stream demo: starting an embedded broker and the service ...", style="dim")
     stop = threading.Event()
-    model = load_model(settings.model, settings.device, settings.kernel)
+    model = load_ready(settings.model, settings.device, settings.kernel)
     with EmbeddedBroker() as broker, stopping_on_sigterm(stop):
         board = Board(settings, broker.bootstrap, TOPIC, OUT)
         with (

@@ -65,10 +65,10 @@ class Service:
             stack.callback(setattr, self, "_state", "stopped")
             warn_of_settings(self._settings)
             if self._model is None:
-                from fomo_stream.model.checkpoint import load_model
+                from fomo_stream.loading import load_ready
 
                 settings = self._settings
-                self._model = load_model(settings.model, settings.device, settings.kernel)
+                self._model = load_ready(settings.model, settings.device, settings.kernel)
             self.member = start(self._settings, self._model, self._observer, stack)
             self._state = "running"
             try:

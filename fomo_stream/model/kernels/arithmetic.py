@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
-from fomo_stream.model.kernels.options import OPTIONS
+from fomo_stream.model.kernels.options import inline_kernel, kernel
 
 LOG2E = np.float32(1.4426950408889634)
 STRIDE = 64  # values of a sorted table that are compared at once
@@ -35,7 +35,7 @@ _bits_of_single = _reinterpreted(types.float32, types.int32, ir.IntType(32))
 _bits_of = _reinterpreted(types.float64, types.int64, ir.IntType(64))
 
 
-@njit(inline="always", **OPTIONS)
+@inline_kernel
 def exp_of_negative(x):
     """exp(x) of a float32 x <= 0, to 2 units in the last place; 2 ** -126 below -87.
 
@@ -54,7 +54,7 @@ def exp_of_negative(x):
     return p * _as_float32((whole + np.int32(127)) << np.int32(23))
 
 
-@njit(inline="always", **OPTIONS)
+@inline_kernel
 def log(x):
     """log(x) of a normal positive float64, to 1e-15: 2 atanh((m - 1) / (m + 1)) of the mantissa m, by its series."""
     bits = _bits_of(x) - np.int64(SQRT_HALF_BITS)
@@ -76,14 +76,14 @@ def log(x):
     return np.float64(exponent) * 0.6931471805599453 + 2.0 * s * p
 
 
-@njit(**OPTIONS)
+@kernel
 def log_all(x):
     """log of each of x (n,), in place: a loop of its own, so that several logarithms run at once."""
     for i in range(x.shape[0]):
         x[i] = log(x[i])
 
 
-@njit(inline="always", **OPTIONS)
+@inline_kernel
 def asinh(x):
     """asinh(x), float32, to 1e-6; sizes beyond 1e18 count as 1e18, whose square is finite."""
     size = min(abs(x), np.float32(1e18))
@@ -102,7 +102,7 @@ def asinh(x):
     return found if x >= 0 else -found
 
 
-@njit(inline="always", **OPTIONS)
+@inline_kernel
 def gelu(x):
     """x times the normal distribution function, float32; erf by Abramowitz & Stegun 7.1.26, to 1.5e-7."""
     a = abs(x) * np.float32(0.7071067811865476)
@@ -116,7 +116,7 @@ def gelu(x):
     return np.float32(0.5) * x * (np.float32(1.0) + (erf if x >= 0 else -erf))
 
 
-@njit(**OPTIONS)
+@kernel
 def _polynomial(coefficients, x):
     total = 0.0
     for c in coefficients:
@@ -149,7 +149,7 @@ _Q2 = (
 _TAIL = 0.13533528323661269  # exp(-2)
 
 
-@njit(**OPTIONS)
+@kernel
 def normal_quantile(p):
     """The inverse of the normal distribution function, p in (0, 1)."""
     upper = p > 1.0 - _TAIL
@@ -165,7 +165,7 @@ def normal_quantile(p):
     return found if upper else -found
 
 
-@njit(**OPTIONS)
+@kernel
 def search(tables, x, found):
     """How many of each ascending tables[c] (> n,) are smaller than x[c], into found (c,) integers: all binary searches
     advance together, so that their steps do not wait for each other."""
@@ -181,7 +181,7 @@ def search(tables, x, found):
         found[c] += 1 if tables[c, found[c]] < x[c] else 0
 
 
-@njit(**OPTIONS)
+@kernel
 def count_up_to(table, x):
     """How many of an ascending table are at most x."""
     low, n = 0, table.shape[0]
@@ -192,7 +192,7 @@ def count_up_to(table, x):
     return low + (1 if table[low] <= x else 0)
 
 
-@njit(**OPTIONS)
+@kernel
 def count_smaller(table, last, x):
     """How many of an ascending table are smaller than x.
 

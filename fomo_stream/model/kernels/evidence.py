@@ -6,7 +6,6 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from fomo_stream.model.kernels.arithmetic import (
@@ -19,7 +18,7 @@ from fomo_stream.model.kernels.arithmetic import (
     search,
 )
 from fomo_stream.model.kernels.neighbours import LIMIT, kernel_sums, nearest, new_scratch, squared_distances
-from fomo_stream.model.kernels.options import EXACT, OPTIONS
+from fomo_stream.model.kernels.options import exact_kernel, kernel
 
 NEIGHBOURS = 20
 FEWER = 5
@@ -61,7 +60,7 @@ class Described(NamedTuple):
     rarity: Single  # (n + 1,) -log10 of the p-value of a statistic above so many of the context's
 
 
-@njit(**EXACT)
+@exact_kernel
 def impute(row, fill, known, limit, out):
     """A row (d,) with missing values replaced and sizes limited, into out."""
     for j in range(row.shape[0]):
@@ -69,7 +68,7 @@ def impute(row, fill, known, limit, out):
         out[j] = min(max(x, -limit), limit)
 
 
-@njit(**OPTIONS)
+@kernel
 def _to_normal(x, j, smaller, t):
     """Value x of feature j through its quantile map. smaller: how many knots are smaller."""
     values, levels, last = t.values[j], t.levels[j], t.values.shape[1] - 1
@@ -84,7 +83,7 @@ def _to_normal(x, j, smaller, t):
     return normal_quantile(levels[below] + part * (levels[above] - levels[below]))
 
 
-@njit(**OPTIONS)
+@kernel
 def project(row, t, views, smaller):
     """A complete row (d,) in the three spaces: views (3, d) float64. smaller: (d,) integers to work with."""
     d = row.shape[0]
@@ -100,7 +99,7 @@ def project(row, t, views, smaller):
             white[j] += zi * t.whiten[i, j]
 
 
-@njit(**OPTIONS)
+@kernel
 def rank_statistics(quantile, ends, tails, out):
     """Sum and largest of -log two-sided tail probability of the ranks, from quantile (d,), into out (2,)."""
     for j in range(quantile.shape[0]):
@@ -114,7 +113,7 @@ def rank_statistics(quantile, ends, tails, out):
     out[0], out[1] = total, most
 
 
-@njit(**OPTIONS)
+@kernel
 def size_statistics(x, out):
     """Largest |x|, mean of the 3 largest, root mean square, mean |x| of x (d,), into out (4,)."""
     d = x.shape[0]
@@ -133,7 +132,7 @@ def size_statistics(x, out):
     out[0], out[1], out[2], out[3] = a, (a + b + c) / min(d, 3), math.sqrt(squares / d), total / d
 
 
-@njit(**OPTIONS)
+@kernel
 def distance_statistics(x, columns, near, where, floor, logs):
     """Log of the distance to the nearest row, mean to the 5 and the 20 nearest, and largest gap to the nearest in one
     coordinate, into logs (4,). near: (k,) squared distances of the nearest rows `where`."""
@@ -153,7 +152,7 @@ def distance_statistics(x, columns, near, where, floor, logs):
     logs[3] = max(gap, floor)
 
 
-@njit(**OPTIONS)
+@kernel
 def ratio_statistics(logs, own, where, out):
     """Log of the own mean distance over the neighbours' own, at 5 and 20 neighbours, into out (2,)."""
     k = where.shape[0]
@@ -165,7 +164,7 @@ def ratio_statistics(logs, own, where, out):
     out[1] = logs[2] - twenty / k
 
 
-@njit(**OPTIONS)
+@kernel
 def density_statistics(closest, bandwidth, logs, out):
     """Minus the log kernel density at 1/2, 1, 2 and 4 bandwidths, into out (4,). logs: of the means of the kernels."""
     near = np.float64(closest) / (32.0 * bandwidth * bandwidth)
@@ -175,7 +174,7 @@ def density_statistics(closest, bandwidth, logs, out):
     out[3] = near - logs[0]
 
 
-@njit(**OPTIONS)
+@kernel
 def _describe_in(x, s, c, d2, near, where, scratch, sums, logs, out):
     """The statistics (14,) of x (d,) in space s, from its squared distances d2 to the context c."""
     n = c.own.shape[1]
@@ -191,7 +190,7 @@ def _describe_in(x, s, c, d2, near, where, scratch, sums, logs, out):
     size_statistics(x, out[10:14])
 
 
-@njit(**OPTIONS)
+@kernel
 def new_memory(d, m, n):
     """Working memory of `describe_tile` for d features and n context rows, padded to m."""
     k = min(NEIGHBOURS, n)
@@ -210,7 +209,7 @@ def new_memory(d, m, n):
     )
 
 
-@njit(**OPTIONS)
+@kernel
 def describe_tile(rows, t, c, memory, out):
     """The statistics out (TILE, S) of up to TILE raw rows (q, d), NaN = missing, against a context."""
     row, views, x, smaller, tails, d2, near, where, sums, logs, scratch = memory
@@ -231,7 +230,7 @@ def describe_tile(rows, t, c, memory, out):
             _describe_in(x[s, i], s, c, d2[i], near, where, scratch, sums, logs, part)
 
 
-@njit(**OPTIONS)
+@kernel
 def channels_of(statistics, median, spread, ordered, last_ordered, rarity, out):
     """The channels out (2 S,) float32 of statistics (S,)."""
     for a in range(statistics.shape[0]):
@@ -240,7 +239,7 @@ def channels_of(statistics, median, spread, ordered, last_ordered, rarity, out):
         out[2 * a + 1] = rarity[count_smaller(ordered[a], last_ordered[a], np.float32(statistics[a]))]
 
 
-@njit(**OPTIONS)
+@kernel
 def rarities(n, own):
     """-log10 of the p-value of a statistic that is above i of the context's n, i = 0 ... n (own: of a row in it)."""
     out = np.empty(n + 1, np.float32)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
 from fomo_stream.model.kernels.arithmetic import log_all
 from fomo_stream.model.kernels.evidence import (
@@ -22,12 +21,12 @@ from fomo_stream.model.kernels.evidence import (
     size_statistics,
 )
 from fomo_stream.model.kernels.neighbours import FAR, kernel_sums, nearest, new_scratch, squared_distances
-from fomo_stream.model.kernels.options import OPTIONS
+from fomo_stream.model.kernels.options import kernel
 
 KEPT_DISTANCES = 1 << 24  # are kept between the two passes (64 MiB); of larger contexts they are computed twice
 
 
-@njit(**OPTIONS)
+@kernel
 def project_all(rows, t):
     """Complete rows (n, d) in the three spaces: (3, n, d)."""
     n, d = rows.shape
@@ -39,7 +38,7 @@ def project_all(rows, t):
     return views
 
 
-@njit(**OPTIONS)
+@kernel
 def _own_distances(x, columns, i, out):
     """Squared distances of row i of the context, x (d,), to all of it, into out (m,); to itself: far."""
     width = columns.shape[2]
@@ -48,7 +47,7 @@ def _own_distances(x, columns, i, out):
     out[i] = np.float32(FAR * FAR)
 
 
-@njit(**OPTIONS)
+@kernel
 def _own_in(x, columns, floor, kept, out, own):
     """Own statistics out (n, 14) and own (n, 2) of the context x (n, d) in one space; returns the bandwidth.
 
@@ -86,7 +85,7 @@ def _own_in(x, columns, floor, kept, out, own):
     return bandwidth
 
 
-@njit(**OPTIONS)
+@kernel
 def own_statistics(x, columns, quantile, ends, floor):
     """Statistics (n, S) of the context's own rows, leave-one-out, with own (3, n, 2) and bandwidth (3,).
 
@@ -105,7 +104,7 @@ def own_statistics(x, columns, quantile, ends, floor):
     return out, own, bandwidth
 
 
-@njit(**OPTIONS)
+@kernel
 def own_channels(statistics, median, spread, ordered, last_ordered, rarity):
     """Channels (n, 2 S) float32 of the context's own statistics (n, S)."""
     n, count = statistics.shape

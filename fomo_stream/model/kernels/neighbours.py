@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
 from fomo_stream.model.kernels.arithmetic import exp_of_negative
-from fomo_stream.model.kernels.options import OPTIONS
+from fomo_stream.model.kernels.options import kernel
 
 BLOCK = 128  # context rows that are compared with several rows before the next: they stay in the nearest cache
 LANES = 16  # blocks are padded to a multiple of this many rows
@@ -49,7 +49,7 @@ def trailing_zeros(_typing: Any, bits: Any) -> Any:
     return types.int64(types.uint32), codegen
 
 
-@njit(**OPTIONS)
+@kernel
 def squared_distances(x, columns, out):
     """Squared distances of x (d,) to the columns of columns (d, m), into out (m,): four coordinates at a time."""
     d, m = columns.shape
@@ -73,7 +73,7 @@ def squared_distances(x, columns, out):
             out[i] += ta * ta
 
 
-@njit(**OPTIONS)
+@kernel
 def _rank(values, index, count, near, where, place):
     """The smallest of values (count,), ascending, into near (k,), and their indices into where (k,).
 
@@ -95,7 +95,7 @@ def _rank(values, index, count, near, where, place):
             where[place[i]] = index[i]
 
 
-@njit(**OPTIONS)
+@kernel
 def _bound(d2, k, minima, place):
     """A distance that at least k rows do not exceed, and few more: the k-th smallest of the minima of GROUPS groups."""
     m = d2.shape[0]
@@ -120,7 +120,7 @@ def _bound(d2, k, minima, place):
     return bound
 
 
-@njit(**OPTIONS)
+@kernel
 def _insert(near, where, count, v, i):
     """Put v into the ascending near (k,), of which count are filled; equal values stay in order."""
     at = count if count < near.shape[0] else near.shape[0] - 1
@@ -132,7 +132,7 @@ def _insert(near, where, count, v, i):
     where[at] = i
 
 
-@njit(**OPTIONS)
+@kernel
 def nearest(d2, n, near, where, scratch):
     """The k = len(near) <= n smallest of d2 (n, then padding up to m), ascending, and their rows; ties by row.
 
@@ -166,7 +166,7 @@ def nearest(d2, n, near, where, scratch):
             filled += 1 if filled < near.shape[0] else 0
 
 
-@njit(**OPTIONS)
+@kernel
 def new_scratch(m):
     """Working memory of `nearest` for m distances."""
     return (
@@ -177,7 +177,7 @@ def new_scratch(m):
     )
 
 
-@njit(**OPTIONS)
+@kernel
 def kernel_sums(d2, closest, bandwidth, sums):
     """Sums (4,) of exp((closest - d2) / (2 b ** 2)) over d2 (m,), b = 4, 2, 1 and 1/2 times the bandwidth.
 

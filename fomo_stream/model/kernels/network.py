@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from fomo_stream.model.kernels.arithmetic import exp_of_negative, gelu
 from fomo_stream.model.kernels.evidence import STATISTICS, TILE, channels_of, describe_tile, new_memory
-from fomo_stream.model.kernels.options import OPTIONS
+from fomo_stream.model.kernels.options import kernel
 
 CHANNEL_LIMIT = np.float32(12.0)
 Single = NDArray[np.float32]
@@ -48,7 +47,7 @@ class Read(NamedTuple):
     values: Single
 
 
-@njit(**OPTIONS)
+@kernel
 def linear(x, size, weights, bias, out):
     """out[t] = x[t] @ weights + bias, t < size; every row adds its inputs in the same order."""
     inputs, outputs = weights.shape
@@ -69,7 +68,7 @@ def linear(x, size, weights, bias, out):
                 out[t, o] += a * weights[i, o]
 
 
-@njit(**OPTIONS)
+@kernel
 def _normalize(x, weight, bias):
     """Layer normalisation of x (width,), in place."""
     n = x.shape[0]
@@ -85,7 +84,7 @@ def _normalize(x, weight, bias):
         x[i] = (x[i] - mean) * factor * weight[i] + bias[i]
 
 
-@njit(**OPTIONS)
+@kernel
 def _attend(query, keys, values, scores, out):
     """Softmax attention of one row: query (width,), keys and values (heads, width / heads, n), into out (width,)."""
     heads, width, n = keys.shape
@@ -111,13 +110,13 @@ def _attend(query, keys, values, scores, out):
             out[h * width + j] = mixed / total
 
 
-@njit(**OPTIONS)
+@kernel
 def _gelu_all(x):
     for i in range(x.shape[0]):
         x[i] = gelu(x[i])
 
 
-@njit(**OPTIONS)
+@kernel
 def _layer(z, y, mixed, u, scores, size, layer, w, r):
     """One layer of the transformer for the rows z (size, width), in place; y, mixed, u, scores: to work with."""
     if w.attends:
@@ -140,7 +139,7 @@ def _layer(z, y, mixed, u, scores, size, layer, w, r):
         _normalize(z[t], norms[2], norms[3])
 
 
-@njit(**OPTIONS)
+@kernel
 def _new_network_memory(w, r):
     width, hidden = w.embed.shape[1], w.expand.shape[2]
     return (
@@ -154,7 +153,7 @@ def _new_network_memory(w, r):
     )
 
 
-@njit(**OPTIONS)
+@kernel
 def network(channels, size, w, r, memory, logits):
     """Logits (size,) of channels (TILE, C), float32."""
     x, z, y, mixed, u, h, scores = memory
@@ -183,7 +182,7 @@ def network(channels, size, w, r, memory, logits):
         logits[t] += total
 
 
-@njit(**OPTIONS)
+@kernel
 def score_channels(channels, w, r):
     """Logits (q,) of channels (q, C) float32."""
     q = channels.shape[0]
@@ -194,7 +193,7 @@ def score_channels(channels, w, r):
     return logits
 
 
-@njit(**OPTIONS)
+@kernel
 def describe_rows(rows, t, c):
     """Channels (q, C) float32 of raw rows (q, d), NaN = missing, against a context."""
     q, d = rows.shape
@@ -209,7 +208,7 @@ def describe_rows(rows, t, c):
     return channels
 
 
-@njit(**OPTIONS)
+@kernel
 def score_rows(rows, t, c, w, r):
     """Logits (q,) of raw rows (q, d), NaN = missing, against a context."""
     return score_channels(describe_rows(rows, t, c), w, r)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numba
@@ -26,8 +28,24 @@ def _compile_for_all() -> None:
 
 _compile_for_all()
 
-# Contexts and rows are complete and finite in the kernels (missing values are replaced first), so NaN need not be kept.
+# Rows are complete and finite in the kernels (missing values are replaced first), so NaN need not be kept.
 FAST = {"reassoc", "contract", "nnan", "nsz"}
-# "fastmath" is named even where it is off, because a function that does not name it takes its caller's.
-EXACT: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": False}
-OPTIONS: dict[str, Any] = {**EXACT, "fastmath": FAST}
+
+
+def kernel(function: Callable[..., Any], exact: bool = False, inline: bool = False) -> Any:
+    """Compile a function when it is first called, and keep the code in numba's cache (see NUMBA_CACHE_DIR).
+
+    exact: sums and products run as they are written, and NaN is allowed; inline: into its callers.
+    Where no folder can be written for the cache, each process compiles for itself.
+    """
+    # "fastmath" is named even where it is off, because a function that does not name it takes its caller's.
+    options = {"nogil": True, "error_model": "numpy", "fastmath": False if exact else FAST}
+    options["inline"] = "always" if inline else "never"
+    try:
+        return numba.njit(cache=True, **options)(function)
+    except RuntimeError:  # numba finds no folder
+        return numba.njit(**options)(function)
+
+
+exact_kernel = partial(kernel, exact=True)
+inline_kernel = partial(kernel, inline=True)

@@ -1,0 +1,54 @@
+"""A model that is ready to score: loaded, and its kernels compiled.
+
+`python -m fomo_stream.loading` compiles the kernels ahead, for example when an image is built.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fomo_stream.logs import configure_logging, kv
+
+if TYPE_CHECKING:
+    from fomo_stream.model.zero_shot import ZeroShotModel
+
+log = logging.getLogger("fomo_stream.loading")  # also as a program
+
+SLOW_S = 1.0  # longer than to read compiled kernels from the cache
+
+
+def load_ready(name_or_path: str = "default", device: str = "auto", kernel: str = "auto") -> ZeroShotModel:
+    """`load_model`, and a first score, which compiles the kernels where the cache does not have them.
+
+    Compiling takes about 10 seconds, in which the process does nothing else, so it must not come with the first record.
+    """
+    from fomo_stream.model.checkpoint import load_model
+    from fomo_stream.model.scoring import encode_rows, logits_of
+
+    model = load_model(name_or_path, device, kernel)
+    with _logged_if_slow(kv("compiling_kernels", kernel=model.kernel, effect="done once, then kept in a cache")):
+        rows = np.arange(8.0).reshape(4, 2)
+        logits_of(model, encode_rows(model, rows), rows)
+    return model
+
+
+@contextmanager
+def _logged_if_slow(line: str) -> Iterator[None]:
+    timer = threading.Timer(SLOW_S, log.info, [line])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+if __name__ == "__main__":
+    configure_logging("info")
+    load_ready()
