@@ -36,7 +36,7 @@ class Trial(Deferred[bool]):
         executor: Executor | None,
     ) -> None:
         self.first, self.stop, self.due = self.span = span
-        super().__init__(partial(is_consistent, model, rows, categorical), executor)
+        super().__init__(partial(is_consistent, model, rows, categorical), executor, self.due)
 
 
 class Regimes:

@@ -29,7 +29,7 @@ class Build(Deferred[Generation]):
         self, model: ZeroShotModel, blueprint: Blueprint, executor: Executor | None, made: Generation | None = None
     ) -> None:
         self.blueprint = blueprint
-        super().__init__(partial(Generation.build, model, blueprint), executor, made)
+        super().__init__(partial(Generation.build, model, blueprint), executor, blueprint.takes_effect, made)
 
 
 class Timeline:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from fomo_stream.kafka.builds import BuildThread
 from fomo_stream.kafka.clients import START_TIMEOUT_S, make_consumer, make_producer
 from fomo_stream.kafka.delivery.at_least_once import AtLeastOnce
 from fomo_stream.kafka.delivery.base import Delivery
@@ -68,7 +68,7 @@ def start(settings: ServiceSettings, model: ZeroShotModel, observer: Observer, s
     watch.start()
     delivery = _open_delivery(settings, setup.limits)
     stack.callback(delivery.close)
-    executor = ThreadPoolExecutor(1, thread_name_prefix="fomo-generation")
+    executor = BuildThread()
     stack.callback(executor.shutdown, wait=False, cancel_futures=True)
     pipeline = Pipeline(settings, model, delivery, executor, lambda: topics.seen.partitions, observer)
     if schema is not None:

@@ -1,0 +1,60 @@
+"""The thread that builds generations, the one that is needed first before the others."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any
+
+
+class BuildThread(Executor):
+    """Runs one task at a time, ordered by `needed_at` (see `Task` in `detector.deferred`), then by submission.
+
+    So a partition that is behind gets its next generation before one that is ahead. Tasks of any other kind run first.
+
+    >>> with BuildThread() as thread:
+    ...     thread.submit(sum, [1, 2]).result()
+    3
+    """
+
+    def __init__(self) -> None:
+        self._queue: queue.PriorityQueue[tuple[float, int, Callable[[], None]]] = queue.PriorityQueue()
+        self._count = itertools.count()
+        self._is_over = False
+        self._thread = threading.Thread(target=self._run, name="fomo-generation", daemon=True)
+        self._thread.start()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run `fn` in the thread. Raises RuntimeError after `shutdown`."""
+        if self._is_over:
+            raise RuntimeError("the build thread was shut down")
+        future: Future[Any] = Future()
+
+        def work() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(fn(*args, **kwargs))
+                except BaseException as error:  # for the caller of `result`
+                    future.set_exception(error)
+
+        self._queue.put((getattr(fn, "needed_at", -1), next(self._count), work))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Accept no more tasks; those that wait are run, or with cancel_futures forgotten."""
+        self._is_over = True
+        self._queue.put((-2 if cancel_futures else float("inf"), next(self._count), self._stop))
+        if wait:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            _, _, work = self._queue.get()
+            if work == self._stop:
+                return
+            work()
+
+    def _stop(self) -> None: ...

@@ -1,0 +1,51 @@
+"""The thread that builds generations."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import CancelledError
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fomo_stream.detector.deferred import Task
+from fomo_stream.kafka.builds import BuildThread
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(0, 5), max_size=20))
+def test_the_task_that_is_needed_first_runs_first(numbers: list[int]) -> None:
+    done: list[tuple[int, int]] = []
+    with BuildThread() as thread:
+        begin = threading.Event()
+        thread.submit(begin.wait)
+        for i, number in enumerate(numbers):
+            thread.submit(Task(lambda i=i, number=number: done.append((number, i)), number))  # type: ignore[misc]
+        begin.set()
+    assert done == sorted((number, i) for i, number in enumerate(numbers))
+
+
+def test_an_error_reaches_the_one_who_asks() -> None:
+    with BuildThread() as thread:
+        failed, done = thread.submit(int, "x"), thread.submit(int, "7")
+        with pytest.raises(ValueError, match="invalid literal"):
+            failed.result()
+        assert done.result() == 7
+
+
+def test_after_a_shutdown_nothing_runs() -> None:
+    thread, begin, has_begun = BuildThread(), threading.Event(), threading.Event()
+    running = thread.submit(lambda: has_begun.set() or begin.wait())
+    has_begun.wait()
+    waiting, cancelled = thread.submit(Task(lambda: 1, 9)), thread.submit(Task(lambda: 1, 8))
+    cancelled.cancel()
+    thread.shutdown(wait=False, cancel_futures=True)
+    begin.set()
+    assert running.result()
+    thread.shutdown()
+    assert not waiting.done()
+    with pytest.raises(CancelledError):
+        cancelled.result()
+    with pytest.raises(RuntimeError, match="shut down"):
+        thread.submit(int)
