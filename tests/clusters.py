@@ -83,8 +83,8 @@ class Cluster(Broker):
 
     def controller(self) -> Node:
         """The node that leads the quorum of controllers."""
-        arguments = ["MetadataQuorumCommand", "--bootstrap-server", self.bootstrap, "describe", "--status"]
-        command = [self._home / "bin" / "kafka-tool", *arguments]
+        tool, server = self._home / "bin" / "kafka-tool", self.bootstrap
+        command = [str(tool), "MetadataQuorumCommand", "--bootstrap-server", server, "describe", "--status"]
         shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         leader = re.search(r"LeaderId:\s+(\d+)", shown)
         assert leader is not None, shown
