@@ -8,7 +8,8 @@ BIN := $(VENV)/bin
 demo: $(VENV)/.installed
 	$(BIN)/fomo-stream demo $(ARGS)
 
-# One process per core, up to four, with one thread each. A single file starts sooner without them:
+# One process per core, up to four, with one thread each; a file is run by one process, as its tests share a cluster.
+# A single file starts sooner without them:
 # make test ARGS='-n0 tests/model/test_evidence.py'
 test: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -16,7 +17,7 @@ test: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m fomo_stream.loading  # compiles the kernels once, before several processes need them
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist worksteal $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 audit: $(VENV)/.installed-dev
 	$(BIN)/python .ci/audit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -60,6 +61,7 @@ class Cluster(Broker):
             port = free_ports()
             if all(abs(port - other) > 2 for other in ports):
                 ports.append(port)
+        self._home = home
         super().__init__(",".join(f"127.0.0.1:{port}" for port in ports))
         self.nodes = [Node(home, folder, number, ports, options) for number in range(1, n_nodes + 1)]
         wait_for(self.is_complete, "the cluster to start", 120)
@@ -78,6 +80,15 @@ class Cluster(Broker):
         found = self.admin.list_topics(topic, timeout=5).topics[topic].partitions
         number = _java_hash(key) % len(found)
         return next(node for node in self.nodes if node.number == found[number].leader)
+
+    def controller(self) -> Node:
+        """The node that leads the quorum of controllers."""
+        tool, server = self._home / "bin" / "kafka-tool", self.bootstrap
+        command = [str(tool), "MetadataQuorumCommand", "--bootstrap-server", server, "describe", "--status"]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        leader = re.search(r"LeaderId:\s+(\d+)", shown)
+        assert leader is not None, shown
+        return next(node for node in self.nodes if node.number == int(leader[1]))
 
     def alter(self, topic: str, **changes: str | None) -> None:
         """Change a topic's configuration; None: back to the default."""

@@ -12,7 +12,7 @@ from brokers import Broker, open_broker
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that wait for a broker come first, or one process would be left with them when the others are done."""
+    """Tests that wait for a broker come first: every process takes the next file, so that all share them."""
     items.sort(key=lambda item: "integration" not in item.path.parts)
 
 

@@ -1,8 +1,6 @@
 """`python -m fomo_stream.cli`, the same as the command `fomo-stream`."""
 
-import sys
-
-from fomo_stream.cli.main import main
+from fomo_stream.cli.main import program
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program()

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from typing import NoReturn
 
 from fomo_stream.cli.parser import DEMO_INTRO, REDRIVE_INTRO, RUN_INTRO, SCORE_INTRO, parse
 from fomo_stream.errors import ConfigError, FomoError, ShutdownError
@@ -24,6 +25,21 @@ from fomo_stream.threads import limit_threads
 log = logging.getLogger(__name__)
 
 SHUTDOWN_S = 24.0  # from the signal until the process ends in any case
+
+
+def program() -> NoReturn:
+    """`main`, as a program.
+
+    Where a broker does not answer, threads may still be in a call of the Kafka client, and objects of the client may
+    still be in use. The process could crash if the interpreter took these apart, so it ends without that.
+    """
+    code = main()
+    if "confluent_kafka" in sys.modules:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None and not stream.closed:
+                stream.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -178,3 +178,22 @@ def test_an_end_that_takes_too_long_is_cut_short(waits: str, code: int) -> None:
     assert ended.returncode == code
     assert ("shutdown_cut_short after_s=0.5" in ended.stderr) == (code == 12)
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_a_process_with_clients_of_kafka_ends_without_taking_them_apart(code: int) -> None:
+    """An object that is in use by a thread of the client must not be destroyed while the interpreter ends."""
+    lines = [
+        "import signal, ctypes, confluent_kafka, fomo_stream.cli.main as cli",
+        "class InUse:",
+        "    __del__ = lambda self, read=ctypes.string_at: read(0)  # crashes",
+        "def run(argv, client=InUse()):",
+        "    signal.signal(signal.SIGINT, lambda *_: client)",
+        "    print('done')",
+        f"    return {code}",
+        "cli.COMMANDS['run'] = run",
+        "del run",
+        "cli.program()",
+    ]
+    ended = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (code, "done\n"), ended.stderr

@@ -39,7 +39,12 @@ def test_an_instance_starts_while_the_coordinator_of_its_group_does_not_answer(
     topic = unique("sensors")
     cluster.create_topic(topic, partitions=2)
     cluster.produce(topic, readings(100))
-    settings = make_settings(cluster, topic)
+    assert not cluster.committed(unique("group"), topic)  # so that the groups have coordinators
+    # Without a controller no partition gets another leader for longer than a start waits.
+    controller = cluster.controller()
+    groups = (f"group-{topic}-{i}" for i in range(100))
+    group = next(name for name in groups if cluster.leader("__consumer_offsets", name) is not controller)
+    settings = make_settings(cluster, topic, group=group)
     with command(tmp_path / "before.log", settings):  # so that the group and all topics exist
         wait_for(lambda: cluster.committed(settings.group, topic) == 100, "the first records to be scored", 60)
     coordinator = cluster.leader("__consumer_offsets", settings.group)

@@ -36,7 +36,12 @@ def test_an_error_reaches_the_one_who_asks() -> None:
 
 def test_after_a_shutdown_nothing_runs() -> None:
     thread, begin, has_begun = BuildThread(), threading.Event(), threading.Event()
-    running = thread.submit(lambda: has_begun.set() or begin.wait())
+
+    def run() -> bool:
+        has_begun.set()
+        return begin.wait()
+
+    running = thread.submit(run)
     has_begun.wait()
     waiting, cancelled = thread.submit(Task(lambda: 1, 9)), thread.submit(Task(lambda: 1, 8))
     cancelled.cancel()

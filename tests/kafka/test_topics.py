@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from fomo_stream.errors import BrokerError
 from fomo_stream.kafka.topics.report import TopicReport
-from fomo_stream.kafka.topics.watch import TopicsSeen
+from fomo_stream.kafka.topics.setup import TopicSetup
+from fomo_stream.kafka.topics.watch import TopicsSeen, TopicWatch
 from fomo_stream.settings.service import ServiceSettings
 
 HERE, ANOTHER, NO_IDS, GONE = "A", "B", "", None  # the id of a topic that the broker has
@@ -84,3 +89,31 @@ def test_an_output_with_fewer_partitions_than_the_input_is_logged(small: str, ca
     caplog.clear()
     report(**{small: 1})  # it was so when the instance started
     assert f"topic_smaller_than_input topic={small} partitions=1 input=2" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy", "other"),
+    [
+        (KafkaError._TIMED_OUT, "check that all brokers run, and restart the instance", "may be described"),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "check that topic t may be described and read", "restart"),
+    ],
+)
+def test_a_start_without_a_list_of_topics_says_why(
+    code: int, remedy: str, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusing:
+        has_controller = False
+
+        def connect(self) -> None: ...
+
+        def partitions(self, topics: object) -> Any:
+            raise KafkaException(KafkaError(code))
+
+    monkeypatch.setattr("fomo_stream.kafka.topics.setup.START_TIMEOUT_S", 0.0)
+    settings = ServiceSettings(topic="t")
+    watch = TopicWatch(settings)
+    watch.cluster.close()
+    watch.cluster = Refusing()  # type: ignore[assignment]
+    with pytest.raises(BrokerError, match=remedy) as error:
+        TopicSetup(settings, watch).begin()
+    assert other not in str(error.value)

@@ -55,10 +55,10 @@ class TopicSetup:
         while seen.trouble and watch.is_temporary and time.monotonic() < deadline:  # for example during an election
             seen = watch.look()
         if seen.trouble:
-            raise BrokerError(
-                f"the broker at {settings.bootstrap} does not list the topics ({seen.trouble}); "
-                f"check that topic {settings.topic} may be described and read"
-            )
+            remedy = f"check that topic {settings.topic} may be described and read"
+            if watch.is_temporary:
+                remedy = "nothing is lost; check that all brokers run, and restart the instance"
+            raise BrokerError(f"the broker at {settings.bootstrap} does not list the topics ({seen.trouble}); {remedy}")
         if settings.topic not in seen.partitions:
             raise TopicError(
                 f"there is no topic {settings.topic} on {settings.bootstrap}; check --topic, or create it: "
