@@ -1,0 +1,81 @@
+"""Memory: the largest resident set of a process, with one large context, and for each further partition.
+
+    python -m suite.memory VARIANT CONTEXT PARTITIONS RECORDS
+
+run in tests/benchmarks, prints the MiB of a process that scores so many records in each of so many partitions; with no
+partition, of one that has loaded the model and scored a few rows. Needs Linux.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from .report import Absent, Measurement
+from .scale import Scale
+
+FEATURES = 10
+PROGRAM = "suite.memory"
+
+
+def measure(scale: Scale) -> Iterator[Measurement | Absent]:
+    """The detector without Kafka, for each of our variants."""
+    if not Path("/proc/self/status").is_file():
+        yield Absent("memory", "it is read from /proc/self/status, which this system lacks")
+        return
+    from .contenders import models
+
+    large, small = scale.memory_contexts
+    for name, _ in models():
+        base = _child(name, 4, 0, scale.memory_records)
+        yield memory_of("loaded", name, {}, base)
+        yield memory_of("one context", name, {"context": large}, _child(name, large, 1, scale.memory_records))
+        one, more = (_child(name, small, k, scale.memory_records) for k in (1, 1 + scale.more_partitions))
+        yield memory_of("one context", name, {"context": small}, one)
+        yield memory_of("further partition", name, {"context": small}, (more - one) / scale.more_partitions)
+
+
+def memory_of(of: str, variant: str, sizes: dict[str, int], mib: float) -> Measurement:
+    """A figure in MiB."""
+    return Measurement("memory", {"of": of, "variant": variant, **sizes, "features": FEATURES}, mib, "MiB")
+
+
+def _child(variant: str, context: int, partitions: int, records: int) -> float:
+    """The peak of a process of its own: the kernel takes a new program's peak from 0."""
+    arguments = [variant, str(context), str(partitions), str(records)]
+    folder = Path(__file__).parents[1]
+    command = [sys.executable, "-m", PROGRAM, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder)
+    return float(done.stdout)
+
+
+def peak_mib(process: str | int = "self") -> float:
+    """The largest resident set so far."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
+    assert found is not None
+    return int(found[1]) / 1024
+
+
+def main(variant: str, context: str, partitions: str, records: str) -> None:
+    from fomo_stream import Detector, DetectorConfig
+    from fomo_stream.model.zero_shot import encode_rows, logits_of
+
+    from .contenders import models, sensor_rows
+
+    model = next(model for name, model in models() if name == variant)
+    rows = sensor_rows(64, FEATURES)
+    logits_of(model, encode_rows(model, rows), rows)
+    config = DetectorConfig(context_size=int(context), min_context=min(200, int(context)))
+    detectors = [Detector(model, FEATURES, config) for _ in range(int(partitions))]
+    for number, detector in enumerate(detectors):
+        rows = sensor_rows(int(records), FEATURES, seed=number)
+        for start in range(0, len(rows), 64):
+            detector.process(rows[start : start + 64])
+    print(peak_mib())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
