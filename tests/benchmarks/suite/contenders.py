@@ -52,7 +52,8 @@ def river_detectors(context: int) -> Iterator[tuple[str, FoMoDetector]]:
     """Our River detector with each of its kernels, and the name of that variant."""
     for kernel in _kernels(FoMoDetector):
         chosen: dict[str, Any] = {} if kernel is None else {"kernel": kernel}
-        yield f"fomo-stream {kernel or 'default'}", FoMoDetector(device="cpu", context_size=context, **chosen)
+        detector = FoMoDetector(device="cpu", context_size=context, min_context=min(200, context), **chosen)
+        yield f"fomo-stream {kernel or 'default'}", detector
 
 
 def full_pass(context: Float, queries: Float) -> Work | None:

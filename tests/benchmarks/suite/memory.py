@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .report import Absent, Measurement
@@ -19,6 +19,7 @@ from .scale import Scale
 
 FEATURES = 10
 PROGRAM = "suite.memory"
+Sizes = dict[str, str | int]
 
 
 def measure(scale: Scale) -> Iterator[Measurement | Absent]:
@@ -28,23 +29,32 @@ def measure(scale: Scale) -> Iterator[Measurement | Absent]:
         return
     from .contenders import models
 
-    large, small = scale.memory_contexts
+    small = scale.memory_contexts[1]
     for name, _ in models():
-        base = _child(name, 4, 0, scale.memory_records)
-        yield memory_of("loaded", name, {}, base)
-        yield memory_of("one context", name, {"context": large}, _child(name, large, 1, scale.memory_records))
-        one, more = (_child(name, small, k, scale.memory_records) for k in (1, 1 + scale.more_partitions))
-        yield memory_of("one context", name, {"context": small}, one)
-        yield memory_of("further partition", name, {"context": small}, (more - one) / scale.more_partitions)
+        sizes: Sizes = {"variant": name, "features": FEATURES}
+        yield Measurement("memory", {"of": "model", **sizes}, peak_of(name, small, 0, 0), "MiB")
+        yield from contexts(name, lambda *given, name=name: peak_of(name, *given), scale)
 
 
-def memory_of(of: str, variant: str, sizes: dict[str, int], mib: float) -> Measurement:
-    """A figure in MiB."""
-    return Measurement("memory", {"of": of, "variant": variant, **sizes, "features": FEATURES}, mib, "MiB")
+def contexts(variant: str, peak: Callable[[int, int, int], float], scale: Scale) -> Iterator[Measurement]:
+    """A process with one context, large and small, and what each further partition adds.
+
+    peak: MiB by context size, partitions and records of each partition.
+    """
+    large, small = scale.memory_contexts
+    records, more = scale.memory_records, scale.more_partitions
+    one = peak(small, 1, records)
+    for of, size, mib in (
+        ("one context", large, peak(large, 1, records)),
+        ("one context", small, one),
+        ("further partition", small, (peak(small, 1 + more, records) - one) / more),
+    ):
+        sizes: Sizes = {"variant": variant, "context": size, "features": FEATURES, "records": records}
+        yield Measurement("memory", {"of": of, **sizes}, mib, "MiB")
 
 
-def _child(variant: str, context: int, partitions: int, records: int) -> float:
-    """The peak of a process of its own: the kernel takes a new program's peak from 0."""
+def peak_of(variant: str, context: int, partitions: int, records: int) -> float:
+    """MiB of a process of its own (a new program's peak counts from 0)."""
     arguments = [variant, str(context), str(partitions), str(records)]
     folder = Path(__file__).parents[1]
     command = [sys.executable, "-m", PROGRAM, *arguments]

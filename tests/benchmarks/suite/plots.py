@@ -35,9 +35,12 @@ def _lines(items: Sequence[Measurement], path: Path) -> None:
                 name = f"{item.parameters['variant']}, batch {item.parameters['batch']}"
                 curves[name].append((int(item.parameters["features"]), item.value))
         for name, points in curves.items():
-            style = "--" if name.startswith("floor") else "-"
-            panel.plot(*zip(*sorted(points), strict=True), style, marker="o", markersize=3, label=name)
+            style = {"linestyle": "--", "color": "black"} if name.startswith("floor") else {}
+            panel.plot(*zip(*sorted(points), strict=True), marker="o", markersize=3, label=name, **style)
         panel.set(xscale="log", yscale="log", title=f"context {context:,}", xlabel="features")
+        features = sorted({int(item.parameters["features"]) for item in items})
+        panel.set_xticks(features, [str(number) for number in features])
+        panel.set_xticks([], minor=True)
     panels[0].set_ylabel("CPU time of a record, us")
     panels[-1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
     figure.savefig(path, dpi=120)

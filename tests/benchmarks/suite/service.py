@@ -28,7 +28,7 @@ from services import Command, command, unique
 from fomo_stream.settings.service import ServiceSettings
 
 from .load import FEATURES, Progress, fill, names, stretch
-from .memory import memory_of, peak_mib
+from .memory import contexts, peak_mib
 from .report import Absent, Measurement
 from .scale import Load, Scale
 
@@ -90,10 +90,6 @@ class _Run:
             assert self.running.process.poll() is None, self.running.text()[-2000:]
             assert time.monotonic() < deadline, f"{records} records took more than {PATIENCE_S:g} s"
             time.sleep(LOOK_S)
-
-    @property
-    def peak_mib(self) -> float:
-        return peak_mib(self.running.process.pid)
 
 
 def _throughput(broker: Broker, folder: Path, load: Load, partitions: int, established: int) -> Iterator[Measurement]:
@@ -171,16 +167,12 @@ def _latencies(reader: Any, count: int) -> tuple[list[float], int]:
 
 
 def _memory(broker: Broker, folder: Path, scale: Scale) -> Iterator[Measurement]:
-    """The service's largest resident set: as in `memory`, for the whole program."""
-    large, small = scale.memory_contexts
+    """The largest resident set of the whole program."""
 
-    def peak(context: int, partitions: int) -> float:
-        records = partitions * scale.memory_records
-        with _service(broker, folder, partitions, records, context_size=context) as service:
-            service.until(records)
-            return service.peak_mib
+    def peak(context: int, partitions: int, records: int) -> float:
+        count = partitions * records
+        with _service(broker, folder, partitions, count, context_size=context) as service:
+            service.until(count)
+            return peak_mib(service.running.process.pid)
 
-    yield memory_of("one context", "service", {"context": large}, peak(large, 1))
-    one, more = (peak(small, partitions) for partitions in (1, 1 + scale.more_partitions))
-    yield memory_of("one context", "service", {"context": small}, one)
-    yield memory_of("further partition", "service", {"context": small}, (more - one) / scale.more_partitions)
+    yield from contexts("service", peak, scale)
