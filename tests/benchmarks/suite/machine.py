@@ -20,7 +20,7 @@ PACKAGES = (
     "fomo-stream", "torch", "numpy", "scipy", "numba", "scikit-learn", "river", "pysad", "orjson", "confluent-kafka",
 )  # fmt: skip
 SIDE = 512  # of the matrices
-CHAIN = 16  # multiply-adds of an element; short enough to be unrolled
+CHAIN = 16  # multiply-adds of an element
 SPACES = 3  # in which a row is compared with the context
 PER_DISTANCE = 25  # FLOP for the densities: an exponential, its powers, the sums and the comparisons
 NETWORK = 2 * (88 * 64 + 2 * 2 * 64 * 128 + 64 * 128 + 2 * 128)  # FLOP: input, two feed-forward layers, head
@@ -66,23 +66,23 @@ def peaks() -> dict[str, Cost]:
     left, right = np.ones((2, SIDE, SIDE), dtype=np.float32)
     values, out = np.linspace(0, 1, 2048, dtype=np.float32), np.empty(2048, dtype=np.float32)
 
-    def chain(values: Any, out: Any, factor: Any) -> None:
-        for i in range(len(values)):
-            x = values[i]
-            for _ in range(CHAIN):
-                x = x * factor + factor
-            out[i] = x
+    def chain(values: Any, out: Any, factor: Any, times: int) -> None:
+        for _ in range(times):
+            for i in range(len(values)):
+                x = values[i]
+                for _ in range(CHAIN):
+                    x = x * factor + factor
+                out[i] = x
 
-    compiled: Callable[[Any, Any, Any], None] = njit(fastmath=True)(chain)
+    compiled: Callable[[Any, Any, Any, int], None] = njit(fastmath=True)(chain)
 
     def product() -> int:
         np.matmul(left, right)
         return 2 * SIDE**3
 
     def multiply_adds() -> int:
-        for _ in range(100):
-            compiled(values, out, np.float32(0.5))
-        return 100 * 2 * CHAIN * len(values)
+        compiled(values, out, np.float32(0.5), 1000)
+        return 1000 * 2 * CHAIN * len(values)
 
     return costs({"matrix product": product, "multiply-adds": multiply_adds}, 5, 0.05)
 
@@ -91,28 +91,27 @@ def peaks() -> dict[str, Cost]:
 def bandwidth(size: int) -> Cost:
     """Seconds for a byte of one core that reads `size` bytes again and again: from the cache that holds them."""
     values = np.ones(max(size // 4, 64), dtype=np.float32)
-    summed = _compiled_sum()
+    summed, times = _compiled_sum(), max(1, (1 << 24) // values.nbytes)
 
     def read() -> int:
-        times = max(1, (1 << 22) // values.nbytes)
-        for _ in range(times):
-            summed(values)
+        summed(values, times)
         return times * values.nbytes
 
     return costs({"read": read}, 5, 0.02)["read"]
 
 
 @cache
-def _compiled_sum() -> Callable[[Any], float]:
+def _compiled_sum() -> Callable[[Any, int], float]:
     from numba import njit
 
-    def summed(values: Any) -> float:
+    def summed(values: Any, times: int) -> float:
         total: Any = np.float32(0)
-        for i in range(len(values)):
-            total += values[i]
+        for turn in range(times):
+            for i in range(turn % 2, len(values)):  # not the same each time, or one pass would be enough
+                total += values[i]
         return total  # type: ignore[no-any-return]
 
-    compiled: Callable[[Any], float] = njit(fastmath=True)(summed)
+    compiled: Callable[[Any, int], float] = njit(fastmath=True)(summed)
     return compiled
 
 

@@ -32,6 +32,7 @@ from .memory import contexts, peak_mib
 from .report import Absent, Measurement
 from .scale import Load, Scale
 
+WARM_UP = 4000  # records, before all measurements: kernels are compiled, and the broker's code is hot
 LOOK_S = 0.1  # between two samples
 PATIENCE_S = 1800.0
 TAIL = 1.05  # of the input: at its end the partitions no longer share the cores
@@ -42,13 +43,15 @@ def measure(scale: Scale) -> Iterator[Measurement | Absent]:
     """Everything, one service after the other."""
     load = scale.load
     if load is None:
-        yield Absent("service", "this scale leaves it out")
+        yield Absent("service", "left out of quick runs, because it takes minutes")
         return
     with open_broker() as broker, tempfile.TemporaryDirectory() as name:
         if not broker.is_kafka:
             yield Absent("service", "transactions need Apache Kafka: set KAFKA_HOME or TEST_BOOTSTRAP")
             return
         folder = Path(name)
+        with _service(broker, folder, load.partitions, WARM_UP) as service:
+            service.until(WARM_UP)
         yield from _throughput(broker, folder, load, load.partitions, load.established)
         for partitions in load.other_partitions:
             yield from _throughput(broker, folder, load, partitions, 0)
