@@ -32,7 +32,7 @@ from .memory import contexts, peak_mib
 from .report import Absent, Measurement
 from .scale import Load, Scale
 
-WARM_UP = 4000  # records, before all measurements: kernels are compiled, and the broker's code is hot
+WARM_UP = 20_000  # records, before all measurements: kernels are compiled, and the broker's code is hot
 LOOK_S = 0.1  # between two samples
 PATIENCE_S = 1800.0
 TAIL = 1.05  # of the input: at its end the partitions no longer share the cores
