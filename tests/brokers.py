@@ -55,6 +55,7 @@ class Broker:
     """A broker by its address, with the client calls that tests need."""
 
     is_kafka = True  # as opposed to embedded: topics can be created, deleted and grown
+    process_id: int | None = None  # of a process of our own
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -177,6 +178,7 @@ class Kafka(Broker):
                 stderr=log,
                 env={**os.environ, "KAFKA_HEAP": "384m"},
             )
+        self.process_id = self._process.pid
         wait_for(self._answers, "Kafka to start", 90)
 
     def kill(self) -> None:

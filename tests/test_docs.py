@@ -28,6 +28,10 @@ from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import BaseFlags, option
 from pretrain import __main__ as pretrain
 
+sys.path.append(str(Path(__file__).parent / "benchmarks"))
+
+from suite import command as benchmarks
+
 README = Document.read(ROOT / "README.md")
 PAGES = [README, *map(Document.read, sorted((ROOT / "docs").glob("*.md")))]
 GUIDES = [Document.read(ROOT / name) for name in ("CONTRIBUTING.md", "CHANGELOG.md", "deploy/README.md")]
@@ -133,9 +137,11 @@ def check_fomo_stream(line: str, words: list[str], folder: Path) -> None:
         parse(SETTINGS[command], [word for word in words[1:] if word != command])
 
 
-def check_pretrain(_line: str, words: list[str], _folder: Path) -> None:
+def check_python(_line: str, words: list[str], _folder: Path) -> None:
     arguments = words[3:]
-    if arguments[0] in LONGEST:
+    if words[:3] == ["python", "-m", "tests.benchmarks"]:
+        benchmarks.parser().parse_args(arguments)
+    elif arguments[0] in LONGEST:
         pretrain.parser().parse_args(arguments)
     else:
         assert pretrain.main(arguments + SHORTER.get(arguments[0], "").split()) == 0
@@ -158,7 +164,7 @@ def check_in_shell(line: str, _words: list[str], folder: Path) -> None:
 
 CHECKS: dict[str, Callable[[str, list[str], Path], None]] = {
     "fomo-stream": check_fomo_stream,
-    "python": check_pretrain,
+    "python": check_python,
     "make": check_make,
     "pip": check_pip,
     "tar": check_in_shell,
@@ -206,7 +212,7 @@ def test_flags_in_the_text_exist(page: Document) -> None:
     """Flags of other programs are in code blocks only."""
     known = {"--kafka", "--no"}.union(*(flags_of(build_parser(cls)) for cls in SETTINGS.values()))
     subparsers: Any = next(action for action in pretrain.parser()._actions if action.dest == "command")
-    known = known.union(*map(flags_of, subparsers.choices.values()))
+    known = known.union(*map(flags_of, subparsers.choices.values()), flags_of(benchmarks.parser()))
     if page.name == "CHANGELOG.md":
         known.add("--pack-to")  # removed
     for span in page.spans:

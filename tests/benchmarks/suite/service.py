@@ -1,0 +1,181 @@
+"""The service on Kafka: records a second of a young and of an established stream, latency, memory, CPU time.
+
+The broker runs on the same cores. Exactly once, 10 features, contexts of 1,000 rows.
+
+- young: the first records of a group that starts; a generation is due after every few hundred records of a partition.
+- established: further records, after 100,000 of each partition. All input lies on the broker before the service starts.
+- latency: from the time at which a record was due at the producer until a reader of committed records has its score, at
+  a steady rate, after 10,000 records of each partition; builds included.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from brokers import Broker, open_broker
+from confluent_kafka import Consumer, TopicPartition
+from services import Command, command, unique
+
+from fomo_stream.settings.service import ServiceSettings
+
+from .load import FEATURES, Progress, fill, names, stretch
+from .memory import contexts, peak_mib
+from .report import Absent, Measurement
+from .scale import Load, Scale
+
+WARM_UP = 20_000  # records, before all measurements: kernels are compiled, and the broker's code is hot
+LOOK_S = 0.1  # between two samples
+PATIENCE_S = 1800.0
+TAIL = 1.05  # of the input: at its end the partitions no longer share the cores
+Sizes = dict[str, str | int]
+
+
+def measure(scale: Scale) -> Iterator[Measurement | Absent]:
+    """Everything, one service after the other."""
+    load = scale.load
+    if load is None:
+        yield Absent("service", "left out of quick runs, because it takes minutes")
+        return
+    with open_broker() as broker, tempfile.TemporaryDirectory() as name:
+        if not broker.is_kafka:
+            yield Absent("service", "transactions need Apache Kafka: set KAFKA_HOME or TEST_BOOTSTRAP")
+            return
+        folder = Path(name)
+        with _service(broker, folder, load.partitions, WARM_UP) as service:
+            service.until(WARM_UP)
+        yield from _throughput(broker, folder, load, load.partitions, load.established)
+        for partitions in load.other_partitions:
+            yield from _throughput(broker, folder, load, partitions, 0)
+        yield from _latency(broker, folder, load)
+        yield from _memory(broker, folder, scale)
+
+
+def _settings(broker: Broker, topic: str, **changes: Any) -> ServiceSettings:
+    return ServiceSettings(bootstrap=broker.bootstrap, topic=topic, group=topic, features=names(), **changes)
+
+
+@contextmanager
+def _service(broker: Broker, folder: Path, partitions: int, records: int, **changes: Any) -> Iterator[_Run]:
+    """A service that has so many records to read."""
+    topic = unique("bench")
+    broker.create_topic(topic, partitions)
+    fill(broker.bootstrap, topic, partitions, records)
+    with command(folder / f"{topic}.log", _settings(broker, topic, **changes)) as running:
+        running.wait_for_log("started")
+        processes = running.process.pid, broker.process_id
+        progress = Progress(broker.bootstrap, topic, topic, partitions, processes)
+        try:
+            yield _Run(running, progress, topic)
+        finally:
+            progress.close()
+        running.terminate()
+
+
+class _Run:
+    """A service at work."""
+
+    def __init__(self, running: Command, progress: Progress, topic: str) -> None:
+        self.running, self.progress, self.topic = running, progress, topic
+
+    def until(self, records: int) -> None:
+        """Wait until so many records are committed."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self.progress.look() < records:
+            assert self.running.process.poll() is None, self.running.text()[-2000:]
+            assert time.monotonic() < deadline, f"{records} records took more than {PATIENCE_S:g} s"
+            time.sleep(LOOK_S)
+
+
+def _throughput(broker: Broker, folder: Path, load: Load, partitions: int, established: int) -> Iterator[Measurement]:
+    """Rate and CPU time; established: records of each partition before the second stretch, 0: only the first."""
+    parts = {"young": (0, load.young)}
+    if established:
+        before = established * partitions
+        parts["established"] = before, before + load.stretch
+    last = max(stop for _, stop in parts.values())
+    with _service(broker, folder, partitions, int(last * TAIL)) as service:
+        service.until(last)
+        samples = service.progress.samples
+    for age, (first, stop) in parts.items():
+        begin, end = stretch(samples, first, stop)
+        sizes: Sizes = {"age": age, "partitions": partitions, "context": 1000, "features": FEATURES}
+        count = end.records - begin.records
+        yield Measurement("service", sizes, count / (end.at - begin.at), "records/s")
+        spent = {"service": end.service_s - begin.service_s}
+        if begin.broker_s is not None and end.broker_s is not None:
+            spent["broker"] = end.broker_s - begin.broker_s
+        for process, seconds in spent.items():
+            yield Measurement("service CPU", {"process": process, **sizes}, 1e6 * seconds / count, "us/record")
+
+
+def _latency(broker: Broker, folder: Path, load: Load) -> Iterator[Measurement]:
+    """Median and 99th percentile at a steady rate."""
+    flags: dict[str, Any] = {"commit_interval_ms": 10.0, "batch_age_ms": 5.0}
+    if "max_latency_ms" in ServiceSettings.model_fields:
+        flags = {"max_latency_ms": 20.0}
+    partitions, count = load.partitions, int(load.rate * load.seconds)
+    with _service(broker, folder, partitions, load.warm, **flags) as service:
+        service.until(load.warm)
+        reader = _reader_at_end(broker, f"{service.topic}-scores", partitions)
+        arguments = [broker.bootstrap, service.topic, str(partitions), str(count), str(load.rate)]
+        program = [sys.executable, "-m", "suite.load", *arguments]
+        with subprocess.Popen(program, cwd=Path(__file__).parents[1]) as producer:
+            try:
+                found, builds = _latencies(reader, count)
+            finally:
+                reader.close()
+                producer.kill()
+    sizes: Sizes = {"rate": int(load.rate), "partitions": partitions, "context": 1000, "features": FEATURES}
+    for of, share in (("median", 0.5), ("99th percentile", 0.99), ("maximum", 1.0)):
+        value = 1000 * float(np.quantile(found, share))
+        yield Measurement("service latency", {"of": of, **sizes}, value, "ms")
+    yield Measurement("service latency", {"of": "builds meanwhile", **sizes}, builds, "builds")
+
+
+def _reader_at_end(broker: Broker, topic: str, partitions: int) -> Any:
+    """A reader of the committed records that come from now on."""
+    reader = Consumer({**broker.config, "group.id": "bench", "isolation.level": "read_committed"})
+    places = [TopicPartition(topic, number) for number in range(partitions)]
+    for place in places:
+        place.offset = reader.get_watermark_offsets(place, timeout=20)[1]
+    reader.assign(places)
+    return reader
+
+
+def _latencies(reader: Any, count: int) -> tuple[list[float], int]:
+    """Seconds of so many records, and how many generations came into use among them."""
+    found: list[float] = []
+    generations: set[tuple[int, int]] = set()
+    deadline = time.monotonic() + PATIENCE_S
+    while len(found) < count:
+        assert time.monotonic() < deadline, f"{len(found)} of {count} records came back"
+        first = reader.poll(0.5)
+        messages = [] if first is None else [first, *reader.consume(1000, timeout=0)]
+        now = time.time()
+        for message in messages:
+            if message.error() is None:
+                record = orjson.loads(message.value())
+                found.append(now - record["at"])
+                generations.add((record["fomo"]["partition"], record["fomo"]["generation"]))
+    return found, len(generations) - len({partition for partition, _ in generations})
+
+
+def _memory(broker: Broker, folder: Path, scale: Scale) -> Iterator[Measurement]:
+    """The largest resident set of the whole program."""
+
+    def peak(context: int, partitions: int, records: int) -> float:
+        count = partitions * records
+        with _service(broker, folder, partitions, count, context_size=context) as service:
+            service.until(count)
+            return peak_mib(service.running.process.pid)
+
+    yield from contexts("service", peak, scale)

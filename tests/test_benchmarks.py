@@ -1,0 +1,176 @@
+"""The benchmark suite at sizes that take seconds: its document, tables, comparison and pictures."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+ROOT = Path(__file__).parents[1]
+sys.path += [str(ROOT / "tests" / "benchmarks"), str(ROOT / "tests" / "integration")]
+
+from suite.command import main, run  # noqa: E402
+from suite.exponents import fit  # noqa: E402
+from suite.load import Sample, stretch  # noqa: E402
+from suite.memory import peak_of  # noqa: E402
+from suite.plots import draw  # noqa: E402
+from suite.report import Measurement, Report  # noqa: E402
+from suite.scale import Scale  # noqa: E402
+from suite.tables import comparison, mark, table  # noqa: E402
+
+TINY = Scale(
+    contexts=(64, 256),
+    features=(2, 6),
+    batches=(1, 16),
+    builds=((64, 2), (64, 6), (256, 2)),
+    codec_features=(2, 6),
+    repeats=2,
+    seconds=0.0,
+    river_context=64,
+    river_records=64,
+    load=None,
+)
+RATES = ["records/s", "records/CPU-s", "GB/s"]
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return run(["scoring", "build", "codec", "river", "service"], TINY)
+
+
+def variants(report: Report, name: str, **parameters: int) -> dict[str, float]:
+    """Values by variant."""
+    found = (
+        item for item in report.measurements if item.name == name and parameters.items() <= item.parameters.items()
+    )
+    return {str(item.parameters["variant"]): item.value for item in found}
+
+
+def test_every_variant_is_measured_at_every_size(report: Report) -> None:
+    for context in TINY.contexts:
+        for features in TINY.features:
+            at = {"context": context, "features": features}
+            batched = set(variants(report, "scoring", batch=16, **at))
+            single = set(variants(report, "scoring", batch=1, **at))
+            assert {"fomo-stream torch", "kNN brute", "kNN kd-tree", "floor"} <= batched < single
+            assert {"paper-100, full pass", "River HalfSpaceTrees", "River OneClassSVM"} <= single - batched
+    for context, features in TINY.builds:
+        assert {"fomo-stream torch", "kNN kd-tree"} <= set(
+            variants(report, "build", context=context, features=features)
+        )
+    for name in ("decode", "encode"):
+        assert set(variants(report, name, features=6)) == {"fomo-stream", "orjson", "json"}
+    assert len(variants(report, "river", batch=64)) < len(variants(report, "river", batch=1))
+    assert [item.name for item in report.absent if item.name not in ("PySAD LODA",)] == ["service"]
+
+
+def test_figures_are_of_different_quantities_and_possible(report: Report) -> None:
+    keys = [item.key for item in report.measurements]
+    assert len(set(keys)) == len(keys)
+    for item in report.measurements:
+        if item.name != "exponent":
+            assert 0 < item.value < math.inf
+        assert item.spread is None or 0 <= item.spread < math.inf
+    for batch in TINY.batches:
+        found = variants(report, "scoring", context=256, features=6, batch=batch)
+        assert found["floor"] < min(cost for name, cost in found.items() if name.startswith("fomo-stream"))
+
+
+def test_exponents_of_each_quantity_are_fitted(report: Report) -> None:
+    of = {(item.parameters["of"], item.parameters["in"]) for item in report.measurements if item.name == "exponent"}
+    sizes = ("context", "features")
+    assert of == {(name, size) for name in ("scoring", "build") for size in sizes} | {
+        ("decode", "features"),
+        ("encode", "features"),
+    }
+
+
+def test_document_tables_comparison_and_pictures(
+    report: Report, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    report.write(old)
+    assert Report.read(old) == report
+    Report(report.environment, report.measurements[1:]).write(new)
+    assert main(["--compare", str(old), str(new)]) == 0
+    compared = capsys.readouterr().out
+    assert compared.count("x 1.00") == len(report.measurements) - 1
+    assert compared.count("only in the old run") == 1
+    assert "only in the new run" not in compared
+    text = table(report)
+    assert all(
+        name in text for name in ("floor", "fomo-stream", "not measured: service", str(report.environment["cpu"]))
+    )
+    pictures = draw(report, tmp_path / "plots")
+    assert {path.name for path in pictures} >= {"scoring.png", "build.png", "river.png", "exponent.png"}
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
+
+
+def test_the_program_starts_and_refuses_unknown_names() -> None:
+    command = [sys.executable, "-m", "tests.benchmarks", "--only", "scoring,speed"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "no benchmark named speed" in done.stderr
+
+
+def test_a_process_of_its_own_tells_its_memory() -> None:
+    assert 50 < peak_of("fomo-stream torch", 64, 1, 100) < 5000
+
+
+def test_other_formats_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text("{}")
+    with pytest.raises(ValueError, match="has format None"):
+        Report.read(tmp_path / "other.json")
+
+
+@given(
+    st.sampled_from([*RATES, "us/record", "ms", "MiB", "builds"]),
+    st.floats(1, 1e6),
+    st.floats(1, 1e6),
+    st.floats(0, 1e6),
+    st.floats(0, 1e6),
+)
+def test_changes_beyond_the_spreads_are_marked(unit: str, old: float, new: float, spread: float, other: float) -> None:
+    before = Measurement("speed", {"variant": "ours"}, old, unit, spread)
+    after = replace(before, value=new, spread=other)
+    said, back = mark(before, after), mark(after, before)
+    assert bool(said) == (abs(old - new) > spread + other)
+    if unit == "builds":
+        assert said in ("", "differs")
+    elif said:
+        assert {said, back} == {"better", "worse"}
+        assert (said == "better") == ((new > old) == (unit in RATES))
+    assert mark(replace(before, spread=None), after) == ""
+    assert f"x {new / old:.2f}" in comparison(Report({}, [before]), Report({}, [after]))
+
+
+@given(st.floats(0.01, 100), st.floats(-2, 3), st.floats(-2, 3))
+def test_exponents_of_a_power_law_are_found(factor: float, of_context: float, of_features: float) -> None:
+    made = [
+        Measurement("scoring", {"context": n, "features": d}, factor * n**of_context * d**of_features, "us/record")
+        for n in (10, 50)
+        for d in (2, 3, 8)
+    ]
+    assert fit(made) == pytest.approx({"context": of_context, "features": of_features}, abs=1e-6)
+    assert fit(made[:1]) == {}
+    diagonal = [made[0], made[4]]  # both sizes differ: two points cannot tell which of them matters
+    assert fit(diagonal) == {}
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=30), st.data())
+def test_a_stretch_is_as_short_as_the_samples_allow(steps: list[int], data: st.DataObject) -> None:
+    counts = [0, *(sum(steps[: i + 1]) for i in range(len(steps)))]
+    samples = [Sample(float(i), count, float(i), None) for i, count in enumerate(counts)]
+    first = data.draw(st.integers(0, counts[-1]))
+    last = data.draw(st.integers(first, counts[-1]))
+    begin, end = stretch(samples, first, last)
+    assert begin.records <= first
+    assert end.records >= last
+    assert all(sample.records > first for sample in samples if sample.at > begin.at)
+    assert all(sample.records < last for sample in samples if sample.at < end.at)
