@@ -11,7 +11,7 @@ from collections.abc import Callable
 from threading import Event
 from typing import Any, NamedTuple
 
-from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException, TopicPartition
 from memory_producer import Member, MemoryProducer, Place, Produced, retriable
 
 from fomo_stream.kafka.record import Headers
@@ -36,6 +36,9 @@ class Message(NamedTuple):
 
     def offset(self) -> int:
         return self.at
+
+    def timestamp(self) -> tuple[int, int]:
+        return TIMESTAMP_NOT_AVAILABLE, 0
 
     def key(self) -> bytes | None:
         return self.raw_key

@@ -23,7 +23,10 @@ class Produced(NamedTuple):
     value: bytes | None
     headers: Headers
     stamp: int
-    on_delivery: Callable[[KafkaError | None, object], None]
+    on_delivery: Callable[[KafkaError | None, Any], None]
+
+    def topic(self) -> str:
+        return self.place[0]
 
 
 class Member(NamedTuple):
@@ -76,7 +79,7 @@ class MemoryProducer:
         headers: Headers,
         partition: int,
         timestamp: int,
-        on_delivery: Callable[[KafkaError | None, object], None],
+        on_delivery: Callable[[KafkaError | None, Any], None],
     ) -> None:
         if self._id is not None and (self._state != "open" or self._begun):
             raise KafkaException(KafkaError(KafkaError._STATE, f"produce in state {self._state} {self._begun}"))
@@ -124,7 +127,8 @@ class MemoryProducer:
     def _serve(self) -> None:
         reports, self._reports = self._reports, []
         for produced, error in reports:
-            produced.on_delivery(error, None)
+            if error is not None or not self.options.get("delivery.report.only.error"):
+                produced.on_delivery(error, produced)
 
     # --- transactions
 

@@ -265,11 +265,10 @@ def agrees(shown: str, default: Any) -> bool:
 
 
 def test_every_field_of_the_result_is_documented() -> None:
-    from fomo_stream.records.result import result_of
+    from fomo_stream.records.result import results_of
 
     scored = Results.of(np.zeros(1), np.ones(1), np.ones(1, np.int64), 1, 2000, AlertThreshold(0.01, 2000))
-    source = dict.fromkeys(("topic", "partition", "offset", "timestamp"))
-    fields = set(result_of(scored, 0, "model", source, 0))
+    fields = set(results_of(scored, "model", [0], [("sensors", 0, 0, None)])[0])
     for page, title in ((README, "The result"), (FLAGS, "The result")):
         section = page.section(title)
         examples = [json.loads(block.code)["fomo"] for block in section.blocks if block.language == "json"]

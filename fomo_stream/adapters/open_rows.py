@@ -83,12 +83,12 @@ class OpenRows:
     def _from_dicts(self, records: Sequence[Mapping[Any, Any]], learn: bool) -> Float:
         if learn:
             self._add({name for record in records for name in record})
-        cells = []
+        cells: list[Any] = []
         for record in records:
             row = list(map(record.get, self._columns))
             row[: self._n_codes] = map(category_code, row[: self._n_codes])
-            cells.append(row)
-        return numbers(cells, len(self._columns))
+            cells += row
+        return numbers(cells).reshape(len(records), len(self._columns))
 
     def _from_table(self, names: list[Any], cells: NDArray[Any], learn: bool) -> Float:
         if learn:
@@ -102,7 +102,7 @@ class OpenRows:
                 values[:, column] = list(map(category_code, given.tolist()))
             else:
                 is_numeric = given.dtype.kind in "fiub"
-                values[:, column] = given if is_numeric else numbers([given.tolist()], len(given))[0]
+                values[:, column] = given if is_numeric else numbers(given.tolist())
         values[np.isinf(values)] = np.nan
         return values
 

@@ -13,14 +13,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, BinaryIO, TextIO
 
-import numpy as np
-
 from fomo_stream.cli.scorers import Batch, FixedContextScorer, PrequentialScorer, text_columns
 from fomo_stream.errors import ConfigError, FomoError
 from fomo_stream.loading import load_ready
 from fomo_stream.records.files import Line, RecordFile, open_records
-from fomo_stream.records.result import result_of
-from fomo_stream.records.writers import CsvWriter, JsonWriter, Result
+from fomo_stream.records.result import Result, results_of
+from fomo_stream.records.writers import CsvWriter, JsonWriter
 
 if TYPE_CHECKING:
     from fomo_stream.settings.commands import ScoreSettings
@@ -85,12 +83,11 @@ class Scoring:
         """Write the lines of a batch, with or without a score."""
         if not batch.lines:
             return
-        rank = np.cumsum(batch.usable) - 1
+        missing = batch.missing.tolist()
+        scored = iter(results_of(batch.scored, self._model.name, batch.missing[batch.usable].tolist()))
         results = [
-            result_of(batch.scored, rank[i], self._model.name, None, int(batch.missing[i]))
-            if batch.usable[i]
-            else unscored(line, int(batch.missing[i]))
-            for i, line in enumerate(batch.lines)
+            next(scored) if usable else unscored(line, lacking)
+            for line, usable, lacking in zip(batch.lines, batch.usable, missing, strict=True)
         ]
         for result in results:
             if result["score"] is None:

@@ -1,8 +1,9 @@
 """One member of the consumer group: its main loop, rebalances and shutdown.
 
-One thread does everything, and only this module decides in which order things happen. It polls a record and hands it to
-the `Pipeline`. Every few milliseconds it takes a *turn*: score the micro-batches that are due, take the next step of
-the commit (`Commits`), activate the partitions that were restored, and react to events from the broker.
+One thread does everything, and only this module decides in which order things happen. It takes the records that are
+there and hands them to the `Pipeline`. Every few milliseconds it takes a *turn*: score the micro-batches that are due,
+take the next step of the commit (`Commits`), activate the partitions that were restored, and react to events from the
+broker.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from fomo_stream.kafka.group.schema_search import SchemaSearch
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.partition import PartitionTask
 from fomo_stream.kafka.pipeline import Pipeline
+from fomo_stream.kafka.polling import Poller
 from fomo_stream.kafka.record import to_record
 from fomo_stream.kafka.state.restore import Restorer
 from fomo_stream.kafka.topics.report import TopicReport
@@ -93,6 +95,7 @@ class Member:
         self._idle_s = min(IDLE_POLL_S, settings.commit_interval_ms / 1000)
         self._settings = settings
         self._consumer = consumer
+        self._poller = Poller(consumer, self._turn_s)
         self._errors = errors
         self._delivery = delivery
         self._restorer = restorer
@@ -124,10 +127,12 @@ class Member:
         log.info(kv("started", topic=settings.topic, out=settings.out, group=settings.group))
         try:
             while not is_stopping():
-                message = self._consumer.poll(self._patience())
+                messages = self._poller.poll(self._patience())
+                polled_at = time.monotonic()
+                for message in messages:
+                    self._receive(message, polled_at)
                 now = time.monotonic()
-                if message is not None:
-                    self._receive(message, now)
+                self._poller.handled(len(messages), now - polled_at)
                 if now >= self.turned_at + self._turn_s:
                     self.turn(now)
         except BaseException:

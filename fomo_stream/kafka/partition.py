@@ -29,6 +29,7 @@ class Pending(NamedTuple):
     fields: dict[str, Any]
     polled_at: float  # seconds, monotonic
     error: RecordError | None = None  # why it cannot be scored
+    is_strict: bool = False  # whether its bytes are strict JSON
 
     def size(self) -> int:
         """Approximate memory in bytes."""

@@ -18,16 +18,16 @@ from fomo_stream.kafka.delivery.base import Delivery
 from fomo_stream.kafka.feedback.labelling import Labelling
 from fomo_stream.kafka.group.patience import FEW
 from fomo_stream.kafka.observer import Observer
-from fomo_stream.kafka.outputs import Outputs
+from fomo_stream.kafka.outputs import Outputs, dead_letter_reason
 from fomo_stream.kafka.partition import PartitionTask, Pending
 from fomo_stream.kafka.record import Record
-from fomo_stream.kafka.scorer import Scorer, check_schema, dead_letter_reason
+from fomo_stream.kafka.scorer import Scorer, check_schema
 from fomo_stream.kafka.state.position import Restored, unusable_state_error
 from fomo_stream.kafka.state.reader import to_output
 from fomo_stream.kafka.topics.watch import TopicsSeen
 from fomo_stream.logs import kv
 from fomo_stream.records.inference import TooManyFeaturesError, infer_schema
-from fomo_stream.records.json_codec import decode
+from fomo_stream.records.json_codec import decode_strictly
 from fomo_stream.records.schema import Schema, shown
 from fomo_stream.settings.service import ServiceSettings
 
@@ -176,7 +176,8 @@ class Pipeline:
             return  # the partition was given up, or began again, after the fetch
         task.received = record.offset
         try:
-            item = Pending(record, decode(record.value, self._settings.max_record_bytes), now)
+            fields, is_strict = decode_strictly(record.value, self._settings.max_record_bytes)
+            item = Pending(record, fields, now, None, is_strict)
         except RecordError as error:
             item = Pending(record, {}, now, error)
         if task.batch.add(item, now) and self.scorer is not None:

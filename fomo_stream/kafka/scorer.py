@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from concurrent.futures import Executor
-from typing import Any
+from itertools import compress
 
 import numpy as np
 
 from fomo_stream.detector.config import LEAST_CONTEXT
 from fomo_stream.detector.detector import Detector
-from fomo_stream.errors import DamagedStateError, RecordError, SchemaError, StateError
+from fomo_stream.errors import DamagedStateError, SchemaError, StateError
 from fomo_stream.kafka.feedback.labelling import Labelling
 from fomo_stream.kafka.observer import Observation, Observer
 from fomo_stream.kafka.outputs import Outputs
 from fomo_stream.kafka.partition import PartitionTask, Pending
-from fomo_stream.kafka.record import Record
 from fomo_stream.kafka.state.position import unusable_state_error
 from fomo_stream.logs import kv
 from fomo_stream.model.zero_shot import ZeroShotModel
 from fomo_stream.records.files import read_rows
-from fomo_stream.records.result import result_of
+from fomo_stream.records.result import Result, results_of
 from fomo_stream.records.rows import RowReader
 from fomo_stream.records.schema import Schema
 from fomo_stream.settings.service import ServiceSettings
 
 log = logging.getLogger(__name__)
-
-NO_FEATURES = "the record has no value of any feature; check the names given by --features"
 
 
 class Scorer:
@@ -103,53 +101,51 @@ class Scorer:
     def _score_batch(self, task: PartitionTask, detector: Detector, reader: RowReader, pending: list[Pending]) -> None:
         """Score consecutive records of a partition and send one output for each, in their order."""
         sound = [item for item in pending if item.error is None]
-        again = [item for item in sound if item.record.offset < task.learned_until]
-        results: dict[int, dict[str, Any]] = {}  # by offset
-        missing = 0
-        for items, learn in ((again, False), (sound[len(again) :], True)):
-            results |= self._results(task, detector, reader, items, learn)
-        for item in pending:
-            if (result := results.get(item.record.offset)) is not None:
-                self._outputs.scored(item.record, item.fields, result)
-                missing += result["missing"]
-            else:
-                self._outputs.dead_letter(item.record, *dead_letter_reason(item.error, "no_features", NO_FEATURES))
-        task.position = pending[-1].record.offset + 1
-        self._report_regimes(task, list(results.values()))
-        scored = [item for item in sound if item.record.offset in results]
-        pairs = zip(scored, results.values(), strict=True)
-        outliers = [(item.fields, result) for item, result in pairs if result["outlier"]]
-        place = (self._settings.topic, task.number)
-        self._observer.scored(
-            Observation(*place, len(scored), detector.context_rows, detector.generation, outliers, missing)
+        n_again = bisect_left(sound, task.learned_until, key=lambda item: item.record.offset)
+        found = iter(
+            self._results(task, detector, reader, sound[:n_again], learn=False)
+            + self._results(task, detector, reader, sound[n_again:], learn=True)
         )
+        results = [next(found) if item.error is None else None for item in pending]
+        self._outputs.send(pending, results)
+        task.position = pending[-1].record.offset + 1
+        self._report(task, detector, pending, results)
 
     def _results(
         self, task: PartitionTask, detector: Detector, reader: RowReader, items: list[Pending], learn: bool
-    ) -> dict[int, dict[str, Any]]:
-        """Results of the records that have features, by offset. learn: they were not learned before."""
-        fields, keys = [item.fields for item in items], [item.record.key for item in items]
-        rows, has_features, missing = reader.read(fields, keys, learn)
-        usable = [item for item, has in zip(items, has_features, strict=True) if has]
+    ) -> list[Result | None]:
+        """The result of each record, None where it has no features. learn: they were not learned before."""
+        if not items:
+            return []
+        keys = [item.record.key for item in items]
+        rows, has_features, missing = reader.read([item.fields for item in items], keys, learn)
+        usable = list(compress(items, has_features.tolist()))
         if not usable:
-            return {}
+            return [None] * len(items)
         if learn:
             for number, item in enumerate(usable, detector.records):
                 task.index.add(number, item.record.offset, item.record.key)
-        results = detector.process(rows) if learn else detector.score_rows(rows)
-        lacking = missing[has_features].tolist()
-        return {
-            item.record.offset: result_of(results, i, self._model_name, _source(item.record), lacking[i])
-            for i, item in enumerate(usable)
-        }
+        scored = detector.process(rows) if learn else detector.score_rows(rows)
+        sources = [item.record[:4] for item in usable]
+        results = iter(results_of(scored, self._model_name, missing[has_features].tolist(), sources))
+        return [next(results) if has else None for has in has_features.tolist()]
 
-    def _report_regimes(self, task: PartitionTask, results: list[dict[str, Any]]) -> None:
-        for result in results:
+    def _report(
+        self, task: PartitionTask, detector: Detector, pending: list[Pending], results: list[Result | None]
+    ) -> None:
+        """Tell the observer about a micro-batch, and about new regimes."""
+        scored = [result for result in results if result is not None]
+        for result in scored:
             if result["regime"] > max(task.regime, 1):  # the first is no change
                 self._observer.regime_changed()
                 place = {"topic": self._settings.topic, "partition": task.number, "offset": result["offset"]}
                 log.warning(kv("regime", **place, regime=result["regime"], effect="a lasting shift is the new normal"))
             task.regime = result["regime"]
+        pairs = zip(pending, results, strict=True)
+        outliers = [(item.fields, result) for item, result in pairs if result is not None and result["outlier"]]
+        missing = sum(result["missing"] for result in scored)
+        counts = (len(scored), detector.context_rows, detector.generation, outliers, missing)
+        self._observer.scored(Observation(self._settings.topic, task.number, *counts))
 
 
 def check_schema(settings: ServiceSettings, model: ZeroShotModel, schema: Schema) -> None:
@@ -166,17 +162,3 @@ def _read_seed(settings: ServiceSettings, schema: Schema) -> np.ndarray | None:
     if len(rows) < LEAST_CONTEXT:
         raise SchemaError(f"--seed-context {path} has {len(rows)} usable rows; at least {LEAST_CONTEXT} are needed")
     return rows
-
-
-def dead_letter_reason(error: RecordError | None, reason: str, message: str) -> tuple[str, str, RecordError | None]:
-    """Reason, message and error of a dead letter: those of its decoding error, if any, else `reason` and `message`."""
-    return (error.reason, str(error), error) if error is not None else (reason, message, None)
-
-
-def _source(record: Record) -> dict[str, Any]:
-    return {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp": record.timestamp,
-    }

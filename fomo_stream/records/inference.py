@@ -92,7 +92,7 @@ def _leaves(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 def _why_not(path: str, values: list[Any], n_records: int) -> str | None:
     """Why the leaf at `path` is not a feature, or None if it is one. values: its values in stream order."""
     present = [value for value in values if value is not None]
-    x = numbers([[value] for value in present], 1)[:, 0]
+    x = numbers(present)
     numeric = np.array([isinstance(value, Real) for value in present], dtype=bool)
     if not present or (numeric.all() and np.isnan(x).all()):
         return "always missing"

@@ -1,36 +1,62 @@
-"""The result of one record, as the JSON-ready object that outputs carry."""
+"""The results of records, as the JSON-ready objects that outputs carry."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
+from numpy.typing import NDArray
+
 from fomo_stream.detector.results import Results, Severity
+
+Result = dict[str, Any]
+Source = tuple[str, int, int, int | None]  # topic, partition, offset, timestamp (milliseconds since 1970) of a record
 
 _SEVERITIES = [None, *(severity.name.lower() for severity in Severity if severity)]
 
 
-def result_of(scored: Results, i: int, model: str, source: Mapping[str, Any] | None, missing: int) -> dict[str, Any]:
-    """Row `i` of `scored` as the result object of its output record; NaN becomes None.
+def results_of(
+    scored: Results, model: str, missing: Sequence[int], sources: Sequence[Source] | None = None
+) -> list[Result]:
+    """Each row of `scored` as the result object of its output record; NaN becomes None.
 
-    source: topic, partition, offset and timestamp (milliseconds since 1970, or None) of the record; None if the
-    record does not come from a topic. missing: the number of features without a value.
+    missing: (n,) how many features of each record have no value. sources: (n,) where the records come from; None if
+    they do not come from a topic.
     """
-    return {
-        **(source or {}),
-        "score": _or_none(float(scored.score[i])),
-        "logit": _or_none(float(scored.logit[i])),
-        "p_value": _or_none(float(scored.p_value[i])),
-        "outlier": bool(scored.outlier[i]),
-        "severity": _SEVERITIES[scored.severity[i]],
-        "missing": missing,
-        "model": model,
-        "generation": int(scored.generation[i]),
-        "regime": int(scored.regime[i]),
-        "status": str(scored.status[i]),
-    }
+    columns = (
+        _or_none(scored.score),
+        _or_none(scored.logit),
+        _or_none(scored.p_value),
+        scored.outlier.tolist(),
+        scored.severity.tolist(),
+        missing,
+        scored.generation.tolist(),
+        scored.regime.tolist(),
+        map(str, scored.status),
+    )
+    results: list[Result] = [
+        {
+            "score": score,
+            "logit": logit,
+            "p_value": p_value,
+            "outlier": outlier,
+            "severity": _SEVERITIES[severity],
+            "missing": lacking,
+            "model": model,
+            "generation": generation,
+            "regime": regime,
+            "status": status,
+        }
+        for score, logit, p_value, outlier, severity, lacking, generation, regime, status in zip(*columns, strict=True)
+    ]
+    if sources is None:
+        return results
+    return [
+        {"topic": topic, "partition": partition, "offset": offset, "timestamp": timestamp, **result}
+        for (topic, partition, offset, timestamp), result in zip(sources, results, strict=True)
+    ]
 
 
-def _or_none(number: float) -> float | None:
-    return number if math.isfinite(number) else None
+def _or_none(numbers: NDArray[Any]) -> list[float | None]:
+    return [number if math.isfinite(number) else None for number in numbers.tolist()]

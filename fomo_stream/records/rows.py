@@ -30,7 +30,7 @@ def with_past_values(past: PastValues, values: Float, keys: Sequence[Key] | None
     """
     missing = np.isnan(values).sum(axis=1)
     usable = missing < values.shape[1]
-    if keys is not None:
+    if keys is not None and not usable.all():
         keys = [key for key, is_usable in zip(keys, usable, strict=True) if is_usable]
     return Rows((past.rows if learn else past.peek)(values[usable], keys), usable, missing)
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from numbers import Real
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -64,7 +66,9 @@ class Schema:
         categorical = self.categorical_columns
         # Only names with a dot need more than one dictionary look-up.
         dotted = [i for i, name in enumerate(self.features) if "." in name]
-        values = []
+        if not categorical and not dotted:
+            return numbers(_values(records, self.features)).reshape(len(records), len(self.features))
+        values: list[Any] = []
         for record in records:
             row = list(map(record.get, self.features))
             for i in dotted:
@@ -72,8 +76,18 @@ class Schema:
                     row[i] = look_up(record, self.features[i])
             for i in categorical:
                 row[i] = category_code(row[i])
-            values.append(row)
-        return numbers(values, len(self.features))
+            values += row
+        return numbers(values).reshape(len(records), len(self.features))
+
+
+def _values(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Any]:
+    """The values of these fields, record by record; None where a record lacks one."""
+    try:
+        if len(names) > 1:  # of one name it would return the bare value
+            return list(chain.from_iterable(map(itemgetter(*names), records)))
+    except KeyError:
+        pass
+    return [record.get(name) for record in records for name in names]
 
 
 def look_up(node: Mapping[str, Any], path: str) -> Any:
@@ -92,19 +106,14 @@ def look_up(node: Mapping[str, Any], path: str) -> Any:
     return None
 
 
-def numbers(values: list[list[Any]], width: int) -> np.ndarray:
-    """(len(values), width) float64; NaN where a value is not a finite number."""
-    kinds: set[type] = set()
-    for row in values:
-        kinds.update(map(type, row))
+def numbers(values: Sequence[Any]) -> np.ndarray:
+    """(n,) float64; NaN where a value is not a finite number."""
     try:
-        if kinds <= _PLAIN:  # NumPy would also parse strings, so only these types may take the fast way
-            numbers = np.array(values, dtype=np.float64).reshape(len(values), width)
-        else:
+        if not set(map(type, values)) <= _PLAIN:  # NumPy would also parse strings, so only these types are safe
             raise OverflowError
+        numbers = np.array(values, dtype=np.float64)
     except OverflowError:  # text and other types, or an integer beyond the largest float
-        cells = [_number(value) for row in values for value in row]
-        numbers = np.array(cells, dtype=np.float64).reshape(len(values), width)
+        numbers = np.array([_number(value) for value in values], dtype=np.float64)
     numbers[np.isinf(numbers)] = np.nan
     return numbers
 

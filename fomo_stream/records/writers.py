@@ -9,8 +9,8 @@ from typing import Any, BinaryIO
 
 from fomo_stream.records.files import Line, RecordFile
 from fomo_stream.records.json_codec import encode
+from fomo_stream.records.result import Result
 
-Result = dict[str, Any]
 CSV_FIELDS = ("score", "logit", "p_value", "outlier", "severity", "missing", "generation", "regime", "status")
 
 

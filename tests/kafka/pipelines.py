@@ -66,8 +66,8 @@ class Recording:
     def sent(self) -> int:
         return len(self.outputs)
 
-    def send(self, output: Output) -> None:
-        self.outputs.append(output)
+    def send(self, *outputs: Output) -> None:
+        self.outputs += outputs
 
     def fits(self, output: Output) -> bool:
         return output.size() <= self.limits.get(output.topic, output.size())

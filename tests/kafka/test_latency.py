@@ -43,8 +43,14 @@ class Clock:
         arrives = self._arrivals[self._sent] if self._sent < len(self._arrivals) else float("inf")
         wait_ms = min(seconds * 1000, max(0.0, arrives - self.elapsed_ms))
         self.now += wait_ms / 1000
-        if wait_ms == seconds * 1000:
-            return None
+        return None if wait_ms == seconds * 1000 else self._next()
+
+    def consume(self, most: int, seconds: float) -> list[Message]:
+        assert seconds == 0
+        there = [at for at in self._arrivals[self._sent :] if at <= self.elapsed_ms]
+        return [self._next() for _ in there[:most]]
+
+    def _next(self) -> Message:
         self._broker.append(("t", 0), b"p", json.dumps({"x": self._sent % 7, "y": 0}).encode())
         self._sent += 1
         return self._member.consumer.read("t", 0, 1)[0]
@@ -69,6 +75,7 @@ def test_a_record_is_committed_within_the_target(target_ms: float, gaps: list[fl
         clock = Clock(member, broker, arrivals)
         member.consumer.subscribe = lambda *_, **__: None  # type: ignore[attr-defined]
         member.consumer.poll = clock.poll  # type: ignore[attr-defined]
+        member.consumer.consume = clock.consume  # type: ignore[attr-defined]
         member.take(0)
         member.restore()
         try:

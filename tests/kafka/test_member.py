@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from unittest.mock import patch
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, TopicPartition
 from memory_broker import MemoryBroker, MemoryReader, Message
 from memory_service import DEAD, IDS, OUT, STATE, Instance
 
@@ -58,6 +58,7 @@ def test_a_member_without_partitions_ends_too_when_its_consumer_was_fenced(
     member = Instance("a", broker)
     member.consumer.subscribe = lambda *_, **__: None  # type: ignore[attr-defined]
     member.consumer.poll = lambda _: Message(("t", 0), 0, None, None, failure=error)  # type: ignore[attr-defined]
+    member.consumer.consume = lambda *_: []  # type: ignore[attr-defined]
     deadline = time.monotonic() + 5
     with pytest.raises(FencedError, match="nothing is lost"):
         member.run(lambda: time.monotonic() > deadline)
@@ -88,3 +89,40 @@ def test_when_a_topic_was_recreated_partitions_are_restored_before_more_is_read(
         assert after.learned_until == 0
     else:
         assert after.position == after.learned_until == 30
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_records_of_a_partition_that_is_given_up_while_they_are_taken_are_dropped(
+    member: Instance, broker: MemoryBroker, is_lost: bool, comes_back: bool
+) -> None:
+    """The callbacks of a rebalance run inside the call that returns the records."""
+    for i in range(5):
+        broker.append(("t", 0), b"p", json.dumps({"x": i, "y": 0}).encode())
+    waiting = member.consumer.read("t", 0, 5)
+    before = member.pipeline.tasks[0]
+
+    def consume(n: int, _seconds: float) -> list[Message]:
+        taken = [waiting.pop(0) for _ in range(min(n, len(waiting)))]
+        if not waiting and taken:
+            partitions = [TopicPartition("t", 0)]
+            member.on_lost(None, partitions) if is_lost else member.on_revoke(None, partitions)
+            if comes_back:
+                member.on_assign(None, partitions)
+        return taken
+
+    member.consumer.subscribe = lambda *_, **__: None  # type: ignore[attr-defined]
+    member.consumer.poll = lambda _: waiting.pop(0) if waiting else None  # type: ignore[attr-defined]
+    member.consumer.consume = consume  # type: ignore[attr-defined]
+    member.run(lambda: not waiting)
+    assert member.pipeline.tasks.get(0) is not before
+    assert before.received < 39  # the last records were dropped
+    if not comes_back:
+        member.take(0)
+    for _ in range(3):
+        member.step()
+    member.read(0, 100, 0)
+    member.score(is_due=True, is_built=True)
+    member.step()
+    found = [json.loads(value or b"")["fomo"]["offset"] for value in broker.values(OUT)]
+    assert found == list(range(40))

@@ -10,7 +10,12 @@ from pathlib import Path
 import fomo_stream
 from fomo_stream.errors import REASONS, UNKNOWN
 
-REASON_AT = {"RecordError": 0, "dead_letter": 1, "dead_letter_reason": 1}  # which argument of these calls is a reason
+REASON_AT = {
+    "RecordError": 0,
+    "Letter": 0,
+    "dead_letter": 1,
+    "dead_letter_reason": 1,
+}  # which argument of these calls is a reason
 OF_FILES = {"not_csv", "ragged"}  # for rows of CSV, which never become dead letters
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
+import orjson
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from random_records import finite, records
 
 from fomo_stream.errors import RecordError
-from fomo_stream.records.json_codec import MAX_DEPTH, decode, encode
+from fomo_stream.records.json_codec import MAX_DEPTH, append_result, decode, decode_strictly, encode
 from fomo_stream.records.schema import Schema
 
 REASONS = {"too_large", "not_utf8", "not_json", "not_an_object"}
@@ -40,6 +43,88 @@ def test_any_bytes_are_refused_with_a_known_reason_or_survive_encoding_and_decod
         assert decode(encode(again, {"score": 0.5})) == again
         return
     assert refusal in REASONS
+
+
+FIELDS = ("fomo", "a", "", 'a "b"', "größe", "\ud800")
+RESULT = {"topic": "t", "score": 0.1, "p_value": None, "outlier": False, "offset": 2**53 + 1}
+PARTS = (
+    *('"a":1', '"a" : [1, {"a": 2}]', '"b":"}"', '"b":{"fomo":1}', '"c":-0', '"c":1.0', '"c":0.1000000000000000055'),
+    *('"fomo":{"score":1}', '"f\\u006fmo":1', '"":2', '"\\u0061":3', '"größe":4', '"\\ud800":5'),
+    *(
+        '"n":NaN',
+        '"n":-Infinity',
+        '"n":1e999',
+        '"n":null',
+        '"s":"\\ud83d\\ude00"',
+        '"s":"\\udc00"',
+        '"s":"\\n"',
+        '"s":"\n"',
+    ),
+    *(f'"i":{digits}' for digits in ("9" * 19, "-" + "9" * 19, str(2**64 - 1), str(2**64), "-" + "1" * 30, "9" * 400)),
+    *(f'"i":{digits}' for digits in ("0." + "1" * 25, "1" * 25 + ".5", "1e" + "0" * 25 + "1", "9" * 4500)),
+    '"deep":' + "[" * 199 + "]" * 199,
+    '"deep":' + "[" * 200 + "]" * 200,
+    '"deep":' + '{"d":' * 1100 + "1" + "}" * 1100,
+)
+spaces = st.text(" \t\r\n", max_size=2)
+
+
+@st.composite
+def odd_records(draw: st.DrawFn) -> bytes:
+    """Fields of all kinds, in any order and more than once, with white space around them."""
+    parts = draw(st.lists(st.sampled_from(PARTS), max_size=4))
+    text = draw(spaces) + "{" + draw(spaces) + f",{draw(spaces)}".join(parts) + draw(spaces) + "}" + draw(spaces)
+    return draw(st.sampled_from([b""] * 4 + [b"\xef\xbb\xbf"])) + text.encode()
+
+
+def parsed(output: bytes) -> Any:
+    """With integers of any size exact, and of keys that occur twice the last value."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    found = json.loads(output, parse_int=Decimal, parse_constant=refuse)
+    return found, list(found)
+
+
+def exactly(value: bytes) -> dict[str, Any]:
+    """`decode` by the standard library alone."""
+    with patch.object(orjson, "loads", side_effect=orjson.JSONDecodeError("", "", 0)):
+        return decode(value)
+
+
+@given(st.one_of(st.binary(), almost_json, damaged_records(), odd_records()), st.sampled_from(FIELDS), st.booleans())
+@settings(max_examples=1000)
+def test_copied_bytes_are_the_same_json_as_fields_that_are_written_again(
+    value: bytes, field: str, scores_only: bool
+) -> None:
+    refusals = []
+    for decoding in (exactly, decode):
+        try:
+            decoding(value)
+        except RecordError as error:
+            refusals.append((error.reason, str(error)))
+    if refusals:
+        assert refusals == refusals[:1] * 2
+        return
+    record, is_strict = decode_strictly(value)
+    expected = encode(exactly(value), RESULT, field, scores_only)
+    assert encode(record, RESULT, field, scores_only) == expected
+    if is_strict:
+        output = append_result(value, record, RESULT, field, scores_only)
+        assert parsed(output) == parsed(expected)
+        names = [name for name, _ in json.loads(output, object_pairs_hook=list)]
+        assert names.count(field) == 1
+        assert b"\n" not in output
+
+
+@given(records)
+def test_the_bytes_of_a_usual_record_are_unchanged(record: dict[str, Any]) -> None:
+    record.pop("fomo", None)
+    value = json.dumps({**finite(record), "a": 1}).encode()
+    decoded, is_strict = decode_strictly(value)
+    assume(is_strict)  # no lone surrogate, and no integer beyond all floats
+    assert append_result(value, decoded, {"score": 0.5}) == value[:-1] + b',"fomo":{"score":0.5}}'
 
 
 @given(records)

@@ -11,14 +11,14 @@ import numpy as np
 from fomo_stream.detector.calibration import AlertThreshold
 from fomo_stream.detector.results import Results
 from fomo_stream.records.json_codec import encode
-from fomo_stream.records.result import result_of
+from fomo_stream.records.result import results_of
 
 
 def test_a_result_names_its_severity() -> None:
     threshold = AlertThreshold(0.01, 2000)
     p = np.array([0.5, 0.02, 0.01, 0.0001])
     scored = Results.of(np.zeros(4), p, np.ones(4, np.int64), 2, 100_000, threshold)
-    results = [result_of(scored, i, "m", None, 0) for i in range(4)]
+    results = results_of(scored, "m", [0] * 4)
     assert [result["severity"] for result in results] == [None, "info", "warning", "critical"]
     assert [result["outlier"] for result in results] == [False, False, True, True]
     assert {result["regime"] for result in results} == {2}
@@ -36,9 +36,12 @@ def test_a_result_has_null_where_there_is_no_score() -> None:
         severity=np.array([0], dtype=np.int8),
         status=["warming_up"],
     )
-    source = {"topic": "sensors", "partition": 3, "offset": 812, "timestamp": None}
-    assert json.loads(encode({}, result_of(scored, 0, "m", source, 2)))["fomo"] == {
-        **source,
+    (result,) = results_of(scored, "m", [2], [("sensors", 3, 812, None)])
+    assert json.loads(encode({}, result))["fomo"] == {
+        "topic": "sensors",
+        "partition": 3,
+        "offset": 812,
+        "timestamp": None,
         "score": None,
         "logit": None,
         "p_value": None,

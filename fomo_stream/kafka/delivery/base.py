@@ -46,7 +46,8 @@ class Delivery(ABC):
         self._make_producer = make_producer
         self._limits = limits
         self._most = most
-        self._round = 0  # counts commits and aborts: delivery reports of earlier rounds are ignored
+        self._round = 0
+        self._next_round()
         self._failure: KafkaError | None = None  # of the first output since the last commit that failed
         self._refusals = Refusals()
         self._commit: Commit | None = None  # under way
@@ -58,35 +59,27 @@ class Delivery(ABC):
         self.trouble = ""  # why nothing can be committed at the moment
         self._producer = self._new_producer()
 
-    def send(self, output: Output) -> None:
-        """Produce one output as part of the next commit; during a commit, of the one after it."""
-        self._bytes += output.size()
+    def send(self, *outputs: Output) -> None:
+        """Produce outputs, in their order, as part of the next commit; during a commit, of the one after it."""
+        if not outputs:
+            return
+        self._bytes += sum(map(Output.size, outputs))
         if self.is_committing:
-            self._later.append(output)
+            self._later += outputs
             return
         self.begin()
-        self.sent += 1
-        if self._failure is not None:  # this commit will fail anyway
-            return
-        report = partial(self._delivered, self._round, output)
-        for _ in range(100):
+        self.sent += len(outputs)
+        for output in outputs:
+            if self._failure is not None:  # this commit will fail anyway
+                return
             try:
-                self._producer.produce(
-                    output.topic,
-                    value=output.value,
-                    key=output.key,
-                    headers=output.headers,
-                    partition=output.partition,
-                    timestamp=output.timestamp,
-                    on_delivery=report,
-                )
-                return
-            except BufferError:
-                self._producer.poll(SLICE_S / 10)
+                _produce(self._producer, output, self._report_of(output))
             except KafkaException as error:
-                self._failed(output, error.args[0])
-                return
-        self._failed(output, KafkaError(KafkaError._QUEUE_FULL))
+                self._failed(error.args[0], output.topic, output)
+
+    def _report_of(self, output: Output) -> Callable[..., None]:
+        """The callback for the delivery report of an output; the report says which one only when that is needed."""
+        return partial(self._delivered, self._round, output) if self._refusals.sends_singly else self._delivery_report
 
     @property
     def is_full(self) -> bool:
@@ -142,8 +135,8 @@ class Delivery(ABC):
                 self._producer = self._new_producer()
             self._forget()
             later, self._later = self._later, []
-            for output in later:
-                self.send(output)
+            if later:
+                self.send(*later)
         return outcome
 
     def _proceed(self, commit: Commit, seconds: float) -> Outcome:
@@ -165,7 +158,7 @@ class Delivery(ABC):
 
         With at-least-once, outputs that are not sent yet are dropped; those that were sent stay. Raises FencedError.
         """
-        self._round += 1
+        self._next_round()
         try:
             self._abort()
         except KafkaException as error:
@@ -203,7 +196,8 @@ class Delivery(ABC):
         self.trouble = ""
 
     def _new_producer(self) -> Any:
-        return self._make_producer(error_cb=self._log, **self._refusals.producer_options())
+        options = {"delivery.report.only.error": True, **self._refusals.producer_options()}
+        return self._make_producer(error_cb=self._log, **options)
 
     def _log(self, error: KafkaError) -> None:
         """An error of the client as a whole: it recovers by itself, or the next commit fails."""
@@ -214,19 +208,43 @@ class Delivery(ABC):
         self.trouble = f"nothing can be committed: {error.str()}"
         self._log(error)
 
-    def _forget(self) -> None:
+    def _next_round(self) -> None:
+        """After a commit or an abort: delivery reports of outputs sent before are ignored."""
         self._round += 1
+        self._delivery_report = partial(self._delivered, self._round, None)
+
+    def _forget(self) -> None:
+        self._next_round()
         self._failure = None
         self._refusals.has_found = False
         self.sent = self._bytes = 0
 
-    def _delivered(self, round_: int, output: Output, error: KafkaError | None, _message: object) -> None:
+    def _delivered(self, round_: int, output: Output | None, error: KafkaError | None, message: Any) -> None:
         if error is not None and round_ == self._round:
-            self._failed(output, error)
+            self._failed(error, message.topic(), output)
 
-    def _failed(self, output: Output, error: KafkaError) -> None:
+    def _failed(self, error: KafkaError, topic: str, output: Output | None) -> None:
         if self._failure is None:
             self._failure = error
-            if self._throttle.allow(output.topic) is not None:
-                log.warning(kv("delivery_failed", topic=output.topic, reason=error.str()))
+            if self._throttle.allow(topic) is not None:
+                log.warning(kv("delivery_failed", topic=topic, reason=error.str()))
         self._refusals.add(output, error)
+
+
+def _produce(producer: Any, output: Output, report: Callable[..., None]) -> None:
+    """Hand an output to the client; waits while its queue is full. Raises KafkaException when the client refuses."""
+    for _ in range(100):
+        try:
+            producer.produce(
+                output.topic,
+                output.value,
+                output.key,
+                partition=output.partition,
+                timestamp=output.timestamp,
+                headers=output.headers,
+                on_delivery=report,
+            )
+            return
+        except BufferError:
+            producer.poll(SLICE_S / 10)
+    raise KafkaException(KafkaError(KafkaError._QUEUE_FULL))

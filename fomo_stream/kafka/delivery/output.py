@@ -27,5 +27,7 @@ class Output:
 
     def size(self) -> int:
         """Its size in bytes in a batch of its own, or a little less."""
-        headers = sum(len(name) + len(value or b"") + 10 for name, value in self.headers)
-        return len(self.value or b"") + len(self.key or b"") + headers + OVERHEAD_BYTES
+        size = len(self.value or b"") + len(self.key or b"") + OVERHEAD_BYTES
+        for name, value in self.headers:
+            size += len(name) + len(value or b"") + 10
+        return size

@@ -29,27 +29,27 @@ class Refusals:
     def __init__(self) -> None:
         self._by_source: dict[tuple[str, str], tuple[int, KafkaError]] = {}  # by topic and place of the source
         self.is_searching = False  # a batch was refused; searching for the output
-        self._sends_singly = False  # the producer in use sends each output in a batch of its own
+        self.sends_singly = False  # the producer in use sends each output in a batch of its own
         self.has_found = False  # a refused output was identified since the last commit or abort
 
     def producer_options(self) -> dict[str, Any]:
         """Settings for a new producer, which is in use from now on."""
-        self._sends_singly = self.is_searching
-        return {"batch.num.messages": 1} if self._sends_singly else {}
+        self.sends_singly = self.is_searching
+        return {"batch.num.messages": 1} if self.sends_singly else {}
 
     def of(self, topic: str, source: Record) -> tuple[int, KafkaError | None]:
         """How often `topic` has refused an output about this record since the last commit, and the last reason."""
-        return self._by_source.get((topic, source.where()), (0, None))
+        return self._by_source.get((topic, source.where()), (0, None)) if self._by_source else (0, None)
 
-    def add(self, output: Output, error: KafkaError) -> None:
-        """A batch with this output failed.
+    def add(self, output: Output | None, error: KafkaError) -> None:
+        """A batch with this output failed; None: of a batch with several outputs, it is not known which.
 
         Raises BrokerError if the output is refused permanently and has no source record: only a person can repair that.
         """
         if error.code() not in PERMANENT:
             return
         self.is_searching = True
-        if not self._sends_singly:
+        if not self.sends_singly or output is None:
             return
         if output.source is None:
             raise BrokerError(
@@ -61,6 +61,6 @@ class Refusals:
     def committed(self) -> bool:
         """A commit succeeded. Returns whether the search is over, and a producer that sends batches is needed."""
         self._by_source.clear()
-        if self._sends_singly:
+        if self.sends_singly:
             self.is_searching = False
-        return self._sends_singly
+        return self.sends_singly

@@ -11,8 +11,8 @@ import orjson
 
 from fomo_stream.detector.calibration import AlertThreshold
 from fomo_stream.detector.results import Results
-from fomo_stream.records.json_codec import decode, encode
-from fomo_stream.records.result import result_of
+from fomo_stream.records.json_codec import append_result, decode
+from fomo_stream.records.result import results_of
 from fomo_stream.records.rows import RowReader
 from fomo_stream.records.schema import Schema
 
@@ -23,7 +23,7 @@ from .scale import Scale
 from .timing import Work, costs
 
 BATCH = 64
-SOURCE = {"topic": "sensors", "partition": 3, "offset": 123_456, "timestamp": 1_731_412_345_678}
+SOURCE = ("sensors", 3, 123_456, 1_731_412_345_678)
 
 
 def measure(scale: Scale) -> Iterator[Measurement]:
@@ -56,10 +56,12 @@ def reading(values: list[bytes], features: int) -> Work:
 def writing(values: list[bytes], features: int) -> Work:
     """From the results of a batch to the bytes of outputs."""
     records, scored = [decode(value) for value in values], _results(np.linspace(-3, 3, len(values)))
+    missing, sources = [0] * len(values), [SOURCE] * len(values)
 
     def work() -> int:
-        for i, record in enumerate(records):
-            encode(record, result_of(scored, i, "fusion-router@f81b1064", SOURCE, 0))
+        results = results_of(scored, "fusion-router@f81b1064", missing, sources)
+        for value, record, result in zip(values, records, results, strict=True):
+            append_result(value, record, result)
         return len(records)
 
     return work

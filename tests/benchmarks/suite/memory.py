@@ -73,7 +73,7 @@ def peak_mib(process: str | int = "self") -> float:
 
 def main(variant: str, context: str, partitions: str, records: str) -> None:
     from fomo_stream import Detector, DetectorConfig
-    from fomo_stream.model.zero_shot import encode_rows, logits_of
+    from fomo_stream.model.scoring import encode_rows, logits_of
 
     from .contenders import models, sensor_rows
 
