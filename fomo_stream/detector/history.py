@@ -12,7 +12,9 @@ Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 
 UNKNOWN, OUTLIER, INLIER = 0, 1, 2  # verdicts of feedback
-ROW_BLOCK, SCORE_BLOCK = 16, 128  # records to an entry of the log
+# a commit may be of a few records, and each entry that they touch is written as a whole
+ROW_BYTES = 400  # of rows to an entry of the log, about
+SCORE_BLOCK = 8  # scores to an entry
 
 
 class History:
@@ -28,7 +30,8 @@ class History:
             raise ValueError(f"a history of {scores} scores holds 1 to {scores} rows, not {rows}")
         self.records = 0  # so far; the next record has this number
         # ring buffers; values that may still change are beside the scores, so that a row is written to the log once
-        self._rows = Table(ROW_BLOCK, rows=np.full((rows, n_features), np.nan), gate_p=np.full(rows, np.nan))
+        block = max(1, ROW_BYTES // (8 * n_features + 8))
+        self._rows = Table(block, rows=np.full((rows, n_features), np.nan), gate_p=np.full(rows, np.nan))
         self._scores = Table(
             SCORE_BLOCK,
             logit=np.full(scores, np.nan),
