@@ -38,8 +38,8 @@ class Table:
     """Arrays that share their first axis, the slots, and know which of their blocks of `block` slots were written.
 
     An entry is a block: the bytes of its slots of every column, in the order of the columns. One more entry is a mask
-    of the blocks that were ever written, compressed, as often these are the first ones. In the other blocks every slot still has the first value, which is the same
-    for all slots. Read columns by name; write with `put`.
+    of the blocks that were ever written, compressed, as they are mostly the first ones. In the other blocks every slot
+    still has the first value, which is the same for all slots. Read columns by name; write with `put`.
 
     >>> table = Table(2, number=np.zeros(5), weight=np.ones(5))
     >>> list(table.changes("t")), table.changes("t")

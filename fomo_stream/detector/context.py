@@ -160,11 +160,12 @@ class Context:
     def _decide(self) -> None:
         """Decide about the records whose neighbours on both sides are known now, and admit some of them."""
         stop = max(self.history.records - RADIUS, self._decided)
-        near = np.arange(max(self.history.oldest, self._decided - RADIUS), self.history.records)
-        new = (near >= self._decided) & (near < stop)
-        admitted = self.config.policy.admits(self.history.gate_p(near))[new]
-        verdict = self.history.verdict(near[new])
-        self._admit(near[new][((verdict == INLIER) | admitted) & (verdict != OUTLIER)])
+        first = max(self.history.oldest, self._decided - RADIUS)
+        new = np.arange(max(first, self._decided), stop)
+        gate_p = self.history.gate_p(np.arange(first, self.history.records))
+        admitted = self.config.policy.admits(gate_p, stop - len(new) - first, stop - first)
+        verdict = self.history.verdict(new)
+        self._admit(new[((verdict == INLIER) | admitted) & (verdict != OUTLIER)])
         self._decided = stop
 
     def _admit(self, numbers: Int) -> None:

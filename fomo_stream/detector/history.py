@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -87,15 +89,28 @@ class History:
 
     def window(self, size: int, before: int) -> Float:
         """Scores, ascending, of the last `size` records before number `before`, without outliers by feedback."""
-        numbers = np.arange(max(0, before - size), before)
-        scores = self._scores["logit"][numbers % self._scores.size]
-        return np.sort(scores[~np.isnan(scores) & (self.verdict(numbers) != OUTLIER)])
+        first = max(0, before - size)
+        scores, outlier = self._between("logit", first, before), self._between("verdict", first, before) == OUTLIER
+        left_out = np.isnan(scores) | outlier
+        return np.sort(scores[~left_out] if left_out.any() else scores)
 
     def not_outliers(self, first: int, stop: int) -> Int:
         """Numbers (n,) of the records from `first` to before `stop` that feedback does not call outliers."""
         numbers: Int = np.arange(first, stop)
-        kept: Int = numbers[self.verdict(numbers) != OUTLIER]
-        return kept
+        outlier = self._between("verdict", first, stop) == OUTLIER
+        return numbers[~outlier] if outlier.any() else numbers
+
+    def rejected(self, first: int, stop: int) -> tuple[int, int]:
+        """Of the records that `not_outliers` returns, how many were not offered to the context; and their number."""
+        normal = self._between("verdict", first, stop) != OUTLIER
+        n = int(np.count_nonzero(normal))
+        return n - int(np.count_nonzero(normal & self._between("learned", first, stop))), n
+
+    def _between(self, column: str, first: int, stop: int) -> NDArray[Any]:
+        """Values of the scores' table of the known records from `first` to before `stop`, in order."""
+        values, size = self._scores[column], self._scores.size
+        start, end = first % size, first % size + max(0, stop - first)
+        return values[start:end] if end <= size else np.concatenate([values[start:], values[: end - size]])
 
     def rescore(self, numbers: Int, logit: Float) -> None:
         """Replace the scores of these records, where they are still kept."""

@@ -101,12 +101,14 @@ class Reservoir:
         priority = self._priority_of_next(numbers, first)
         entering = np.flatnonzero(priority > self._lowest)
         excess = self._count + len(entering) - self.capacity
-        if excess > 0:  # of those rows and the new ones, the ones with the lowest priorities leave
-            held = np.argsort(self._priorities, kind="stable")[: min(excess, self._count)]
-            ranked = np.argsort(np.concatenate([self._priorities[held], priority[entering]]), kind="stable")
-            leaving = ranked[:excess]
-            self._empty(np.sort(held[leaving[leaving < len(held)]]))
-            entering = np.sort(entering[ranked[excess:][ranked[excess:] >= len(held)] - len(held)])
+        if excess > 0:  # of the rows and the new ones, those with the lowest priorities leave or do not enter
+            held = np.flatnonzero(self._taken)
+            if excess < len(held):
+                held = np.argpartition(self._priorities, excess - 1)[:excess]
+            everything = np.concatenate([self._priorities[held], priority[entering]])
+            low, high = np.split(np.argpartition(everything, excess - 1), [excess])
+            self._empty(np.sort(held[low[low < len(held)]]))
+            entering = np.sort(entering[high[high >= len(held)] - len(held)])
         return self._fill(numbers[entering], rows[entering], priority[entering])
 
     def _fill(self, numbers: Int, rows: Float, priority: Float) -> Int:

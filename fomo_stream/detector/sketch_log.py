@@ -28,7 +28,8 @@ class LoggedSketch:
     def __init__(self, sketch: QuantileSketch, history_rows: int) -> None:
         self.sketch = sketch
         self._history_rows = history_rows
-        self._numbers = Table(NUMBER_BLOCK, number=np.zeros(history_rows, dtype=np.int64))  # of row i in i % size
+        # the lower bits of a record's number; of row i in slot i % size
+        self._numbers = Table(NUMBER_BLOCK, number=np.zeros(history_rows, dtype=np.uint32))
         self._points = [sketch.points(j) for j in range(sketch.n_features)]  # at the checkpoints
         self._saved = sketch.merged.copy()  # rows that had been learned at the checkpoints
         self._oldest = np.inf  # number of the oldest record learned after the earliest checkpoint
@@ -42,7 +43,8 @@ class LoggedSketch:
         """
         if len(numbers):
             first = self.sketch.count
-            self._numbers.put(np.arange(first, first + len(numbers)) % self._numbers.size, number=numbers)
+            slots = np.arange(first, first + len(numbers)) % self._numbers.size
+            self._numbers.put(slots, number=numbers.astype(np.uint32))
             self._oldest = min(self._oldest, int(numbers.min()))
             self.sketch.update(rows)
 
@@ -55,16 +57,16 @@ class LoggedSketch:
         # a feature that had its turn in this step, but perhaps not again in time: so features take turns here too
         soon = np.flatnonzero((sketch.merged > sketch.count - STEP) & (sketch.merged > self._saved))
         if len(soon):
-            self._save(soon[self._number_of(self._saved[soon]) < forgotten + sketch.chunk])
+            self._save(soon[self._number_of(self._saved[soon], records) < forgotten + sketch.chunk])
         if self._oldest < forgotten:
             since = int(self._saved.min())
-            numbers = self._number_of(np.arange(since, sketch.count))
+            numbers = self._number_of(np.arange(since, sketch.count), records)
             leaving = since + np.flatnonzero(numbers < forgotten)
             if len(leaving):
                 late = np.flatnonzero(self._saved <= leaving[-1])
                 sketch.merge(late[sketch.merged[late] <= leaving[-1]])
                 self._save(late)
-            self._look_back()
+            self._look_back(records)
 
     def restart(self, sketch: QuantileSketch, rows: Float) -> None:
         """Become an empty sketch that learns rows (n, d) which the history perhaps does not have."""
@@ -73,7 +75,7 @@ class LoggedSketch:
         everything = np.arange(sketch.n_features)
         sketch.merge(everything)
         self._save(everything)
-        self._look_back()
+        self._oldest = np.inf
 
     def _save(self, features: Int) -> None:
         for j in features.tolist():
@@ -81,12 +83,13 @@ class LoggedSketch:
         self._saved[features] = self.sketch.merged[features]
         self._changed.update(features.tolist())
 
-    def _number_of(self, rows: Int) -> Int:
-        numbers: Int = self._numbers["number"][rows % self._numbers.size]
-        return numbers
+    def _number_of(self, rows: Int, records: int) -> Int:
+        """Numbers (n,) of the records of learned rows (n,); all are among the last 2 ** 32 before number `records`."""
+        ages = np.uint32(records % 2**32) - self._numbers["number"][rows % self._numbers.size]
+        return records - ages.astype(np.int64)
 
-    def _look_back(self) -> None:
-        numbers = self._number_of(np.arange(int(self._saved.min()), self.sketch.count))
+    def _look_back(self, records: int) -> None:
+        numbers = self._number_of(np.arange(int(self._saved.min()), self.sketch.count), records)
         self._oldest = int(numbers.min()) if len(numbers) else np.inf
 
     def copy(self, more: int = 0) -> LoggedSketch:
@@ -114,5 +117,5 @@ class LoggedSketch:
         self._changed.clear()
         self.sketch.take_points(self._points)
         self._saved = self.sketch.merged.copy()
-        self.sketch.update(history.rows(self._number_of(np.arange(self.sketch.count, count))))
-        self._look_back()
+        self.sketch.update(history.rows(self._number_of(np.arange(self.sketch.count, count), history.records)))
+        self._look_back(history.records)

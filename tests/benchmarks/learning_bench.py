@@ -27,7 +27,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "detector"))
 
 from partitions import MODEL
 
-from fomo_stream.detector.changelog import Entries
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.context import Context
 from fomo_stream.detector.detector import Detector
@@ -71,7 +70,8 @@ def cost(d: int) -> dict[str, Any]:
     rows, logits = rows_of(TIMED, d, rng), rng.normal(size=TIMED)
     found: dict[str, Any] = {}
     real_logits, is_due = Timeline.logits, Context.is_due
-    Timeline.logits = lambda self, part, _: (logits[: len(part)], np.full(len(part), self.number))  # type: ignore[method-assign]
+    patched = lambda self, part, _: (logits[: len(part)], np.full(len(part), self.number))  # noqa: E731
+    Timeline.logits = patched  # type: ignore[method-assign]
     Context.is_due = property(lambda _: False)  # type: ignore[assignment, method-assign]
     try:
         for batch in BATCHES:
@@ -109,21 +109,20 @@ def bytes_by_kind(d: int, size: int, n: int) -> dict[str, dict[str, float]]:
     counts: dict[str, Counter[str]] = {"young": Counter(), "established": Counter()}
     rows = rows_of(n, d, rng)
     for first in range(0, n, size):
-        numbers = range(first, min(first + size, n))
-        detector.process(rows[first : first + size])
-        for number in numbers:
+        stop = min(first + size, n)
+        detector.process(rows[first:stop])
+        for number in range(first, stop):
             index.add(number, 3 * number, b"sensor-%d" % (number % 997))
-        if first <= YOUNG or first >= n - LAST:
-            period = "young" if first < YOUNG else "established"
-        elif first + size < n - LAST:
-            continue  # changes accumulate until a commit that counts for nothing
-        entries = prefixed(detector.changes(), "detector") | prefixed(index.changes("index"), "")
-        entries["position"] = Position(3 * numbers[-1], "x" * 22).encode()
-        if first + size > n - LAST + size or first < YOUNG:
-            for key, value in entries.items():
-                counts[period][kind(key)] += len(value or b"")
-            counts[period]["entries"] += len(entries)
-            counts[period]["commits"] += 1
+        if first >= YOUNG and stop + size < n - LAST:
+            continue
+        entries = {f"detector/{key}": value for key, value in detector.changes().items()} | index.changes("index")
+        entries["position"] = Position(3 * stop, "x" * 22).encode()
+        if YOUNG <= first < n - LAST:
+            continue  # what has changed since the young stream
+        count = counts["young" if first < YOUNG else "established"]
+        for key, value in entries.items():
+            count[kind(key)] += len(value or b"")
+        count.update(entries=len(entries), commits=1)
     return {period: per_record(found, size) for period, found in counts.items()}
 
 
@@ -137,10 +136,6 @@ def per_record(found: Counter[str], size: int) -> dict[str, float]:
 def kind(key: str) -> str:
     """The name of an entry without its numbers."""
     return "/".join(part for part in key.split("/") if not part.isdigit())
-
-
-def prefixed(entries: Entries, name: str) -> Entries:
-    return {f"{name}/{key}".lstrip("/"): value for key, value in entries.items()}
 
 
 if __name__ == "__main__":
