@@ -74,9 +74,8 @@ class Context:
     def take_first(self, rows: Float, confirmed: bool = False) -> None:
         """Rows (n, d) of the warm-up: all become context. confirmed: they are known to be normal."""
         while len(rows):  # up to the next step, as the sketch has to be ready before the history forgets rows
-            first = self.history.records
-            part, rows = np.split(rows, [STEP - first % STEP])
-            numbers, unknown = np.arange(first, first + len(part)), np.full(len(part), np.nan)
+            part, rows = np.split(rows, [STEP - self.history.records % STEP])
+            numbers, unknown = self.history.records + np.arange(len(part)), np.full(len(part), np.nan)
             self.history.append(part, unknown, unknown)
             self.history.learn(numbers)
             self.pool.admit(numbers, part)
