@@ -48,7 +48,7 @@ class QuantileSketch:
     n_features: int
     half_life: float = 5000.0
     size: int = SKETCH_SIZE
-    chunk: int = 4096
+    chunk: int = 2048
 
     def __post_init__(self) -> None:
         if self.size < 2 or self.chunk < 1 or not self.half_life > 0:
