@@ -21,11 +21,14 @@ class Policy(StrEnum):
     FEEDBACK = "feedback"  # after the warm-up only records that feedback calls normal
     ALL = "all"  # every record that feedback does not call an outlier
 
-    def admits(self, gate_p: Float) -> NDArray[np.bool_]:
-        """Whether each of n consecutive records may become context, by their p-values of the gate (n,)."""
+    def admits(self, gate_p: Float, first: int, stop: int) -> NDArray[np.bool_]:
+        """Whether each of the records `first` to `stop` - 1 of n consecutive ones may become context (stop - first,).
+
+        gate_p: (n,) p-values of the gate; NaN: unknown.
+        """
         if self is Policy.AUTO:
-            return neighbourhood_median(gate_p) > GATE
-        return np.full(len(gate_p), self is Policy.ALL)
+            return _looks_normal(gate_p, first, stop)
+        return np.full(stop - first, self is Policy.ALL)
 
     @property
     def trims(self) -> bool:
@@ -36,6 +39,16 @@ class Policy(StrEnum):
     def adapts(self) -> bool:
         """Whether a lasting shift can become the new normal."""
         return self is Policy.AUTO
+
+
+def _looks_normal(p: Float, first: int, stop: int) -> NDArray[np.bool_]:
+    """Whether the median p-value around each of the records `first` to `stop` - 1 is above GATE (stop - first,)."""
+    if first < RADIUS or stop > len(p) - RADIUS or np.isnan(p).any():
+        return neighbourhood_median(p)[first:stop] > GATE
+    above = np.append(0, np.cumsum(p > GATE))  # an odd number of known values: the median is above if most are
+    around = above[first + RADIUS + 1 : stop + RADIUS + 1] - above[first - RADIUS : stop - RADIUS]
+    most: NDArray[np.bool_] = around > RADIUS
+    return most
 
 
 def neighbourhood_median(p: Float, radius: int = RADIUS) -> Float:
@@ -53,9 +66,9 @@ def neighbourhood_median(p: Float, radius: int = RADIUS) -> Float:
     return np.where(count > 0, middle, np.nan)
 
 
-def is_lasting_shift(learned: NDArray[np.bool_]) -> bool:
-    """Whether the last `adapt_after` records are a new regime, by whether each of them became context (n,).
+def is_lasting_shift(rejected: int, n: int) -> bool:
+    """Whether the last n records, `rejected` of which did not become context, are a new regime.
 
     Bursts alone do not reject so many records, because records between bursts look normal.
     """
-    return len(learned) > 0 and float(np.mean(~learned)) >= SUSTAINED
+    return n > 0 and rejected / n >= SUSTAINED

@@ -7,6 +7,7 @@ of the state. A `copy` has an empty log: its first `changes` are its whole state
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any
@@ -37,8 +38,8 @@ class Table:
     """Arrays that share their first axis, the slots, and know which of their blocks of `block` slots were written.
 
     An entry is a block: the bytes of its slots of every column, in the order of the columns. One more entry is a mask
-    of the blocks that were ever written. In the other blocks every slot still has the first value, which is the same
-    for all slots. Read columns by name; write with `put`.
+    of the blocks that were ever written, compressed, as they are mostly the first ones. In the other blocks every slot
+    still has the first value, which is the same for all slots. Read columns by name; write with `put`.
 
     >>> table = Table(2, number=np.zeros(5), weight=np.ones(5))
     >>> list(table.changes("t")), table.changes("t")
@@ -77,14 +78,16 @@ class Table:
 
     def changes(self, name: str) -> Entries:
         """The blocks that were written since the last call."""
-        numbers = np.flatnonzero(self._written).tolist()
-        spans = ((i, slice(i * self._block, (i + 1) * self._block)) for i in numbers)
-        entries: Entries = {
-            f"{name}/{i}": b"".join([column[at].tobytes() for column in self._whole.values()]) for i, at in spans
-        }
+        at = np.flatnonzero(self._written)
+        entries: Entries = {}
+        if len(at):
+            n = len(self._written)
+            blocks = np.concatenate([_bytes(whole).reshape(n, -1)[at] for whole in self._whole.values()], axis=1)
+            data, width = blocks.tobytes(), blocks.shape[1]
+            entries = {f"{name}/{i}": data[k * width : (k + 1) * width] for k, i in enumerate(at.tolist())}
         if self._is_new or (self._written & ~self._logged).any():
             self._logged |= self._written
-            entries[f"{name}/blocks"] = np.packbits(self._logged).tobytes()
+            entries[f"{name}/blocks"] = zlib.compress(np.packbits(self._logged).tobytes(), 1)
         self._written[:] = self._is_new = False
         return entries
 
@@ -114,9 +117,15 @@ def _bytes(rows: NDArray[Any]) -> NDArray[np.uint8]:
 
 def _mask(entries: StoredEntries, key: str, n: int) -> NDArray[np.bool_]:
     """Which of n blocks were ever written, by the entry."""
-    packed = value_of(entries, key)
+    compressed, decompress = value_of(entries, key), zlib.decompressobj()
+    try:
+        packed = decompress.decompress(compressed)
+    except zlib.error as error:
+        raise DamagedStateError(f"the state is damaged: {key} is not readable ({error})") from None
+    if not decompress.eof or decompress.unused_data:
+        raise DamagedStateError(f"the state is damaged: {key} is not whole")
     if len(packed) != -(-n // 8):
-        raise StateError(f"the state does not fit: {key} has {len(packed)} bytes, not {-(-n // 8)}")
+        raise StateError(f"the state does not fit: {key} is of {8 * len(packed)} blocks, not {n}")
     return np.unpackbits(np.frombuffer(packed, dtype=np.uint8), count=n).astype(bool)
 
 

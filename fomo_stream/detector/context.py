@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from fomo_stream.detector.admission import RADIUS
 from fomo_stream.detector.changelog import Entries, StoredEntries
-from fomo_stream.detector.config import LEAST_CONTEXT, DetectorConfig
+from fomo_stream.detector.config import LEAST_CONTEXT, STEP, DetectorConfig
 from fomo_stream.detector.generation import Blueprint
 from fomo_stream.detector.history import INLIER, OUTLIER, History
 from fomo_stream.detector.quantile_sketch import QuantileSketch
 from fomo_stream.detector.regimes import Regimes
 from fomo_stream.detector.reservoir import Reservoir
+from fomo_stream.detector.sketch_log import LoggedSketch
 from fomo_stream.detector.verdicts import Verdicts
 from fomo_stream.model.zero_shot import ZeroShotModel
 
@@ -51,7 +52,7 @@ class Context:
         self.pool = Reservoir(size, n_features, HORIZON, seed)  # of learned records
         self.sample = Reservoir(size, n_features, HORIZON, seed + 1)  # of all records except known outliers
         self.outliers = Reservoir(OUTLIERS_KEPT, n_features, HORIZON, seed + 2)  # of outliers by feedback
-        self.sketch = self._new_sketch()
+        self.quantiles = LoggedSketch(self._new_sketch(), config.history_rows)
         self.history = History(n_features, config.history_rows, config.history_scores)
         self._verdicts = Verdicts()
         self.regimes = Regimes(model, config, executor, categorical)
@@ -72,20 +73,24 @@ class Context:
 
     def take_first(self, rows: Float, confirmed: bool = False) -> None:
         """Rows (n, d) of the warm-up: all become context. confirmed: they are known to be normal."""
-        numbers = np.arange(self.history.records, self.history.records + len(rows))
-        unknown = np.full(len(rows), np.nan)
-        self.history.append(rows, unknown, unknown)
-        self.history.learn(numbers)
-        self.pool.admit(numbers, rows)
-        self.sample.admit(numbers, rows)
-        self.sketch.update(rows)
-        self._learned += len(rows)
-        if confirmed:
-            self._verdicts.confirm(numbers)
+        while len(rows):  # up to the next step, as the sketch has to be ready before the history forgets rows
+            part, rows = np.split(rows, [STEP - self.history.records % STEP])
+            numbers, unknown = self.history.records + np.arange(len(part)), np.full(len(part), np.nan)
+            self.history.append(part, unknown, unknown)
+            self.history.learn(numbers)
+            self.pool.admit(numbers, part)
+            self.sample.admit(numbers, part)
+            self.quantiles.update(numbers, part)
+            if self.history.records % STEP == 0:
+                self.quantiles.settle(self.history.records)
+            self._learned += len(part)
+            if confirmed:
+                self._verdicts.confirm(numbers)
 
     def end_warm_up(self) -> None:
         """From now on admission is by policy."""
         self._decided = self.history.records
+        self.quantiles.settle(self.history.records)  # steps are counted from here
         self.regimes.begin(self.history.records)
 
     def step(self, n: int) -> None:
@@ -96,6 +101,7 @@ class Context:
         first = self.regimes.watch(self.history, self._decided, self._learned)
         if first is not None:
             self._adapt(first)
+        self.quantiles.settle(self.history.records)
 
     def feedback(self, verdicts: Mapping[int, bool]) -> int:
         """Note verdicts by record number (True: outlier). Returns how many were new; see `Detector.feedback`.
@@ -120,6 +126,7 @@ class Context:
         self._admit(good[good < self._decided] if self.regimes.number else good)
         for reservoir, entering in ((self.sample, good), (self.outliers, bad)):
             self._changed += len(reservoir.admit(entering, self.history.rows(entering)))
+        self.quantiles.settle(self.history.records)  # it has perhaps learned records that the history forgets soon
 
     def blueprint(self, number: int, takes_effect: int) -> Blueprint:
         """The blueprint of a generation from the present state."""
@@ -141,7 +148,7 @@ class Context:
             rows=rows,
             confirmed=np.isin(numbers, self._verdicts.confirmed),
             outliers=self.outliers.rows,
-            sketch=self.sketch.copy(),
+            sketch=self.quantiles.sketch.copy(),
             sample=sample,
             recent_numbers=recent_numbers,
             recent=recent,
@@ -152,17 +159,18 @@ class Context:
     def _decide(self) -> None:
         """Decide about the records whose neighbours on both sides are known now, and admit some of them."""
         stop = max(self.history.records - RADIUS, self._decided)
-        near = np.arange(max(self.history.oldest, self._decided - RADIUS), self.history.records)
-        new = (near >= self._decided) & (near < stop)
-        admitted = self.config.policy.admits(self.history.gate_p(near))[new]
-        verdict = self.history.verdict(near[new])
-        self._admit(near[new][((verdict == INLIER) | admitted) & (verdict != OUTLIER)])
+        first = max(self.history.oldest, self._decided - RADIUS)
+        new = np.arange(max(first, self._decided), stop)
+        gate_p = self.history.gate_p(np.arange(first, self.history.records))
+        admitted = self.config.policy.admits(gate_p, stop - len(new) - first, stop - first)
+        verdict = self.history.verdict(new)
+        self._admit(new[((verdict == INLIER) | admitted) & (verdict != OUTLIER)])
         self._decided = stop
 
     def _admit(self, numbers: Int) -> None:
         """Offer records of the history to the pool."""
         rows, new = self.history.rows(numbers), ~self.history.learned(numbers)
-        self.sketch.update(rows[new])
+        self.quantiles.update(numbers[new], rows[new])
         self._learned += int(new.sum())
         self.history.learn(numbers)
         self._changed += len(self.pool.admit(numbers, rows))
@@ -177,8 +185,7 @@ class Context:
             reservoir.admit(numbers, rows)
         self._learned += int((~self.history.learned(numbers)).sum())
         self.history.learn(numbers)
-        self.sketch = self._new_sketch()
-        self.sketch.update(self.pool.rows)
+        self.quantiles.restart(self._new_sketch(), self.pool.rows)
         self._changed = len(self.pool) + len(self.sample)
         self.regimes.begin(self.history.records)
 
@@ -189,13 +196,13 @@ class Context:
 
     def counters(self) -> dict[str, Any]:
         """The part of the state that is plain numbers."""
-        sizes = {"records": self.history.records, "waiting": self.sketch.waiting}
+        sizes = {"records": self.history.records, "sketched": self.quantiles.sketch.count}
         own = {"changed": self._changed, "learned": self._learned, "decided": self._decided}
         return sizes | own | self._verdicts.counters() | self.regimes.counters()
 
     def changes(self) -> Entries:
         """Entries that the log does not have yet; not the counters."""
-        entries = self._verdicts.changes() | self.sketch.changes("sketch") | self.history.changes("history")
+        entries = self._verdicts.changes() | self.quantiles.changes("sketch") | self.history.changes("history")
         for name, reservoir in self._reservoirs.items():
             entries |= reservoir.changes(name)
         return entries
@@ -204,8 +211,8 @@ class Context:
         """Take the state from entries and counters. Raises StateError when they do not fit."""
         for name, reservoir in self._reservoirs.items():
             reservoir.recover(entries, name)
-        self.sketch.recover(entries, "sketch", counters["waiting"])
         self.history.recover(entries, "history", counters["records"])
+        self.quantiles.recover(entries, "sketch", counters["sketched"], self.history)
         self._changed, self._learned, self._decided = (counters[name] for name in ("changed", "learned", "decided"))
         self._verdicts.recover(entries, counters)
         self.regimes.recover(counters, self.history)
@@ -215,7 +222,7 @@ class Context:
         twin = copy(self)
         twin._n_features += more
         twin.pool, twin.sample, twin.outliers = (part.copy(more) for part in self._reservoirs.values())
-        twin.sketch, twin.history = self.sketch.copy(more), self.history.copy(more)
+        twin.quantiles, twin.history = self.quantiles.copy(more), self.history.copy(more)
         twin._verdicts = self._verdicts.copy()
         twin.regimes = self.regimes.copy(twin.history if more else None)
         return twin

@@ -11,7 +11,7 @@ from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.errors import StateError
 from fomo_stream.model.zero_shot import ZeroShotModel
 
-FORMAT = 2  # of a detector's state; raise it when entries change their name or their meaning
+FORMAT = 3  # of a detector's state; raise it when entries change their name or their meaning
 FIRST_KEY = "identity/0"  # of the fingerprint in format 1
 # These have to be the same as when the state was written, and these sizes, each with the settings it follows from.
 FIXED = ("model", "kernel", "n_features", "categorical", "context_size", "seed")

@@ -55,22 +55,20 @@ class Blueprint:
 
     def to_arrays(self) -> Arrays:
         """Named arrays of everything."""
-        sketch = self.sketch.copy().changes("sketch")  # a copy, because its log has nothing yet
         return {
-            "counters": np.array([self.number, self.takes_effect, self.seed, self.sketch.waiting]),
+            "counters": np.array([self.number, self.takes_effect, self.seed]),
             "categorical": np.array(self.categorical, dtype=np.int64),
             "trim": np.array(self.trim),
             **{name: getattr(self, name) for name in self.ARRAYS},
-            **{key: np.frombuffer(value, dtype=np.uint8) for key, value in sketch.items() if value is not None},
+            **self.sketch.to_arrays(),
         }
 
     @classmethod
     def from_arrays(cls, found: Arrays, like: QuantileSketch) -> Blueprint:
         """The blueprint from the arrays of `to_arrays`; `like` has the settings of the sketch."""
-        number, takes_effect, seed, waiting = (int(v) for v in found["counters"])
+        number, takes_effect, seed = (int(v) for v in found["counters"])
         sketch = QuantileSketch(like.n_features, like.half_life, like.size, like.chunk)
-        entries = {key: array.tobytes() for key, array in found.items() if key.startswith("sketch/")}
-        sketch.recover(entries, "sketch", waiting)
+        sketch.take_arrays(found)
         rest = {name: np.array(found[name]) for name in cls.ARRAYS}
         categorical, trim = tuple(found["categorical"].tolist()), float(found["trim"])
         return cls(number, takes_effect, seed, categorical, trim, sketch=sketch, **rest)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,7 +14,9 @@ Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 
 UNKNOWN, OUTLIER, INLIER = 0, 1, 2  # verdicts of feedback
-ROW_BLOCK, SCORE_BLOCK = 16, 128  # records to an entry of the log
+# a commit may be of a few records, and each entry that they touch is written as a whole
+ROW_BYTES = 400  # of rows to an entry of the log, about
+SCORE_BLOCK = 8  # scores to an entry
 
 
 class History:
@@ -28,7 +32,8 @@ class History:
             raise ValueError(f"a history of {scores} scores holds 1 to {scores} rows, not {rows}")
         self.records = 0  # so far; the next record has this number
         # ring buffers; values that may still change are beside the scores, so that a row is written to the log once
-        self._rows = Table(ROW_BLOCK, rows=np.full((rows, n_features), np.nan), gate_p=np.full(rows, np.nan))
+        block = max(1, ROW_BYTES // (8 * n_features + 8))
+        self._rows = Table(block, rows=np.full((rows, n_features), np.nan), gate_p=np.full(rows, np.nan))
         self._scores = Table(
             SCORE_BLOCK,
             logit=np.full(scores, np.nan),
@@ -84,15 +89,28 @@ class History:
 
     def window(self, size: int, before: int) -> Float:
         """Scores, ascending, of the last `size` records before number `before`, without outliers by feedback."""
-        numbers = np.arange(max(0, before - size), before)
-        scores = self._scores["logit"][numbers % self._scores.size]
-        return np.sort(scores[~np.isnan(scores) & (self.verdict(numbers) != OUTLIER)])
+        first = max(0, before - size)
+        scores, outlier = self._between("logit", first, before), self._between("verdict", first, before) == OUTLIER
+        left_out = np.isnan(scores) | outlier
+        return np.sort(scores[~left_out] if left_out.any() else scores)
 
     def not_outliers(self, first: int, stop: int) -> Int:
         """Numbers (n,) of the records from `first` to before `stop` that feedback does not call outliers."""
         numbers: Int = np.arange(first, stop)
-        kept: Int = numbers[self.verdict(numbers) != OUTLIER]
-        return kept
+        outlier = self._between("verdict", first, stop) == OUTLIER
+        return numbers[~outlier] if outlier.any() else numbers
+
+    def rejected(self, first: int, stop: int) -> tuple[int, int]:
+        """Of the records that `not_outliers` returns, how many were not offered to the context; and their number."""
+        normal = self._between("verdict", first, stop) != OUTLIER
+        n = int(np.count_nonzero(normal))
+        return n - int(np.count_nonzero(normal & self._between("learned", first, stop))), n
+
+    def _between(self, column: str, first: int, stop: int) -> NDArray[Any]:
+        """Values of the scores' table of the known records from `first` to before `stop`, in order."""
+        values, size = self._scores[column], self._scores.size
+        start, end = first % size, first % size + max(0, stop - first)
+        return values[start:end] if end <= size else np.concatenate([values[start:], values[: end - size]])
 
     def rescore(self, numbers: Int, logit: Float) -> None:
         """Replace the scores of these records, where they are still kept."""

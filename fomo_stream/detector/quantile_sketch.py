@@ -3,89 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fomo_stream.detector.changelog import Entries, StoredEntries, Table
-from fomo_stream.detector.widening import with_missing_features
+from fomo_stream.detector.rank_curve import NOTHING, TINY, Curve, faded, knots_of, thinned, with_rows
 from fomo_stream.model.quantile_map import Knots, constant_scale
 
 Float = NDArray[np.float64]
+Int = NDArray[np.int64]
 
 SKETCH_SIZE = 1024  # points for each feature
-ROW_BLOCK = 16  # waiting rows to an entry of the log
-BENDING = 20.0  # cost of a point that is off a straight line by some weight, relative to a gap of that weight
+GOLDEN = 0.6180339887498949  # its multiples, without their whole part, are evenly spread however many there are
 MAX_HALVINGS = 300  # of a weight in one merge
 UNDERFLOW = 1e-200  # rows
-TINY = 1e-300
-
-
-class _Curve(NamedTuple):
-    """Cumulative weight of one feature, in rows, at chosen values of it; all (n_points,)."""
-
-    values: Float  # raw units, ascending, distinct
-    below: Float  # weight of all smaller values
-    upto: Float  # weight of all smaller values and of this one
-
-
-def _weights_at(curve: _Curve, values: Float) -> tuple[Float, Float]:
-    """Weight below and up to each of values (n,); between two points of the curve it is spread evenly."""
-    after = np.searchsorted(curve.values, values, side="right")
-    left, right = np.maximum(after - 1, 0), np.minimum(after, len(curve.values) - 1)
-    low, upto = curve.values[left], curve.upto[left] * (after > 0)
-    gap = curve.values[right] - low
-    gap[left == right] = np.inf  # beyond the outer points
-    upto += (values - low) / gap * (curve.below[right] - upto)
-    return np.where(values == low, curve.below[left], upto), upto
-
-
-def _with_rows(curve: _Curve, rows: Float, weights: Float) -> _Curve:
-    """The curve with rows (n,) of these weights added, n >= 1; every distinct row is a point of its own."""
-    order = np.argsort(rows, kind="stable")
-    rows, weight = rows[order], np.cumsum(weights[order])
-    last = np.flatnonzero(rows != np.append(rows[1:], np.inf))  # of equal rows
-    rows, weight = rows[last], np.append(0.0, weight[last])
-    if not len(curve.values):
-        return _Curve(rows, weight[:-1], weight[1:])
-    below, upto = _weights_at(curve, rows)
-    place = np.searchsorted(rows, curve.values)
-    tied = np.append(rows, np.inf)[place] == curve.values  # points that are rows as well
-    if tied.any():
-        curve, place = _Curve(*(part[~tied] for part in curve)), place[~tied]
-    values = np.concatenate([curve.values, rows])
-    below = np.concatenate([curve.below + weight[place], below + weight[:-1]])
-    upto = np.concatenate([curve.upto + weight[place], upto + weight[1:]])
-    order = np.argsort(values, kind="stable")
-    return _Curve(values[order], below[order], upto[order])
-
-
-def _thinned(curve: _Curve, size: int) -> _Curve:
-    """At most `size` points of the curve, the outer two among them.
-
-    The points with the lowest cost are removed. The cost is the weight between the neighbours, plus BENDING times the
-    weight by which the point is off the straight line that replaces it. Points at bends are kept, because without them
-    all later ranks nearby would be wrong in the same direction. At rank p the cost is divided by sqrt(p (1 - p)), so
-    that points are denser in the tails (as in a t-digest; Dunning 2019). Each pass looks at every other point and
-    removes at most half of those, so that the neighbours of a removed point stay, and the cheapest can be chosen.
-    """
-    while (excess := len(curve.values) - size) > 0:
-        values, below, upto = curve
-        before, inner, after = slice(None, -2, 2), slice(1, -1, 2), slice(2, None, 2)
-        rise = below[after] - upto[before]
-        part = (values[inner] - values[before]) / (values[after] - values[before])
-        line = upto[before] + part * rise
-        off = np.maximum(upto[inner] - line, line - below[inner])
-        rank = (below[inner] + upto[inner]) / (2 * upto[-1])
-        cost = (rise + BENDING * off) / np.sqrt(np.maximum(rank * (1 - rank), TINY))
-        cut = min(excess, (len(cost) + 1) // 2) - 1
-        kept = np.ones(len(values), dtype=bool)
-        kept[inner] = cost > np.partition(cost, cut)[cut]
-        points = np.flatnonzero(kept)
-        curve = _Curve(values[points], below[points], upto[points])
-    return curve
 
 
 def _moments_with(moments: Float, rows: Float, weights: Float) -> Float:
@@ -98,29 +31,16 @@ def _moments_with(moments: Float, rows: Float, weights: Float) -> Float:
     return np.array([weight + fresh, mean + share * step, squares])
 
 
-def _knots_of(curve: _Curve, faint: float) -> tuple[Float, Float]:
-    """Values and levels of knots, two for each point; without the outer points beyond which the share is < faint.
-
-    A tie extends from the middle of its first row to the middle of its last, as in `fit_knots`.
-    """
-    total = curve.upto[-1]
-    start = int(np.searchsorted(curve.upto, faint * total))
-    stop = int(np.searchsorted(curve.below, (1 - faint) * total, side="right"))
-    values, below, upto = (part[start:stop] if start < stop else part for part in curve)
-    half = np.minimum(upto - below, 1.0) / 2
-    levels = np.stack([below + half, upto - half], axis=1).ravel() / total
-    return np.repeat(values, 2), levels.clip(faint / 2, 1 - faint / 2)
-
-
 @dataclass
 class QuantileSketch:
     """Time-decayed quantiles of every feature in bounded memory.
 
     A row with `a` rows after it weighs 2 ** (-a / half_life); missing values (NaN or infinite) weigh nothing. For each
-    feature the sketch has the cumulative weight at up to `size` of its values, the points. Rows wait in a buffer of
-    `chunk` rows. When it is full, every row becomes a point, where the weight of earlier rows is interpolated; then the
-    points that matter least are removed; the other points do not change. Up to `size` distinct values nothing is
-    approximated; mean and standard deviation are always exact.
+    feature the sketch has the cumulative weight at up to `size` of its values, the points. The last `chunk` rows are
+    in a ring buffer. Every `chunk` rows a feature has its turn: every row since its last turn becomes a point, where
+    the weight of earlier rows is interpolated; then the points that matter least are removed; the other points do not
+    change. Features have their turns at different rows, so that no row waits for all of them. Up to `size` distinct
+    values nothing is approximated; mean and standard deviation are always exact.
     The outer knots correspond to a batch with as many rows as the sum of all weights: a value is out of range when less
     than half a row is at it or beyond it. A feature that is missing for very long keeps its last state.
     """
@@ -128,97 +48,119 @@ class QuantileSketch:
     n_features: int
     half_life: float = 5000.0
     size: int = SKETCH_SIZE
-    chunk: int = 1024
+    chunk: int = 2048
 
     def __post_init__(self) -> None:
         if self.size < 2 or self.chunk < 1 or not self.half_life > 0:
             raise ValueError(f"a sketch needs size >= 2, chunk >= 1 and half_life > 0, got {self}")
-        shape = (self.n_features, self.size)
-        self._points = Table(
-            1,
-            values=np.full(shape, np.inf),
-            below=np.zeros(shape),
-            upto=np.zeros(shape),
-            moments=np.zeros((self.n_features, 3)),
-        )
-        self._buffer = Table(ROW_BLOCK, buffer=np.full((self.chunk, self.n_features), np.nan))
-        self.waiting = 0  # rows in the buffer
+        d = self.n_features
+        self.count = 0  # rows so far
+        self.merged: Int = np.zeros(d, dtype=np.int64)  # rows that were learned at each feature's last turn
+        self._curves = [NOTHING] * d
+        self._moments = np.zeros((d, 3))
+        self._ring = np.full((d, self.chunk), np.nan)  # row i in column i % chunk
+        self._turns = (np.arange(d) * GOLDEN % 1 * self.chunk).astype(np.int64)  # at rows of this number modulo chunk
+        self._next_turns = np.append(np.unique(self._turns[self._turns > 0]), self.chunk)
+        self._weights = np.exp2(-np.minimum(np.arange(self.chunk)[::-1] / self.half_life, MAX_HALVINGS))
 
     def update(self, rows: Float) -> None:
         """Learn rows (n_rows, n_features), raw units, NaN allowed. Splitting the rows over calls changes nothing."""
         while len(rows):
-            part = rows[: self.chunk - self.waiting]
-            self._buffer.put(np.arange(self.waiting, self.waiting + len(part)), buffer=part)
-            self.waiting += len(part)
+            place = self.count % self.chunk
+            turn = int(self._next_turns[np.searchsorted(self._next_turns, place, side="right")])
+            part = rows[: turn - place]
+            stop = place + len(part)
+            self._ring[:, place:stop] = part.T
+            self.count += len(part)
+            if stop == turn:
+                self.merge(np.flatnonzero(self._turns == turn % self.chunk))
             rows = rows[len(part) :]
-            if self.waiting == self.chunk:
-                self._merge()
-                self.waiting = 0
 
-    def _merge(self) -> None:
-        curves, moments = self._merged(self.size)
-        known = np.flatnonzero(moments[:, 0])  # features that had a value
-        points = np.full((3, len(known), self.size), np.inf)
-        for part, j in zip(points.swapaxes(0, 1), known, strict=True):
-            part[:, : len(curves[j].values)] = curves[j]
-        values, below, upto = points
-        self._points.put(known, values=values, below=below, upto=upto, moments=moments[known])
+    def merge(self, features: Int) -> None:
+        """Make points of all rows of these features now, before their turn."""
+        for j in features[self.merged[features] < self.count].tolist():
+            self._curves[j], self._moments[j] = self._with_waiting(j, self.size)
+            self.merged[j] = self.count
 
-    def _merged(self, size: int) -> tuple[list[_Curve], Float]:
-        """At most `size` points of each feature, and its moments, from all rows, as weighted after the last one."""
-        rows = np.ascontiguousarray(self._buffer["buffer"][: self.waiting].T)
+    def _with_waiting(self, j: int, size: int) -> tuple[Curve, Float]:
+        """At most `size` points of feature j, and its moments, from all rows, as weighted after the last one."""
+        curve, moments, n = self._curves[j], self._moments[j], self.count - int(self.merged[j])
+        fade = float(np.exp2(-min(n / self.half_life, MAX_HALVINGS)))
+        if moments[0] * fade <= UNDERFLOW:
+            fade = 1.0  # such a small weight no longer decays, or underflow would remove it
+        moments, rows, weights = moments * [fade, 1.0, fade], self._waiting(j), self._weights[self.chunk - n :]
         known = np.isfinite(rows)
-        ages = np.arange(self.waiting + 1)[::-1]
-        before = self._points
-        faded = np.exp2(-np.minimum(ages / self.half_life, MAX_HALVINGS))
-        fresh = faded[1:]
-        # such a small weight no longer decays, or underflow would remove it
-        fades = np.where(before["moments"][:, 0] * faded[0] > UNDERFLOW, faded[0], 1.0)
-        moments = before["moments"] * np.stack([fades, np.ones_like(fades), fades], axis=1)
-        curves = []
-        for j, (row, mask, fade) in enumerate(zip(rows, known, fades.tolist(), strict=True)):
-            n = int(np.searchsorted(before["values"][j], np.inf))
-            curve = _Curve(before["values"][j, :n], before["below"][j, :n] * fade, before["upto"][j, :n] * fade)
-            if mask.any():
-                moments[j] = _moments_with(moments[j], row[mask], fresh[mask])
-                curve = _with_rows(curve, row[mask], fresh[mask])
-            curves.append(_thinned(curve, size))
-        return curves, moments
+        if not known.all():
+            rows, weights = rows[known], weights[known]
+        curve = faded(curve, fade)
+        if len(rows):
+            moments, curve = _moments_with(moments, rows, weights), with_rows(curve, rows, weights)
+        return thinned(curve, size), moments
+
+    def _waiting(self, j: int) -> Float:
+        """The rows (n,) of feature j that are no points yet."""
+        ring, start = self._ring[j], int(self.merged[j]) % self.chunk
+        n = self.count - int(self.merged[j])
+        beyond = start + n - self.chunk
+        return ring[start : start + n] if beyond <= 0 else np.concatenate([ring[start:], ring[:beyond]])
 
     def knots(self, n_knots: int = 2 * SKETCH_SIZE) -> Knots:
         """The transform now, float64 on the CPU, from up to n_knots / 2 points of each feature; n_knots >= 4.
 
         A feature never seen counts as constant 0.
         """
-        curves, moments = self._merged(n_knots // 2)
+        moments = np.zeros_like(self._moments)
         faint = -np.expm1(-np.log(2) / self.half_life) / 2
         values, levels = np.zeros((self.n_features, n_knots)), np.full((self.n_features, n_knots), 0.5)
-        for j, curve in enumerate(curves):
+        for j in range(self.n_features):
+            curve, moments[j] = self._with_waiting(j, n_knots // 2)
             if len(curve.values):
-                found, at = _knots_of(curve, faint)
-                padding = (0, n_knots - len(found))  # the last knot repeated changes nothing
-                values[j], levels[j] = np.pad(found, padding, mode="edge"), np.pad(at, padding, mode="edge")
+                found, at = knots_of(curve, faint)
+                n = len(found)
+                values[j, :n], values[j, n:] = found, found[-1]  # the last knot repeated changes nothing
+                levels[j, :n], levels[j, n:] = at, at[-1]
         weight, mean, squares = torch.from_numpy(moments).unbind(1)
         scale = constant_scale(mean, (squares / weight.clamp(min=TINY)).sqrt(), weight.clamp(min=1))
         return Knots(torch.from_numpy(values), torch.from_numpy(levels), scale)
 
     def copy(self, more: int = 0) -> QuantileSketch:
         """An independent sketch of the same rows, with `more` further features that none of them has."""
-        twin = QuantileSketch(self.n_features + more, self.half_life, self.size, self.chunk)
-        known = np.flatnonzero(self._points["moments"][:, 0])
-        columns = ("values", "below", "upto", "moments")
-        twin._points.put(known, **{name: self._points[name][known] for name in columns})
-        waiting = np.arange(self.waiting)
-        twin._buffer.put(waiting, buffer=with_missing_features(self._buffer["buffer"][waiting], more))
-        twin.waiting = self.waiting
+        d = self.n_features
+        twin = QuantileSketch(d + more, self.half_life, self.size, self.chunk)
+        twin.count = self.count
+        twin.merged[:d], twin.merged[d:] = self.merged, self.count
+        twin._curves[:d], twin._moments[:d], twin._ring[:d] = self._curves, self._moments, self._ring
         return twin
 
-    def changes(self, name: str) -> Entries:
-        """Entries of all changes since the last call, at first of everything; without the number of waiting rows."""
-        return {**self._points.changes(f"{name}/points"), **self._buffer.changes(f"{name}/waiting")}
+    def points(self, j: int) -> bytes:
+        """The rows at the last turn of feature j, its moments and its points."""
+        curve = np.stack(self._curves[j])
+        return b"".join([self.merged[j].tobytes(), self._moments[j].tobytes(), curve.tobytes()])
 
-    def recover(self, entries: StoredEntries, name: str, waiting: int) -> None:
-        """Take the state from the entries, with `waiting` rows in the buffer. Raises StateError if they do not fit."""
-        self._points.recover(entries, f"{name}/points")
-        self._buffer.recover(entries, f"{name}/waiting")
-        self.waiting = waiting
+    def take_points(self, points: list[bytes]) -> None:
+        """Start from what `points` has returned for each feature: all rows since the earliest turn have to follow."""
+        for j, data in enumerate(points):
+            self.merged[j] = np.frombuffer(data[:8], np.int64)[0]
+            self._moments[j] = np.frombuffer(data[8:32])
+            self._curves[j] = Curve(*np.frombuffer(data[32:]).reshape(3, -1))
+        self.count = int(self.merged.min())
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Named arrays of everything that later knots depend on."""
+        points = [np.frombuffer(self.points(j), np.uint8) for j in range(self.n_features)]
+        waiting = [self._waiting(j) for j in range(self.n_features)]
+        return {
+            "sketch.count": np.array(self.count),
+            "sketch.lengths": np.array([len(part) for part in points]),
+            "sketch.points": np.concatenate(points),
+            "sketch.waiting": np.concatenate(waiting),
+        }
+
+    def take_arrays(self, found: dict[str, NDArray[Any]]) -> None:
+        """Become the sketch whose `to_arrays` these are."""
+        ends = np.cumsum(found["sketch.lengths"])[:-1]
+        self.take_points([part.tobytes() for part in np.split(found["sketch.points"], ends)])
+        self.count = int(found["sketch.count"])
+        ends = np.cumsum(self.count - self.merged)[:-1]
+        for j, part in enumerate(np.split(found["sketch.waiting"], ends)):
+            self._ring[j, np.arange(self.merged[j], self.count) % self.chunk] = part

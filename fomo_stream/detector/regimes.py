@@ -93,7 +93,7 @@ class Regimes:
 
     @staticmethod
     def _is_lasting(history: History, first: int, decided: int) -> bool:
-        return is_lasting_shift(history.learned(history.not_outliers(first, decided)))
+        return is_lasting_shift(*history.rejected(first, decided))
 
     def _try(self, span: tuple[int, int, int], history: History) -> None:
         rows = history.rows(np.arange(*span[:2]))

@@ -13,7 +13,8 @@ Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 
 EMPTY = -1  # the number in a slot without a record
-BLOCK_BYTES = 1024  # of rows in a block, about: slots are written in no order, and each write costs a whole block
+BLOCK_BYTES = 128  # of rows in a block, about: slots are written in no order, and each write costs a whole block
+AHEAD = 1024  # records whose priorities are computed together
 
 
 def _mix(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -47,9 +48,14 @@ class Reservoir:
             rows=np.zeros((capacity, n_features)),
             numbers=np.full(capacity, EMPTY, dtype=np.int64),
         )
+        self._priorities = np.full(capacity, np.inf)  # of the rows; inf: an empty slot
+        self._count = 0  # rows
+        self._lowest = -np.inf  # priority that a further row needs to enter
+        self._newest = EMPTY  # no row has a higher number
+        self._ahead_of, self._ahead = 0, np.zeros(0)  # priorities of the records from this number on
 
     def __len__(self) -> int:
-        return int(np.count_nonzero(self._taken))
+        return self._count
 
     @property
     def numbers(self) -> Int:
@@ -73,31 +79,59 @@ class Reservoir:
             uniform = (_mix(numbers.astype(np.uint64) + offset) >> np.uint64(11)).astype(np.float64)
         return numbers / self.horizon - np.log(-np.log((uniform + 0.5) * 2.0**-53))
 
+    def _priority_of_next(self, numbers: Int, first: int) -> Float:
+        """The same for numbers from `first` on, which are usually close together and higher than any before."""
+        last = int(numbers.max())
+        if first < self._ahead_of or last - first >= AHEAD:
+            return self._priority(numbers)
+        if last >= self._ahead_of + len(self._ahead):
+            self._ahead_of, self._ahead = first, self._priority(np.arange(first, first + AHEAD))
+        return self._ahead[numbers - self._ahead_of]
+
     def admit(self, numbers: Int, rows: Float) -> Int:
         """Offer rows (n, n_features) of the records of these numbers (n,), all different.
 
         Returns the slots (m,), m <= n, whose rows have changed.
         """
-        held = np.flatnonzero(self._taken)
-        present = self._slots["numbers"][held]
-        new = ~np.isin(numbers, present)
-        numbers, rows = numbers[new], rows[new]
+        if len(numbers) and (first := int(numbers.min())) <= self._newest:
+            new = ~np.isin(numbers, self._slots["numbers"])
+            numbers, rows = numbers[new], rows[new]
         if not len(numbers):
             return np.zeros(0, dtype=np.int64)
-        everything = np.concatenate([present, numbers])
-        excess = max(0, len(everything) - self.capacity)
-        leaving = np.zeros(len(everything), dtype=bool)
-        leaving[np.argsort(self._priority(everything), kind="stable")[:excess]] = True
-        self._slots.put(held[leaving[: len(held)]], numbers=EMPTY)
-        entering = ~leaving[len(held) :]
-        slots = np.flatnonzero(~self._taken)[: int(entering.sum())]
-        self._slots.put(slots, rows=rows[entering], numbers=numbers[entering])
+        priority = self._priority_of_next(numbers, first)
+        entering = np.flatnonzero(priority > self._lowest)
+        excess = self._count + len(entering) - self.capacity
+        if excess > 0:  # of the rows and the new ones, those with the lowest priorities leave or do not enter
+            held = np.flatnonzero(self._taken)
+            if excess < len(held):
+                held = np.argpartition(self._priorities, excess - 1)[:excess]
+            everything = np.concatenate([self._priorities[held], priority[entering]])
+            low, high = np.split(np.argpartition(everything, excess - 1), [excess])
+            self._empty(np.sort(held[low[low < len(held)]]))
+            entering = np.sort(entering[high[high >= len(held)] - len(held)])
+        return self._fill(numbers[entering], rows[entering], priority[entering])
+
+    def _fill(self, numbers: Int, rows: Float, priority: Float) -> Int:
+        if not len(numbers):
+            return numbers
+        slots: Int = np.flatnonzero(~self._taken)[: len(numbers)]
+        self._slots.put(slots, rows=rows, numbers=numbers)
+        self._priorities[slots] = priority
+        self._newest = max(self._newest, int(numbers.max()))
+        self._count += len(slots)
+        self._lowest = float(self._priorities.min()) if self._count == self.capacity else -np.inf
         return slots
+
+    def _empty(self, slots: Int) -> None:
+        if len(slots):
+            self._slots.put(slots, numbers=EMPTY)
+            self._priorities[slots], self._lowest = np.inf, -np.inf
+            self._count -= len(slots)
 
     def discard(self, numbers: Int) -> Int:
         """Remove the rows of these records; returns the slots (m,) that were emptied."""
-        slots = np.flatnonzero(self._taken & np.isin(self._slots["numbers"], numbers))
-        self._slots.put(slots, numbers=EMPTY)
+        slots = np.flatnonzero(self._taken & np.isin(self._slots["numbers"], numbers)) if len(numbers) else numbers
+        self._empty(slots)
         return slots
 
     def make_room(self, share: float, before: int) -> None:
@@ -112,6 +146,7 @@ class Reservoir:
         at = np.flatnonzero(self._taken)
         rows = with_missing_features(self._slots["rows"][at], more)
         twin._slots.put(at, rows=rows, numbers=self._slots["numbers"][at])
+        twin._look_over()
         return twin
 
     def changes(self, name: str) -> Entries:
@@ -121,3 +156,12 @@ class Reservoir:
     def recover(self, entries: StoredEntries, name: str) -> None:
         """Take the state from the entries. Raises StateError when they do not fit."""
         self._slots.recover(entries, name)
+        self._look_over()
+
+    def _look_over(self) -> None:
+        """Compute what follows from the numbers in the slots."""
+        numbers, taken = self._slots["numbers"], self._taken
+        self._priorities[:] = np.where(taken, self._priority(np.where(taken, numbers, 0)), np.inf)
+        self._count = int(taken.sum())
+        self._lowest = float(self._priorities.min()) if self._count == self.capacity else -np.inf
+        self._newest = int(numbers.max())

@@ -79,8 +79,10 @@ class Results:
         """Results from logits (n,) and p-values (n,) against n_reference scores."""
         n = len(logit)
         calibrated = is_calibrated(n_reference, threshold.alert_rate)
-        limits = threshold.value * np.array([INFO, 1.0, CRITICAL])
-        severity = (p_value[:, None] <= limits).sum(1) * calibrated
+        severity = np.zeros(n, dtype=np.int8)
+        if calibrated:
+            for factor in (INFO, 1.0, CRITICAL):
+                severity += p_value <= threshold.value * factor
         return cls(
             score=sigmoid(logit),
             logit=logit,
@@ -88,7 +90,7 @@ class Results:
             outlier=severity >= Severity.WARNING,
             generation=generation,
             regime=np.full(n, regime),
-            severity=severity.astype(np.int8),
+            severity=severity,
             status=[Status.OK if calibrated else Status.CALIBRATING] * n,
         )
 

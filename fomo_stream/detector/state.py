@@ -126,10 +126,10 @@ class DetectorState:
 
     def changes(self) -> Entries:
         """See `Detector.changes`."""
-        counters = self.context.counters() | self.timeline.counters() | self.alerts.counters()
+        counters = list(self._counters().values())  # without their names, as they are written at every commit
         return {
             **self._fingerprint_log.changes("fingerprint", json.dumps(self._fingerprint).encode()),
-            **self._counters_log.changes("counters", json.dumps(counters).encode()),
+            **self._counters_log.changes("counters", json.dumps(counters, separators=(",", ":")).encode()),
             **self.timeline.changes(),
             **self.context.changes(),
         }
@@ -138,10 +138,11 @@ class DetectorState:
         """See `Detector.recover`. known: a state of the same model."""
         self._begin_log(self._fingerprint)
         check_entries(self._fingerprint_log, entries, self._fingerprint)
-        counters = json.loads(self._counters_log.recover(entries, "counters"))
+        found = json.loads(self._counters_log.recover(entries, "counters"))
+        counters = dict(zip(self._counters(), found, strict=True))
         self.context.recover(entries, counters)
         at_hand = None if known is None else known.timeline
-        self.timeline.recover(entries, counters, self.context.sketch, at_hand)
+        self.timeline.recover(entries, counters, self.context.quantiles.sketch, at_hand)
         self.alerts.recover(counters)
 
     def copy(self, fingerprint: Mapping[str, Any], more: int = 0) -> DetectorState:
@@ -150,6 +151,10 @@ class DetectorState:
         twin.context, twin.timeline, twin.alerts = self.context.copy(more), self.timeline.copy(more), self.alerts.copy()
         twin._begin_log(fingerprint)
         return twin
+
+    def _counters(self) -> dict[str, Any]:
+        """The part of the state that is plain numbers, always in the same order."""
+        return self.context.counters() | self.timeline.counters() | self.alerts.counters()
 
     def _begin_log(self, fingerprint: Mapping[str, Any]) -> None:
         """Start with an empty log."""

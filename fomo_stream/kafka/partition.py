@@ -90,7 +90,7 @@ class PartitionTask:
                 self.detector.recover(_under(entries, DETECTOR), self.former)
                 self.reader.past.recover(_under(entries, SERIES))
                 if any(name.startswith(f"{self._index_name}/") for name in entries):
-                    self.index.recover(entries, self._index_name)
+                    self.index.recover(entries, self._index_name, self.detector.records)
                 self._written_schema = entries[SCHEMA]
                 self.regime = self.detector.regime
             self.former = None

@@ -47,10 +47,11 @@ def test_memory_stays_the_same_however_long_the_stream() -> None:
     """River's own check would pass a detector that keeps every record: it lets the second half add thrice the first."""
     detector = FoMoDetector(context_size=20, min_context=10, adapt_after=100)
     sizes = []
-    for seed in range(3):  # it remembers 5,000 records
+    for seed in range(6):  # it remembers 5,000 records
         detector.learn_many(records(3000, seed))
         sizes.append(detector._raw_memory_usage)
-    assert sizes[2] - sizes[1] < 10_000  # of 3,000 records more
+    # the size goes up and down with generations that are being built, and with the points of the sketch
+    assert min(sizes[4:]) - max(sizes[2:4]) < 10_000  # of 3,000 records more
 
 
 def records(n: int, seed: int = 0) -> list[Record]:

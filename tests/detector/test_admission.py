@@ -31,19 +31,24 @@ def test_a_lone_outlier_does_not_bar_its_neighbours_but_a_burst_does(lone: int, 
 
 
 def test_only_what_is_nearly_all_rejected_is_a_lasting_shift() -> None:
-    rejected = np.zeros(1000, dtype=bool)
-    assert is_lasting_shift(rejected)
-    rejected[:150] = True  # became context
-    assert not is_lasting_shift(rejected)
-    assert not is_lasting_shift(np.zeros(0, dtype=bool))
+    assert is_lasting_shift(1000, 1000)
+    assert is_lasting_shift(900, 1000)
+    assert not is_lasting_shift(850, 1000)
+    assert not is_lasting_shift(0, 0)
 
 
-@given(P)
-def test_policies_admit_by_the_gate_everything_or_nothing(p: np.ndarray) -> None:
+LONG = arrays(np.float64, st.integers(34, 90), elements=st.sampled_from([0.0, 0.01, GATE, 0.21, 0.5, 1.0]))
+
+
+@given(P | LONG, st.data())
+def test_policies_admit_by_the_gate_everything_or_nothing(p: np.ndarray, data: st.DataObject) -> None:
+    first, stop = sorted(data.draw(st.tuples(*[st.integers(0, len(p)) | st.just(RADIUS)] * 2)))
+    stop = min(stop, len(p))
+    first = min(first, stop)
     expected = [len(known := near[~np.isnan(near)]) > 0 and np.median(known) > GATE for near in neighbourhoods(p)]
-    assert Policy.AUTO.admits(p).tolist() == expected
-    assert Policy.ALL.admits(p).tolist() == [True] * len(p)
-    assert Policy.FEEDBACK.admits(p).tolist() == [False] * len(p)
+    assert Policy.AUTO.admits(p, first, stop).tolist() == expected[first:stop]
+    assert Policy.ALL.admits(p, first, stop).tolist() == [True] * (stop - first)
+    assert Policy.FEEDBACK.admits(p, first, stop).tolist() == [False] * (stop - first)
 
 
 def neighbourhoods(p: np.ndarray) -> list[np.ndarray]:

@@ -43,6 +43,20 @@ def test_a_window_ends_where_asked_and_leaves_outliers_out(sizes: list[int], siz
     np.testing.assert_array_equal(memory.window(size, before), expected)
 
 
+@given(Batches, st.integers(0, 2**32 - 1))
+def test_rejected_records_are_counted_without_outliers(sizes: list[int], seed: int) -> None:
+    memory, _ = remembered(sizes)
+    n, rng = memory.records, np.random.default_rng(seed)
+    known = np.arange(memory.oldest, n)
+    memory.judge(known, rng.integers(0, 3, len(known)).astype(np.int8))
+    memory.learn(known[rng.random(len(known)) < 0.5])
+    first, stop = np.sort(rng.integers(memory.oldest, n + 1, 2)).tolist()
+    normal = [i for i in range(first, stop) if memory.verdict(np.array([i]))[0] != OUTLIER]
+    assert memory.not_outliers(first, stop).tolist() == normal
+    rejected = [i for i in normal if not memory.learned(np.array([i]))[0]]
+    assert memory.rejected(first, stop) == (len(rejected), len(normal))
+
+
 def test_unscored_records_are_in_no_window_until_they_are_scored() -> None:
     memory = History(1, 5, 8)
     memory.append(np.zeros((4, 1)), np.full(4, np.nan), np.full(4, np.nan))

@@ -35,6 +35,33 @@ def test_neither_batches_nor_order_of_admissions_matter(
     assert len(at_once) == min(capacity, n)
 
 
+Steps = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 50), st.sampled_from([0, 0, 0, 1, 5000])), max_size=12)
+
+
+@given(st.integers(2, 40), Steps, st.sampled_from([20.0, 1e9, np.inf]), st.integers(0, 99), st.booleans())
+def test_the_rows_with_the_highest_priorities_are_held(
+    capacity: int, steps: list[tuple[int, int, int]], horizon: float, seed: int, restart: bool
+) -> None:
+    """Each step offers records that follow, records from earlier on, and some that come much later."""
+    reservoir, stop = Reservoir(capacity, 1, horizon, seed), 0
+    offered: set[int] = set()
+    for fresh, old, gap in steps:
+        earlier = np.arange(max(0, stop - old), stop)[::-2]
+        numbers = np.concatenate([earlier, np.arange(stop + gap, stop + gap + fresh)])
+        stop += gap + fresh
+        filled(reservoir, numbers)
+        offered.update(numbers.tolist())
+        everything = np.array(sorted(offered), dtype=np.int64)
+        by_priority = everything[np.argsort(-reservoir._priority(everything), kind="stable")]
+        np.testing.assert_array_equal(reservoir.numbers, np.sort(by_priority[:capacity]))
+        np.testing.assert_array_equal(reservoir.rows, numbered(reservoir.numbers))
+        assert len(reservoir) == len(reservoir.numbers)
+        if restart:
+            again = Reservoir(capacity, 1, horizon, seed)
+            again.recover(cast(dict[str, bytes], reservoir.copy().changes("r")), "r")
+            reservoir = again
+
+
 @given(st.integers(2, 30), st.integers(0, 90), st.integers(0, 9))
 def test_admitting_a_row_again_changes_nothing(capacity: int, n: int, seed: int) -> None:
     reservoir = filled(Reservoir(capacity, 1, seed=seed), np.arange(n))

@@ -130,7 +130,7 @@ def test_a_recovered_index_behaves_as_one_that_was_never_stopped(
         if restart:
             log |= index.changes("index")
             index = RecordIndex(capacity)
-            index.recover({name: value for name, value in log.items() if value is not None}, "index")
+            index.recover({name: value for name, value in log.items() if value is not None}, "index", number + 1)
             assert index.changes("index") == {}
         assert len(index) == len(steady)
         wanted = [Label(at, None, True) for at in range(offset + 2)] + [Label(None, k, True) for k in (b"a", b"b")]

@@ -11,6 +11,7 @@ import heapq
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,9 +24,10 @@ from fomo_stream.limits import MAX_RECORD_BYTES
 from fomo_stream.records.json_codec import decode
 
 BAD_FEEDBACK = "bad_feedback"  # reason of dead letters
-BLOCK = 16  # records of the index that are written together
-DIGEST_BYTES = 16
+BLOCK = 4  # records of the index that are written together
+DIGEST_BYTES = 8  # two of thousands of keys have the same digest with a probability below 1e-10
 NO_KEY = bytes(DIGEST_BYTES)
+EMPTY = -1  # the offset in a slot without a record
 MOST_OPEN = 50_000  # labels of a partition not committed yet; bounds the entry that lists the finished ones
 MOST_WAITING = 10_000  # labels of a partition held in memory; their verdicts fit into a record below 1 MB
 
@@ -106,18 +108,18 @@ class RecordIndex:
         self._numbers: dict[int, int] = {}  # by offset
         self._offsets: dict[bytes, int] = {}  # of the last record with each key
         self._fresh = 0  # number of records at the end that `changes` has not returned yet
-        self._table = Table(
-            BLOCK,
-            number=np.full(capacity, -1),
-            offset=np.zeros(capacity, dtype=np.int64),
-            key=np.zeros((capacity, DIGEST_BYTES), dtype=np.uint8),
+        self._table = Table(  # by number % capacity
+            BLOCK, offset=np.full(capacity, EMPTY), key=np.zeros((capacity, DIGEST_BYTES), dtype=np.uint8)
         )
 
     def __len__(self) -> int:
         return len(self._records)
 
     def add(self, number: int, offset: int, key: bytes | None) -> None:
-        """Add the record at `offset`, which must come after all earlier ones; number: its number in the detector."""
+        """Add the record at `offset`, which must come after all earlier ones.
+
+        number: its number in the detector, one more than the last.
+        """
         digest = NO_KEY if key is None else _digest(key)
         self._records.append((number, offset, digest))
         self._numbers[offset] = number
@@ -139,30 +141,30 @@ class RecordIndex:
 
     def changes(self, name: str) -> Entries:
         """The changes since the last call, as entries of a compacted log."""
-        fresh = list(self._records)[-self._fresh :] if self._fresh else []
+        fresh = list(islice(reversed(self._records), self._fresh))
         if fresh:
-            number = np.array([record[0] for record in fresh])
-            key = np.frombuffer(b"".join(record[2] for record in fresh), dtype=np.uint8).reshape(-1, DIGEST_BYTES)
-            offset = np.array([record[1] for record in fresh])
-            self._table.put(number % self._capacity, number=number, offset=offset, key=key)
+            numbers, offsets, digests = zip(*fresh, strict=True)
+            key = np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, DIGEST_BYTES)
+            self._table.put(np.array(numbers) % self._capacity, offset=np.array(offsets), key=key)
         self._fresh = 0
         return self._table.changes(name) if self._capacity else {}
 
-    def recover(self, entries: StoredEntries, name: str) -> None:
-        """Load the entries. Raises StateError when some are missing."""
+    def recover(self, entries: StoredEntries, name: str, stop: int) -> None:
+        """Load the entries; `stop` is the number of the next record. Raises StateError when some are missing."""
         if not self._capacity:
             return
         self._table.recover(entries, name)
-        for slot in np.argsort(self._table["number"]):
-            if self._table["number"][slot] >= 0:
-                key = self._table["key"][slot].tobytes()
-                self._records.append((int(self._table["number"][slot]), int(self._table["offset"][slot]), key))
+        offsets, keys = self._table["offset"], self._table["key"]
+        for number in range(max(0, stop - self._capacity), stop):
+            slot = number % self._capacity
+            if offsets[slot] != EMPTY:
+                self._records.append((number, int(offsets[slot]), keys[slot].tobytes()))
         self._numbers = {offset: number for number, offset, _ in self._records}
         self._offsets = {key: offset for _, offset, key in self._records if key != NO_KEY}
 
 
 def _digest(key: bytes) -> bytes:
-    """A key of any length as 16 bytes, so that memory is bounded."""
+    """A key of any length as a few bytes, so that memory is bounded."""
     return hashlib.blake2b(key, digest_size=DIGEST_BYTES).digest()
 
 
