@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ SLOW_S = 1.0  # longer than to read compiled kernels from the cache
 
 
 def load_ready(name_or_path: str = "default", device: str = "auto", kernel: str = "auto") -> ZeroShotModel:
-    """`load_model`, and a first score, which compiles the kernels where the cache does not have them.
+    """`load_model` for a program, and a first score, which compiles the kernels where the cache does not have them.
 
     Compiling takes about 10 seconds, in which the process does nothing else, so it must not come with the first record.
     """
@@ -35,6 +36,9 @@ def load_ready(name_or_path: str = "default", device: str = "auto", kernel: str 
     with _logged_if_slow(kv("compiling_kernels", kernel=model.kernel, effect="done once, then kept in a cache")):
         rows = np.arange(8.0).reshape(4, 2)
         logits_of(model, encode_rows(model, rows), rows)
+    # Collecting the garbage of all modules would stop every thread for 80 ms; they stay as long as the process.
+    gc.collect()
+    gc.freeze()
     return model
 
 
