@@ -21,6 +21,7 @@ from fomo_stream.model.evidence import whitening
 from fomo_stream.model.imputation import VALUE_LIMIT, fit_imputation, impute
 from fomo_stream.model.kernels import evidence as kernels
 from fomo_stream.model.kernels.arithmetic import STRIDE
+from fomo_stream.model.kernels.committee import fuse_rows
 from fomo_stream.model.kernels.fit import own_channels, own_statistics, project_all
 from fomo_stream.model.kernels.neighbours import BLOCK, FAR, LANES, LIMIT
 from fomo_stream.model.kernels.network import Read, Weights, describe_rows, score_channels, score_rows
@@ -90,9 +91,14 @@ def channels(context: CompiledContext, rows: Float) -> NDArray[np.float32]:
 
 
 def committee_logits(model: ZeroShotModel, rows: Float, members: NDArray[np.int64]) -> Float:
-    """Logits (c, n) of rows (n, d) by the fusion alone, against c small contexts: the rows members[i] (m,) of them."""
-    contexts = (encode_context(model, rows[of_one], fusion_only=True) for of_one in members)
-    return np.stack([score(model, context, rows, fusion_only=True) for context in contexts])
+    """Logits (c, n) of rows (n, d) by the fusion alone, against c contexts of m <= 32 rows: members (c, m) of them."""
+    weights = weights_of(model)
+    given = np.array(rows, dtype=np.float64, order="C")
+    logits = []
+    for of_one in members:
+        context = encode_context(model, given[of_one], fusion_only=True)
+        logits.append(fuse_rows(given, context.transform, context.described, weights.fusion, weights.fusion_bias))
+    return np.stack(logits)
 
 
 def _fit_transform(rows: Tensor, knots: Knots | None, fill: Tensor, known: Tensor) -> kernels.Transform:

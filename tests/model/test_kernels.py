@@ -144,6 +144,21 @@ def test_every_kernel_is_compiled_once() -> None:
     assert len(network.score_channels.signatures) == 1
 
 
+@settings(max_examples=30, deadline=None)
+@given(n=st.integers(4, 120), d=st.integers(1, 12), seed=st.integers(0, 2**16))
+def test_committees_score_as_other_contexts_do(n: int, d: int, seed: int) -> None:
+    """Many rows against a few run through kernels of their own: side by side, with sorted keys for distances."""
+    model, rows = shared_model("fusion", "cpu", "numba"), data(n, d, seed, ties=False)
+    rng = np.random.default_rng(seed)
+    members = np.stack([rng.choice(n, min(32, n // 2), replace=False) for _ in range(3)])
+    found = compiled.committee_logits(model, rows, members)
+    expected = [logits_of(model, compiled.encode_context(model, rows[m]), rows) for m in members]
+    assert np.median(np.abs(found - expected)) < 1e-4
+    np.testing.assert_allclose(found, expected, atol=0.3)  # a last digit may change a rank among so few
+    alone = compiled.committee_logits(model, rows[::-1], n - 1 - members)
+    np.testing.assert_array_equal(alone, found[:, ::-1])
+
+
 def test_rows_that_do_not_fit_are_refused() -> None:
     model = shared_model("default", "cpu", "numba")
     with pytest.raises(SchemaError, match="a context has 2 to 5000 rows, this one has 1"):

@@ -29,9 +29,9 @@ def _reinterpreted(source: Any, target: Any, llvm: Any) -> Any:
     return reinterpret
 
 
-_as_float32 = _reinterpreted(types.int32, types.float32, ir.FloatType())
+single_of_bits = _reinterpreted(types.int32, types.float32, ir.FloatType())
 _as_float64 = _reinterpreted(types.int64, types.float64, ir.DoubleType())
-_bits_of_single = _reinterpreted(types.float32, types.int32, ir.IntType(32))
+bits_of_single = _reinterpreted(types.float32, types.int32, ir.IntType(32))
 _bits_of = _reinterpreted(types.float64, types.int64, ir.IntType(64))
 
 
@@ -51,7 +51,7 @@ def exp_of_negative(x):
     p = p * part + np.float32(2.402264791363012e-1)
     p = p * part + np.float32(6.931472028550421e-1)
     p = p * part + np.float32(1.0)
-    return p * _as_float32((whole + np.int32(127)) << np.int32(23))
+    return p * single_of_bits((whole + np.int32(127)) << np.int32(23))
 
 
 @inline_kernel
@@ -88,9 +88,9 @@ def asinh(x):
     """asinh(x), float32, to 1e-6; sizes beyond 1e18 count as 1e18, whose square is finite."""
     size = min(abs(x), np.float32(1e18))
     y = size + np.sqrt(size * size + np.float32(1.0))
-    bits = _bits_of_single(y) - np.int32(SQRT_HALF_BITS_SINGLE)
+    bits = bits_of_single(y) - np.int32(SQRT_HALF_BITS_SINGLE)
     exponent = bits >> np.int32(23)
-    m = _as_float32(_bits_of_single(y) - (exponent << np.int32(23)))  # in [sqrt(1/2), sqrt(2))
+    m = single_of_bits(bits_of_single(y) - (exponent << np.int32(23)))  # in [sqrt(1/2), sqrt(2))
     s = (m - np.float32(1.0)) / (m + np.float32(1.0))
     q = s * s
     p = np.float32(1.0 / 9.0)
