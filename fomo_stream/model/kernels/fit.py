@@ -23,7 +23,7 @@ from fomo_stream.model.kernels.evidence import (
 from fomo_stream.model.kernels.neighbours import FAR, kernel_sums, nearest, new_scratch, squared_distances
 from fomo_stream.model.kernels.options import kernel
 
-KEPT_DISTANCES = 1 << 24  # are kept between the two passes (64 MiB); of larger contexts they are computed twice
+KEPT_DISTANCES = 1 << 22  # are kept between the two passes (16 MiB); of larger contexts they are computed twice
 
 
 @kernel
