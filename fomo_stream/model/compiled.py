@@ -13,21 +13,23 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from fomo_stream.errors import SchemaError
 from fomo_stream.limits import MAX_CONTEXT
-from fomo_stream.model.evidence import whitening
+from fomo_stream.model.evidence import whitening as whitening_by_library
 from fomo_stream.model.imputation import VALUE_LIMIT, fit_imputation, impute
+from fomo_stream.model.kernel_weights import weights_of
 from fomo_stream.model.kernels import evidence as kernels
 from fomo_stream.model.kernels.arithmetic import STRIDE
 from fomo_stream.model.kernels.committee import fuse_rows
+from fomo_stream.model.kernels.context_network import encode_channels
 from fomo_stream.model.kernels.fit import own_channels, own_statistics, project_all
 from fomo_stream.model.kernels.neighbours import BLOCK, FAR, LANES, LIMIT
-from fomo_stream.model.kernels.network import Read, Weights, describe_rows, score_channels, score_rows
+from fomo_stream.model.kernels.network import Read, describe_rows, score_channels, score_rows
+from fomo_stream.model.kernels.whitening import MOST_FEATURES, moments, whitening
 from fomo_stream.model.quantile_map import Knots, constant_scale, fit_knots
-from fomo_stream.model.router import Attention, ContextMean, KeysValues, Layer, LayerCache
-from fomo_stream.model.zero_shot import Features, ZeroShotModel
+from fomo_stream.model.zero_shot import ZeroShotModel
 
 Float = NDArray[np.float64]
 
@@ -59,14 +61,10 @@ def encode_context(
     transform = _fit_transform(complete, knots, imputation.fill[0, 0], imputation.known[0, 0])
     views = project_all(complete.numpy(), transform)
     described, own = _describe(views, transform, 1e-4 * math.sqrt(d))
-    weights = weights_of(model)
-    layers: tuple[LayerCache, ...] = ()
+    weights, of_context = weights_of(model)
     if fusion_only:
         weights = weights._replace(norms=weights.norms[:0])
-    else:
-        with torch.inference_mode():
-            layers = model.encode_features(Features(torch.from_numpy(own)[None], None))
-    read = read_of(model, layers)
+    read = Read(*encode_channels(own, weights, of_context))
     return CompiledContext(n, transform, described, read, score_channels(own, weights, read))
 
 
@@ -75,7 +73,7 @@ def score(model: ZeroShotModel, context: CompiledContext, rows: Float, fusion_on
     d = len(context.transform.center)
     if rows.shape[-1] != d:
         raise SchemaError(f"the context has {d} features, the query rows have {rows.shape[-1]}")
-    weights = weights_of(model)
+    weights, _ = weights_of(model)
     if fusion_only:
         weights = weights._replace(norms=weights.norms[:0])
     # A copy, because numba would compile once more for an array that is read-only or not contiguous.
@@ -92,7 +90,7 @@ def channels(context: CompiledContext, rows: Float) -> NDArray[np.float32]:
 
 def committee_logits(model: ZeroShotModel, rows: Float, members: NDArray[np.int64]) -> Float:
     """Logits (c, n) of rows (n, d) by the fusion alone, against c contexts of m <= 32 rows: members (c, m) of them."""
-    weights = weights_of(model)
+    weights, _ = weights_of(model)
     given = np.array(rows, dtype=np.float64, order="C")
     logits = []
     for of_one in members:
@@ -103,13 +101,17 @@ def committee_logits(model: ZeroShotModel, rows: Float, members: NDArray[np.int6
 
 def _fit_transform(rows: Tensor, knots: Knots | None, fill: Tensor, known: Tensor) -> kernels.Transform:
     """The transform of complete rows (n, d)."""
-    center, deviation = rows.mean(0), rows.std(0, correction=0)
+    center, deviation = torch.from_numpy(moments(rows.numpy()))
     scale = constant_scale(center, deviation, len(rows))
     z = (rows - center) / scale
     knots = fit_knots(rows) if knots is None else knots
     levels = knots.levels.expand_as(knots.values)
     ends = torch.special.ndtri(levels[:, [0, -1]]).T
-    whiten = whitening(z[None], torch.tensor([rows.shape[1]]))[0]
+    d = rows.shape[1]
+    if d <= MOST_FEATURES:
+        whiten = torch.from_numpy(whitening(z.numpy()))
+    else:
+        whiten = whitening_by_library(z[None], torch.tensor([d]))[0]
     arrays = (center, scale, knots.values, levels, knots.scale, ends, whiten)
     fill, known = fill.contiguous(), known.contiguous()
     return kernels.Transform(fill.numpy(), known.numpy(), VALUE_LIMIT, *(part.contiguous().numpy() for part in arrays))
@@ -148,69 +150,3 @@ def _in_blocks(x: NDArray[np.float32]) -> NDArray[np.float32]:
     columns = np.full((spaces, d, blocks * width), FAR, np.float32)
     columns[:, :, :n] = x.transpose(0, 2, 1)
     return np.ascontiguousarray(columns.reshape(spaces, d, blocks, width).transpose(0, 2, 1, 3))
-
-
-def read_of(model: ZeroShotModel, layers: tuple[LayerCache, ...]) -> Read:
-    """The context as queries read it, from the torch model's `encode_features`."""
-    config = model.config
-    keys = np.zeros((0, config.heads, config.width // config.heads, 0), np.float32)
-    values, mean = keys, np.zeros((0, config.width), np.float32)
-    if attended := [layer for layer in layers if isinstance(layer, KeysValues)]:
-        keys = _stack([layer.keys[0].transpose(1, 2) for layer in attended])
-        values = _stack([layer.values[0].transpose(1, 2) for layer in attended])
-    if means := [layer.mean[0, 0] for layer in layers if isinstance(layer, ContextMean)]:
-        mean = _stack(means)
-    return Read(mean, keys, values)
-
-
-def _stack(parts: list[Tensor]) -> NDArray[np.float32]:
-    return np.ascontiguousarray(torch.stack(parts).detach().numpy())
-
-
-def weights_of(model: ZeroShotModel) -> Weights:
-    """The weights as the kernels read them; made once for each model, whose weights must not change then."""
-    if model.compiled is None:
-        model.compiled = _weights_of(model)
-    found: Weights = model.compiled
-    return found
-
-
-def _weights_of(model: ZeroShotModel) -> Weights:
-    config, channels = model.config, 2 * kernels.STATISTICS
-    fusion, bias = np.zeros(channels), 0.0
-    if config.fusion:
-        fusion = nn.functional.softplus(model.fusion_raw).detach().double().numpy()
-        bias = float(model.fusion_bias)
-    if not config.layers:
-        none = {
-            name: np.zeros((0,) * dimensions, np.float32)
-            for name, dimensions in (("embed", 2), ("query", 3), ("out", 3), ("norms", 3), ("expand", 3), ("reduce", 3))
-        }
-        biases = {f"{name}_bias": np.zeros((0, 0), np.float32) for name in ("query", "out", "expand", "reduce")}
-        line = np.zeros(0, np.float32)
-        return Weights(
-            config.fusion, fusion, bias, embed_bias=line, attends=False, head=none["embed"], head_bias=line, last=line,
-            last_bias=0.0, **none, **biases,
-        )  # fmt: skip
-    layers = [layer for layer in model.layers if isinstance(layer, Layer)]
-    embed, head, last = _matrix([model.embed]), _matrix([model.head[0]]), model.head[2]
-    crosses = [layer.cross for layer in layers if isinstance(layer.cross, Attention)]
-    query, out = _matrix([cross.query for cross in crosses]), _matrix([cross.out for cross in crosses])
-    expand = _matrix([layer.feed_forward[0] for layer in layers])
-    reduce = _matrix([layer.feed_forward[2] for layer in layers])
-    norms = [torch.stack([n.norm1.weight, n.norm1.bias, n.norm2.weight, n.norm2.bias]) for n in layers]
-    assert isinstance(last, nn.Linear)
-    difference = (last.weight[1] - last.weight[0]).detach().numpy().copy()
-    last_bias = float(last.bias[1] - last.bias[0])
-    return Weights(
-        config.fusion, fusion, bias, embed[0][0], embed[1][0], config.attends, *query, *out, _stack(norms), *expand,
-        *reduce, head[0][0], head[1][0], difference, last_bias,
-    )  # fmt: skip
-
-
-def _matrix(maps: list[nn.Module]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Weights (n, inputs, outputs) and biases (n, outputs) of linear maps."""
-    if not maps:
-        return np.zeros((0, 0, 0), np.float32), np.zeros((0, 0), np.float32)
-    linear = [m for m in maps if isinstance(m, nn.Linear)]
-    return _stack([m.weight.T for m in linear]), _stack([m.bias for m in linear])

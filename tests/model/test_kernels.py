@@ -18,8 +18,10 @@ from fomo_stream.errors import ConfigError, SchemaError
 from fomo_stream.model import compiled
 from fomo_stream.model.checkpoint import resolve_kernel, shared_model
 from fomo_stream.model.evidence import evidence_channels, fit_evidence
+from fomo_stream.model.evidence import whitening as library_whitening
 from fomo_stream.model.imputation import fit_imputation, impute
-from fomo_stream.model.kernels import arithmetic, neighbours, network
+from fomo_stream.model.kernel_weights import weights_of
+from fomo_stream.model.kernels import arithmetic, context_network, neighbours, network, whitening
 from fomo_stream.model.kernels.evidence import NEIGHBOURS
 from fomo_stream.model.scoring import encode_rows, logits_of, own_logits, row_keys
 from fomo_stream.model.zero_shot import PRESETS, Features
@@ -84,8 +86,9 @@ def test_the_network_is_that_of_torch(name: str) -> None:
     context, queries = (rng.normal(size=(n, 88)).astype(np.float32) * 4 for n in (77, 21))
     layers = model.encode_features(Features(torch.from_numpy(context)[None], None))
     expected = model._score(Features(torch.from_numpy(queries)[None], None), layers)[0]
-    weights = compiled.weights_of(model)
-    found = network.score_channels(queries, weights, compiled.read_of(model, layers))
+    weights, of_context = weights_of(model)
+    read = context_network.encode_channels(context, weights, of_context)
+    found = network.score_channels(queries, weights, read)
     np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-4)
     assert np.std(found) > 0.01
 
@@ -121,6 +124,19 @@ def test_any_size_from_the_smallest_to_the_largest(n: int, d: int) -> None:
     near, far = logits_of(model, context, np.stack([np.zeros(d), np.full(d, 1e4)]))
     assert np.isfinite([near, far]).all()
     assert near < far
+
+
+@settings(max_examples=30, deadline=None)
+@given(n=st.integers(2, 100), d=st.integers(1, 64), rank=st.integers(1, 64), seed=st.integers(0, 2**16))
+def test_whitening_is_that_of_a_library(n: int, d: int, rank: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(n, min(rank, d))) @ rng.normal(size=(min(rank, d), d))
+    rows[:, : d // 4] = 3.0  # constant
+    mean, deviation = whitening.moments(rows)
+    np.testing.assert_allclose([mean, deviation], [rows.mean(0), rows.std(0)], atol=1e-12)
+    z = (rows - mean) / np.where(deviation > 1e-9, deviation, 1.0)
+    expected = library_whitening(torch.from_numpy(z)[None], torch.tensor([d]))[0]
+    np.testing.assert_allclose(whitening.whitening(z), expected, rtol=1e-6, atol=1e-9 * float(expected.abs().max()))
 
 
 def test_ties_and_constant_contexts_are_finite() -> None:

@@ -69,7 +69,7 @@ def linear(x, size, weights, bias, out):
 
 
 @kernel
-def _normalize(x, weight, bias):
+def normalize(x, weight, bias):
     """Layer normalisation of x (width,), in place."""
     n = x.shape[0]
     mean = np.float32(0)
@@ -85,7 +85,7 @@ def _normalize(x, weight, bias):
 
 
 @kernel
-def _attend(query, keys, values, scores, out):
+def attend(query, keys, values, scores, out):
     """Softmax attention of one row: query (width,), keys and values (heads, width / heads, n), into out (width,)."""
     heads, width, n = keys.shape
     scale = np.float32(1.0) / np.sqrt(np.float32(width))
@@ -117,18 +117,8 @@ def _gelu_all(x):
 
 
 @kernel
-def _layer(z, y, mixed, u, scores, size, layer, w, r):
-    """One layer of the transformer for the rows z (size, width), in place; y, mixed, u, scores: to work with."""
-    if w.attends:
-        linear(z, size, w.query[layer], w.query_bias[layer], y)
-        for t in range(size):
-            _attend(y[t], r.keys[layer], r.values[layer], scores, mixed[t])
-        linear(mixed, size, w.out[layer], w.out_bias[layer], y)
-    norms = w.norms[layer]
-    for t in range(size):
-        for i in range(z.shape[1]):
-            z[t, i] += y[t, i] if w.attends else r.mean[layer, i]
-        _normalize(z[t], norms[0], norms[1])
+def feed_forward(z, y, u, size, layer, w):
+    """The feed-forward part of a layer and its norm, for the rows z (size, width) in place; y, u: to work with."""
     linear(z, size, w.expand[layer], w.expand_bias[layer], u)
     for t in range(size):
         _gelu_all(u[t])
@@ -136,7 +126,22 @@ def _layer(z, y, mixed, u, scores, size, layer, w, r):
     for t in range(size):
         for i in range(z.shape[1]):
             z[t, i] += y[t, i]
-        _normalize(z[t], norms[2], norms[3])
+        normalize(z[t], w.norms[layer, 2], w.norms[layer, 3])
+
+
+@kernel
+def _layer(z, y, mixed, u, scores, size, layer, w, r):
+    """One layer of the transformer for the rows z (size, width), in place; y, mixed, u, scores: to work with."""
+    if w.attends:
+        linear(z, size, w.query[layer], w.query_bias[layer], y)
+        for t in range(size):
+            attend(y[t], r.keys[layer], r.values[layer], scores, mixed[t])
+        linear(mixed, size, w.out[layer], w.out_bias[layer], y)
+    for t in range(size):
+        for i in range(z.shape[1]):
+            z[t, i] += y[t, i] if w.attends else r.mean[layer, i]
+        normalize(z[t], w.norms[layer, 0], w.norms[layer, 1])
+    feed_forward(z, y, u, size, layer, w)
 
 
 @kernel
