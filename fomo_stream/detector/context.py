@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from copy import copy
@@ -190,7 +191,7 @@ class Context:
         self.regimes.begin(self.history.records)
 
     def _new_sketch(self) -> QuantileSketch:
-        return QuantileSketch(self._n_features, half_life=np.log(2) * self.config.context_size)
+        return QuantileSketch(self._n_features, half_life=math.log(2) * self.config.context_size)
 
     # -- log -----------------------------------------------------------------------------------------------------
 

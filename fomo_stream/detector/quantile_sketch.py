@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,13 +23,19 @@ MAX_HALVINGS = 300  # of a weight in one merge
 UNDERFLOW = 1e-200  # rows
 
 
+@lru_cache(maxsize=8)
+def _weights(chunk: int, half_life: float) -> Float:
+    """Weights (chunk,) of as many rows, the latest last. By `math`: NumPy's last digits depend on the processor."""
+    return np.array([math.exp2(-min(age / half_life, MAX_HALVINGS)) for age in reversed(range(chunk))])
+
+
 def _moments_with(moments: Float, rows: Float, weights: Float) -> Float:
     """Weight, mean and weighted sum of squared deviations (3,), with rows (n,) (Chan, Golub & LeVeque 1983)."""
     weight, mean, squares = moments
     fresh = weights.sum()
-    center = weights @ rows / fresh
+    center = (weights * rows).sum() / fresh  # not a matrix product, whose order of additions depends on the processor
     step, share = center - mean, fresh / (weight + fresh)
-    squares += weights @ (rows - center) ** 2 + weight * share * step**2
+    squares += (weights * (rows - center) ** 2).sum() + weight * share * step**2
     return np.array([weight + fresh, mean + share * step, squares])
 
 
@@ -61,7 +69,7 @@ class QuantileSketch:
         self._ring = np.full((d, self.chunk), np.nan)  # row i in column i % chunk
         self._turns = (np.arange(d) * GOLDEN % 1 * self.chunk).astype(np.int64)  # at rows of this number modulo chunk
         self._next_turns = np.append(np.unique(self._turns[self._turns > 0]), self.chunk)
-        self._weights = np.exp2(-np.minimum(np.arange(self.chunk)[::-1] / self.half_life, MAX_HALVINGS))
+        self._weights = _weights(self.chunk, self.half_life)
 
     def update(self, rows: Float) -> None:
         """Learn rows (n_rows, n_features), raw units, NaN allowed. Splitting the rows over calls changes nothing."""
@@ -85,7 +93,7 @@ class QuantileSketch:
     def _with_waiting(self, j: int, size: int) -> tuple[Curve, Float]:
         """At most `size` points of feature j, and its moments, from all rows, as weighted after the last one."""
         curve, moments, n = self._curves[j], self._moments[j], self.count - int(self.merged[j])
-        fade = float(np.exp2(-min(n / self.half_life, MAX_HALVINGS)))
+        fade = math.exp2(-min(n / self.half_life, MAX_HALVINGS))
         if moments[0] * fade <= UNDERFLOW:
             fade = 1.0  # such a small weight no longer decays, or underflow would remove it
         moments, rows, weights = moments * [fade, 1.0, fade], self._waiting(j), self._weights[self.chunk - n :]
@@ -110,7 +118,7 @@ class QuantileSketch:
         A feature never seen counts as constant 0.
         """
         moments = np.zeros_like(self._moments)
-        faint = -np.expm1(-np.log(2) / self.half_life) / 2
+        faint = -math.expm1(-math.log(2) / self.half_life) / 2
         values, levels = np.zeros((self.n_features, n_knots)), np.full((self.n_features, n_knots), 0.5)
         for j in range(self.n_features):
             curve, moments[j] = self._with_waiting(j, n_knots // 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from enum import IntEnum, StrEnum
 
@@ -97,4 +98,5 @@ class Results:
 
 def sigmoid(logit: Float) -> Float:
     """1 / (1 + exp(-logit)), without overflow."""
-    return 0.5 * (1.0 + np.tanh(0.5 * logit))
+    # one by one, because NumPy's last digits depend on the processor
+    return np.array([0.5 * (1.0 + math.tanh(0.5 * x)) for x in logit.tolist()])

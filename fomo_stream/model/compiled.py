@@ -104,9 +104,10 @@ def _fit_transform(rows: Tensor, knots: Knots | None, fill: Tensor, known: Tenso
     center, deviation = torch.from_numpy(moments(rows.numpy()))
     scale = constant_scale(center, deviation, len(rows))
     z = (rows - center) / scale
-    knots = fit_knots(rows) if knots is None else knots
-    levels = knots.levels.expand_as(knots.values)
-    ends = torch.special.ndtri(levels[:, [0, -1]]).T
+    if knots is None:
+        knots = fit_knots(rows)._replace(scale=scale)  # of the same rows, but torch adds in an order of its own
+    levels = knots.levels.expand_as(knots.values).contiguous()
+    ends = torch.from_numpy(kernels.outer_quantiles(levels.numpy()))
     d = rows.shape[1]
     if d <= MOST_FEATURES:
         whiten = torch.from_numpy(whitening(z.numpy()))

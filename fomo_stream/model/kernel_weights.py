@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,7 +33,8 @@ def _for_queries(model: ZeroShotModel, layers: list[Layer]) -> Weights:
     config, channels = model.config, 2 * STATISTICS
     fusion, bias = np.zeros(channels), 0.0
     if config.fusion:
-        fusion = nn.functional.softplus(model.fusion_raw).detach().double().numpy()
+        # softplus, by `math`: the last digits of torch's depend on the processor
+        fusion = np.array([math.log1p(math.exp(raw)) for raw in model.fusion_raw.tolist()])
         bias = float(model.fusion_bias)
     crosses = [layer.cross for layer in layers if isinstance(layer.cross, Attention)]
     embed, head = ([model.embed], [model.head[0]]) if layers else ([], [])

@@ -69,6 +69,16 @@ def impute(row, fill, known, limit, out):
 
 
 @kernel
+def outer_quantiles(levels):
+    """Normal quantiles (2, d) of the first and the last of levels (d, k)."""
+    d, k = levels.shape
+    out = np.empty((2, d))
+    for j in range(d):
+        out[0, j], out[1, j] = normal_quantile(levels[j, 0]), normal_quantile(levels[j, k - 1])
+    return out
+
+
+@kernel
 def _to_normal(x, j, smaller, t):
     """Value x of feature j through its quantile map. smaller: how many knots are smaller."""
     values, levels, last = t.values[j], t.levels[j], t.values.shape[1] - 1
