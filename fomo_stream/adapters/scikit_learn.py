@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from numbers import Integral, Real
 from typing import Any, NamedTuple, Self
 
@@ -58,6 +59,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
     n_members : scores are averaged over this many views. The first has all features (as many as the model takes) and up
         to context_size rows; each further one has a random half to all of the features and a random context.
     random_state : seed of the subsets.
+    verbose : 1 prints a line for each view that `fit` has encoded; 5,000 rows with 50 features take about a second.
 
     Attributes
     ----------
@@ -83,6 +85,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         "alert_rate": [Interval(Real, 0, 0.5, closed="right")],
         "n_members": [Interval(Integral, 1, None, closed="left")],
         "random_state": ["random_state"],
+        "verbose": ["verbose"],
     }
 
     def __init__(
@@ -95,6 +98,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         alert_rate: float = 0.01,
         n_members: int = 1,
         random_state: Any = None,
+        verbose: int = 0,
     ) -> None:
         self.model = model
         self.context_size = context_size
@@ -103,6 +107,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         self.alert_rate = alert_rate
         self.n_members = n_members
         self.random_state = random_state
+        self.verbose = verbose
 
     @_fit_context(prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -110,7 +115,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         X = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", ensure_min_samples=2)
         rng = check_random_state(self.random_state)
         self.members_ = [self._draw_view(X, rng, first=i == 0) for i in range(self.n_members)]
-        self._encode()
+        self._encode(self.verbose)
         self.offset_ = float(np.quantile(self._scores(X[self.members_[0].kept]), self.alert_rate))
         return self
 
@@ -126,12 +131,18 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         kept = rng.permutation(n)[:size]  # in random order: the halves that score each other are alike
         return View(columns, kept, X[np.ix_(kept, columns)])
 
-    def _encode(self) -> None:
-        model = self._shared_model()
-        self._encoded = [
-            EncodedView(encode_rows(model, rows), _means(row_keys(rows), cross_scores(model, rows)))
-            for _, _, rows in self.members_
-        ]
+    def _encode(self, verbose: int = 0) -> None:
+        model, self._encoded = self._shared_model(), []
+        began = time.perf_counter()
+        for _, _, rows in self.members_:
+            known = _means(row_keys(rows), cross_scores(model, rows))
+            self._encoded.append(EncodedView(encode_rows(model, rows), known))
+            if verbose:
+                done, size = (
+                    f"{len(self._encoded)} of {len(self.members_)}",
+                    "{} rows x {} features".format(*rows.shape),
+                )
+                print(f"[ZeroShotDetector] view {done}, {size}, after {time.perf_counter() - began:.1f} s")
 
     def score_samples(self, X: Any) -> Float:
         """Minus the mean logit of each row of X, (n_rows,): higher = more normal.

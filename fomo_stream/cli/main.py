@@ -24,6 +24,7 @@ from fomo_stream.threads import limit_threads
 
 log = logging.getLogger(__name__)
 
+SWITCH_S = 0.001  # a record waits at most so long for the thread that builds contexts; Python's own value is 5 ms
 SHUTDOWN_S = 24.0  # from the signal until the process ends in any case
 
 
@@ -63,6 +64,7 @@ def run(argv: Sequence[str]) -> int:
     settings = parse(ServiceSettings, argv, RUN_INTRO)
     configure_logging(settings.log_level)
     limit_threads(settings.threads)
+    sys.setswitchinterval(SWITCH_S)
     from fomo_stream.kafka.service import Service  # torch and confluent_kafka
     from fomo_stream.ops.health import HealthServer
     from fomo_stream.ops.progress import ProgressLog

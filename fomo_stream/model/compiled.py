@@ -59,8 +59,8 @@ def encode_context(
     complete = impute(given, imputation)[0]
     n, d = rows.shape
     transform = _fit_transform(complete, knots, imputation.fill[0, 0], imputation.known[0, 0])
-    views = project_all(complete.numpy(), transform)
-    described, own = _describe(views, transform, 1e-4 * math.sqrt(d))
+    views, tails = project_all(complete.numpy(), transform)
+    described, own = _describe(views, tails, 1e-4 * math.sqrt(d))
     weights, of_context = weights_of(model)
     if fusion_only:
         weights = weights._replace(norms=weights.norms[:0])
@@ -118,14 +118,12 @@ def _fit_transform(rows: Tensor, knots: Knots | None, fill: Tensor, known: Tenso
     return kernels.Transform(fill.numpy(), known.numpy(), VALUE_LIMIT, *(part.contiguous().numpy() for part in arrays))
 
 
-def _describe(
-    views: Float, transform: kernels.Transform, floor: float
-) -> tuple[kernels.Described, NDArray[np.float32]]:
-    """The described context of views (3, n, d), and the channels (n, C) of its own rows."""
+def _describe(views: Float, tails: Float, floor: float) -> tuple[kernels.Described, NDArray[np.float32]]:
+    """The described context, and the channels (n, C) of its own rows: views (3, n, d), tail probabilities (n, d)."""
     n = views.shape[1]
     x = np.clip(views, -LIMIT, LIMIT).astype(np.float32)
     columns = _in_blocks(x)
-    statistics, own, bandwidth = own_statistics(x, columns, views[1], transform.ends, floor)
+    statistics, own, bandwidth = own_statistics(x, columns, tails, floor)
     ordered = np.sort(statistics.T, axis=1)
     median = ordered[:, (n - 1) // 2].copy()
     deviation = np.partition(np.abs(statistics - median), (n - 1) // 2, axis=0)[(n - 1) // 2]

@@ -91,3 +91,12 @@ def test_wider_data_than_the_model_takes_is_split_over_members(tmp_path: Path) -
     assert all(len(member.columns) <= 4 for member in detector.members_)
     assert len(set(np.concatenate([member.columns for member in detector.members_]).tolist())) > 4
     assert np.isfinite(detector.score_samples(inliers + 1)).all()
+
+
+def test_progress_is_printed_for_each_view(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = np.random.default_rng(0).normal(size=(50, 3))
+    quiet, loud = (ZeroShotDetector(n_members=2, random_state=0, verbose=verbose).fit(rows) for verbose in (0, 1))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("[ZeroShotDetector] view 1 of 2, 50 rows x 3 features, after ")
+    assert len(lines) == 2
+    np.testing.assert_array_equal(quiet.score_samples(rows), loud.score_samples(rows))

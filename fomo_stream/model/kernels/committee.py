@@ -185,11 +185,11 @@ def fuse_rows(rows, t, c, weights, bias):
         size = min(LANES, q - start)
         for i in range(size):
             impute(rows[start + i], t.fill, t.known, t.value_limit, row)
-            project(row, t, views, smaller)
+            project(row, t, views, tails, smaller)
             for s in range(SPACES):
                 for j in range(d):
                     x[s, j, i] = min(max(views[s, j], -LIMIT), LIMIT)
-            rank_statistics(views[1], t.ends, tails, statistics[i, SPACES * PER_SPACE :])
+            rank_statistics(tails, statistics[i, SPACES * PER_SPACE :])
         for s in range(SPACES):
             _describe_in(x[s], s, c, memory, statistics[:, s * PER_SPACE : (s + 1) * PER_SPACE])
         for i in range(size):

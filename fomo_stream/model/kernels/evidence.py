@@ -80,28 +80,38 @@ def outer_quantiles(levels):
 
 @kernel
 def _to_normal(x, j, smaller, t):
-    """Value x of feature j through its quantile map. smaller: how many knots are smaller."""
+    """Value x of feature j through its quantile map, and its two-sided tail probability by rank.
+
+    smaller: how many knots are smaller. The probability is at least that of the last knot.
+    """
     values, levels, last = t.values[j], t.levels[j], t.values.shape[1] - 1
+    least = 1.0 - levels[last]
     if x > values[last]:
-        return t.ends[1, j] + (x - values[last]) / t.knot_scale[j]
+        return t.ends[1, j] + (x - values[last]) / t.knot_scale[j], 2.0 * least
     if x < values[0]:
-        return t.ends[0, j] - (values[0] - x) / t.knot_scale[j]
+        q = t.ends[0, j] - (values[0] - x) / t.knot_scale[j]
+        return q, math.erfc(min(-q, t.ends[1, j]) * 0.7071067811865476)
     above = min(smaller, last)
     below = max((count_up_to(values, x) if values[above] == x else smaller) - 1, 0)
     gap = values[above] - values[below]
     part = min(max((x - values[below]) / gap, 0.0), 1.0) if gap > 0 else 0.5
-    return normal_quantile(levels[below] + part * (levels[above] - levels[below]))
+    p = levels[below] + part * (levels[above] - levels[below])
+    return normal_quantile(p), 2.0 * max(min(p, 1.0 - p), least)
 
 
 @kernel
-def project(row, t, views, smaller):
-    """A complete row (d,) in the three spaces: views (3, d) float64. smaller: (d,) integers to work with."""
+def project(row, t, views, tails, smaller):
+    """A complete row (d,) in the three spaces: views (3, d) float64, and tail probabilities by rank: tails (d,).
+
+    smaller: (d,) integers to work with.
+    """
     d = row.shape[0]
     search(t.values, row, smaller)
     z, quantile, white = views[0], views[1], views[2]
     for j in range(d):
         z[j] = min(max((row[j] - t.center[j]) / t.scale[j], -1e30), 1e30)
-        quantile[j] = min(max(_to_normal(row[j], j, smaller[j], t), -1e30), 1e30)
+        q, tail = _to_normal(row[j], j, smaller[j], t)
+        quantile[j], tails[j] = min(max(q, -1e30), 1e30), min(max(tail, 1e-300), 1.0)
         white[j] = 0.0
     for i in range(d):
         zi = z[i]
@@ -110,14 +120,11 @@ def project(row, t, views, smaller):
 
 
 @kernel
-def rank_statistics(quantile, ends, tails, out):
-    """Sum and largest of -log two-sided tail probability of the ranks, from quantile (d,), into out (2,)."""
-    for j in range(quantile.shape[0]):
-        rank = min(abs(quantile[j]), abs(ends[1, j]))
-        tails[j] = min(math.erfc(rank * 0.7071067811865476), 1.0)
+def rank_statistics(tails, out):
+    """Sum and largest of -log of tail probabilities tails (d,), into out (2,). tails become their logarithms."""
     log_all(tails)
     total = most = 0.0
-    for j in range(quantile.shape[0]):
+    for j in range(tails.shape[0]):
         total -= tails[j]
         most = max(most, -tails[j])
     out[0], out[1] = total, most
@@ -226,11 +233,11 @@ def describe_tile(rows, t, c, memory, out):
     width = c.columns.shape[3]
     for i in range(rows.shape[0]):
         impute(rows[i], t.fill, t.known, t.value_limit, row)
-        project(row, t, views, smaller)
+        project(row, t, views, tails, smaller)
         for s in range(SPACES):
             for j in range(row.shape[0]):
                 x[s, i, j] = min(max(views[s, j], -LIMIT), LIMIT)
-        rank_statistics(views[1], t.ends, tails, out[i, SPACES * PER_SPACE :])
+        rank_statistics(tails, out[i, SPACES * PER_SPACE :])
     for s in range(SPACES):
         for b in range(c.columns.shape[1]):
             for i in range(rows.shape[0]):

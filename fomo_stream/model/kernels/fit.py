@@ -28,14 +28,15 @@ KEPT_DISTANCES = 1 << 22  # are kept between the two passes (16 MiB); of larger 
 
 @kernel
 def project_all(rows, t):
-    """Complete rows (n, d) in the three spaces: (3, n, d)."""
+    """Complete rows (n, d) in the three spaces: (3, n, d), and tail probabilities by rank (n, d)."""
     n, d = rows.shape
-    views, of_row, smaller = np.empty((SPACES, n, d)), np.empty((SPACES, d)), np.empty(d, np.int64)
+    views, tails = np.empty((SPACES, n, d)), np.empty((n, d))
+    of_row, smaller = np.empty((SPACES, d)), np.empty(d, np.int64)
     for i in range(n):
-        project(rows[i], t, of_row, smaller)
+        project(rows[i], t, of_row, tails[i], smaller)
         for s in range(SPACES):
             views[s, i] = of_row[s]
-    return views
+    return views, tails
 
 
 @kernel
@@ -86,21 +87,20 @@ def _own_in(x, columns, floor, kept, out, own):
 
 
 @kernel
-def own_statistics(x, columns, quantile, ends, floor):
+def own_statistics(x, columns, tails, floor):
     """Statistics (n, S) of the context's own rows, leave-one-out, with own (3, n, 2) and bandwidth (3,).
 
-    x: (3, n, d) float32 rows; columns: the same in blocks; quantile: (n, d) float64 of the quantile map.
+    x: (3, n, d) float32 rows; columns: the same in blocks; tails: (n, d) tail probabilities.
     """
-    n, d = quantile.shape
+    n = tails.shape[0]
     m = columns.shape[1] * columns.shape[3]
     out, own, bandwidth = np.empty((n, STATISTICS)), np.empty((SPACES, n, 2)), np.empty(SPACES)
     kept = np.empty((n if n * m <= KEPT_DISTANCES else 1, m), np.float32)
     for s in range(SPACES):
         part = out[:, s * PER_SPACE : (s + 1) * PER_SPACE]
         bandwidth[s] = _own_in(x[s], columns[s], floor, kept, part, own[s])
-    tails = np.empty(d)
     for i in range(n):
-        rank_statistics(quantile[i], ends, tails, out[i, SPACES * PER_SPACE :])
+        rank_statistics(tails[i], out[i, SPACES * PER_SPACE :])
     return out, own, bandwidth
 
 
