@@ -91,10 +91,16 @@ def attend(query, keys, values, scores, out):
     scale = np.float32(1.0) / np.sqrt(np.float32(width))
     for h in range(heads):
         scores[:] = np.float32(0)
-        for j in range(width):
-            q, key = query[h * width + j] * scale, keys[h, j]
+        q = query[h * width : (h + 1) * width]
+        for j in range(0, width - 3, 4):
+            qa, qb, qc, qd = q[j] * scale, q[j + 1] * scale, q[j + 2] * scale, q[j + 3] * scale
+            ka, kb, kc, kd = keys[h, j], keys[h, j + 1], keys[h, j + 2], keys[h, j + 3]
             for i in range(n):
-                scores[i] += q * key[i]
+                scores[i] += (qa * ka[i] + qb * kb[i]) + (qc * kc[i] + qd * kd[i])
+        for j in range(width // 4 * 4, width):
+            qa, ka = q[j] * scale, keys[h, j]
+            for i in range(n):
+                scores[i] += qa * ka[i]
         top = scores[0]
         for i in range(n):
             top = max(top, scores[i])
