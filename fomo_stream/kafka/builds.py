@@ -56,5 +56,6 @@ class BuildThread(Executor):
             if work == self._stop:
                 return
             work()
+            del work  # and what it has built
 
     def _stop(self) -> None: ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from concurrent.futures import CancelledError
 
 import pytest
@@ -54,3 +55,14 @@ def test_after_a_shutdown_nothing_runs() -> None:
         cancelled.result()
     with pytest.raises(RuntimeError, match="shut down"):
         thread.submit(int)
+
+
+def test_a_thread_that_waits_keeps_nothing_of_its_last_task() -> None:
+    class Generation: ...
+
+    with BuildThread() as thread:
+        kept = weakref.ref(thread.submit(Generation).result())
+        ended = threading.Event()
+        weakref.finalize(thread.submit(Generation).result(), ended.set)
+        assert ended.wait(30)
+    assert kept() is None
