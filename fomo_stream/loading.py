@@ -9,7 +9,7 @@ import gc
 import logging
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,7 +33,8 @@ def load_ready(name_or_path: str = "default", device: str = "auto", kernel: str 
     from fomo_stream.model.scoring import encode_rows, logits_of
 
     model = load_model(name_or_path, device, kernel)
-    with _logged_if_slow(kv("compiling_kernels", kernel=model.kernel, effect="done once, then kept in a cache")):
+    effect = "it takes about 10 s, and is done once where a cache can be written"
+    with _logged_if_slow(kv("compiling_kernels", effect=effect)) if model.kernel == "numba" else nullcontext():
         rows = np.arange(8.0).reshape(4, 2)
         logits_of(model, encode_rows(model, rows), rows)
     # Collecting the garbage of all modules would stop every thread for 80 ms; they stay as long as the process.
@@ -44,7 +45,7 @@ def load_ready(name_or_path: str = "default", device: str = "auto", kernel: str 
 
 @contextmanager
 def _logged_if_slow(line: str) -> Iterator[None]:
-    timer = threading.Timer(SLOW_S, log.info, [line])
+    timer = threading.Timer(SLOW_S, log.warning, [line])
     timer.daemon = True
     timer.start()
     try:

@@ -129,6 +129,20 @@ def test_other_formats_are_refused(tmp_path: Path) -> None:
         Report.read(tmp_path / "other.json")
 
 
+@pytest.mark.parametrize(
+    "arguments", [["--compare", "other.json", "other.json"], ["--compare", "no", "no"], ["--out", "no/run.json"]]
+)
+def test_a_mistake_is_a_message_before_anything_is_measured(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "other.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("suite.command.run", lambda *_: pytest.fail("measured"))
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+
+
 @given(
     st.sampled_from([*RATES, "us/record", "ms", "MiB", "builds"]),
     st.floats(1, 1e6),

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import NoReturn
@@ -34,11 +35,18 @@ def program() -> NoReturn:
     Where a broker does not answer, threads may still be in a call of the Kafka client, and objects of the client may
     still be in use. The process could crash if the interpreter took these apart, so it ends without that.
     """
-    code = main()
+    try:
+        code = main()
+    except Exception:  # a defect of this program
+        traceback.print_exc()
+        code = 1
     if "confluent_kafka" in sys.modules:
         for stream in (sys.stdout, sys.stderr):
-            if stream is not None and not stream.closed:
-                stream.flush()
+            try:
+                if stream is not None and not stream.closed:
+                    stream.flush()
+            except OSError:  # the reader of a pipe has ended, or a disk is full
+                code = code or 1
         os._exit(code)
     sys.exit(code)
 

@@ -1,4 +1,4 @@
-"""The thread that builds generations, the one that is needed first before the others."""
+"""The thread that builds generations, in the order in which they are needed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any
 
+TOGETHER = 64  # consecutive tasks that are ordered; fewer than that overtake a task
+
 
 class BuildThread(Executor):
     """Runs one task at a time, ordered by `needed_at` (see `Task` in `detector.deferred`), then by submission.
 
     So a partition that is behind gets its next generation before one that is ahead. Tasks of any other kind run first.
+    Only TOGETHER consecutive tasks are ordered: a partition of many records does not wait for long beside young ones,
+    which need many generations.
 
     >>> with BuildThread() as thread:
     ...     thread.submit(sum, [1, 2]).result()
@@ -21,7 +25,7 @@ class BuildThread(Executor):
     """
 
     def __init__(self) -> None:
-        self._queue: queue.PriorityQueue[tuple[float, int, Callable[[], None]]] = queue.PriorityQueue()
+        self._queue: queue.PriorityQueue[tuple[float, int, int, Callable[[], None]]] = queue.PriorityQueue()
         self._count = itertools.count()
         self._is_over = False
         self._thread = threading.Thread(target=self._run, name="fomo-generation", daemon=True)
@@ -40,21 +44,23 @@ class BuildThread(Executor):
                 except BaseException as error:  # for the caller of `result`
                     future.set_exception(error)
 
-        self._queue.put((getattr(fn, "needed_at", -1), next(self._count), work))
+        number = next(self._count)
+        self._queue.put((number // TOGETHER, getattr(fn, "needed_at", -1), number, work))
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Accept no more tasks; those that wait are run, or with cancel_futures forgotten."""
         self._is_over = True
-        self._queue.put((-2 if cancel_futures else float("inf"), next(self._count), self._stop))
+        self._queue.put((-1 if cancel_futures else float("inf"), 0, next(self._count), self._stop))
         if wait:
             self._thread.join()
 
     def _run(self) -> None:
         while True:
-            _, _, work = self._queue.get()
+            *_, work = self._queue.get()
             if work == self._stop:
                 return
             work()
+            del work  # and what it has built
 
     def _stop(self) -> None: ...

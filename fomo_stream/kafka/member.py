@@ -34,7 +34,8 @@ from fomo_stream.settings.service import ServiceSettings
 log = logging.getLogger(__name__)
 
 TURN_S = 0.005  # shorter where a tenth of the wanted latency is shorter
-IDLE_POLL_S = 0.1  # shorter where commits are due more often
+IDLE_POLL_S = 0.1  # shorter where commits are due more often, as the offsets of labels are committed without outputs
+LEAST_POLL_S, LEAST_IDLE_POLL_S = 0.001, 0.01  # the client takes less than a millisecond as no wait at all
 RELEASE_S = 10.0  # a rebalance or shutdown waits this long for a commit
 LATE_RECORDS = 1024  # a partition whose next generation is not built yet is read about this far ahead
 LATE_BYTES = 32 << 20  # or this far, of all partitions together
@@ -92,7 +93,7 @@ class Member:
             pipeline, delivery, consumer, topics, settings.commit_interval_ms / 1000, self._restore_again
         )
         self._turn_s = min(TURN_S, settings.max_latency_ms / 10_000)
-        self._idle_s = min(IDLE_POLL_S, settings.commit_interval_ms / 1000)
+        self._idle_s = min(IDLE_POLL_S, max(settings.commit_interval_ms / 1000, LEAST_IDLE_POLL_S))
         self._settings = settings
         self._consumer = consumer
         self._poller = Poller(consumer, self._turn_s)
@@ -175,7 +176,7 @@ class Member:
         """Seconds that a poll may wait for a record, because nothing else is due earlier."""
         tasks = self.pipeline.tasks.values()
         busy = self._delivery.sent or any(len(task.batch) or not task.is_active for task in tasks)
-        return self._turn_s if busy else self._idle_s
+        return max(self._turn_s, LEAST_POLL_S) if busy else self._idle_s
 
     # --- partitions -----------------------------------------------------------------------------------------
 

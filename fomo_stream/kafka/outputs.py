@@ -71,19 +71,22 @@ class Outputs:
         if result is None:
             return dead_letter_reason(item.error, "no_features", NO_FEATURES)
         record, topic = item.record, self._settings.out
-        field, scores_only = self._settings.result_field, self._settings.scores_only
+        written = self._settings.result_field, self._settings.scores_only
+        output = Output(topic, record.key, None, record.headers, partition, record.timestamp_or_now, record)
+        fits = False
         try:
             if item.is_strict and record.value is not None:
-                value = append_result(record.value, item.fields, result, field, scores_only)
-            else:
-                value = encode(item.fields, result, field, scores_only)
+                output.value = append_result(record.value, item.fields, result, *written)
+                fits = self._delivery.fits(output)
+            if not fits:  # without white space it may fit
+                output.value = encode(item.fields, result, *written)
+                fits = self._delivery.fits(output)
         except (ValueError, TypeError, RecursionError) as error:
             return Letter("not_encodable", f"the scored record is no JSON: {error}", error)
-        output = Output(topic, record.key, value, record.headers, partition, record.timestamp_or_now, record)
         refusals, why = self._delivery.refused(topic, record)
         if refusals == 1 and why is not None and why.code() == KafkaError.INVALID_TIMESTAMP:
             output.timestamp = 0
-        elif refusals or not self._delivery.fits(output):
+        elif refusals or not fits:
             text = why.str() if why is not None else f"it takes no records of {output.size()} bytes"
             return Letter("output_refused", f"topic {topic} refuses it: {text}")
         return output

@@ -69,6 +69,8 @@ class Service:
 
                 settings = self._settings
                 self._model = load_ready(settings.model, settings.device, settings.kernel)
+            if self._stopping.is_set():  # loading may have taken long
+                return
             self.member = start(self._settings, self._model, self._observer, stack)
             self._state = "running"
             try:

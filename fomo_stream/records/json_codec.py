@@ -130,7 +130,7 @@ def append_result(
     >>> append_result(b'{"flow": 3.50}', {"flow": 3.5}, {"score": 0.9})
     b'{"flow": 3.50,"fomo":{"score":0.9}}'
     """
-    if scores_only or not record or field in record or value[-1] != _BRACE or b"\n" in value:
+    if scores_only or not record or field in record or value[-1] != _BRACE or b"\n" in value or b"\r" in value:
         return encode(record, result, field, scores_only)
     try:
         return value[:-1] + b"," + orjson.dumps({field: result})[1:]

@@ -5,8 +5,8 @@
 Prints one JSON line for each measurement:
 
 - wide: context of 5,000 rows with 100 features, full; restored at once after the last commit;
-- long: a million records, all admitted, with 10 features and a context of 1,000, committed every 300 records as the
-  service does about every 100 ms; restored right after the last commit, however far compaction has come.
+- long: a million records, all admitted, with 10 features and a context of 1,000, committed every 300 records; restored
+  right after the last commit, however far compaction has come.
 
 `restore_s` is from requesting the partition until its detector is restored, with all entries read from the broker;
 `encode_s` is the time to score 64 records then, including the context if it must be encoded again. `state_mib` is the

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -197,3 +199,36 @@ def test_a_process_with_clients_of_kafka_ends_without_taking_them_apart(code: in
     ]
     ended = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout) == (code, "done\n"), ended.stderr
+
+
+def program(lines: Sequence[str], **streams: Any) -> subprocess.CompletedProcess[str]:
+    """A process in which the command `run` has this body, and the Kafka client is imported."""
+    body = "".join(f"    {line}\n" for line in lines)
+    text = f"import confluent_kafka, fomo_stream.cli.main as cli\ndef run(argv):\n{body}"
+    text += "cli.COMMANDS['run'] = run\ncli.program()\n"
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return subprocess.run([sys.executable, "-c", text], text=True, timeout=60, env=environment, **options)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_output_that_cannot_be_written_is_an_exit_code_and_no_traceback() -> None:
+    with open("/dev/full", "w") as full:
+        ended = program(["print('done')", "return 0"], stdout=full)
+    assert (ended.returncode, ended.stderr) == (1, "")
+
+
+def test_a_pipe_whose_reader_has_ended_is_an_exit_code_and_no_traceback() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w") as pipe:
+        ended = program(["print('done')", "return 0"], stdout=pipe)
+    assert (ended.returncode, ended.stderr) == (1, "")
+
+
+def test_a_process_with_clients_of_kafka_also_ends_after_a_defect() -> None:
+    """With a thread that never ends, as one inside a call of the client."""
+    lines = ["import threading", "threading.Thread(target=threading.Event().wait).start()", "raise KeyError('defect')"]
+    ended = program(lines)
+    assert ended.returncode == 1
+    assert "KeyError: 'defect'" in ended.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from concurrent.futures import CancelledError
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fomo_stream.detector.deferred import Task
-from fomo_stream.kafka.builds import BuildThread
+from fomo_stream.kafka.builds import TOGETHER, BuildThread
 
 
 @settings(max_examples=30, deadline=None)
@@ -24,6 +25,20 @@ def test_the_task_that_is_needed_first_runs_first(numbers: list[int]) -> None:
             thread.submit(Task(lambda i=i, number=number: done.append((number, i)), number))  # type: ignore[misc]
         begin.set()
     assert done == sorted((number, i) for i, number in enumerate(numbers))
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.integers(0, 5), min_size=TOGETHER, max_size=4 * TOGETHER))
+def test_a_task_is_not_overtaken_for_ever(numbers: list[int]) -> None:
+    done: list[int] = []
+    with BuildThread() as thread:
+        begin = threading.Event()
+        thread.submit(begin.wait)
+        for i, number in enumerate(numbers):
+            thread.submit(Task(lambda i=i: done.append(i), number))  # type: ignore[misc]
+        begin.set()
+    assert sorted(done) == list(range(len(numbers)))
+    assert all(place < i + TOGETHER for place, i in enumerate(done))
 
 
 def test_an_error_reaches_the_one_who_asks() -> None:
@@ -54,3 +69,14 @@ def test_after_a_shutdown_nothing_runs() -> None:
         cancelled.result()
     with pytest.raises(RuntimeError, match="shut down"):
         thread.submit(int)
+
+
+def test_a_thread_that_waits_keeps_nothing_of_its_last_task() -> None:
+    class Generation: ...
+
+    with BuildThread() as thread:
+        kept = weakref.ref(thread.submit(Generation).result())
+        ended = threading.Event()
+        weakref.finalize(thread.submit(Generation).result(), ended.set)
+        assert ended.wait(30)
+    assert kept() is None

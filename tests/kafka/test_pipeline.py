@@ -158,6 +158,18 @@ def test_an_output_that_its_topic_does_not_take_becomes_a_dead_letter_in_its_pla
     assert commit(pipeline)["t", 0] == 3
 
 
+def test_an_output_that_is_too_large_with_its_white_space_is_written_without() -> None:
+    delivery = Recording()
+    pipeline = make_pipeline(delivery, batch_size=1)
+    delivery.limits["t-scores"] = 2000
+    fields = {"x": 1, "y": 2}
+    for offset, spaces in enumerate((10, 2000)):
+        pipeline.receive(record(offset, value=b"{" + b" " * spaces + json.dumps(fields).encode()[1:]), 0.0)
+    loose, tight = [output.value or b"" for output in delivery.to("t-scores")]
+    assert (b" " in loose, b" " in tight) == (True, False)
+    assert {name: json.loads(tight)[name] for name in fields} == fields
+
+
 @pytest.mark.parametrize("value", [b"", b"{bad"])
 def test_a_timestamp_that_is_refused_is_left_out(value: bytes) -> None:
     topic = "t-dead-letters" if value else "t-scores"

@@ -56,11 +56,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made = parser()
     options = made.parse_args(arguments)
     if options.compare:
-        print(comparison(*map(Report.read, options.compare)))
+        try:
+            print(comparison(*map(Report.read, options.compare)))
+        except (OSError, ValueError) as error:
+            made.error(f"cannot compare: {error}")
         return 0
     names = list(NAMES) if options.only is None else options.only.split(",")
     if unknown := sorted(set(names) - set(NAMES)):
         made.error(f"no benchmark named {', '.join(unknown)}; there are {', '.join(NAMES)}")
+    if options.out and not options.out.absolute().parent.is_dir():  # a run takes minutes
+        made.error(f"--out {options.out}: there is no folder {options.out.parent}")
     if options.plots and find_spec("matplotlib") is None:
         made.error("--plots needs matplotlib, which is in the extra `bench`")
     show(run(names, QUICK if options.quick else FULL), options.out, options.plots)
