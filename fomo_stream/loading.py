@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from fomo_stream.logs import configure_logging, kv
 
 if TYPE_CHECKING:
@@ -30,13 +28,12 @@ def load_ready(name_or_path: str = "default", device: str = "auto", kernel: str 
     Compiling takes about 10 seconds, in which the process does nothing else, so it must not come with the first record.
     """
     from fomo_stream.model.checkpoint import load_model
-    from fomo_stream.model.scoring import encode_rows, logits_of
+    from fomo_stream.model.scoring import warm_up
 
     model = load_model(name_or_path, device, kernel)
     effect = "it takes about 10 s, and is done once where a cache can be written"
     with _logged_if_slow(kv("compiling_kernels", effect=effect)) if model.kernel == "numba" else nullcontext():
-        rows = np.arange(8.0).reshape(4, 2)
-        logits_of(model, encode_rows(model, rows), rows)
+        warm_up(model)
     # Collecting the garbage of all modules would stop every thread for 80 ms; they stay as long as the process.
     gc.collect()
     gc.freeze()

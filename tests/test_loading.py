@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -54,3 +56,36 @@ def test_a_service_that_is_stopped_while_it_loads_does_not_start(monkeypatch: py
     monkeypatch.setattr(loading, "load_ready", load)
     service.run()
     assert service.not_ready() == ["the service is stopped"]
+
+
+COMPILED_LATER = """
+import sys
+import numpy as np
+from fomo_stream import Detector, DetectorConfig
+from fomo_stream.loading import load_ready
+
+model = load_ready(kernel="numba")
+modules = [module for name, module in sys.modules.items() if name.startswith("fomo_stream.model.kernels.")]
+kernels = {id(f): f for module in modules for f in vars(module).values() if hasattr(f, "signatures")}.values()
+before = {f.__name__: len(f.signatures) for f in kernels}
+detector = Detector(model, 3, DetectorConfig(min_context=40, context_size=200, lag=40))
+rng = np.random.default_rng(0)
+for _ in range(20):
+    detector.process(rng.normal(size=(50, 3)))
+detector.feedback(np.arange(950, 1000), np.ones(50, dtype=bool))
+twin = Detector(model, 3, DetectorConfig(min_context=40, context_size=200, lag=40))
+twin.recover(detector.copy().changes())
+for one in (detector, twin, detector.widened(5)):
+    one.process(rng.normal(size=(600, one.n_features)))
+assert detector.generation > 3
+print({f.__name__: len(f.signatures) for f in kernels if len(f.signatures) != before[f.__name__]})
+print(sum(before.values()))
+"""
+
+
+def test_nothing_is_compiled_after_loading() -> None:
+    """A stream must not wait for the compiler, whatever happens to it: generations, labels, a restored state."""
+    script = [sys.executable, "-c", COMPILED_LATER]
+    later, count = subprocess.run(script, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert later == "{}"
+    assert int(count) >= 8

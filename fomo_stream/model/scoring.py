@@ -103,6 +103,13 @@ def committee_logits(model: ZeroShotModel, rows: Float, members: NDArray[np.int6
     return logits.double().cpu().numpy()
 
 
+def warm_up(model: ZeroShotModel) -> None:
+    """Compute something of every kind, so that nothing is compiled or loaded later."""
+    rows = np.arange(12.0).reshape(6, 2)
+    logits_of(model, encode_rows(model, rows), rows)
+    committee_logits(model, rows, np.array([[0, 1]]))
+
+
 def cross_scores(model: ZeroShotModel, rows: Float) -> Float:
     """Logits (n,) of context rows (n, d), each half scored against the other: typical scores of unseen inliers.
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -173,6 +176,44 @@ def test_committees_score_as_other_contexts_do(n: int, d: int, seed: int) -> Non
     np.testing.assert_allclose(found, expected, atol=0.3)  # a last digit may change a rank among so few
     alone = compiled.committee_logits(model, rows[::-1], n - 1 - members)
     np.testing.assert_array_equal(alone, found[:, ::-1])
+
+
+ONE_KERNEL = """
+import numpy as np
+from fomo_stream.model.kernels import network
+x = np.ones(1, np.float32)
+network._gelu_all(x)
+print(sum(network._gelu_all.stats.cache_hits.values()), x[0])
+"""
+
+
+def test_compiled_code_is_not_used_after_a_change_in_another_file(tmp_path: Path) -> None:
+    kernels = tmp_path / "fomo_stream" / "model" / "kernels"
+    shutil.copytree(Path(network.__file__).parent, kernels, ignore=shutil.ignore_patterns("__pycache__"))
+
+    def run() -> tuple[int, float]:
+        environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
+        environment["PYTHONPATH"] = str(tmp_path)  # the copy has no other modules of the package
+        found = subprocess.run(
+            [sys.executable, "-c", ONE_KERNEL],
+            env=environment,
+            cwd=tmp_path,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        hits, value = found.stdout.split()
+        return int(hits), float(value)
+
+    (first, before), (again, same) = run(), run()
+    assert (first, again) == (0, 1)
+    assert before == same
+    text = (kernels / "arithmetic.py").read_text()
+    assert text.count("return np.float32(0.5) * x *") == 1
+    (kernels / "arithmetic.py").write_text(text.replace("return np.float32(0.5) * x *", "return np.float32(1.5) * x *"))
+    hits, after = run()
+    assert hits == 0
+    assert after == pytest.approx(3 * before)
 
 
 def test_rows_that_do_not_fit_are_refused() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable
 from functools import partial
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -28,6 +30,15 @@ def _compile_for_all() -> None:
 
 _compile_for_all()
 
+
+def _digest_of_sources() -> str:
+    """A digest of all modules of this package: the compiled code of one holds functions and constants of others."""
+    paths = sorted(Path(__file__).parent.glob("*.py"))
+    return sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:12]
+
+
+SOURCES = _digest_of_sources()
+
 # Rows are complete and finite in the kernels (missing values are replaced first), so NaN need not be kept.
 FAST = {"reassoc", "contract", "nnan", "nsz"}
 
@@ -38,6 +49,9 @@ def kernel(function: Callable[..., Any], exact: bool = False, inline: bool = Fal
     exact: sums and products run as they are written, and NaN is allowed; inline: into its callers.
     Where no folder can be written for the cache, each process compiles for itself.
     """
+    # numba compares a function in the cache with the function's own file alone, and would use old code after a change
+    # in another file. The name is a part of the name of the file in the cache. Files of old versions stay there.
+    function.__qualname__ += f"_{SOURCES}"
     # "fastmath" is named even where it is off, because a function that does not name it takes its caller's.
     options = {"nogil": True, "error_model": "numpy", "fastmath": False if exact else FAST}
     options["inline"] = "always" if inline else "never"
