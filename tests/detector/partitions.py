@@ -61,8 +61,13 @@ MODEL = cast(ZeroShotModel, Distance())
 
 
 def small_sketches_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sketches that merge often."""
-    monkeypatch.setattr(Context, "_new_sketch", lambda self: QuantileSketch(self._n_features, 20.0, size=8, chunk=24))
+    """Sketches that merge often; with a short history, more rarely than it forgets."""
+
+    def new_sketch(self: Context) -> QuantileSketch:
+        chunk = 24 if self.config.history_rows > 100 else 300
+        return QuantileSketch(self._n_features, 20.0, size=8, chunk=chunk)
+
+    monkeypatch.setattr(Context, "_new_sketch", new_sketch)
 
 
 def stream(n: int) -> np.ndarray:
@@ -81,11 +86,11 @@ KEYS = [str(key) for key in np.random.default_rng(1).integers(0, 7, 3000)]
 class Partition:
     """A detector with its past values, as one state that a partition's log has to bring back."""
 
-    def __init__(self, config: DetectorConfig = CONFIG, seeded: bool = False) -> None:
+    def __init__(self, config: DetectorConfig = CONFIG, seeded: int = 0) -> None:
         self.past = PastValues(LAGS, FEATURES, max_keys=SERIES)
         self.detector = Detector(MODEL, self.past.width, config)
         if seeded:
-            self.detector.seed_context(np.random.default_rng(2).normal(size=(10, self.past.width)))
+            self.detector.seed_context(np.random.default_rng(2).normal(size=(seeded, self.past.width)))
 
     def process(self, first: int, stop: int) -> Results:
         return self.detector.process(self.past.rows(ROWS[first:stop], KEYS[first:stop]))
