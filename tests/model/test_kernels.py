@@ -149,6 +149,15 @@ def test_ties_and_constant_contexts_are_finite() -> None:
         assert np.isfinite(logits_of(model, encode_rows(model, context), queries)).all()
 
 
+def test_a_feature_without_a_value_in_the_context_does_not_count() -> None:
+    model, context, queries = shared_model("default", "cpu", "numba"), data(80, 4, 0), data(20, 4, 1)
+    context[:, 2] = np.nan
+    encoded = encode_rows(model, context)
+    expected = logits_of(model, encoded, queries)
+    queries[:, 2] = 1e6
+    np.testing.assert_array_equal(logits_of(model, encoded, queries), expected)
+
+
 def test_every_kernel_is_compiled_once() -> None:
     """Arrays that are read-only or not contiguous are other types to numba: compiling again would take seconds."""
     model = shared_model("default", "cpu", "numba")
@@ -240,11 +249,14 @@ def test_counting_is_a_binary_search(values: list[float], x: float) -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.integers(2, 700), st.integers(0, 2**16), st.booleans())
-def test_the_nearest_are_those_of_a_sort(n: int, seed: int, ties: bool) -> None:
+@given(st.integers(2, 700), st.integers(0, 2**16), st.sampled_from(["any", "ties", "ascending"]))
+def test_the_nearest_are_those_of_a_sort(n: int, seed: int, kind: str) -> None:
+    """Ascending: every group of rows has one of the nearest, so that none may be overlooked."""
     rng = np.random.default_rng(seed)
     padded = np.full(-(-n // 16) * 16, 1e36, np.float32)
-    padded[:n] = rng.integers(0, 5, n) if ties else rng.exponential(size=n)
+    padded[:n] = rng.integers(0, 5, n) if kind == "ties" else rng.exponential(size=n)
+    if kind == "ascending":
+        padded[:n].sort()
     k = min(NEIGHBOURS, n)
     near, where = np.empty(k, np.float32), np.empty(k, np.int32)
     neighbours.nearest(padded, n, near, where, neighbours.new_scratch(len(padded)))
