@@ -22,7 +22,7 @@ from .scale import Scale
 from .timing import Work, costs
 
 FEATURES, BATCH = 10, 64
-LEARNED = 3  # contexts' worth of records before the measurement
+LEARNED = 100  # contexts' worth of records before the measurement: the stream is established
 QUERIES = 8192
 
 
