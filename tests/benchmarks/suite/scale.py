@@ -31,6 +31,7 @@ class Scale:
     repeats: int = 7
     seconds: float = 0.05  # CPU time of a repeat, at least
     river_context: int = 1000  # rows
+    river_learned: int = 100  # contexts' worth of records before the measurement: the stream is established
     river_records: int = 640  # of a repeat
     memory_contexts: tuple[int, int] = (5000, 1000)  # one large context; contexts of further partitions
     memory_records: int = 12_000  # of each partition; the history is full then
@@ -44,6 +45,7 @@ QUICK = Scale(
     features=(10, 50),
     builds=((1000, 10),),
     repeats=3,
+    river_learned=3,
     river_records=128,
     memory_records=2000,
     load=None,

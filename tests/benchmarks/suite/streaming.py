@@ -22,13 +22,12 @@ from .scale import Scale
 from .timing import Work, costs
 
 FEATURES, BATCH = 10, 64
-LEARNED = 100  # contexts' worth of records before the measurement: the stream is established
 QUERIES = 8192
 
 
 def measure(scale: Scale) -> Iterator[Measurement | Absent]:
     """Batches of 64, and one by one."""
-    before, queries = sensor_rows(LEARNED * scale.river_context, FEATURES), sensor_rows(QUERIES, FEATURES, seed=1)
+    before, queries = sensor_rows(scale.river_learned * scale.river_context, FEATURES), sensor_rows(QUERIES, FEATURES, seed=1)
     variants: dict[tuple[str, int], Work] = {}
     for batch in (BATCH, 1):
         for name, detector in river_detectors(scale.river_context):
