@@ -27,7 +27,8 @@ QUERIES = 8192
 
 def measure(scale: Scale) -> Iterator[Measurement | Absent]:
     """Batches of 64, and one by one."""
-    before, queries = sensor_rows(scale.river_learned * scale.river_context, FEATURES), sensor_rows(QUERIES, FEATURES, seed=1)
+    before = sensor_rows(scale.river_learned * scale.river_context, FEATURES)
+    queries = sensor_rows(QUERIES, FEATURES, seed=1)
     variants: dict[tuple[str, int], Work] = {}
     for batch in (BATCH, 1):
         for name, detector in river_detectors(scale.river_context):
