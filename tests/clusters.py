@@ -77,9 +77,17 @@ class Cluster(Broker):
 
     def leader(self, topic: str, key: str) -> Node:
         """The node that leads the partition of an internal topic where `key` belongs: its coordinator."""
+        leader = self._partition(topic, key).leader
+        return next(node for node in self.nodes if node.number == leader)
+
+    def holders(self, topic: str, key: str) -> list[Node]:
+        """The nodes that have a replica of it: a write waits for all of them that are in sync."""
+        replicas = self._partition(topic, key).replicas
+        return [node for node in self.nodes if node.number in replicas]
+
+    def _partition(self, topic: str, key: str) -> Any:
         found = self.admin.list_topics(topic, timeout=5).topics[topic].partitions
-        number = _java_hash(key) % len(found)
-        return next(node for node in self.nodes if node.number == found[number].leader)
+        return found[_java_hash(key) % len(found)]
 
     def controller(self) -> Node:
         """The node that leads the quorum of controllers."""

@@ -26,7 +26,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     assert home is not None
     # A frozen broker stays the coordinator for longer than a starting instance waits for an answer.
     patience = ["broker.session.timeout.ms=10000"]
-    cluster = Cluster(home, 3, tmp_path_factory.mktemp("cluster"), patience)
+    # For each transactional id there is a broker that has nothing of its log.
+    copies = ["transaction.state.log.replication.factor=2", "transaction.state.log.min.isr=1"]
+    cluster = Cluster(home, 3, tmp_path_factory.mktemp("cluster"), [*patience, *copies])
     try:
         yield cluster
     finally:
@@ -48,11 +50,12 @@ def test_an_instance_starts_while_the_coordinator_of_its_group_does_not_answer(
     with command(tmp_path / "before.log", settings):  # so that the group and all topics exist
         wait_for(lambda: cluster.committed(settings.group, topic) == 100, "the first records to be scored", 60)
     coordinator = cluster.leader("__consumer_offsets", settings.group)
-    transactions = (f"one{i}" for i in range(100))  # which another broker coordinates
+    # A start does not wait for the log of transactions for so long, so the frozen broker must have nothing of it.
+    ids = (f"one{i}" for i in range(100))
     settings.instance_id = next(
         name
-        for name in transactions
-        if cluster.leader("__transaction_state", f"{settings.group}-{topic}-{name}") is not coordinator
+        for name in ids
+        if coordinator not in cluster.holders("__transaction_state", f"{settings.group}-{topic}-{name}")
     )
     cluster.produce(topic, readings(100, start=100))
     coordinator.freeze()
