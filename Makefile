@@ -35,7 +35,7 @@ $(VENV)/bin/python:
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo 'Installing fomo-stream and its dependencies into $(VENV): PyTorch, SciPy, scikit-learn, the Kafka client and others.'
-	@echo 'They take about 1.2 GB on disk with a CPU build of PyTorch, and several GB with a CUDA build (the default on Linux).'
+	@echo 'They take about 1.4 GB on disk with a CPU build of PyTorch, and several GB with a CUDA build (the default on Linux).'
 	$(BIN)/pip install --progress-bar on --disable-pip-version-check -c constraints.txt -e .
 	touch $@
 
