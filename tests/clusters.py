@@ -80,6 +80,10 @@ class Cluster(Broker):
         leader = self._partition(topic, key).leader
         return next(node for node in self.nodes if node.number == leader)
 
+    def leads(self, node: Node, topic: str, partition: int) -> bool:
+        """Whether the node leads a partition."""
+        return bool(self.admin.list_topics(topic, timeout=5).topics[topic].partitions[partition].leader == node.number)
+
     def holders(self, topic: str, key: str) -> list[Node]:
         """The nodes that have a replica of it: a write waits for all of them that are in sync."""
         replicas = self._partition(topic, key).replicas

@@ -35,6 +35,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         cluster.stop()
 
 
+def _has_committed(cluster: Cluster, group: str, topic: str, records: int) -> bool:
+    return bool(cluster.committed(group, topic) == records)
+
+
 def test_an_instance_starts_while_the_coordinator_of_its_group_does_not_answer(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -44,12 +48,17 @@ def test_an_instance_starts_while_the_coordinator_of_its_group_does_not_answer(
     assert not cluster.committed(unique("group"), topic)  # so that the groups have coordinators
     # Without a controller no partition gets another leader for longer than a start waits.
     controller = cluster.controller()
-    groups = (f"group-{topic}-{i}" for i in range(100))
-    group = next(name for name in groups if cluster.leader("__consumer_offsets", name) is not controller)
-    settings = make_settings(cluster, topic, group=group)
-    with command(tmp_path / "before.log", settings):  # so that the group and all topics exist
-        wait_for(lambda: cluster.committed(settings.group, topic) == 100, "the first records to be scored", 60)
-    coordinator = cluster.leader("__consumer_offsets", settings.group)
+    # A start also reads the group's agreement, at once, so the frozen broker must not lead partition 0 of the state.
+    for group in (f"group-{topic}-{i}" for i in range(100)):
+        coordinator = cluster.leader("__consumer_offsets", group)
+        if coordinator is controller:
+            continue
+        settings = make_settings(cluster, topic, group=group)
+        with command(tmp_path / f"{group}.log", settings):  # so that the group and all topics exist
+            wait_for(partial(_has_committed, cluster, group, topic, 100), "the first records to be scored", 60)
+        coordinator = cluster.leader("__consumer_offsets", group)
+        if coordinator is not controller and not cluster.leads(coordinator, settings.state_topic, 0):
+            break
     # A start does not wait for the log of transactions for so long, so the frozen broker must have nothing of it.
     ids = (f"one{i}" for i in range(100))
     settings.instance_id = next(
