@@ -23,7 +23,7 @@ WHOLE = {"smtp"}  # ... but not of these
 class Run:
     """What a detector made of the n records of a stream, with a look at its context after every micro-batch."""
 
-    score: Float  # (n,) logits, each before its record was learned; 0 while warming up
+    score: Float  # (n,) remembered logits, each before its record was learned; 0 while warming up
     alert: Bool  # (n,)
     position: NDArray[np.int64]  # (n_batches,) records processed so far
     contamination: Float  # (n_batches,) share of true outliers among the rows of the context; NaN while warming up
@@ -32,20 +32,22 @@ class Run:
 
 
 def load_streams(folder: Path, inliers_only: bool = False) -> list[Stream]:
-    """The streams of a folder of .npz files with X (n, d) and y (n,), 1 = outlier; a file's name is the stream's.
+    """The streams of a folder of .npz files, by name."""
+    return [load_stream(path, inliers_only) for path in sorted(folder.glob("*.npz"))]
 
-    Streams of more than 26,000 records keep every other one. inliers_only: without their outliers.
+
+def load_stream(path: Path, inliers_only: bool = False) -> Stream:
+    """The stream in an .npz file with X (n, d) and y (n,), 1 = outlier; its name is the file's.
+
+    A stream of more than 26,000 records keeps every other one. inliers_only: without its outliers.
     """
-    streams = []
-    for path in sorted(folder.glob("*.npz")):
-        with np.load(path) as arrays:
-            rows, outlier = arrays["X"].astype(np.float32).astype(np.float64), arrays["y"].astype(bool)
-        if len(outlier) > LONG and path.stem not in WHOLE:
-            rows, outlier = rows[::2], outlier[::2]
-        if inliers_only:
-            rows, outlier = rows[~outlier], np.zeros(int((~outlier).sum()), dtype=bool)
-        streams.append(Stream(path.stem, rows, outlier))
-    return streams
+    with np.load(path) as arrays:
+        rows, outlier = arrays["X"].astype(np.float32).astype(np.float64), arrays["y"].astype(bool)
+    if len(outlier) > LONG and path.stem not in WHOLE:
+        rows, outlier = rows[::2], outlier[::2]
+    if inliers_only:
+        rows, outlier = rows[~outlier], np.zeros(int((~outlier).sum()), dtype=bool)
+    return Stream(path.stem, rows, outlier)
 
 
 def run(detector: Detector, stream: Stream, feedback_delay: int | None = None) -> Run:
@@ -62,7 +64,7 @@ def run(detector: Detector, stream: Stream, feedback_delay: int | None = None) -
             detector.feedback(np.arange(told, due), stream.outlier[told:due])
             told = due
         cpu_s += time.process_time() - began
-        score[part], alert[part] = np.nan_to_num(scored.logit, nan=0.0), scored.outlier
+        score[part], alert[part] = np.nan_to_num(scored.smoothed_logit, nan=0.0), scored.outlier
         regime[part] = scored.regime
         context = detector.context_numbers
         contamination.append(float(stream.outlier[context].mean()) if len(context) else np.nan)
