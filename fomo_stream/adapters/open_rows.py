@@ -9,47 +9,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.categories import category_code
-from fomo_stream.detector.past_values import PastValues
 from fomo_stream.errors import SchemaError
 from fomo_stream.limits import MAX_FEATURES
-from fomo_stream.records.rows import with_past_values
 from fomo_stream.records.schema import numbers
 
 Float = NDArray[np.float64]
 
 
 class OpenRows:
-    """Makes rows of records whose features may come and go, each with the `lags` records learned before it.
+    """Makes rows of records whose features may come and go; the columns of a new feature come after all others.
 
-    It knows up to MAX_FEATURES // (lags + 1) features and ignores further ones. Each feature is followed by its past
-    values, so that the columns of a new feature come after all others. A `RowReader` is not used here, because
-    features can be added later, names are not paths, and the column order differs.
+    It knows up to MAX_FEATURES features and ignores further ones. A `RowReader` is not used here, because features can
+    be added later, and names are not paths.
     """
 
-    def __init__(self, categorical: Collection[Hashable], lags: int) -> None:
+    def __init__(self, categorical: Collection[Hashable]) -> None:
         # Categorical features come first, so that their columns are known before they are seen.
         self._columns: dict[Any, int] = {name: i for i, name in enumerate(dict.fromkeys(categorical))}
         self._n_codes = len(self._columns)
-        self._step = lags + 1  # columns for each feature
-        self._past = PastValues(lags, len(self._columns))
 
     @property
     def width(self) -> int:
-        """Columns of a row, by the features known now."""
-        return len(self._columns) * self._step
+        """Columns of a row: the features known now."""
+        return len(self._columns)
 
     @property
     def categorical(self) -> tuple[int, ...]:
         """The columns that hold category codes."""
-        return tuple(range(self._n_codes * self._step))
+        return tuple(range(self._n_codes))
 
-    @property
-    def own(self) -> NDArray[np.int64]:
-        """The columns (n_features,) of a record's own values, not its past ones."""
-        return np.arange(len(self._columns)) * self._step
-
-    def values(self, X: Any, learn: bool = False) -> Float:
-        """Values (n, n_features) of a DataFrame, an array (n, d), or a sequence of dicts; NaN = missing.
+    def rows(self, X: Any, learn: bool = False) -> Float:
+        """Rows (n, width) of a DataFrame, an array (n, d), or a sequence of dicts; NaN = missing.
 
         learn: whether features not seen before become known.
         """
@@ -60,25 +50,6 @@ class OpenRows:
                 raise SchemaError(f"expected an array (n, d), got one of shape {X.shape}")
             return self._from_table(list(range(X.shape[1])), X, learn)
         return self._from_dicts(X, learn)
-
-    def rows(self, values: Float, learn: bool = False) -> Float:
-        """Rows (n, width) from values (n, n_features), with the past values of each; all NaN where a record has none.
-
-        learn: whether the records become past values of those after them.
-        """
-        n, d = values.shape
-        if self._past.n_features < d:
-            self._past.widen(d)
-        found = with_past_values(self._past, values, learn=learn)
-        rows = np.full((n, self._past.width), np.nan)
-        rows[found.usable] = found.rows
-        return rows.reshape(n, self._step, d).swapaxes(1, 2).reshape(n, self._past.width)
-
-    def without_past(self, values: Float) -> Float:
-        """Rows (n, width) from values (n, n_features), all past values missing."""
-        rows = np.full((len(values), self.width), np.nan)
-        rows[:, self.own] = values
-        return rows
 
     def _from_dicts(self, records: Sequence[Mapping[Any, Any]], learn: bool) -> Float:
         if learn:
@@ -108,5 +79,5 @@ class OpenRows:
 
     def _add(self, names: Iterable[Any]) -> None:
         for name in sorted(set(names) - self._columns.keys(), key=lambda n: (type(n).__name__, n)):
-            if len(self._columns) < MAX_FEATURES // self._step:
+            if len(self._columns) < MAX_FEATURES:
                 self._columns[name] = len(self._columns)

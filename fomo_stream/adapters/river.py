@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from fomo_stream.detector.changelog import StoredEntries
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
+from fomo_stream.detector.views import named_views
 from fomo_stream.model.checkpoint import shared_model
 
 Float = NDArray[np.float64]
@@ -78,13 +79,14 @@ class FoMoDetector(AnomalyDetector):
         context_size: int = 1000,
         min_context: int = 200,
         admit: str = "auto",
-        adapt_after: int = 10_000,
+        adapt_after: int = 1000,
         alert_rate: float = 0.01,
         device: str = "auto",
         seed: int = 0,
         categorical: Collection[Any] | None = None,
         lags: int = 0,
         kernel: str = "auto",
+        views: str | Sequence[str] = "default",
     ) -> None:
         self.model = model
         self.context_size = context_size
@@ -97,15 +99,18 @@ class FoMoDetector(AnomalyDetector):
         self.categorical = categorical
         self.lags = lags
         self.kernel = kernel
+        self.views = views
         self._config = DetectorConfig(
             context_size=context_size,
             min_context=min_context,
             admit=admit,
+            views=named_views([views] if isinstance(views, str) else views),
+            lags=lags,
             adapt_after=adapt_after,
             alert_rate=alert_rate,
             seed=seed,
         )
-        self._rows = OpenRows(categorical or (), lags)
+        self._rows = OpenRows(categorical or ())
         self._detector: Detector | None = None
         self._saved: tuple[int, StoredEntries] | None = None  # width and state, unpickled and not used yet
         self._scored: tuple[Float, Results] | None = None  # the last scored rows, so that learning them is free
@@ -124,25 +129,26 @@ class FoMoDetector(AnomalyDetector):
 
     def score_many(self, X: Any) -> Float:
         """Scores (n,) of a DataFrame, an array (n, d), or a sequence of dicts, as the next n records."""
-        rows = self._rows.rows(self._rows.values(X))
+        rows = self._rows.rows(X)
         detector = self._wake()
         if detector is None or not rows.size:
             return np.zeros(len(rows))
-        scored = detector.score_rows(rows)
-        self._scored = rows, scored
-        return np.nan_to_num(scored.score)
+        scores, usable = np.zeros(len(rows)), ~np.isnan(rows).all(axis=1)
+        scored = detector.score_rows(rows[usable])
+        self._scored = rows[usable], scored
+        scores[usable] = np.nan_to_num(scored.score)
+        return scores
 
     def learn_many(self, X: Any) -> None:
         """Learn a DataFrame, an array (n, d), or a sequence of dicts, in order."""
-        values = self._rows.values(X, learn=True)
-        values = values[~np.isnan(values).all(axis=1)]  # a record without any value is not learned
+        rows = self._rows.rows(X, learn=True)
+        rows = rows[~np.isnan(rows).all(axis=1)]  # a record without any value is not learned
         detector = self._wake()
-        if detector is None or not len(values):
+        if detector is None or not len(rows):
             return
-        rows = self._rows.rows(values, learn=True)
         scored, self._scored = self._scored, None
         known = scored is not None and np.array_equal(scored[0], rows, equal_nan=True)
-        if scored is not None and known and detector.generation and len(rows) <= detector.config.lag:
+        if scored is not None and known:
             detector.learn_rows(rows, scored[1])
         else:
             detector.process(rows)
@@ -156,12 +162,12 @@ class FoMoDetector(AnomalyDetector):
         first without a verdict, or else the last. Idempotent where records differ; of several verdicts on a record the
         last counts.
         """
-        values = self._rows.values(X, learn=True)
+        rows = self._rows.rows(X, learn=True)
         detector = self._wake()
         if detector is None:
             return
-        verdicts = np.asarray(is_outlier, dtype=bool).reshape(len(values))
-        equal_to_each = detector.numbers_of(self._rows.without_past(values), self._rows.own)
+        verdicts = np.asarray(is_outlier, dtype=bool).reshape(len(rows))
+        equal_to_each = detector.numbers_of(rows)
         for equal, verdict in zip(equal_to_each, verdicts, strict=True):
             open_ones = equal[~detector.has_verdict(equal)]
             detector.feedback(open_ones[:1] if len(open_ones) else equal[-1:], np.full(min(len(equal), 1), verdict))

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from fomo_stream.detector.calibration import AlertThreshold, p_values
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.history import History
-from fomo_stream.detector.results import Results
+from fomo_stream.detector.results import Results, Scores
 
 Float = NDArray[np.float64]
-Int = NDArray[np.int64]
 
 
 class Alerts:
@@ -32,12 +31,12 @@ class Alerts:
         self._count = 0  # outliers since the last step
         self._window: Float | None = None  # ascending scores; None: to be taken from the history
 
-    def judge(self, logit: Float, generation: Int, regime: int, history: History) -> Results:
-        """Results of records from their logits (n,) and generations (n,)."""
+    def judge(self, scores: Scores, remembered: Float, regime: int, history: History) -> Results:
+        """Results of records from their scores and their remembered logits (n,)."""
         if self._window is None:
             self._window = history.window(self._size, self.stepped)
-        p = p_values(logit, self._window)
-        return Results.of(logit, p, generation, regime, len(self._window), self.threshold)
+        p = p_values(remembered, self._window)
+        return Results.of(scores, remembered, p, regime, len(self._window), self.threshold)
 
     def count(self, results: Results) -> None:
         """Note the outliers among records that are learned now."""

@@ -8,7 +8,7 @@ of the state. A `copy` has an empty log: its first `changes` are its whole state
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 from typing import Any
 
@@ -32,6 +32,20 @@ def value_of(entries: StoredEntries, key: str) -> bytes:
         return entries[key]
     except KeyError:
         raise DamagedStateError(f"the state is incomplete: it lacks {key}") from None
+
+
+def check_same(found: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Raise StateError with the named values that differ now.
+
+    >>> check_same({"seed": 1, "lag": 8, "model": "a"}, {"seed": 2, "lag": 8, "model": "b"}, ["seed", "lag", "model"])
+    Traceback (most recent call last):
+    fomo_stream.errors.StateError: seed is 1 in the state, 2 now; model is a in the state, b now
+    """
+    wrong = [name for name in dict.fromkeys(names) if found.get(name) != now[name]]
+    if wrong:
+        raise StateError(
+            "; ".join(f"{name} is {found.get(name, 'unknown')} in the state, {now[name]} now" for name in wrong)
+        )
 
 
 class Table:
@@ -69,6 +83,9 @@ class Table:
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         return self._columns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
 
     def put(self, slots: NDArray[np.int64], **values: Any) -> None:
         """Write values (len(slots), ...) into these slots, column by column."""

@@ -1,32 +1,45 @@
-"""The settings of a detector: how it keeps its context and calibrates its scores."""
+"""The settings of a detector: how it keeps its contexts and calibrates its scores."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 
-from fomo_stream.detector.admission import RADIUS, Policy
+from fomo_stream.detector.views import DEFAULT, named_views
 from fomo_stream.errors import ConfigError
-from fomo_stream.limits import MAX_CONTEXT
+from fomo_stream.limits import MAX_CONTEXT, MAX_LAGS
 
 LEAST_CONTEXT = 4  # two halves of two rows can score each other
 STEP = 32  # records between decisions
 
 
+class Policy(StrEnum):
+    """Admission policies: which records enter the history that contexts are drawn from. Feedback counts with all."""
+
+    AUTO = "auto"  # every record that feedback does not call an outlier; a trimmed view leaves out the most outlying
+    FEEDBACK = "feedback"  # after the warm-up only records that feedback calls normal
+    ALL = "all"  # every record that feedback does not call an outlier, and no view is trimmed
+
+
 @dataclass(frozen=True)
 class DetectorConfig:
-    """The settings of a detector. All counts are records or rows."""
+    """The settings of a detector. All counts are records or rows. Raises ConfigError for a value out of range."""
 
-    context_size: int = 1000  # capacity of the reservoir
+    context_size: int = 1000  # rows of a context, at most
     min_context: int = 200  # rows before scores begin
     alert_rate: float = 0.01  # share of normal records that may be called outliers
     admit: str = "auto"  # admission policy: auto, feedback or all
+    views: tuple[str, ...] = DEFAULT  # what records are compared with: names of views
+    lags: int = 0  # records that each record is compared together with: adds the view `past`
     calibration_size: int = 2000  # recent records whose scores p-values refer to; more where the alert rate needs more
     feedback_memory: int = 5000  # last records, at least, that feedback can still be about
-    adapt_after: int = 10_000  # records after which a lasting shift becomes the new normal; 0: never
-    refresh: float = 0.2  # share of the reservoirs' rows that changed when a new generation is triggered
-    lag: int = 256  # records between a trigger and its generation taking effect
+    adapt_after: int = 1000  # records after which a lasting shift is announced; 0: never
+    refresh: float = 0.1  # share of the history's rows that changed when a view of it is renewed
+    recent_every: int = 256  # records after which the view of recent records is renewed
+    lag: int = 32  # records between a trigger and its generation taking effect
+    memory: float = 1 / 3  # weight of the series' earlier records in a remembered score; 0: each record for itself
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -38,19 +51,35 @@ class DetectorConfig:
         check("context_size", LEAST_CONTEXT, MAX_CONTEXT)
         check("min_context", LEAST_CONTEXT, self.context_size)
         check("alert_rate", 1e-5, 0.5)
+        check("lags", 0, MAX_LAGS)
         check("calibration_size", 1, 1_000_000)
         check("feedback_memory", 0, 1_000_000)
         check("refresh", 0.01, 1.0)
+        check("recent_every", STEP, 1_000_000)
         check("lag", 1, 1_000_000)
+        check("memory", 0.0, 0.9)
         check("seed", 0, 2**63 - 1)
         check("adapt_after", 0, 1_000_000)
         if self.admit not in list(Policy):
             raise ConfigError(f"admit must be one of {', '.join(Policy)}, not {self.admit!r}")
+        try:
+            object.__setattr__(self, "views", named_views(self.views))
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        if "past" in self.views and not self.lags:
+            raise ConfigError("the view past needs lags: the number of records before each that it looks at")
 
     @property
     def policy(self) -> Policy:
         """The admission policy."""
         return Policy(self.admit)
+
+    @property
+    def wanted_views(self) -> tuple[str, ...]:
+        """The views by all settings: with lags also `past`; none that is trimmed where all is admitted."""
+        past = ("past",) if self.lags and "past" not in self.views else ()
+        views = [view for view in self.views + past if view != "trimmed" or self.policy is not Policy.ALL]
+        return tuple(views) or ("all",)
 
     @property
     def window_size(self) -> int:
@@ -59,8 +88,9 @@ class DetectorConfig:
 
     @property
     def history_rows(self) -> int:
-        """Records whose rows the history keeps: for feedback, for rescoring, and for the trial of a regime."""
-        return max(self.calibration_size, self.feedback_memory, self.adapt_after + self.lag + RADIUS + 2 * STEP)
+        """Records whose rows the history keeps: for feedback, for rescoring, and for the context of recent records."""
+        recent = self.context_size + self.recent_every + self.lag + 8 * STEP
+        return max(self.calibration_size, self.feedback_memory, recent)
 
     @property
     def history_scores(self) -> int:

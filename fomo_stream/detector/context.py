@@ -1,108 +1,82 @@
-"""The context of a partition: which records become part of it, and how feedback changes it."""
+"""What a partition's contexts are drawn from: a sample of its history and its last records, changed by feedback."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from concurrent.futures import Executor
 from copy import copy
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.admission import RADIUS
 from fomo_stream.detector.changelog import Entries, StoredEntries
-from fomo_stream.detector.config import LEAST_CONTEXT, STEP, DetectorConfig
+from fomo_stream.detector.config import LEAST_CONTEXT, DetectorConfig, Policy
 from fomo_stream.detector.generation import Blueprint
-from fomo_stream.detector.history import INLIER, OUTLIER, History
-from fomo_stream.detector.quantile_sketch import QuantileSketch
-from fomo_stream.detector.regimes import Regimes
+from fomo_stream.detector.history import History
 from fomo_stream.detector.reservoir import Reservoir
-from fomo_stream.detector.sketch_log import LoggedSketch
+from fomo_stream.detector.series import Seen
 from fomo_stream.detector.verdicts import Verdicts
-from fomo_stream.model.zero_shot import ZeroShotModel
+from fomo_stream.detector.views import View
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 
 OUTLIERS_KEPT = 500  # rows that feedback called outliers
 HORIZON = 1e9  # records over which the reservoirs' samples are uniform: all that a partition ever has
-TRIM = 0.2  # share of the pool, the most outlying part, that a generation leaves out
 
 
 class Context:
-    """The reservoirs of one partition and the history of its last records.
+    """The reservoir of one partition, its known outliers, and the history of its last records.
 
-    A record is decided after its next `RADIUS` records are known; until then it is in quarantine. Admitted records
-    enter the pool; each generation leaves out its most outlying part. The gate compares records with a sample of all
-    past records, and admits a record if the median p-value around it is above `GATE`.
+    A record enters the reservoir at the next step, if the policy admits it. Contexts of the history are the whole
+    reservoir; those of recent records are the end of the history. views: those in use.
     """
 
     def __init__(
         self,
-        model: ZeroShotModel,
         n_features: int,
+        views: tuple[View, ...],
+        movement: bool,
         config: DetectorConfig,
-        executor: Executor | None,
         categorical: tuple[int, ...],
     ) -> None:
-        self.config = config
+        self.config, self.views = config, views
         self._n_features, self._categorical = n_features, categorical
+        planes = 1 + config.lags + 2 * movement
         size, seed = config.context_size, config.seed
-        self.pool = Reservoir(size, n_features, HORIZON, seed)  # of learned records
-        self.sample = Reservoir(size, n_features, HORIZON, seed + 1)  # of all records except known outliers
+        self.pool = Reservoir(size, planes * n_features, HORIZON, seed)  # of admitted records
         self.outliers = Reservoir(OUTLIERS_KEPT, n_features, HORIZON, seed + 2)  # of outliers by feedback
-        self.quantiles = LoggedSketch(self._new_sketch(), config.history_rows)
-        self.history = History(n_features, config.history_rows, config.history_scores)
-        self._verdicts = Verdicts()
-        self.regimes = Regimes(model, config, executor, categorical)
-        self._changed = 0  # slots of the reservoirs that changed since the last trigger
-        self._learned = 0  # records that became context
-        self._decided = 0  # number of the first record that may still become context
+        rows, scores = config.history_rows, config.history_scores
+        self.history = History(n_features, len(views), rows, scores, config.lags, movement)
+        self.verdicts = Verdicts()
+        self._changes = 0  # of slots of the pool, so far
+        self._at_trigger = [0] * len(views)  # for each view: these changes, or the number of records
 
     @property
     def max_rows(self) -> int:
         """An upper bound on the rows of the pool once the waiting verdicts are applied."""
-        return len(self.pool) + len(self._verdicts)
+        return len(self.pool) + len(self.verdicts)
 
-    @property
-    def is_due(self) -> bool:
-        """Whether enough has changed for a new generation, and enough rows are left to make one."""
-        enough = min(len(self.pool), len(self.sample)) >= LEAST_CONTEXT
-        return enough and self._changed >= self.config.refresh * (len(self.pool) + len(self.sample))
+    def is_due(self, view: int) -> bool:
+        """Whether enough has changed for a new generation of a view, and enough rows are left to make one."""
+        if self.views[view].of == "recent":
+            return self.history.records - self._at_trigger[view] >= self.config.recent_every
+        changed = self._changes - self._at_trigger[view]
+        return len(self.pool) >= LEAST_CONTEXT and changed >= self.config.refresh * len(self.pool)
 
-    def take_first(self, rows: Float, confirmed: bool = False) -> None:
-        """Rows (n, d) of the warm-up: all become context. confirmed: they are known to be normal."""
-        while len(rows):  # up to the next step, as the sketch has to be ready before the history forgets rows
-            part, rows = np.split(rows, [STEP - self.history.records % STEP])
-            numbers, unknown = self.history.records + np.arange(len(part)), np.full(len(part), np.nan)
-            self.history.append(part, unknown, unknown)
-            self.history.learn(numbers)
-            self.pool.admit(numbers, part)
-            self.sample.admit(numbers, part)
-            self.quantiles.update(numbers, part)
-            if self.history.records % STEP == 0:
-                self.quantiles.settle(self.history.records)
-            self._learned += len(part)
-            if confirmed:
-                self._verdicts.confirm(numbers)
-
-    def end_warm_up(self) -> None:
-        """From now on admission is by policy."""
-        self._decided = self.history.records
-        self.quantiles.settle(self.history.records)  # steps are counted from here
-        self.regimes.begin(self.history.records)
+    def take_first(self, seen: Seen, confirmed: bool = False) -> None:
+        """Records of the warm-up: all become context. confirmed: they are known to be normal."""
+        n = len(seen.planes)
+        numbers, unknown = self.history.records + np.arange(n), np.full((n, len(self.views)), np.nan)
+        self.history.append(seen, unknown, np.full(n, np.nan))
+        self.pool.admit(numbers, seen.planes.reshape(n, -1))
+        if confirmed:
+            self.verdicts.confirm(numbers)
 
     def step(self, n: int) -> None:
-        """Learn from the last n records of the history."""
-        new = self.history.not_outliers(self.history.records - n, self.history.records)
-        self._changed += len(self.sample.admit(new, self.history.rows(new)))
-        self._decide()
-        first = self.regimes.watch(self.history, self._decided, self._learned)
-        if first is not None:
-            self._adapt(first)
-        self.quantiles.settle(self.history.records)
+        """Admit the last n records of the history."""
+        if self.config.policy is not Policy.FEEDBACK:
+            self._admit(self.history.not_outliers(self.history.records - n, self.history.records))
 
     def feedback(self, verdicts: Mapping[int, bool]) -> int:
         """Note verdicts by record number (True: outlier). Returns how many were new; see `Detector.feedback`.
@@ -110,124 +84,122 @@ class Context:
         The history changes at once, so p-values no longer refer to outliers; `apply_verdicts` changes the reservoirs
         later.
         """
-        return self._verdicts.note(verdicts, self.history)
+        return self.verdicts.note(verdicts, self.history)
 
     def apply_verdicts(self) -> None:
-        """Update the context by the verdicts since the last record; call it before the next record is learned.
+        """Update the reservoirs by the verdicts since the last record; call it before the next record is learned.
 
-        All together and sorted by record number, so that the result does not depend on the order of the verdicts. (In
-        the sketch older rows weigh less, and a full reservoir loses other rows if rows enter before others leave.)
+        All together and sorted by record number, so that the result does not depend on the order of the verdicts. (A
+        full reservoir loses other rows if rows enter before others leave.)
         """
-        if not len(self._verdicts):
+        if not len(self.verdicts):
             return
-        bad, good = self._verdicts.take(self.history)
-        for reservoir, leaving in ((self.pool, bad), (self.sample, bad), (self.outliers, good)):
-            self._changed += len(reservoir.discard(leaving))
-        # records in quarantine are admitted when they are decided; while warming up there is no quarantine
-        self._admit(good[good < self._decided] if self.regimes.number else good)
-        for reservoir, entering in ((self.sample, good), (self.outliers, bad)):
-            self._changed += len(reservoir.admit(entering, self.history.rows(entering)))
-        self.quantiles.settle(self.history.records)  # it has perhaps learned records that the history forgets soon
+        bad, good = self.verdicts.take(self.history)
+        self._changes += len(self.pool.discard(bad))
+        self.outliers.discard(good)
+        self._admit(good)
+        self.outliers.admit(bad, self.history.planes(bad)[:, 0])
 
-    def blueprint(self, number: int, takes_effect: int) -> Blueprint:
-        """The blueprint of a generation from the present state."""
-        self._changed = 0
-        numbers, rows = self.pool.numbers, self.pool.rows
-        self._verdicts.forget(self._decided, but=numbers)
-        recent_numbers, recent, sample = numbers, rows, rows
-        if number > 1:
-            first = max(self.history.oldest, self.history.records - self.config.calibration_size)
-            recent_numbers = np.arange(first, self.history.records)
-            recent, sample = self.history.rows(recent_numbers), self.sample.rows
+    def _admit(self, numbers: Int) -> None:
+        """Offer records of the history to the pool."""
+        planes = self.history.planes(numbers)
+        self._changes += len(self.pool.admit(numbers, planes.reshape(len(planes), -1)))
+
+    # -- blueprints ----------------------------------------------------------------------------------------------
+
+    def blueprint(self, at: int, number: int, takes_effect: int) -> Blueprint:
+        """The blueprint of a generation of views[at] from the present state."""
+        view, recent = self.views[at], np.zeros(0, dtype=np.int64)
+        is_first, end = number == 1, self.history.records
+        self._at_trigger[at] = end if view.of == "recent" else self._changes
+        if view.of == "recent":
+            numbers = self.history.not_outliers(max(self.history.oldest, end - self.config.context_size), end)
+            rows = self.columns(view, numbers)
+            recent = numbers if is_first else recent
+        else:
+            numbers, pool = self.pool.numbers, self.pool.rows
+            self.verdicts.keep(numbers)
+            rows = self.view_columns(view, pool.reshape(len(pool), pool.shape[1] // self._n_features, self._n_features))
+            first = max(self.history.oldest, end - self.config.calibration_size)
+            recent = numbers if is_first else np.arange(first, end)
+        recent_rows = rows if is_first else self.columns(view, recent)
+        confirmed = np.isin(numbers, self.verdicts.confirmed) & bool(view.trim)
+        outliers = self.outliers.rows if self._once(at) else np.zeros((0, self._n_features))
         return Blueprint(
             number=number,
             takes_effect=takes_effect,
             seed=self.config.seed,
-            categorical=self._categorical,
-            trim=TRIM if self.config.policy.trims else 0.0,
+            categorical=view.codes(self._n_features, self.config.lags, self._categorical),
+            trim=view.trim,
+            once=self._once(at),
             numbers=numbers,
             rows=rows,
-            confirmed=np.isin(numbers, self._verdicts.confirmed),
-            outliers=self.outliers.rows,
-            sketch=self.quantiles.sketch.copy(),
-            sample=sample,
-            recent_numbers=recent_numbers,
-            recent=recent,
+            confirmed=confirmed,
+            outliers=outliers,
+            recent_numbers=recent,
+            recent=recent_rows,
         )
 
-    # -- admission -----------------------------------------------------------------------------------------------
+    def blank(self, at: int) -> Blueprint:
+        """A blueprint of views[at] without rows."""
+        none, rows = np.zeros(0, dtype=np.int64), self.columns(self.views[at], np.zeros(0, dtype=np.int64))
+        codes = self.views[at].codes(self._n_features, self.config.lags, self._categorical)
+        outliers = np.zeros((0, self._n_features))
+        no = np.zeros(0, dtype=bool)
+        return Blueprint(
+            0, 0, self.config.seed, codes, self.views[at].trim, self._once(at), none, rows, no, outliers, none, rows
+        )
 
-    def _decide(self) -> None:
-        """Decide about the records whose neighbours on both sides are known now, and admit some of them."""
-        stop = max(self.history.records - RADIUS, self._decided)
-        first = max(self.history.oldest, self._decided - RADIUS)
-        new = np.arange(max(first, self._decided), stop)
-        gate_p = self.history.gate_p(np.arange(first, self.history.records))
-        admitted = self.config.policy.admits(gate_p, stop - len(new) - first, stop - first)
-        verdict = self.history.verdict(new)
-        self._admit(new[((verdict == INLIER) | admitted) & (verdict != OUTLIER)])
-        self._decided = stop
+    def columns(self, view: View, numbers: Int) -> Float:
+        """Rows (n, width) of records of the history in a view; of none of them if one is no longer there."""
+        if len(numbers) and int(numbers.min()) < self.history.oldest:
+            numbers = numbers[:0]
+        return self.view_columns(view, self.history.planes(numbers))
 
-    def _admit(self, numbers: Int) -> None:
-        """Offer records of the history to the pool."""
-        rows, new = self.history.rows(numbers), ~self.history.learned(numbers)
-        self.quantiles.update(numbers[new], rows[new])
-        self._learned += int(new.sum())
-        self.history.learn(numbers)
-        self._changed += len(self.pool.admit(numbers, rows))
+    def view_columns(self, view: View, planes: Float) -> Float:
+        """The columns (n, width) of a view from planes (n, planes, d)."""
+        return view.columns(planes, self.config.lags, self._categorical)
 
-    def _adapt(self, first: int) -> None:
-        """Make room for a new regime that began with record `first`: half of the context stays, half is new."""
-        numbers = self.history.not_outliers(first, self._decided)
-        rows = self.history.rows(numbers)
-        self._verdicts.confirm(numbers[self.history.verdict(numbers) == INLIER])
-        for reservoir in (self.pool, self.sample):
-            reservoir.make_room(0.5, before=first)
-            reservoir.admit(numbers, rows)
-        self._learned += int((~self.history.learned(numbers)).sum())
-        self.history.learn(numbers)
-        self.quantiles.restart(self._new_sketch(), self.pool.rows)
-        self._changed = len(self.pool) + len(self.sample)
-        self.regimes.begin(self.history.records)
+    def _once(self, at: int) -> float:
+        """Weight, in views[at], of extremes and of likeness to known outliers: one view adds them for the mean of all.
 
-    def _new_sketch(self) -> QuantileSketch:
-        return QuantileSketch(self._n_features, half_life=math.log(2) * self.config.context_size)
+        That is the first one that sees the record alone, preferably untrimmed.
+        """
+        plain = [i for i, view in enumerate(self.views) if view.sees == "record"]
+        untrimmed = [i for i in plain if not self.views[i].trim]
+        return float(len(self.views)) if [at] == (untrimmed or plain)[:1] else 0.0
 
     # -- log -----------------------------------------------------------------------------------------------------
 
     def counters(self) -> dict[str, Any]:
         """The part of the state that is plain numbers."""
-        sizes = {"records": self.history.records, "sketched": self.quantiles.sketch.count}
-        own = {"changed": self._changed, "learned": self._learned, "decided": self._decided}
-        return sizes | own | self._verdicts.counters() | self.regimes.counters()
+        sizes = {"records": self.history.records, "changes": self._changes, "at_trigger": self._at_trigger}
+        return sizes | self.verdicts.counters()
 
     def changes(self) -> Entries:
         """Entries that the log does not have yet; not the counters."""
-        entries = self._verdicts.changes() | self.quantiles.changes("sketch") | self.history.changes("history")
-        for name, reservoir in self._reservoirs.items():
-            entries |= reservoir.changes(name)
-        return entries
+        entries = self.verdicts.changes() | self.history.changes("history")
+        return entries | self.pool.changes("pool") | self.outliers.changes("outliers")
 
     def recover(self, entries: StoredEntries, counters: Mapping[str, Any]) -> None:
         """Take the state from entries and counters. Raises StateError when they do not fit."""
-        for name, reservoir in self._reservoirs.items():
-            reservoir.recover(entries, name)
+        self.pool.recover(entries, "pool")
+        self.outliers.recover(entries, "outliers")
         self.history.recover(entries, "history", counters["records"])
-        self.quantiles.recover(entries, "sketch", counters["sketched"], self.history)
-        self._changed, self._learned, self._decided = (counters[name] for name in ("changed", "learned", "decided"))
-        self._verdicts.recover(entries, counters)
-        self.regimes.recover(counters, self.history)
+        self._changes, self._at_trigger = counters["changes"], list(counters["at_trigger"])
+        self.verdicts.recover(entries, counters)
 
-    def copy(self, more: int = 0) -> Context:
-        """An independent context in the same state, with `more` further features that no row has."""
+    def copy(self, more: int = 0, views: tuple[View, ...] | None = None) -> Context:
+        """An independent context in the same state, with `more` further features that no row has.
+
+        views: those of its views that it keeps; None: all.
+        """
         twin = copy(self)
+        twin.views = self.views if views is None else views
+        kept = [self.views.index(view) for view in twin.views]
         twin._n_features += more
-        twin.pool, twin.sample, twin.outliers = (part.copy(more) for part in self._reservoirs.values())
-        twin.quantiles, twin.history = self.quantiles.copy(more), self.history.copy(more)
-        twin._verdicts = self._verdicts.copy()
-        twin.regimes = self.regimes.copy(twin.history if more else None)
+        twin.pool = self.pool.copy(more, self._n_features)
+        twin.outliers = self.outliers.copy(more, self._n_features)
+        twin.history, twin.verdicts = self.history.copy(more, kept), self.verdicts.copy()
+        twin._at_trigger = [self._at_trigger[i] for i in kept]
         return twin
-
-    @property
-    def _reservoirs(self) -> dict[str, Reservoir]:
-        return {"pool": self.pool, "sample": self.sample, "outliers": self.outliers}

@@ -1,13 +1,14 @@
-"""The detector of one partition: scores every record, then learns it if it looks normal. A pure state machine.
+"""The detector of one partition: scores every record, then learns it. A pure state machine.
 
-Records are scored by a *generation*: an immutable context and its encoding. A new generation is triggered by changes
-of the reservoirs and takes effect a fixed number of records later. Every `STEP` records the detector
-updates the admitted records, the reference scores and the alert threshold. So a result depends only on earlier records
+A record is scored in several *views*, each by its *generation*: an immutable context and its encoding. A new generation
+takes effect a fixed number of records after the record that triggered it. Every `STEP` records the detector updates the
+reservoir, the reference scores and the alert threshold. So a result depends only on earlier records
 and feedback: not on time, not on how records are split over calls, and not on how long an encoding took.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from copy import copy
 from typing import Any
@@ -19,8 +20,10 @@ from fomo_stream.detector.changelog import Entries, StoredEntries
 from fomo_stream.detector.config import LEAST_CONTEXT, DetectorConfig
 from fomo_stream.detector.fingerprint import fingerprint_of
 from fomo_stream.detector.history import UNKNOWN
-from fomo_stream.detector.results import Results
+from fomo_stream.detector.results import Results, Scores
+from fomo_stream.detector.series import Key, Seen
 from fomo_stream.detector.state import DetectorState
+from fomo_stream.detector.views import LeftOut, View, fitting, too_wide
 from fomo_stream.errors import SchemaError, StateError
 from fomo_stream.model.imputation import VALUE_LIMIT
 from fomo_stream.model.zero_shot import ZeroShotModel
@@ -34,7 +37,7 @@ class Detector:
 
     model: from `load_model`; n_features: d; executor: runs the encoding of generations in the background (None: in
     the calling thread, when first needed). If an encoding is late, `process` waits for it. categorical: columns that
-    hold category codes.
+    hold category codes. Raises SchemaError when no view fits rows of n_features; `left_out` has those that do not.
 
     >>> import numpy as np
     >>> from fomo_stream import Detector, DetectorConfig, load_model
@@ -57,7 +60,8 @@ class Detector:
         self.n_features = n_features
         self.categorical = categorical
         self.config = config = config or DetectorConfig()
-        self._state = DetectorState(model, n_features, config, executor, categorical, self._fingerprint)
+        self.views, self.left_out = self._fitting_views()
+        self._state = DetectorState(model, n_features, self.views, config, executor, categorical, self._fingerprint)
 
     @property
     def context_rows(self) -> int:
@@ -66,14 +70,14 @@ class Detector:
 
     @property
     def context_numbers(self) -> Int:
-        """Numbers (n,) of the records in the context of the current generation; empty while warming up."""
-        current = self._state.timeline.current
+        """Numbers (n,) of the records in the present context of the first view; empty while warming up."""
+        current = self._state.panel.timelines[0].current
         return np.zeros(0, dtype=np.int64) if current is None else current.result().numbers
 
     @property
     def regime(self) -> int:
-        """Counts the lasting shifts that became the new normal, from 1; 0 while warming up."""
-        return self._state.context.regimes.number
+        """Counts the lasting shifts that were announced, from 1; 0 while warming up."""
+        return self._state.regimes.number
 
     @property
     def records(self) -> int:
@@ -82,8 +86,8 @@ class Detector:
 
     @property
     def generation(self) -> int:
-        """Number of the generation that scores the next record; 0 while warming up."""
-        return self._state.timeline.number
+        """Counts the contexts that took effect so far, from 1; 0 while warming up."""
+        return self._state.panel.generation
 
     @property
     def room(self) -> int:
@@ -96,42 +100,47 @@ class Detector:
 
     # -- scoring and learning ------------------------------------------------------------------------------------
 
-    def process(self, rows: Float) -> Results:
+    def process(self, rows: Float, keys: Sequence[Key] | None = None) -> Results:
         """Score each of rows (n, d), raw units, NaN = missing, then learn it, in order.
 
-        The result is the same however the rows of a partition are split over calls.
+        keys: (n,) the series that each row belongs to (bytes, text, or None for that of the whole partition); None: all
+        belong to that one. The result is the same however the rows of a partition are split over calls.
         Raises SchemaError when the rows have another number of features than the detector.
         """
-        rows = self._checked(rows)
-        parts = []
-        while len(rows):
-            self._state.context.apply_verdicts()
-            room = self.room
-            part, rows = rows[:room], rows[room:]
-            parts.append(self._state.learn(part, *self._state.logits(part)))
-        return Results.concatenate(parts)
+        return self._process(self._state.series.follow(self._checked(rows), keys), None)
 
-    def score_rows(self, rows: Float) -> Results:
+    def score_rows(self, rows: Float, keys: Sequence[Key] | None = None) -> Results:
         """Score rows (n, d) as the next n records without learning them.
 
         The p-values use only records before these rows. This changes no later result: verdicts that come before these
         rows are learned still take effect together.
         """
-        return self._state.judge(*self._state.logits(self._checked(rows)))
+        seen = self._state.series.peek(self._checked(rows), keys)
+        return self._state.judge(self._state.scores(seen.planes), seen, learn=False)
 
-    def learn_rows(self, rows: Float, scored: Results) -> None:
-        """Learn rows (n, d), n <= lag, as the next n records: keep their scores, admit those that look normal.
+    def learn_rows(self, rows: Float, scored: Results, keys: Sequence[Key] | None = None) -> None:
+        """Learn rows (n, d) as the next n records; the same as `process`, without scoring most of them again.
 
         scored: results of `score_rows` for exactly these rows, with no record learned since; feedback may have come.
         """
-        rows = self._checked(rows)
-        if not self.generation:  # the warm-up may end among these rows, and the rest then need scores
-            self.process(rows)
-        elif len(rows):
-            self._state.context.apply_verdicts()
-            self._state.learn(rows, scored.logit, scored.generation)
+        self._process(self._state.series.follow(self._checked(rows), keys), scored.scores)
 
-    def seed_context(self, rows: Float) -> None:
+    def _process(self, seen: Seen, known: Scores | None) -> Results:
+        """Score and learn records. known: their scores, if no record was learned since."""
+        parts: list[Results] = []
+        start, n = 0, len(seen.planes)
+        while start < n or not parts:
+            self._state.context.apply_verdicts()
+            part = seen.part(slice(start, start + self.room))
+            if known is None or start or not self.generation:  # what was learned since may have changed the scores
+                scores = self._state.scores(part.planes)
+            else:
+                scores = known[: len(part.planes)]
+            parts.append(self._state.learn(part, scores))
+            start += len(part.planes)
+        return Results.concatenate(parts)
+
+    def seed_context(self, rows: Float, keys: Sequence[Key] | None = None) -> None:
         """Start warm from trusted rows (n, d), n >= 4: they count as the first n records, confirmed by feedback.
 
         Must come before the first record. Raises SchemaError for fewer rows; StateError when records were processed.
@@ -141,7 +150,7 @@ class Detector:
             raise StateError("a context can be seeded only before the first record")
         if len(rows) < LEAST_CONTEXT:
             raise SchemaError(f"a seed context needs at least {LEAST_CONTEXT} rows, got {len(rows)}")
-        self._state.context.take_first(rows, confirmed=True)
+        self._state.context.take_first(self._state.series.follow(rows, keys), confirmed=True)
         self._state.begin()
 
     def flush_warm_up(self) -> None:
@@ -179,10 +188,9 @@ class Detector:
         self._state.alerts.refresh()
         return new
 
-    def numbers_of(self, rows: Float, columns: Int | None = None) -> list[Int]:
-        """For each of rows (n, d), the numbers of the known records equal to it, in these columns or in all."""
-        at = np.arange(self.n_features) if columns is None else columns
-        return [self._state.context.history.find(row[at], at) for row in self._checked(rows)]
+    def numbers_of(self, rows: Float) -> list[Int]:
+        """For each of rows (n, d), the numbers of the known records equal to it."""
+        return [self._state.context.history.find(row) for row in self._checked(rows)]
 
     def has_verdict(self, numbers: Int) -> NDArray[np.bool_]:
         """Whether there is feedback on known records, by number (k,)."""
@@ -215,12 +223,20 @@ class Detector:
         """A copy for rows with further features at their end. They count once the context has values of them."""
         twin = copy(self)
         twin.n_features = n_features
-        twin._state = self._state.copy(twin._fingerprint, n_features - self.n_features)
+        twin.views, twin.left_out = twin._fitting_views()
+        twin._state = self._state.copy(twin.views, twin._fingerprint, n_features - self.n_features)
         return twin
+
+    def _fitting_views(self) -> tuple[tuple[View, ...], tuple[LeftOut, ...]]:
+        limit, lags = self.model.config.raw_features, self.config.lags
+        views, left_out = fitting(self.config.wanted_views, self.n_features, lags, limit)
+        if not views:
+            raise SchemaError(too_wide(left_out, self.model.name))
+        return views, left_out
 
     @property
     def _fingerprint(self) -> dict[str, Any]:
-        return fingerprint_of(self.model, self.n_features, self.categorical, self.config)
+        return fingerprint_of(self.model, self.n_features, self.views, self.categorical, self.config)
 
     def _checked(self, rows: Float) -> Float:
         rows = np.asarray(rows, dtype=np.float64)

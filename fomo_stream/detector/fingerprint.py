@@ -6,25 +6,26 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fomo_stream.detector.changelog import Document, StoredEntries
+from fomo_stream.detector.changelog import Document, StoredEntries, check_same
 from fomo_stream.detector.config import DetectorConfig
+from fomo_stream.detector.views import View
 from fomo_stream.errors import StateError
 from fomo_stream.model.zero_shot import ZeroShotModel
 
-FORMAT = 3  # of a detector's state; raise it when entries change their name or their meaning
+FORMAT = 4  # of a detector's state; raise it when entries change their name or their meaning
 FIRST_KEY = "identity/0"  # of the fingerprint in format 1
 # These have to be the same as when the state was written, and these sizes, each with the settings it follows from.
-FIXED = ("model", "kernel", "n_features", "categorical", "context_size", "seed")
+FIXED = ("model", "kernel", "n_features", "categorical", "context_size", "seed", "used_views", "lags", "memory")
 SIZES = {
-    "history_rows": ("calibration_size", "feedback_memory", "adapt_after", "lag"),
+    "history_rows": ("calibration_size", "feedback_memory", "context_size", "recent_every", "lag"),
     "history_scores": ("calibration_size", "alert_rate"),
 }
 
 
 def fingerprint_of(
-    model: ZeroShotModel, n_features: int, categorical: tuple[int, ...], config: DetectorConfig
+    model: ZeroShotModel, n_features: int, views: Iterable[View], categorical: tuple[int, ...], config: DetectorConfig
 ) -> dict[str, Any]:
-    """The fingerprint of a detector, as plain values for JSON."""
+    """The fingerprint of a detector, as plain values for JSON. views: those in use."""
     return {
         "format": FORMAT,
         "model": model.name,
@@ -32,6 +33,8 @@ def fingerprint_of(
         "n_features": n_features,
         "categorical": list(categorical),
         **vars(config),
+        "views": list(config.views),
+        "used_views": [view.name for view in views],
         **{size: getattr(config, size) for size in SIZES},
     }
 
@@ -52,17 +55,3 @@ def check_entries(log: Document, entries: StoredEntries, now: Mapping[str, Any])
 
 def _other_format(found: object) -> StateError:
     return StateError(f"another version of fomo-stream wrote the state: it has format {found}, this one reads {FORMAT}")
-
-
-def check_same(found: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Raise StateError with the named values that differ now.
-
-    >>> check_same({"seed": 1, "lag": 8, "model": "a"}, {"seed": 2, "lag": 8, "model": "b"}, ["seed", "lag", "model"])
-    Traceback (most recent call last):
-    fomo_stream.errors.StateError: seed is 1 in the state, 2 now; model is a in the state, b now
-    """
-    wrong = [name for name in dict.fromkeys(names) if found.get(name) != now[name]]
-    if wrong:
-        raise StateError(
-            "; ".join(f"{name} is {found.get(name, 'unknown')} in the state, {now[name]} now" for name in wrong)
-        )

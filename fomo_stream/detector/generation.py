@@ -1,4 +1,4 @@
-"""Generations: an immutable context, its encoding, and the scores that it gives earlier records."""
+"""Generations: an immutable context of one view, its encoding, and the scores that it gives earlier records."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.categories import Frequencies
-from fomo_stream.detector.quantile_sketch import QuantileSketch
+from fomo_stream.detector.extremes import Ranges
 from fomo_stream.detector.trimming import trimmed
-from fomo_stream.detector.widening import with_missing_features
 from fomo_stream.model.cache_arrays import Arrays, flatten, unflatten
-from fomo_stream.model.quantile_map import Knots
 from fomo_stream.model.scoring import (
     EncodedContext,
     context_type,
@@ -31,47 +29,45 @@ Int = NDArray[np.int64]
 FEW = 30  # known outliers that are enough to compare new records with
 LIKENESS = 0.2  # weight of the logit among known outliers, relative to the logit in the context
 UNLIKE = 3.0  # logit among known outliers at and above which a record is not like them
+USUAL = 0.95  # share of the context's own rows whose logits are not odd
 
 
 @dataclass(frozen=True)
 class Blueprint:
-    """The input of a generation; together with the model it determines the generation."""
+    """The input of a generation; together with the model it determines the generation. Rows have a view's columns."""
 
     number: int
     takes_effect: int  # number of the first record that it scores
     seed: int
     categorical: tuple[int, ...]  # columns that hold category codes
     trim: float  # share of the unconfirmed rows to leave out
+    once: float  # weight of extremes and of likeness to known outliers, which one view adds for all; 0: another one
     numbers: Int  # (n,) records of `rows`
     rows: Float  # (n, d) candidates for the context
     confirmed: NDArray[np.bool_]  # (n,) rows that feedback or a seed context calls normal
     outliers: Float  # (o, d) rows that feedback calls outliers
-    sketch: QuantileSketch  # a copy that is never updated
-    sample: Float  # (m, d) earlier records, learned or not, that the gate compares with
     recent_numbers: Int  # (r,) the last records; this generation replaces their scores
-    recent: Float  # (r, d) and their rows
+    recent: Float  # (r, d) and their rows; perhaps fewer if the generation was built before it was restored
 
-    ARRAYS = ("numbers", "rows", "confirmed", "outliers", "sample", "recent_numbers", "recent")
+    ARRAYS = ("numbers", "rows", "confirmed", "outliers", "recent_numbers")
 
     def to_arrays(self) -> Arrays:
-        """Named arrays of everything."""
+        """Named arrays of everything except the recent rows, which are in the history."""
         return {
             "counters": np.array([self.number, self.takes_effect, self.seed]),
             "categorical": np.array(self.categorical, dtype=np.int64),
-            "trim": np.array(self.trim),
+            "shares": np.array([self.trim, self.once]),
             **{name: getattr(self, name) for name in self.ARRAYS},
-            **self.sketch.to_arrays(),
         }
 
     @classmethod
-    def from_arrays(cls, found: Arrays, like: QuantileSketch) -> Blueprint:
-        """The blueprint from the arrays of `to_arrays`; `like` has the settings of the sketch."""
+    def from_arrays(cls, found: Arrays) -> Blueprint:
+        """The blueprint from the arrays of `to_arrays`, without the recent rows."""
         number, takes_effect, seed = (int(v) for v in found["counters"])
-        sketch = QuantileSketch(like.n_features, like.half_life, like.size, like.chunk)
-        sketch.take_arrays(found)
+        trim, once = (float(v) for v in found["shares"])
         rest = {name: np.array(found[name]) for name in cls.ARRAYS}
-        categorical, trim = tuple(found["categorical"].tolist()), float(found["trim"])
-        return cls(number, takes_effect, seed, categorical, trim, sketch=sketch, **rest)
+        recent = np.zeros((0, rest["rows"].shape[1]))
+        return cls(number, takes_effect, seed, tuple(found["categorical"].tolist()), trim, once, **rest, recent=recent)
 
     def equals(self, other: Blueprint) -> bool:
         """Whether both make the same generation, bit for bit."""
@@ -80,17 +76,6 @@ class Blueprint:
         one, two = self.to_arrays(), other.to_arrays()
         return one.keys() == two.keys() and all(
             one[name].shape == two[name].shape and one[name].tobytes() == two[name].tobytes() for name in one
-        )
-
-    def widened(self, more: int) -> Blueprint:
-        """The same with `more` further features that no row has."""
-        return replace(
-            self,
-            rows=with_missing_features(self.rows, more),
-            outliers=with_missing_features(self.outliers, more),
-            sketch=self.sketch.copy(more),
-            sample=with_missing_features(self.sample, more),
-            recent=with_missing_features(self.recent, more),
         )
 
 
@@ -102,13 +87,15 @@ class Generation:
     numbers: Int  # records whose rows are the context
     frequencies: Frequencies
     cache: EncodedContext
+    once: float  # see `Blueprint`
+    ranges: Ranges | None  # of the context; None: it says nothing of extremes
     outliers: EncodedContext | None  # encoding of the known outliers; None: too few
-    sample_logits: Float  # (m,) of the blueprint's sample, ascending
+    usual: float  # logit that few of the context's own rows exceed
     recent_logits: Float  # (r,) of the blueprint's recent records, in order
 
     @classmethod
     def build(cls, model: ZeroShotModel, blueprint: Blueprint) -> Generation:
-        """Trim and encode the context and score the sample and recent rows: the one expensive step of learning."""
+        """Trim and encode the context and score the recent rows: the one expensive step of learning."""
         rows, columns = blueprint.rows, blueprint.categorical
         frequencies = Frequencies.fit(rows, columns)  # before trimming, which would leave out rare categories first
         encoded = frequencies.encode_own(rows)
@@ -116,29 +103,33 @@ class Generation:
         seed = (blueprint.seed, blueprint.number)
         keep = trimmed(model, encoded, ~blueprint.confirmed, blueprint.trim, seed)
         rows, encoded = rows[keep], encoded[keep]
-        cache = encode_rows(model, encoded, _knots(blueprint.sketch, encoded, columns))
+        cache = encode_rows(model, encoded)
         own = own_logits(cache)
         own = cross_scores(model, encoded) if own is None else own
-        outliers = None
-        if len(blueprint.outliers) >= FEW:
+        ranges = outliers = None
+        if blueprint.once and not blueprint.trim:  # a trimmed context lacks the ends of the ranges
+            ranges = Ranges.of(encoded)
+            own = own + blueprint.once * ranges.beyond_others(encoded)
+        if blueprint.once and len(blueprint.outliers) >= FEW:
             outliers = encode_rows(model, frequencies.encode(blueprint.outliers))
-            own = own + _likeness(model, outliers, encoded)
-        nothing = np.zeros(0)
-        generation = cls(blueprint.number, blueprint.numbers[keep], frequencies, cache, outliers, nothing, nothing)
-        past = generation._held_out(model, rows, own, np.concatenate([blueprint.sample, blueprint.recent]))
-        sample, recent = past[: len(blueprint.sample)], past[len(blueprint.sample) :]
-        if cross is not None:  # sample and recent records are the context, and leave-one-out scores are too low
-            sample = recent = np.maximum(recent, cross)
-        return replace(generation, sample_logits=np.sort(sample), recent_logits=recent)
+            own = own + blueprint.once * _likeness(model, outliers, encoded)
+        usual = float(np.quantile(own, USUAL, method="lower"))
+        numbers = blueprint.numbers[keep]
+        built = cls(blueprint.number, numbers, frequencies, cache, blueprint.once, ranges, outliers, usual, np.zeros(0))
+        recent = built._held_out(model, rows, own, blueprint.recent)
+        if cross is not None:  # recent records are the context, and leave-one-out scores are too low
+            recent = np.maximum(recent, cross)
+        return replace(built, recent_logits=recent)
 
     def to_arrays(self) -> Arrays:
         """Named arrays of everything that is not in the blueprint."""
         arrays = {
             "number": np.array(self.number),
             "numbers": self.numbers,
-            "sample_logits": self.sample_logits,
+            "usual": np.array(self.usual),
             "recent_logits": self.recent_logits,
         }
+        arrays |= flatten(self.ranges, "ranges")
         return arrays | flatten(self.cache, "cache") | flatten(self.outliers, "outliers")
 
     @classmethod
@@ -150,14 +141,19 @@ class Generation:
         kind, device = context_type(model), model.device
         cache = unflatten(kind, arrays, "cache", device)
         outliers = unflatten(kind, arrays, "outliers", device) if "outliers.n_rows" in arrays else None
-        numbers, sample, recent = (np.array(arrays[name]) for name in ("numbers", "sample_logits", "recent_logits"))
-        return cls(blueprint.number, numbers, frequencies, cache, outliers, sample, recent)
+        ranges = (
+            Ranges(*(np.array(arrays[f"ranges.{name}"]) for name in Ranges._fields)) if "ranges.low" in arrays else None
+        )
+        numbers, recent, usual = np.array(arrays["numbers"]), np.array(arrays["recent_logits"]), float(arrays["usual"])
+        return cls(blueprint.number, numbers, frequencies, cache, blueprint.once, ranges, outliers, usual, recent)
 
     def logits(self, model: ZeroShotModel, rows: Float) -> Float:
-        """Logits (q,) of new rows (q, d)."""
+        """Logits (q,) of new rows (q, d) of the view."""
         encoded = self.frequencies.encode(rows)
         logit = logits_of(model, self.cache, encoded)
-        return logit if self.outliers is None else logit + _likeness(model, self.outliers, encoded)
+        if self.ranges is not None:
+            logit = logit + self.once * self.ranges.beyond(encoded)
+        return logit if self.outliers is None else logit + self.once * _likeness(model, self.outliers, encoded)
 
     def _held_out(self, model: ZeroShotModel, context: Float, own: Float, rows: Float) -> Float:
         """Logits (m,) of rows (m, d), each as if it were not in the context (n, d), whose own logits are `own`.
@@ -179,14 +175,3 @@ class Generation:
 def _likeness(model: ZeroShotModel, outliers: EncodedContext, encoded: Float) -> Float:
     """The increase (q,) of the logits of rows (q, d) for being like known outliers: larger for more likeness."""
     return LIKENESS * np.maximum(UNLIKE - logits_of(model, outliers, encoded), 0.0)
-
-
-def _knots(sketch: QuantileSketch, encoded: Float, columns: tuple[int, ...]) -> Knots:
-    """The quantile transform: of the sketch; of the context itself for rarities, which the sketch does not see."""
-    knots = sketch.knots()
-    if columns:
-        rarities = QuantileSketch(len(columns), half_life=np.inf)
-        rarities.update(encoded[:, columns])
-        for whole, part in zip(knots, rarities.knots(), strict=True):
-            whole[list(columns)] = part
-    return knots

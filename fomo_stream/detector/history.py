@@ -1,4 +1,4 @@
-"""The last records of a partition: their rows, their scores, the verdicts on them, and whether they were learned."""
+"""The last records of a partition: their rows, their scores, and the verdicts on them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.changelog import Entries, StoredEntries, Table
+from fomo_stream.detector.series import MOVEMENT, Seen
 from fomo_stream.detector.widening import with_missing_features
 
 Float = NDArray[np.float64]
@@ -17,28 +18,35 @@ UNKNOWN, OUTLIER, INLIER = 0, 1, 2  # verdicts of feedback
 # a commit may be of a few records, and each entry that they touch is written as a whole
 ROW_BYTES = 400  # of rows to an entry of the log, about
 SCORE_BLOCK = 8  # scores to an entry
+BEGINS = 2**15  # added to the number of a record's series if it is the first of it
 
 
 class History:
     """Rows of the last `rows` records and scores of the last `scores`, by record number.
 
-    Every record's score is kept, learned or not: a window of admitted records alone would lack the tail, which the gate
-    rejects. Rows are kept for three reasons: a new generation scores them again, because scores of different contexts
-    cannot be compared; whether a row becomes context depends on the records after it; and feedback may come late.
+    A row is the planes (planes, d) of `Series.follow`: 1 + lags of 64 bits, and with movement two of 32. Rows are kept
+    because a new generation scores them again (scores of different contexts cannot be compared), because they are the
+    context of the view of recent records, and because feedback may come late. Every record's score is kept: its logits
+    by view, and the remembered logit, which p-values refer to.
     """
 
-    def __init__(self, n_features: int, rows: int, scores: int) -> None:
+    def __init__(self, n_features: int, n_views: int, rows: int, scores: int, lags: int, movement: bool) -> None:
         if not 1 <= rows <= scores:
             raise ValueError(f"a history of {scores} scores holds 1 to {scores} rows, not {rows}")
         self.records = 0  # so far; the next record has this number
+        self._shape = n_features, n_views, rows, scores, lags, movement
         # ring buffers; values that may still change are beside the scores, so that a row is written to the log once
-        block = max(1, ROW_BYTES // (8 * n_features + 8))
-        self._rows = Table(block, rows=np.full((rows, n_features), np.nan), gate_p=np.full(rows, np.nan))
+        planes: dict[str, NDArray[Any]] = {"rows": np.full((rows, 1 + lags, n_features), np.nan)}
+        if movement:
+            planes["moves"] = np.full((rows, MOVEMENT, n_features), np.nan, dtype=np.float32)
+        width = sum(plane[0].nbytes for plane in planes.values())
+        self._rows = Table(max(1, ROW_BYTES // max(1, width)), **planes)
         self._scores = Table(
             SCORE_BLOCK,
-            logit=np.full(scores, np.nan),
+            logits=np.full((scores, n_views), np.nan, dtype=np.float32),
+            remembered=np.full(scores, np.nan),
+            series=np.zeros(scores, dtype=np.uint16),
             verdict=np.full(scores, UNKNOWN, dtype=np.int8),
-            learned=np.zeros(scores, dtype=bool),
         )
 
     @property
@@ -46,51 +54,60 @@ class History:
         """Number of the oldest record whose row is kept."""
         return max(0, self.records - self._rows.size)
 
-    def append(self, rows: Float, logit: Float, gate_p: Float) -> None:
-        """Append the next records: rows (n, d), logits (n,), p-values of the gate (n,); NaN while warming up."""
-        self.records += len(rows)
-        keep = min(len(rows), self._rows.size)  # the first of more rows would be overwritten at once
+    def append(self, seen: Seen, logits: Float, remembered: Float) -> None:
+        """Append the next records, with logits (n, views) and remembered logits (n,); NaN while warming up."""
+        n = len(seen.planes)
+        self.records += n
+        keep = min(n, self._rows.size)  # the first of more rows would be overwritten at once
         at = np.arange(self.records - keep, self.records) % self._rows.size
-        self._rows.put(at, rows=rows[len(rows) - keep :], gate_p=gate_p[len(rows) - keep :])
-        keep = min(len(rows), self._scores.size)
+        planes, plain = seen.planes[n - keep :], self._rows["rows"].shape[1]
+        moves = {"moves": planes[:, plain:]} if "moves" in self._rows else {}
+        self._rows.put(at, rows=planes[:, :plain], **moves)
+        keep = min(n, self._scores.size)
         at = np.arange(self.records - keep, self.records) % self._scores.size
-        self._scores.put(at, logit=logit[len(rows) - keep :], verdict=UNKNOWN, learned=False)
+        series = seen.slots + BEGINS * seen.begins
+        self._scores.put(
+            at,
+            logits=logits[n - keep :],
+            remembered=remembered[n - keep :],
+            series=series[n - keep :],
+            verdict=UNKNOWN,
+        )
 
-    def rows(self, numbers: Int) -> Float:
-        """Rows of known records."""
-        return self._rows["rows"][numbers % self._rows.size]
+    def planes(self, numbers: Int) -> Float:
+        """Rows (n, planes, d) of known records."""
+        at = numbers % self._rows.size
+        parts = [self._rows[name][at] for name in ("rows", "moves") if name in self._rows]
+        return np.concatenate(parts, axis=1, dtype=np.float64)
 
-    def gate_p(self, numbers: Int) -> Float:
-        """The gate's p-values of known records."""
-        return self._rows["gate_p"][numbers % self._rows.size]
+    def logits(self, first: int, stop: int) -> Float:
+        """Logits (n, views) of the known records from `first` to before `stop`."""
+        return self._between("logits", first, stop).astype(np.float64)
+
+    def series(self, first: int, stop: int) -> tuple[Int, NDArray[np.bool_]]:
+        """Number of the series (n,) of these records, and whether each is the first of it."""
+        found = self._between("series", first, stop).astype(np.int64)
+        return found % BEGINS, found >= BEGINS
 
     def verdict(self, numbers: Int) -> NDArray[np.int8]:
         """The verdicts of feedback on known records."""
         return self._scores["verdict"][numbers % self._scores.size]
 
-    def learned(self, numbers: Int) -> NDArray[np.bool_]:
-        """Whether known records were offered to the context."""
-        return self._scores["learned"][numbers % self._scores.size]
-
     def judge(self, numbers: Int, verdict: NDArray[np.int8]) -> None:
         """Note verdicts (n,) on known records."""
         self._scores.put(numbers % self._scores.size, verdict=verdict)
 
-    def learn(self, numbers: Int) -> None:
-        """Note that known records were offered to the context."""
-        self._scores.put(numbers % self._scores.size, learned=True)
-
-    def find(self, values: Float, columns: Int) -> Int:
-        """Numbers of the known records whose rows have exactly these values (k,) in these columns; NaN equals NaN."""
+    def find(self, values: Float) -> Int:
+        """Numbers of the known records that have exactly these values (d,); NaN equals NaN."""
         numbers = np.arange(self.oldest, self.records)
-        rows = self.rows(numbers)[:, columns]
+        rows = self._rows["rows"][numbers % self._rows.size, 0]
         same: NDArray[np.bool_] = ((rows == values) | (np.isnan(rows) & np.isnan(values))).all(1)
         return numbers[same]
 
     def window(self, size: int, before: int) -> Float:
-        """Scores, ascending, of the last `size` records before number `before`, without outliers by feedback."""
+        """Remembered logits, ascending, of the last `size` records before `before`, without outliers by feedback."""
         first = max(0, before - size)
-        scores, outlier = self._between("logit", first, before), self._between("verdict", first, before) == OUTLIER
+        scores, outlier = self._between("remembered", first, before), self._between("verdict", first, before) == OUTLIER
         left_out = np.isnan(scores) | outlier
         return np.sort(scores[~left_out] if left_out.any() else scores)
 
@@ -100,32 +117,39 @@ class History:
         outlier = self._between("verdict", first, stop) == OUTLIER
         return numbers[~outlier] if outlier.any() else numbers
 
-    def rejected(self, first: int, stop: int) -> tuple[int, int]:
-        """Of the records that `not_outliers` returns, how many were not offered to the context; and their number."""
-        normal = self._between("verdict", first, stop) != OUTLIER
-        n = int(np.count_nonzero(normal))
-        return n - int(np.count_nonzero(normal & self._between("learned", first, stop))), n
-
     def _between(self, column: str, first: int, stop: int) -> NDArray[Any]:
         """Values of the scores' table of the known records from `first` to before `stop`, in order."""
         values, size = self._scores[column], self._scores.size
         start, end = first % size, first % size + max(0, stop - first)
         return values[start:end] if end <= size else np.concatenate([values[start:], values[: end - size]])
 
-    def rescore(self, numbers: Int, logit: Float) -> None:
-        """Replace the scores of these records, where they are still kept."""
+    def rescore(self, view: int, numbers: Int, logits: Float) -> int:
+        """Replace the logits (n,) of these records in one view, where they are still kept: number of the first."""
         kept = numbers >= self.records - self._scores.size
-        self._scores.put(numbers[kept] % self._scores.size, logit=logit[kept])
+        at = numbers[kept] % self._scores.size
+        changed = self._scores["logits"][at]
+        changed[:, view] = logits[kept]
+        self._scores.put(at, logits=changed)
+        return int(numbers[kept].min(initial=self.records))
 
-    def copy(self, more: int = 0) -> History:
-        """An independent history of the same records, with `more` further features that none of them has."""
-        n_rows, n_scores = self._rows.size, self._scores.size
-        twin = History(self._rows["rows"].shape[1] + more, n_rows, n_scores)
+    def remember(self, first: int, remembered: Float) -> None:
+        """Replace the remembered logits (n,) of the records from `first` on."""
+        self._scores.put(np.arange(first, first + len(remembered)) % self._scores.size, remembered=remembered)
+
+    def copy(self, more: int = 0, views: list[int] | None = None) -> History:
+        """An independent history of the same records, with `more` further features that none of them has.
+
+        views: positions of the views whose logits it keeps; None: all.
+        """
+        n_features, n_views, rows, scored, lags, movement = self._shape
+        kept = list(range(n_views)) if views is None else views
+        twin = History(n_features + more, len(kept), rows, scored, lags, movement)
         twin.records = self.records
-        at = np.arange(min(self.records, n_rows))
-        twin._rows.put(at, rows=with_missing_features(self._rows["rows"][at], more), gate_p=self._rows["gate_p"][at])
-        at = np.arange(min(self.records, n_scores))
-        twin._scores.put(at, **{name: self._scores[name][at] for name in ("logit", "verdict", "learned")})
+        at = np.arange(min(self.records, self._rows.size))
+        twin._rows.put(at, **{name: with_missing_features(self._rows[name][at], more) for name in self._rows})
+        at = np.arange(min(self.records, self._scores.size))
+        scores = {name: self._scores[name][at] for name in self._scores}
+        twin._scores.put(at, **{**scores, "logits": scores["logits"][:, kept]})
         return twin
 
     def changes(self, name: str) -> Entries:

@@ -134,18 +134,16 @@ class Reservoir:
         self._empty(slots)
         return slots
 
-    def make_room(self, share: float, before: int) -> None:
-        """Of the rows older than record `before`, keep `share` of the capacity: those with the highest priorities."""
-        old = self.numbers[self.numbers < before]
-        ranked = old[np.argsort(-self._priority(old), kind="stable")]
-        self.discard(ranked[int(share * self.capacity) :])
+    def copy(self, more: int = 0, plane: int = 1) -> Reservoir:
+        """An independent reservoir with the same rows, with `more` further features that none of them has.
 
-    def copy(self, more: int = 0) -> Reservoir:
-        """An independent reservoir with the same rows, with `more` further features that none of them has."""
-        twin = Reservoir(self.capacity, self._slots["rows"].shape[1] + more, self.horizon, self.seed)
+        plane: columns of a plane; a row has one or several planes, and each gets the features at its end.
+        """
+        width = self._slots["rows"].shape[1]
         at = np.flatnonzero(self._taken)
-        rows = with_missing_features(self._slots["rows"][at], more)
-        twin._slots.put(at, rows=rows, numbers=self._slots["numbers"][at])
+        planes = with_missing_features(self._slots["rows"][at].reshape(len(at), width // plane, plane), more)
+        twin = Reservoir(self.capacity, width // plane * (plane + more), self.horizon, self.seed)
+        twin._slots.put(at, rows=planes.reshape(len(at), -1), numbers=self._slots["numbers"][at])
         twin._look_over()
         return twin
 

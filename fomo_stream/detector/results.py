@@ -35,61 +35,102 @@ INFO, CRITICAL = 3.0, 0.1
 
 
 @dataclass(frozen=True)
+class Scores:
+    """Logits of n rows against the contexts of all views; NaN while warming up."""
+
+    logit: Float  # (n,) mean over the views
+    by_view: Float  # (n, views)
+    generation: NDArray[np.int64]  # (n,) counts the contexts that took effect, from 1; 0 while warming up
+
+    @classmethod
+    def of(cls, by_view: Float, generation: NDArray[np.int64]) -> Scores:
+        """From the logits by view."""
+        return cls(cls.mean(by_view), by_view, generation)
+
+    @classmethod
+    def unknown(cls, n: int, n_views: int) -> Scores:
+        """Of n rows without a context."""
+        return cls.of(np.full((n, n_views), np.nan), np.zeros(n, np.int64))
+
+    @staticmethod
+    def mean(by_view: Float) -> Float:
+        """Mean (n,) of logits (n, views), view by view, so that a row's bits do not depend on the others."""
+        total = by_view[:, 0].copy()
+        for column in by_view.T[1:]:
+            total += column
+        return np.asarray(total / by_view.shape[1], dtype=np.float64)
+
+    def __len__(self) -> int:
+        return len(self.logit)
+
+    def __getitem__(self, part: slice) -> Scores:
+        return Scores(self.logit[part], self.by_view[part], self.generation[part])
+
+
+@dataclass(frozen=True)
 class Results:
     """Results for n rows, in row order."""
 
-    score: Float  # (n,) in [0, 1], higher = more anomalous; NaN while warming up
-    logit: Float  # (n,) the score before it saturates, for ranking; NaN while warming up
-    p_value: Float  # (n,) NaN while warming up
+    score: Float  # (n,) in [0, 1], higher = more anomalous: of the remembered logit; NaN while warming up
+    remembered_logit: Float  # (n,) the score before it saturates: the logit, with those of the records before it
+    logit: Float  # (n,) of the record alone, the mean over the views; NaN while warming up
+    by_view: Float  # (n, views) logits in each view
+    p_value: Float  # (n,) of the remembered logit; NaN while warming up
     outlier: NDArray[np.bool_]  # (n,) False while warming up or calibrating
-    generation: NDArray[np.int64]  # (n,) 0 while warming up
-    regime: NDArray[np.int64]  # (n,) counts the lasting shifts that became the new normal, from 1; 0 while warming up
+    generation: NDArray[np.int64]  # (n,) counts the contexts that took effect, from 1; 0 while warming up
+    regime: NDArray[np.int64]  # (n,) counts the lasting shifts that were announced, from 1; 0 while warming up
     severity: NDArray[np.int8]  # (n,) a `Severity`
     status: list[Status]
 
     def __len__(self) -> int:
         return len(self.status)
 
+    @property
+    def scores(self) -> Scores:
+        """The scores that the results were made from."""
+        return Scores(self.logit, self.by_view, self.generation)
+
     @classmethod
     def concatenate(cls, parts: list[Results]) -> Results:
-        """The rows of all parts, in order."""
-        if not parts:
-            return cls.nothing(0)
+        """The rows of all parts, at least one, in order."""
         names = [f.name for f in fields(cls) if f.name != "status"]
         joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
         return cls(**joined, status=[status for part in parts for status in part.status])
 
     @classmethod
-    def nothing(cls, n: int) -> Results:
-        """Results of n rows without a score."""
-        unknown = np.full(n, np.nan)
+    def nothing(cls, scores: Scores) -> Results:
+        """Results of rows without a score."""
+        n, unknown = len(scores), scores.logit
         no = np.zeros(n, dtype=bool)
         zero = np.zeros(n, np.int64)
-        return cls(unknown, unknown, unknown, no, zero, zero, zero.astype(np.int8), [Status.WARMING_UP] * n)
+        by_view, generation, status = scores.by_view, scores.generation, [Status.WARMING_UP] * n
+        return cls(unknown, unknown, unknown, by_view, unknown, no, generation, zero, zero.astype(np.int8), status)
 
     @classmethod
     def of(
         cls,
-        logit: Float,
+        scores: Scores,
+        remembered: Float,
         p_value: Float,
-        generation: NDArray[np.int64],
         regime: int,
         n_reference: int,
         threshold: AlertThreshold,
     ) -> Results:
-        """Results from logits (n,) and p-values (n,) against n_reference scores."""
-        n = len(logit)
+        """Results from scores, and from remembered logits (n,) with their p-values (n,) against n_reference others."""
+        n = len(scores)
         calibrated = is_calibrated(n_reference, threshold.alert_rate)
         severity = np.zeros(n, dtype=np.int8)
         if calibrated:
             for factor in (INFO, 1.0, CRITICAL):
                 severity += p_value <= threshold.value * factor
         return cls(
-            score=sigmoid(logit),
-            logit=logit,
+            score=sigmoid(remembered),
+            remembered_logit=remembered,
+            logit=scores.logit,
+            by_view=scores.by_view,
             p_value=p_value,
             outlier=severity >= Severity.WARNING,
-            generation=generation,
+            generation=scores.generation,
             regime=np.full(n, regime),
             severity=severity,
             status=[Status.OK if calibrated else Status.CALIBRATING] * n,

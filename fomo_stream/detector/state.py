@@ -12,13 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.alerts import Alerts
-from fomo_stream.detector.calibration import own_p_values, p_values
+from fomo_stream.detector.calibration import own_p_values
 from fomo_stream.detector.changelog import Document, Entries, StoredEntries
 from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.detector.context import Context
 from fomo_stream.detector.fingerprint import check_entries
-from fomo_stream.detector.results import Results
-from fomo_stream.detector.timeline import Timeline
+from fomo_stream.detector.memory import Memory
+from fomo_stream.detector.panel import Panel
+from fomo_stream.detector.regimes import Regimes
+from fomo_stream.detector.results import Results, Scores
+from fomo_stream.detector.series import Seen, Series
+from fomo_stream.detector.views import View
 from fomo_stream.model.zero_shot import ZeroShotModel
 
 Float = NDArray[np.float64]
@@ -26,24 +30,31 @@ Int = NDArray[np.int64]
 
 
 class DetectorState:
-    """Everything that the results of the next records depend on: context, generations and alerts.
+    """Everything that the results of the next records depend on.
 
-    fingerprint: of the detector; a saved state with another one is refused. See `Detector` for the other parameters.
+    views: those in use; fingerprint: of the detector; a saved state with another one is refused. See `Detector` for the
+    other parameters.
     """
 
     def __init__(
         self,
         model: ZeroShotModel,
         n_features: int,
+        views: tuple[View, ...],
         config: DetectorConfig,
         executor: Executor | None,
         categorical: tuple[int, ...],
         fingerprint: Mapping[str, Any],
     ) -> None:
         self.config = config
-        self.context = Context(model, n_features, config, executor, categorical)
-        self.timeline = Timeline(model, executor)
+        movement = any(view.sees == "movement" for view in views)
+        self.series = Series(n_features, config.lags, movement)
+        self.context = Context(n_features, views, movement, config, categorical)
+        self.panel = Panel(views, model, executor)
+        self.memory = Memory(config.memory)
         self.alerts = Alerts(config)
+        self.regimes = Regimes(config.adapt_after)
+        self._steps = 0  # since the warm-up
         self._begin_log(fingerprint)
 
     @property
@@ -54,73 +65,94 @@ class DetectorState:
     @property
     def room(self) -> int:
         """How many of the next records can be scored before any of them is learned; at least 1."""
-        if self.timeline.current is None:
+        if not self.panel.generation:
             return max(1, self.config.min_context - self.context.max_rows)
-        until_next = self.timeline.until_next(self.records)
-        return self.config.lag if until_next is None else until_next
+        until_next = self.panel.until_next(self.records)
+        unplanned = self.alerts.stepped + STEP + self.config.lag - self.records  # the next step may add a generation
+        return unplanned if until_next is None else min(until_next, unplanned)
 
     def is_ready(self, stop: int) -> bool:
         """Whether the records before number `stop` can be processed without waiting."""
-        builds = self.timeline.needed(stop)
-        return self.context.regimes.is_ready(stop) and all(build.done for build in builds)
+        return all(build.done for build in self.panel.needed(stop))
 
-    def logits(self, rows: Float) -> tuple[Float, Int]:
-        """Logits (n,), NaN while warming up, and generations (n,) of rows (n, d) as the next n records."""
-        return self.timeline.logits(rows, self.records)
+    def scores(self, planes: Float) -> Scores:
+        """Scores of planes (n, planes, d) as the next n records."""
+        rows = [self.context.view_columns(view, planes) for view in self.panel.views]
+        return self.panel.scores(rows, self.records)
 
-    def judge(self, logit: Float, generation: Int) -> Results:
-        """Results of the next records from their logits (n,) and generations (n,)."""
-        if self.timeline.current is None:
-            return Results.nothing(len(logit))
-        if (rescored := self.timeline.rescored()) is not None:  # so that all scores are of one generation
-            self.context.history.rescore(*rescored)
-            self.alerts.refresh()
-        return self.alerts.judge(logit, generation, self.context.regimes.number, self.context.history)
+    def judge(self, scores: Scores, seen: Seen, learn: bool) -> Results:
+        """Results of the next records. learn: whether the following records remember them."""
+        if not self.panel.generation:
+            return Results.nothing(scores)
+        self._rescore()
+        remember = self.memory.remember if learn else self.memory.peek
+        remembered = remember(scores.logit, seen.slots, seen.begins)
+        return self.alerts.judge(scores, remembered, self.regimes.number, self.context.history)
 
-    def learn(self, rows: Float, logit: Float, generation: Int) -> Results:
-        """Judge the next records, rows (n, d) with these logits and generations, and learn them: their results."""
-        if self.timeline.current is None:
-            self.context.take_first(rows)
+    def learn(self, seen: Seen, scores: Scores) -> Results:
+        """Judge the next records, with these scores, and learn them: their results."""
+        if not self.panel.generation:
+            self.context.take_first(seen)
             if len(self.context.pool) >= self.config.min_context:
                 self.begin()
-            return Results.nothing(len(rows))
-        parts = []
-        while len(rows):  # up to the next step or the next generation, whichever comes first
+            return Results.nothing(scores)
+        parts, start = [], 0
+        while start < len(scores):  # up to the next step or the next generation, whichever comes first
             until_step = STEP - (self.records - self.alerts.stepped)
-            until_next = self.timeline.until_next(self.records)
-            n = until_step if until_next is None else min(until_step, until_next)
-            parts.append(self.judge(logit[:n], generation[:n]))
-            gate_p = p_values(logit[:n], self.timeline.current.result().sample_logits)
-            self.context.history.append(rows[:n], logit[:n], gate_p)
+            until_next = self.panel.until_next(self.records)
+            stop = start + (until_step if until_next is None else min(until_step, until_next))
+            part = slice(start, min(stop, len(scores)))
+            these, now = seen.part(part), scores[part]
+            parts.append(self.judge(now, these, learn=True))
+            self.context.history.append(these, now.by_view, parts[-1].remembered_logit)
             self.alerts.count(parts[-1])
-            self.timeline.advance(self.records)
+            self.panel.advance(self.records)
             if self.records - self.alerts.stepped == STEP:
                 self._step()
-            rows, logit, generation = rows[n:], logit[n:], generation[n:]
+            start = part.stop
         return Results.concatenate(parts)
 
     def cross_scored(self) -> Results:
         """See `Detector.cross_scored`."""
-        first = self.timeline.current
-        if first is None or self.timeline.number > 1 or self.records > first.blueprint.takes_effect:
-            return Results.nothing(0)
-        logit = first.result().recent_logits
-        ones = np.ones(len(logit), np.int64)
-        regime, threshold = self.context.regimes.number, self.alerts.threshold
-        return Results.of(logit, own_p_values(logit), ones, regime, len(logit), threshold)
+        first = self.panel.first_scores(self.records)
+        if first is None:
+            return Results.nothing(Scores.unknown(0, len(self.panel.views)))
+        slots, begins = self.context.history.series(0, len(first))
+        remembered = Memory(self.config.memory).remember(first.logit, slots, begins)
+        p = own_p_values(remembered)
+        return Results.of(first, remembered, p, self.regimes.number, len(first), self.alerts.threshold)
 
     def begin(self) -> None:
-        """End the warm-up: the first generation takes effect at once."""
+        """End the warm-up: the first generations take effect at once."""
         self.alerts.begin(self.records)
-        self.context.end_warm_up()
-        self.timeline.add(self.context.blueprint(1, self.records))
+        self.regimes.begin()
+        for at in range(len(self.panel.views)):
+            self.panel.add(at, self.context.blueprint(at, 1, self.records))
+
+    def _rescore(self) -> None:
+        """Let new generations score earlier records again, so that all scores of a view are of one generation."""
+        history, first = self.context.history, self.records
+        for at, (numbers, logits) in self.panel.rescored():
+            first = min(first, history.rescore(at, numbers, logits))
+        if first < self.records:
+            logits = Scores.mean(history.logits(first, self.records))
+            history.remember(first, self.memory.replay(logits, *history.series(first, self.records)))
+            self.alerts.refresh()
 
     def _step(self) -> None:
-        """Every `STEP` records: learn, and trigger a new generation if enough has changed."""
+        """Every `STEP` records: learn, and trigger a new generation of one view if it is due."""
         self.alerts.step(self.records)
         self.context.step(STEP)
-        if self.timeline.next is None and self.context.is_due:
-            self.timeline.add(self.context.blueprint(self.timeline.number + 1, self.records + self.config.lag))
+        if (odd := self.panel.is_odd(self.context.history.logits(self.records - STEP, self.records))) is not None:
+            self.regimes.watch(odd[0], ~odd[1])
+        for turn in range(len(self.panel.views)):
+            at = (self._steps + turn) % len(self.panel.views)
+            timeline = self.panel.timelines[at]
+            if timeline.next is None and self.context.is_due(at):
+                takes_effect = self.records + self.config.lag
+                self.panel.add(at, self.context.blueprint(at, timeline.number + 1, takes_effect))
+                break  # one at a step, so that no two take effect together
+        self._steps += 1
 
     # -- log -----------------------------------------------------------------------------------------------------
 
@@ -130,8 +162,10 @@ class DetectorState:
         return {
             **self._fingerprint_log.changes("fingerprint", json.dumps(self._fingerprint).encode()),
             **self._counters_log.changes("counters", json.dumps(counters, separators=(",", ":")).encode()),
-            **self.timeline.changes(),
+            **self.panel.changes(),
             **self.context.changes(),
+            **self.memory.changes(),
+            **{f"follow/{name}": value for name, value in self.series.changes().items()},
         }
 
     def recover(self, entries: StoredEntries, known: DetectorState | None) -> None:
@@ -141,20 +175,29 @@ class DetectorState:
         found = json.loads(self._counters_log.recover(entries, "counters"))
         counters = dict(zip(self._counters(), found, strict=True))
         self.context.recover(entries, counters)
-        at_hand = None if known is None else known.timeline
-        self.timeline.recover(entries, counters, self.context.quantiles.sketch, at_hand)
+        self.panel.recover(entries, counters["views"], self.context, None if known is None else known.panel)
         self.alerts.recover(counters)
+        self.regimes.recover(counters)
+        self._steps = counters["steps"]
+        self.memory.recover(entries)
+        self.series.recover({name[7:]: value for name, value in entries.items() if name.startswith("follow/")})
 
-    def copy(self, fingerprint: Mapping[str, Any], more: int = 0) -> DetectorState:
-        """An independent state, with `more` further features that no row has. Encoded contexts are shared."""
+    def copy(self, views: tuple[View, ...], fingerprint: Mapping[str, Any], more: int = 0) -> DetectorState:
+        """An independent state, with `more` further features that no row has. Encoded contexts are shared.
+
+        views: those of its views that it keeps.
+        """
         twin = copy(self)
-        twin.context, twin.timeline, twin.alerts = self.context.copy(more), self.timeline.copy(more), self.alerts.copy()
+        twin.series, twin.memory = self.series.copy(more), self.memory.copy()
+        twin.context, twin.alerts, twin.regimes = self.context.copy(more, views), self.alerts.copy(), copy(self.regimes)
+        twin.panel = self.panel.copy(views, self.config.lags, more)
         twin._begin_log(fingerprint)
         return twin
 
     def _counters(self) -> dict[str, Any]:
         """The part of the state that is plain numbers, always in the same order."""
-        return self.context.counters() | self.timeline.counters() | self.alerts.counters()
+        own = {"steps": self._steps, "views": self.panel.counters()}
+        return self.context.counters() | self.alerts.counters() | self.regimes.counters() | own
 
     def _begin_log(self, fingerprint: Mapping[str, Any]) -> None:
         """Start with an empty log."""

@@ -1,9 +1,10 @@
-"""The generations of a partition, one after the other."""
+"""The generations of a view, one after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ from safetensors.numpy import load, save
 from fomo_stream.detector.changelog import Document, Entries, StoredEntries
 from fomo_stream.detector.deferred import Deferred
 from fomo_stream.detector.generation import Blueprint, Generation
-from fomo_stream.detector.quantile_sketch import QuantileSketch
+from fomo_stream.detector.views import View
 from fomo_stream.errors import DamagedStateError
 from fomo_stream.model.zero_shot import ZeroShotModel
 
@@ -33,14 +34,16 @@ class Build(Deferred[Generation]):
 
 
 class Timeline:
-    """The generation that scores the next record, and perhaps one more that takes effect later.
+    """The generation of a view that scores the next record, and perhaps one more that takes effect later.
 
-    The log stores a generation as two documents, in slot 0 or 1 by number % 2: the blueprint, written once when it is
-    made, and the generation, written once when it is built. So nothing is rewritten when the next generation becomes
-    the current one, and a detector that recovers from the log does not encode a context again.
+    The log stores a generation of the history as two documents, in slot 0 or 1 by number % 2: the blueprint, written
+    once when it is made, and the generation, written once when it is built. So nothing is rewritten when the next
+    generation becomes the current one, and a detector that recovers from the log does not encode a context again. Of
+    a generation of recent records the log has only their numbers: it is encoded again from the history.
     """
 
-    def __init__(self, model: ZeroShotModel, executor: Executor | None) -> None:
+    def __init__(self, view: View, model: ZeroShotModel, executor: Executor | None) -> None:
+        self.view = view
         self._model, self._executor = model, executor
         self.current: Build | None = None
         self.next: Build | None = None
@@ -95,57 +98,75 @@ class Timeline:
         self._settled = self.number
         return self.current.blueprint.recent_numbers, self.current.result().recent_logits
 
-    def copy(self, more: int = 0) -> Timeline:
-        """An independent timeline that shares the generations; with `more` further features they are built again."""
-        twin = Timeline(self._model, self._executor)
+    def widened(self, blueprint_of: Callable[[Blueprint], Blueprint] | None) -> Timeline:
+        """An independent timeline: it shares the generations, or builds those of the blueprints made from these."""
+        twin = Timeline(self.view, self._model, self._executor)
         twin._settled = self._settled
-        for name in ("current", "next"):
-            build: Build | None = getattr(self, name)
-            if build is not None and more:
-                build = Build(self._model, build.blueprint.widened(more), self._executor)
+        for name, build in self._builds.items():
+            if build is not None and blueprint_of is not None:
+                build = Build(self._model, blueprint_of(build.blueprint), self._executor)
             setattr(twin, name, build)
         return twin
 
     # -- log -----------------------------------------------------------------------------------------------------
 
-    def counters(self) -> dict[str, int]:
+    @property
+    def _is_stored(self) -> bool:
+        return self.view.of == "history"
+
+    def counters(self) -> dict[str, Any]:
         """The plain numbers of the state."""
-        numbers = {name: 0 if build is None else build.blueprint.number for name, build in self._builds.items()}
-        return {**numbers, "settled": self._settled}
+        builds = [build for build in self._builds.values() if build is not None]
+        counters = {name: 0 if build is None else build.blueprint.number for name, build in self._builds.items()}
+        made_from = [] if self._is_stored else [_numbers_of(build.blueprint) for build in builds]
+        return {**counters, "settled": self._settled, "made_from": made_from}
 
     def changes(self) -> Entries:
         """Entries that the log does not have yet; not the counters."""
         entries: Entries = {}
-        for build in (build for build in self._builds.values() if build is not None):
+        for build in (build for build in self._builds.values() if build is not None and self._is_stored):
             number, parity = build.blueprint.number, build.blueprint.number % 2
+            name = f"generation/{self.view.name}/{parity}"
             if self._planned[parity] != number:
-                blueprint = save(build.blueprint.to_arrays())
-                entries |= self._blueprints[parity].changes(f"generation/{parity}", blueprint)
+                entries |= self._blueprints[parity].changes(name, save(build.blueprint.to_arrays()))
                 self._planned[parity] = number
             if self._built[parity] != number and build.is_made:
                 made = save(build.result().to_arrays())
-                entries |= self._generations[parity].changes(f"generation/{parity}/encoded", made)
+                entries |= self._generations[parity].changes(f"{name}/encoded", made)
                 self._built[parity] = number
         return entries
 
     def recover(
-        self, entries: StoredEntries, counters: Mapping[str, Any], like: QuantileSketch, known: Timeline | None
+        self,
+        entries: StoredEntries,
+        counters: Mapping[str, Any],
+        columns: Callable[[Int], Float],
+        blank: Blueprint,
+        known: Timeline | None,
     ) -> None:
         """Become the timeline in the entries and counters. Raises StateError when they do not fit.
 
-        like: a sketch with the settings of those in the blueprints; known: a timeline whose generations need not be
-        built again.
+        columns: rows (n, d) of records of the history by their numbers (n,), in this view; blank: a blueprint without
+        rows; known: a timeline whose generations need not be built again.
         """
         self._begin_log()
         at_hand = [] if known is None else [build for build in known._builds.values() if build is not None]
+        made_from = iter(counters["made_from"])
         for name in ("current", "next"):
             number = counters[name]
-            setattr(self, name, self._recovered(entries, number, like, at_hand) if number else None)
+            build = None
+            if number and self._is_stored:
+                build = self._recovered(entries, number, columns, at_hand)
+            elif number:
+                build = self._match(_blueprint_from(next(made_from), columns, blank), None, at_hand)
+            setattr(self, name, build)
         self._settled = counters["settled"]
 
-    def _recovered(self, entries: StoredEntries, number: int, like: QuantileSketch, at_hand: list[Build]) -> Build:
-        name, parity = f"generation/{number % 2}", number % 2
-        blueprint = Blueprint.from_arrays(load(self._blueprints[parity].recover(entries, name)), like)
+    def _recovered(
+        self, entries: StoredEntries, number: int, columns: Callable[[Int], Float], at_hand: list[Build]
+    ) -> Build:
+        name, parity = f"generation/{self.view.name}/{number % 2}", number % 2
+        blueprint = Blueprint.from_arrays(load(self._blueprints[parity].recover(entries, name)))
         if blueprint.number != number:
             raise DamagedStateError(f"the state is damaged: it has generation {blueprint.number} in place of {number}")
         self._planned[parity] = number
@@ -157,6 +178,9 @@ class Timeline:
             except KeyError as error:
                 raise DamagedStateError(f"the state is damaged: generation {number} lacks {error}") from None
             self._built[parity] = int(arrays["number"])
+        return self._match(replace(blueprint, recent=columns(blueprint.recent_numbers)), made, at_hand)
+
+    def _match(self, blueprint: Blueprint, made: Generation | None, at_hand: list[Build]) -> Build:
         same = (build for build in at_hand if build.blueprint.equals(blueprint))
         return next(same, None) or Build(self._model, blueprint, self._executor, made)
 
@@ -168,3 +192,32 @@ class Timeline:
         """Start with an empty log."""
         self._blueprints, self._generations = (Document(), Document()), (Document(), Document())
         self._planned, self._built = [0, 0], [0, 0]  # numbers of the blueprints and generations in the log
+
+
+def _numbers_of(blueprint: Blueprint) -> list[int]:
+    """What a blueprint of recent records is made from: its number, when it takes effect, and its records' numbers."""
+    first, stop = int(blueprint.numbers[0]), int(blueprint.numbers[-1]) + 1
+    missing = np.setdiff1d(np.arange(first, stop), blueprint.numbers)  # outliers by feedback
+    return [blueprint.number, blueprint.takes_effect, first, stop, *missing.tolist()]
+
+
+def _blueprint_from(found: list[int], columns: Callable[[Int], Float], blank: Blueprint) -> Blueprint:
+    """The blueprint from the numbers of `_numbers_of`."""
+    number, takes_effect, first, stop, *missing = found
+    numbers = np.setdiff1d(np.arange(first, stop), np.array(missing, dtype=np.int64))
+    rows = columns(numbers)
+    if len(rows) < len(numbers):
+        raise DamagedStateError(f"the state is damaged: records {first} to {stop - 1} are not in the history")
+    recent_numbers = numbers if number == 1 else blank.recent_numbers
+    recent = rows if number == 1 else blank.recent
+    confirmed = np.zeros(len(rows), dtype=bool)
+    return replace(
+        blank,
+        number=number,
+        takes_effect=takes_effect,
+        numbers=numbers,
+        rows=rows,
+        confirmed=confirmed,
+        recent_numbers=recent_numbers,
+        recent=recent,
+    )

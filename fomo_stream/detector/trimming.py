@@ -1,63 +1,48 @@
-"""Trimming leaves the most outlying rows out of a context; a consistency check confirms a new regime."""
+"""Trimming leaves the most outlying rows out of a context."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.calibration import p_values
-from fomo_stream.detector.categories import Frequencies
-from fomo_stream.model.scoring import committee_logits, cross_scores, encode_rows, logits_of
+from fomo_stream.model.scoring import committee_logits
 from fomo_stream.model.zero_shot import ZeroShotModel
 
 Float = NDArray[np.float64]
 
-COMMITTEES = 8
+STRETCHES = 8
 COMMITTEE_ROWS = 32
-HALF = 500  # maximum number of rows that represent each half of a new regime
-# a row with a smaller p-value is unusual; this share of the rows must not be unusual
-UNUSUAL, AGREEING = 0.05, 0.8
+LEAST_ROWS = 2 * STRETCHES  # a committee has at least two rows
 
 
 def committee_means(model: ZeroShotModel, rows: Float, seed: tuple[int, ...]) -> Float:
-    """How outlying each of rows (n, d) is among small random samples of the others: mean logits (n,).
+    """How outlying each of rows (n, d), n >= LEAST_ROWS, is among small samples of the others: mean logits (n,).
 
-    In leave-one-out scores the members of a cluster of outliers look normal, because each has near neighbours. A sample
-    of 32 rows has few of them or none. (Subsampling against masking, as in isolation forests and iNNE.)
+    The rows are in the order of their records. Each of STRETCHES equal stretches of time gives a committee, a random
+    sample of at most 32 of its rows, and a row is judged by the committees of the other stretches. In leave-one-out
+    scores the members of a cluster of outliers look normal, because each has near neighbours (masking). A small sample
+    has few of them (as in isolation forests and iNNE), and one of another time has none of a burst.
     """
     n = len(rows)
     rng = np.random.default_rng(seed)
-    size = min(COMMITTEE_ROWS, n // 2)
-    members = np.stack([rng.choice(n, size, replace=False) for _ in range(COMMITTEES)])
+    edges = np.arange(STRETCHES + 1) * n // STRETCHES
+    size = min(COMMITTEE_ROWS, n // STRETCHES)
+    members = np.stack([a + rng.choice(b - a, size, replace=False) for a, b in zip(edges, edges[1:], strict=False)])
     logits = committee_logits(model, rows, members)
-    own = np.zeros((COMMITTEES, n), dtype=bool)
-    np.put_along_axis(own, members, True, axis=1)
-    mean: Float = np.where(own, 0.0, logits).sum(0) / np.maximum((~own).sum(0), 1)
+    own = np.searchsorted(edges, np.arange(n), side="right") - 1
+    logits[own, np.arange(n)] = 0.0
+    mean: Float = logits.sum(0) / (STRETCHES - 1)
     return mean
 
 
 def trimmed(
     model: ZeroShotModel, rows: Float, doubtful: NDArray[np.bool_], share: float, seed: tuple[int, ...]
 ) -> NDArray[np.bool_]:
-    """Which of rows (n, d) stay (n,): all but the most outlying `share` of the doubtful ones."""
+    """Which of rows (n, d), in the order of their records, stay (n,): all but the most outlying `share` of the doubtful
+    ones."""
     keep = np.ones(len(rows), dtype=bool)
     leaving = int(share * doubtful.sum())
-    if leaving and len(rows) >= 8:
+    if leaving and len(rows) >= LEAST_ROWS:
         logits = np.where(doubtful, committee_means(model, rows, seed), -np.inf)
         keep[np.argsort(-logits, kind="stable")[:leaving]] = False
     return keep
-
-
-def is_consistent(model: ZeroShotModel, rows: Float, categorical: tuple[int, ...]) -> bool:
-    """Whether the later half of rows (n, d), in their order, looks normal in the context of the earlier half.
-
-    This holds for a stream that has settled; not while it is still changing, and not for bursts among other records.
-    """
-    half = len(rows) // 2
-    if half < 4:
-        return False
-    at = np.unique(np.linspace(0, half - 1, min(half, HALF)).astype(np.int64))
-    frequencies = Frequencies.fit(rows[at], categorical)
-    earlier, later = frequencies.encode_own(rows[at]), frequencies.encode(rows[half + at])
-    p = p_values(logits_of(model, encode_rows(model, earlier), later), np.sort(cross_scores(model, earlier)))
-    return bool(np.mean(p > UNUSUAL) >= AGREEING)

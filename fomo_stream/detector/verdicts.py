@@ -53,10 +53,9 @@ class Verdicts:
         """These records are normal."""
         self.confirmed = np.union1d(self.confirmed, numbers)
 
-    def forget(self, before: int, but: Int) -> None:
-        """Forget the confirmed records before number `before`, except these."""
-        waiting = self.confirmed[self.confirmed >= before]
-        self.confirmed = np.union1d(np.intersect1d(self.confirmed, but), waiting)
+    def keep(self, numbers: Int) -> None:
+        """Forget the confirmed records except these."""
+        self.confirmed = np.intersect1d(self.confirmed, numbers)
 
     def copy(self) -> Verdicts:
         """Independent verdicts, the same now."""

@@ -80,7 +80,7 @@ def scores(rows: Float, keys: Sequence[str] | None) -> Float:
     made = []
     for start in range(0, len(rows), BATCH):
         part = slice(start, start + BATCH)
-        made.append(detector.process(rows[part], None if keys is None else keys[part]).smoothed_logit)
+        made.append(detector.process(rows[part], None if keys is None else keys[part]).remembered_logit)
     return np.nan_to_num(np.concatenate(made), nan=0.0)
 
 

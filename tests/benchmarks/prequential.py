@@ -64,7 +64,7 @@ def run(detector: Detector, stream: Stream, feedback_delay: int | None = None) -
             detector.feedback(np.arange(told, due), stream.outlier[told:due])
             told = due
         cpu_s += time.process_time() - began
-        score[part], alert[part] = np.nan_to_num(scored.smoothed_logit, nan=0.0), scored.outlier
+        score[part], alert[part] = np.nan_to_num(scored.remembered_logit, nan=0.0), scored.outlier
         regime[part] = scored.regime
         context = detector.context_numbers
         contamination.append(float(stream.outlier[context].mean()) if len(context) else np.nan)

@@ -1,0 +1,274 @@
+"""Series: each record together with the past of its key, and how the values of that key move."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections import OrderedDict
+from collections.abc import Sequence
+from copy import copy
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fomo_stream.detector.changelog import Document, Entries, StoredEntries, check_same
+from fomo_stream.detector.widening import with_missing_features
+from fomo_stream.errors import DamagedStateError, StateError
+from fomo_stream.limits import MAX_LAGS
+
+Float = NDArray[np.float64]
+Int = NDArray[np.int64]
+Key = bytes | str | None  # None: the series of the whole partition
+
+MAX_KEYS = 2000  # series by key
+HALF_LIFE = 3.0  # values of a feature after which an older one counts half in its level and spread
+MOVEMENT = 2  # planes: level and spread
+SUMS = 4  # rows of a series' state for them: values, their weights, squared changes, their weights
+TINY = 1e-6  # of the level: a smaller spread counts as this
+LARGEST = float(np.finfo(np.float32).max)
+FEW_KEYED = 32  # records with a key that say whether keys recur
+ENOUGH_KEYED = 5 * MAX_KEYS  # records with a key after which no more series begin, if keys do not recur
+DIGEST_BYTES = 16
+PREFIX = "series/"  # before a digest: the key of an entry of the log
+HEAD = struct.Struct("<qq")  # at the start of its value: when the series was last used, and its slot
+
+
+class Seen(NamedTuple):
+    """n records with the past of their series. See `Series.follow`."""
+
+    planes: Float  # (n, planes, d)
+    slots: Int  # (n,) number of each record's series, 0 to max_keys; a number is used again for another series
+    begins: NDArray[np.bool_]  # (n,) whether the record is the first of its series
+
+    def part(self, records: slice) -> Seen:
+        """Some of the records."""
+        return Seen(self.planes[records], self.slots[records], self.begins[records])
+
+
+class Series:
+    """Follows the series of a partition: the values before each record, and their level and spread.
+
+    `follow` gives each record as planes of d values: the record itself; the `lags` records before it of its series
+    (shingling, as in Random Cut Forest); and with `movement` the level and the spread of each feature there, this
+    record included. Level: mean of the values, each older one with half the weight every HALF_LIFE values. Spread:
+    logarithm of the root mean square of changes against the level before, weighed alike. NaN: not known yet. The two
+    planes are rounded to 32 bits, as the history keeps them.
+
+    A series is known by its key. A record without a key belongs to the series of the whole partition, number 0. So does
+    a record with a key not seen before while fewer than half of the records had a known key (a key may be the id of the
+    record). The `max_keys` series that were used last are kept; one that comes back later starts again without a past.
+    All that is said of a record depends on the records before it, never on how they are split over calls.
+
+    >>> series = Series(n_features=1, lags=2, movement=False)
+    >>> series.follow(np.array([[1.0], [2.0], [3.0], [40.0]]), ["a", "a", "a", "b"]).planes[:, :, 0]
+    array([[ 1., nan, nan],
+           [ 2.,  1., nan],
+           [ 3.,  2.,  1.],
+           [40., nan, nan]])
+    """
+
+    def __init__(self, n_features: int, lags: int = 0, movement: bool = True, max_keys: int = MAX_KEYS) -> None:
+        if not 0 <= lags <= MAX_LAGS:
+            raise ValueError(f"lags must be between 0 and {MAX_LAGS}, not {lags}")
+        self.n_features, self.lags, self.movement, self.max_keys = n_features, lags, movement, max_keys
+        self._known: OrderedDict[bytes, _State] = OrderedDict()  # by digest of the key, the last used one last
+        self._keyed = self._recurred = 0  # records with a key, and those whose key was known
+        self._uses = 0  # records so far
+        self._begin_log()
+
+    @property
+    def n_planes(self) -> int:
+        """Planes of a record."""
+        return 1 + self.lags + (MOVEMENT if self.movement else 0)
+
+    def follow(self, values: Float, keys: Sequence[Key] | None = None) -> Seen:
+        """The next records, from their values (n, d), NaN = missing. keys: (n,) of each record; None: all without."""
+        n = len(values)
+        seen = Seen(np.empty((n, self.n_planes, self.n_features)), np.zeros(n, dtype=np.int64), np.zeros(n, dtype=bool))
+        start = 0
+        for key, run in groupby([None] * n if keys is None else keys):
+            stop = start + sum(1 for _ in run)
+            if key is None:
+                self._advance(WHOLE, values, slice(start, stop), seen)
+            else:
+                for i in range(start, stop):
+                    self._follow_keyed(_digest(key), values, slice(i, i + 1), seen)
+            start = stop
+        return seen
+
+    def peek(self, values: Float, keys: Sequence[Key] | None = None) -> Seen:
+        """The same as from `follow`, but nothing changes."""
+        return self.copy().follow(values, keys)
+
+    def _follow_keyed(self, digest: bytes, values: Float, at: slice, seen: Seen) -> None:
+        is_known = digest in self._known
+        self._keyed += 1
+        self._recurred += is_known
+        recur = 2 * self._recurred >= self._keyed or self._keyed < FEW_KEYED
+        if is_known or recur or self._keyed < ENOUGH_KEYED:
+            self._advance(digest, values, at, seen)
+        if not recur:
+            self._advance(WHOLE, values, at, None if is_known else seen)
+
+    def _advance(self, digest: bytes, values: Float, at: slice, seen: Seen | None) -> None:
+        """Add the records values[at] to a series, and note in `seen` what is said of them."""
+        state, begins = self._take(digest)
+        rows = values[at]
+        n = len(rows)
+        self._uses += n
+        planes = np.empty((n, self.n_planes, self.n_features))
+        planes[:, 0] = rows
+        past, sums = state.rows[: self.lags], state.rows[self.lags :]
+        if self.lags:
+            joined = np.concatenate([past, rows])
+            newest = np.arange(self.lags, len(joined))
+            planes[:, 1 : 1 + self.lags] = joined[newest[:, None] - np.arange(1, self.lags + 1)]
+            past = joined[len(joined) - self.lags :]
+        if self.movement:
+            sums, planes[:, -MOVEMENT:] = _moved(sums, rows)
+        self._known[digest] = _State(self._uses, state.slot, np.concatenate([past, sums]))
+        self._changed.add(digest)
+        if seen is not None:
+            seen.planes[at], seen.slots[at] = planes, state.slot
+            seen.begins[at.start] = begins
+
+    def _take(self, digest: bytes) -> tuple[_State, bool]:
+        """The state of a series, and whether it begins now."""
+        state = self._known.pop(digest, None)
+        if state is not None:
+            return state, False
+        slot = 0 if digest == WHOLE else self._free_slot()
+        empty = np.full((self.lags + SUMS * self.movement, self.n_features), np.nan)
+        empty[self.lags :] = 0.0
+        return _State(0, slot, empty), True
+
+    def _free_slot(self) -> int:
+        by_key = len(self._known) - (WHOLE in self._known)
+        if by_key < self.max_keys:
+            return 1 + by_key
+        digest = next(digest for digest in self._known if digest != WHOLE)
+        slot = self._known.pop(digest).slot
+        # only entries that the log has need to be deleted there; so memory is bounded, however many come and go
+        (self._changed.add if digest in self._logged else self._changed.discard)(digest)
+        return slot
+
+    def copy(self, more: int = 0) -> Series:
+        """Independent series, the same now, with `more` further features that no record has."""
+        twin = copy(self)
+        twin.n_features += more
+        twin._known = self._known.copy()
+        for digest, state in self._known.items() if more else ():
+            rows = with_missing_features(state.rows, more)
+            rows[self.lags :, self.n_features :] = 0.0
+            twin._known[digest] = state._replace(rows=rows)
+        twin._begin_log()
+        return twin
+
+    # -- log -----------------------------------------------------------------------------------------------------
+
+    def changes(self) -> Entries:
+        """Entries of the series that were used or forgotten since the last call; at first of all."""
+        entries = self._settings_log.changes("settings", json.dumps(self._settings).encode())
+        if self._changed:
+            entries["keys"] = struct.pack("<qqq", self._uses, self._keyed, self._recurred)
+        for digest in self._changed:
+            state = self._known.get(digest)
+            name = PREFIX + digest.hex()
+            entries[name] = None if state is None else HEAD.pack(state.used, state.slot) + state.rows.tobytes()
+            (self._logged.discard if state is None else self._logged.add)(digest)
+        self._changed.clear()
+        return entries
+
+    def recover(self, entries: StoredEntries) -> None:
+        """Take the state from the entries, in place of the present state.
+
+        Raises StateError when they are of other lags or features, or damaged; the object must not be used then.
+        """
+        self._begin_log()
+        check_same(json.loads(self._settings_log.recover(entries, "settings")), self._settings, self._settings)
+        states = {_digest_in(key): self._read(key, entries[key]) for key in entries if key.startswith(PREFIX)}
+        if len({state.slot for state in states.values()}) < len(states):
+            raise DamagedStateError("the state is damaged: two series have one number")
+        self._known = OrderedDict(sorted(states.items(), key=lambda item: item[1].used))
+        self._uses, self._keyed, self._recurred = struct.unpack("<qqq", entries.get("keys", bytes(24)))
+        self._changed.clear()
+        self._logged.update(states)
+
+    @property
+    def _settings(self) -> dict[str, int]:
+        return {
+            "lags": self.lags,
+            "movement": int(self.movement),
+            "features": self.n_features,
+            "max_keys": self.max_keys,
+        }
+
+    def _begin_log(self) -> None:
+        """Start with an empty log."""
+        self._settings_log = Document()
+        self._changed: set[bytes] = set(self._known)  # digests whose entries are out of date
+        self._logged: set[bytes] = set()  # digests that have entries
+
+    def _read(self, key: str, value: bytes) -> _State:
+        n = (self.lags + SUMS * self.movement) * self.n_features
+        if len(value) != HEAD.size + 8 * n:
+            raise StateError(f"the state does not fit: {key} has {len(value)} bytes, not {HEAD.size + 8 * n}")
+        rows = np.frombuffer(value, np.float64, offset=HEAD.size).reshape(-1, self.n_features)
+        used, slot = HEAD.unpack_from(value)
+        return _State(used, slot, rows)
+
+
+class _State(NamedTuple):
+    """A series; never changed in place."""
+
+    used: int  # the higher, the later
+    slot: int  # its number
+    rows: Float  # (lags + sums, d): the last records, oldest first, NaN = none yet; then the sums of the movement
+
+
+WHOLE = bytes(DIGEST_BYTES)  # the series of all that has no key
+
+
+def _moved(sums: Float, rows: Float) -> tuple[Float, Float]:
+    """The sums (SUMS, d) after the next rows (n, d) of a series, and the planes (n, MOVEMENT, d) of these."""
+    present = ~np.isnan(rows)
+    values = np.where(present, rows, 0.0)
+    keep = np.where(present, 0.5 ** (1 / HALF_LIFE), 1.0)  # a missing value leaves everything as it is
+    sums, change, new = sums.copy(), np.empty(rows.shape[1]), np.empty_like(sums)
+    after = np.empty((len(rows), *sums.shape))
+    with np.errstate(invalid="ignore"):
+        level = sums[0] / sums[1]
+        for i in range(len(rows)):  # one by one, so that no bit depends on how records are split over calls
+            np.subtract(rows[i], level, out=change)
+            np.equal(change, change, out=new[3])  # not where the value is missing or the first one
+            np.multiply(change, change, out=change)
+            np.fmax(change, 0.0, out=new[2])
+            new[0], new[1] = values[i], present[i]
+            sums *= keep[i]
+            sums += new
+            after[i] = sums
+            np.divide(sums[0], sums[1], out=level)
+        levels = after[:, 0] / after[:, 1]
+        squares = after[:, 2] / after[:, 3]
+    spread = 0.5 * np.log(squares + (TINY * levels) ** 2 + 1e-300)
+    planes = np.clip(np.stack([levels, spread], axis=1), -LARGEST, LARGEST)
+    return sums, planes.astype(np.float32).astype(np.float64)
+
+
+def _digest_in(key: str) -> bytes:
+    try:
+        digest = bytes.fromhex(key.removeprefix(PREFIX))
+    except ValueError:
+        digest = b""
+    if len(digest) != DIGEST_BYTES:
+        raise DamagedStateError(f"the state is damaged: {key} is the key of no series")
+    return digest
+
+
+def _digest(key: bytes | str) -> bytes:
+    """16 bytes for a key of any length, so that memory is bounded."""
+    data = key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()

@@ -1,0 +1,126 @@
+"""Views: the contexts that a record is compared with, one beside the other. This is the one place that defines them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fomo_stream.detector.series import MOVEMENT
+from fomo_stream.detector.widening import with_missing_features
+
+Float = NDArray[np.float64]
+Name = TypeVar("Name", bound=str)
+
+WIDEST = 200  # columns of a derived view; a wider one is left out
+
+
+@dataclass(frozen=True)
+class View:
+    """What a view looks at, which rows its context keeps, and when the context is renewed.
+
+    >>> VIEWS["movement"].columns(np.arange(9.0).reshape(1, 3, 3), lags=0, categorical=(0,))
+    array([[nan,  4.,  5., nan,  7.,  8.]])
+    """
+
+    name: str
+    # what it looks at: the "record", the record with the ones before it ("past"), or its level and spread ("movement")
+    sees: str = "record"
+    # whose rows: "history", a uniform sample of all records so far, renewed when a share of it has changed, or
+    # "recent", the last records, renewed after a fixed number of records
+    of: str = "history"
+    trim: float = 0.0  # share of the context's unconfirmed rows, the most outlying ones, to leave out
+
+    def columns(self, planes: Float, lags: int, categorical: tuple[int, ...]) -> Float:
+        """The columns (n, width) of this view from the planes (n, planes, d) of `Series.follow` with these lags.
+
+        categorical: columns of the record that hold category codes; these have no level and no spread.
+        """
+        seen = planes[:, -MOVEMENT:] if self.sees == "movement" else planes[:, : self.n_planes(lags)]
+        if self.sees == "movement" and categorical:
+            seen = seen.copy()
+            seen[:, :, categorical] = np.nan
+        return seen.reshape(len(planes), seen.shape[1] * seen.shape[2])
+
+    def n_planes(self, lags: int) -> int:
+        """Planes of d columns that it looks at."""
+        return {"record": 1, "past": 1 + lags, "movement": MOVEMENT}[self.sees]
+
+    def codes(self, n_features: int, lags: int, categorical: tuple[int, ...]) -> tuple[int, ...]:
+        """The columns of this view that hold category codes."""
+        planes = 0 if self.sees == "movement" else self.n_planes(lags)
+        return tuple(plane * n_features + column for plane in range(planes) for column in categorical)
+
+    def widened(self, rows: Float, lags: int, more: int) -> Float:
+        """Columns (n, width) of this view with `more` further features that no record has."""
+        n, width = rows.shape
+        n_planes = self.n_planes(lags)
+        planes = with_missing_features(rows.reshape(n, n_planes, width // n_planes), more)
+        return planes.reshape(n, width + n_planes * more)
+
+
+VIEWS = {
+    view.name: view
+    for view in (
+        View("trimmed", trim=0.2),
+        View("all"),
+        View("recent", of="recent"),
+        View("movement", sees="movement"),
+        View("past", sees="past"),
+    )
+}
+DEFAULT = ("trimmed", "all", "recent", "movement")
+GROUPS = {"default": DEFAULT, "fast": ("trimmed", "all")}
+
+
+def named_views(names: Iterable[Name]) -> tuple[str, ...]:
+    """The names of views, with groups of them taken apart, each once. Raises ValueError for another name.
+
+    >>> named_views(["fast", "recent"])
+    ('trimmed', 'all', 'recent')
+    """
+    names = list(names)
+    unknown = [name for name in names if name not in VIEWS and name not in GROUPS]
+    if unknown or not names:
+        known = ", ".join([*GROUPS, *VIEWS])
+        raise ValueError(f"there is no view {', '.join(unknown) or 'named'}; name some of {known}")
+    return tuple(dict.fromkeys(view for name in names for view in GROUPS.get(name, (name,))))
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A view that rows are too wide for."""
+
+    view: str
+    columns: int
+    limit: int
+
+
+def fitting(
+    names: Sequence[str], n_features: int, lags: int, limit: int
+) -> tuple[tuple[View, ...], tuple[LeftOut, ...]]:
+    """The views that rows of n_features fit, and those that they do not fit.
+
+    limit: columns that the model takes at most; 0: any number.
+    """
+    views, left_out = [], []
+    for view in (VIEWS[name] for name in names):
+        width = view.n_planes(lags) * n_features
+        most = limit if view.sees == "record" else min(limit or WIDEST, WIDEST)
+        if most and width > most:
+            left_out.append(LeftOut(view.name, width, most))
+        else:
+            views.append(view)
+    return tuple(views), tuple(left_out)
+
+
+def too_wide(left_out: Sequence[LeftOut], model: str) -> str:
+    """The message for rows that no view fits."""
+    first = left_out[0]
+    return (
+        f"model {model} takes up to {first.limit} features in the view {first.view}, the rows have {first.columns}; "
+        "name the ones to use with --features"
+    )
