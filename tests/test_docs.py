@@ -21,7 +21,7 @@ from documents import ROOT, Block, Document, table_rows
 import fomo_stream.kafka.dead_letters as letters
 from fomo_stream.cli.parser import build_parser, parse
 from fomo_stream.detector.calibration import AlertThreshold
-from fomo_stream.detector.results import Results
+from fomo_stream.detector.results import Results, Scores
 from fomo_stream.errors import REASONS
 from fomo_stream.settings.commands import DemoSettings, RedriveSettings, ScoreSettings
 from fomo_stream.settings.service import ServiceSettings
@@ -269,7 +269,8 @@ def agrees(shown: str, default: Any) -> bool:
 def test_every_field_of_the_result_is_documented() -> None:
     from fomo_stream.records.result import results_of
 
-    scored = Results.of(np.zeros(1), np.ones(1), np.ones(1, np.int64), 1, 2000, AlertThreshold(0.01, 2000))
+    scores = Scores.of(np.zeros((1, 1)), np.ones(1, np.int64))
+    scored = Results.of(scores, np.zeros(1), np.ones(1), 1, 2000, AlertThreshold(0.01, 2000))
     fields = set(results_of(scored, "model", [0], [("sensors", 0, 0, None)])[0])
     for page, title in ((README, "The result"), (FLAGS, "The result")):
         section = page.section(title)

@@ -113,7 +113,7 @@ def batches(table: RecordFile, size: int) -> Iterator[list[Line]]:
 
 def unscored(line: Line, missing: int) -> Result:
     """The result of a line that has no row for the detector."""
-    result: Result = dict.fromkeys(("score", "logit", "p_value", "severity"))
+    result: Result = dict.fromkeys(("score", "remembered_logit", "logit", "p_value", "severity"))
     result |= {"outlier": False, "missing": missing if line.error is None else None, "generation": 0, "regime": 0}
     if line.error is None:
         return result | {"status": "no_features"}

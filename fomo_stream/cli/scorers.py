@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.config import LEAST_CONTEXT, DetectorConfig
+from fomo_stream.detector.config import LEAST_CONTEXT
 from fomo_stream.detector.detector import Detector
-from fomo_stream.detector.results import Results, Status
+from fomo_stream.detector.results import Results, Scores, Status
+from fomo_stream.detector.series import Key, Series
+from fomo_stream.detector.views import VIEWS
 from fomo_stream.errors import SchemaError
-from fomo_stream.limits import MAX_CONTEXT
+from fomo_stream.limits import MAX_CONTEXT, MAX_FEATURES
 from fomo_stream.model.zero_shot import ZeroShotModel
 from fomo_stream.records.files import BLOCK, Line, RecordFile, open_records, read_records
 from fomo_stream.records.inference import infer_schema
@@ -45,29 +47,24 @@ class Batch(NamedTuple):
     scored: Results  # of the usable lines
 
 
-NOTHING = Batch([], np.empty(0, dtype=bool), np.empty(0, dtype=np.int64), Results.nothing(0))
+NOTHING = Batch([], np.empty(0, dtype=bool), np.empty(0, dtype=np.int64), Results.nothing(Scores.unknown(0, 1)))
 
 
 class LineReader(RowReader):
     """Makes rows of the lines of a file."""
 
     def __init__(self, schema: Schema, settings: ScoreSettings) -> None:
-        super().__init__(schema, settings.lags)
+        super().__init__(schema)
         self.key = settings.key
-
-    def detector(self, model: ZeroShotModel, config: DetectorConfig) -> Detector:
-        """A detector for such rows."""
-        self.past.check(model.config.raw_features, model.name)
-        return Detector(model, self.width, config, categorical=self.categorical)
 
     def read_records(self, records: Sequence[Mapping[str, Any]]) -> Rows:
         """Rows of the next records; the key of each is in its field `key`."""
         return self.read(records, [key_of(record, self.key) for record in records])
 
-    def batch(self, lines: list[Line], score: Callable[[Float], Results]) -> Batch:
+    def batch(self, lines: list[Line], score: Callable[[Float, list[Key]], Results]) -> Batch:
         """The next lines with their scores."""
-        rows, usable, missing = self.read_records([line.record or {} for line in lines])
-        return Batch(lines, usable, missing, score(rows))
+        rows, keys, usable, missing = self.read_records([line.record or {} for line in lines])
+        return Batch(lines, usable, missing, score(rows, keys))
 
     def count_usable(self, lines: Sequence[Line]) -> int:
         """How many of these lines have a value of any feature. The lines do not become part of their series."""
@@ -85,15 +82,20 @@ class FixedContextScorer:
             records = read_records(stream, name=str(path), text=text_columns(settings))
             sample = list(islice(records, BLOCK))
             schema = choose_features(settings, table.format, sample, str(path), note)
-            reader, blocks = LineReader(schema, settings), []
+            self._reader, blocks = LineReader(schema, settings), []
+            self._series = Series(self._reader.width, settings.lags, movement=False)
             while sample:
-                blocks.append(reader.read_records(sample).rows)
+                blocks.append(self._with_past(*self._reader.read_records(sample)[:2]))
                 sample = list(islice(records, BLOCK))
         rows = np.concatenate(blocks)
         if "context_size" not in settings.model_fields_set:
             config = replace(config, context_size=min(MAX_CONTEXT, max(config.context_size, len(rows))))
-        self._reader = LineReader(schema, settings)  # a new one: the input does not continue the series of the context
-        self._detector = self._reader.detector(model, config)
+        # the input does not continue the series of the context
+        self._series = Series(self._reader.width, settings.lags, movement=False)
+        # one view, and no memory: the input need not be a stream
+        config = replace(config, views=("all",), lags=0, memory=0.0)
+        codes = VIEWS["past"].codes(self._reader.width, settings.lags, self._reader.categorical)
+        self._detector = Detector(model, rows.shape[1], config, categorical=codes)
         self._detector.seed_context(rows)
         if self._detector.score_rows(rows[:1]).status[0] is Status.CALIBRATING:
             note(
@@ -102,7 +104,21 @@ class FixedContextScorer:
             )
 
     def add(self, lines: list[Line]) -> Batch:
-        return self._reader.batch(lines, self._detector.score_rows)
+        return self._reader.batch(lines, self._score)
+
+    def _score(self, values: Float, keys: list[Key]) -> Results:
+        return self._detector.score_rows(self._with_past(values, keys))
+
+    def _with_past(self, values: Float, keys: list[Key]) -> Float:
+        """Rows (n, d * (lags + 1)) of the next values (n, d) of their series."""
+        planes = self._series.follow(values, keys).planes
+        width = planes.shape[1] * planes.shape[2]
+        if width > MAX_FEATURES:
+            raise SchemaError(
+                f"{values.shape[1]} features with {self._series.lags} earlier values of each make {width} columns, at "
+                f"most {MAX_FEATURES} are taken; name fewer with --features, or lower --lags"
+            )
+        return planes.reshape(len(planes), width)
 
     def finish(self) -> Batch:
         return NOTHING
@@ -153,12 +169,17 @@ class PrequentialScorer:
                 )
             self._wanted = self._n_records + self._min_context - n_usable
             return NOTHING
-        self._detector = self._reader.detector(self._model, self._settings.detector_config())
+        reader = self._reader
+        config = self._settings.detector_config()
+        self._detector = Detector(self._model, reader.width, config, categorical=reader.categorical)
+        for view in self._detector.left_out:
+            self._note(f"the view {view} is left out")
         held, self._held = self._held, []
         return self._reader.batch(held, partial(self._first_scores, self._detector))
 
-    def _first_scores(self, detector: Detector, rows: Float) -> Results:
-        warm_up = detector.process(rows[: self._min_context])
+    def _first_scores(self, detector: Detector, rows: Float, keys: list[Key]) -> Results:
+        n = self._min_context
+        warm_up = detector.process(rows[:n], keys[:n])
         if len(warm_up) < self._min_context:
             if len(warm_up) < LEAST_CONTEXT:
                 self._note(
@@ -167,7 +188,7 @@ class PrequentialScorer:
                 )
                 return warm_up
             detector.flush_warm_up()
-        return Results.concatenate([detector.cross_scored(), detector.process(rows[self._min_context :])])
+        return Results.concatenate([detector.cross_scored(), detector.process(rows[n:], keys[n:])])
 
 
 def choose_features(

@@ -42,6 +42,7 @@ DETECTOR = (
     "min_context",
     "alert_rate",
     "admit",
+    "views",
     "adapt_after",
     "seed",
 )  # for the service

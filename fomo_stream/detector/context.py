@@ -69,7 +69,7 @@ class Context:
         n = len(seen.planes)
         numbers, unknown = self.history.records + np.arange(n), np.full((n, len(self.views)), np.nan)
         self.history.append(seen, unknown, np.full(n, np.nan))
-        self.pool.admit(numbers, seen.planes.reshape(n, -1))
+        self.pool.admit(numbers, _flat(seen.planes))
         if confirmed:
             self.verdicts.confirm(numbers)
 
@@ -103,7 +103,7 @@ class Context:
     def _admit(self, numbers: Int) -> None:
         """Offer records of the history to the pool."""
         planes = self.history.planes(numbers)
-        self._changes += len(self.pool.admit(numbers, planes.reshape(len(planes), -1)))
+        self._changes += len(self.pool.admit(numbers, _flat(planes)))
 
     # -- blueprints ----------------------------------------------------------------------------------------------
 
@@ -203,3 +203,8 @@ class Context:
         twin.history, twin.verdicts = self.history.copy(more, kept), self.verdicts.copy()
         twin._at_trigger = [self._at_trigger[i] for i in kept]
         return twin
+
+
+def _flat(planes: Float) -> Float:
+    """Planes (n, planes, d) as rows (n, planes * d)."""
+    return planes.reshape(len(planes), planes.shape[1] * planes.shape[2])

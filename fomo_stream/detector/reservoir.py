@@ -142,8 +142,9 @@ class Reservoir:
         width = self._slots["rows"].shape[1]
         at = np.flatnonzero(self._taken)
         planes = with_missing_features(self._slots["rows"][at].reshape(len(at), width // plane, plane), more)
-        twin = Reservoir(self.capacity, width // plane * (plane + more), self.horizon, self.seed)
-        twin._slots.put(at, rows=planes.reshape(len(at), -1), numbers=self._slots["numbers"][at])
+        width = planes.shape[1] * planes.shape[2]
+        twin = Reservoir(self.capacity, width, self.horizon, self.seed)
+        twin._slots.put(at, rows=planes.reshape(len(at), width), numbers=self._slots["numbers"][at])
         twin._look_over()
         return twin
 

@@ -98,6 +98,9 @@ class LeftOut:
     columns: int
     limit: int
 
+    def __str__(self) -> str:
+        return f"{self.view}: it would have {self.columns} columns, at most {self.limit} are taken"
+
 
 def fitting(
     names: Sequence[str], n_features: int, lags: int, limit: int

@@ -19,7 +19,7 @@ from fomo_stream.records.rows import RowReader
 from fomo_stream.records.schema import Schema, shown
 from fomo_stream.settings.service import ServiceSettings
 
-DETECTOR, SERIES, INDEX, LABELS, SCHEMA = "detector", "series", "index", "labels", "schema"
+DETECTOR, INDEX, LABELS, SCHEMA = "detector", "index", "labels", "schema"
 
 
 class Pending(NamedTuple):
@@ -83,12 +83,11 @@ class PartitionTask:
         Raises StateError if the state belongs to other features, another model or incompatible settings.
         """
         if self.detector is None or self.reader is None:
-            self.detector, self.reader = prototype.copy(), RowReader(schema, self._settings.lags)
+            self.detector, self.reader = prototype.copy(), RowReader(schema)
             entries = self._restored.entries if self._restored is not None else {}
             if SCHEMA in entries:
                 self._check_schema(entries[SCHEMA], schema)
                 self.detector.recover(_under(entries, DETECTOR), self.former)
-                self.reader.past.recover(_under(entries, SERIES))
                 if any(name.startswith(f"{self._index_name}/") for name in entries):
                     self.index.recover(entries, self._index_name, self.detector.records)
                 self._written_schema = entries[SCHEMA]
@@ -117,7 +116,6 @@ class PartitionTask:
         entries: Entries = {}
         if self.detector is not None and self.reader is not None:
             entries |= _prefixed(self.detector.changes(), DETECTOR)
-            entries |= _prefixed(self.reader.past.changes(), SERIES)
             entries |= self.index.changes(self._index_name)
             entries |= self._schema_changes(self.reader.schema)
         if self._settings.feedback is not None:

@@ -50,13 +50,13 @@ class Scorer:
         self._outputs = outputs
         self._labelling = labelling
         self._observer = observer
-        reader = RowReader(schema, settings.lags)
-        config = settings.detector_config()
         # Every partition begins as a copy of this one: a seed context is the same for all, so it is encoded once.
-        self._prototype = Detector(model, reader.width, config, executor=executor, categorical=reader.categorical)
+        self._prototype = _detector(settings, model, schema, executor)
+        for view in self._prototype.left_out:
+            log.warning(kv("view_left_out", view=view.view, columns=view.columns, limit=view.limit))
         rows = _read_seed(settings, schema)
         if rows is not None:
-            self._prototype.seed_context(reader.past.rows(rows))
+            self._prototype.seed_context(rows)
 
     def equip(self, task: PartitionTask) -> tuple[Detector, RowReader]:
         """The detector and the reader of a partition. Raises StateError, with a remedy, when its state does not fit."""
@@ -78,13 +78,11 @@ class Scorer:
         Returns the poll times (monotonic seconds) of the finished records.
         """
         detector, reader = self.equip(task)
-        lag = detector.config.lag
         finished: list[float] = []
         self.apply_labels(task)
         while waiting := len(task.batch):
-            # Records of a micro-batch must not trigger a generation that scores later records of the same batch.
-            room = lag if detector.generation else detector.room
-            n = min(waiting, self._settings.batch_size, room)
+            # the detector scores at most so many records at once
+            n = min(waiting, self._settings.batch_size, detector.room)
             if not detector.is_ready(n):
                 break
             pending = task.batch.take(n)
@@ -117,15 +115,15 @@ class Scorer:
         """The result of each record, None where it has no features. learn: they were not learned before."""
         if not items:
             return []
-        keys = [item.record.key for item in items]
-        rows, has_features, missing = reader.read([item.fields for item in items], keys, learn)
+        fields = [item.fields for item in items]
+        rows, keys, has_features, missing = reader.read(fields, [item.record.key for item in items])
         usable = list(compress(items, has_features.tolist()))
         if not usable:
             return [None] * len(items)
         if learn:
             for number, item in enumerate(usable, detector.records):
                 task.index.add(number, item.record.offset, item.record.key)
-        scored = detector.process(rows) if learn else detector.score_rows(rows)
+        scored = detector.process(rows, keys) if learn else detector.score_rows(rows, keys)
         sources = [item.record[:4] for item in usable]
         results = iter(results_of(scored, self._model_name, missing[has_features].tolist(), sources))
         return [next(results) if has else None for has in has_features.tolist()]
@@ -139,7 +137,7 @@ class Scorer:
             if result["regime"] > max(task.regime, 1):  # the first is no change
                 self._observer.regime_changed()
                 place = {"topic": self._settings.topic, "partition": task.number, "offset": result["offset"]}
-                log.warning(kv("regime", **place, regime=result["regime"], effect="a lasting shift is the new normal"))
+                log.warning(kv("regime", **place, regime=result["regime"], reason="unlike the history"))
             task.regime = result["regime"]
         pairs = zip(pending, results, strict=True)
         outliers = [(item.fields, result) for item, result in pairs if result is not None and result["outlier"]]
@@ -150,8 +148,13 @@ class Scorer:
 
 def check_schema(settings: ServiceSettings, model: ZeroShotModel, schema: Schema) -> None:
     """Raise SchemaError when the model cannot take as many features, or the seed context has none of them."""
-    RowReader(schema, settings.lags).past.check(model.config.raw_features, model.name)
+    _detector(settings, model, schema, None)
     _read_seed(settings, schema)
+
+
+def _detector(settings: ServiceSettings, model: ZeroShotModel, schema: Schema, executor: Executor | None) -> Detector:
+    reader, config = RowReader(schema), settings.detector_config()
+    return Detector(model, reader.width, config, executor=executor, categorical=reader.categorical)
 
 
 def _read_seed(settings: ServiceSettings, schema: Schema) -> np.ndarray | None:

@@ -24,7 +24,7 @@ class Progress:
     outliers: int = 0
     missing: int = 0  # values that scored records lack
     labels: int = 0  # labels about records that were still remembered
-    regimes: int = 0  # shifts that became the new normal
+    regimes: int = 0  # lasting shifts that were announced
     commits: int = 0
     aborts: int = 0
     seconds: deque[float] = field(default_factory=lambda: deque(maxlen=10_000))  # from poll to commit

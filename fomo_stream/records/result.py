@@ -26,6 +26,7 @@ def results_of(
     """
     columns = (
         _or_none(scored.score),
+        _or_none(scored.remembered_logit),
         _or_none(scored.logit),
         _or_none(scored.p_value),
         scored.outlier.tolist(),
@@ -38,6 +39,7 @@ def results_of(
     results: list[Result] = [
         {
             "score": score,
+            "remembered_logit": remembered,
             "logit": logit,
             "p_value": p_value,
             "outlier": outlier,
@@ -48,7 +50,9 @@ def results_of(
             "regime": regime,
             "status": status,
         }
-        for score, logit, p_value, outlier, severity, lacking, generation, regime, status in zip(*columns, strict=True)
+        for score, remembered, logit, p_value, outlier, severity, lacking, generation, regime, status in zip(
+            *columns, strict=True
+        )
     ]
     if sources is None:
         return results

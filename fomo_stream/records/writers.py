@@ -11,7 +11,18 @@ from fomo_stream.records.files import Line, RecordFile
 from fomo_stream.records.json_codec import encode
 from fomo_stream.records.result import Result
 
-CSV_FIELDS = ("score", "logit", "p_value", "outlier", "severity", "missing", "generation", "regime", "status")
+CSV_FIELDS = (
+    "score",
+    "remembered_logit",
+    "logit",
+    "p_value",
+    "outlier",
+    "severity",
+    "missing",
+    "generation",
+    "regime",
+    "status",
+)
 
 
 def csv_columns(field: str) -> list[str]:

@@ -107,7 +107,7 @@ class ScoreSettings(RecordFlags):
     key: str | None = flag(
         "Records",
         None,
-        "field that names the series of a record, for --lags (default: all are one series)",
+        "field that names the series of a record, such as its device (default: all are one series)",
         metavar="FIELD",
     )
     format: Literal["auto", "csv", "jsonl"] = flag("Input", "auto", "format of the input")
@@ -115,7 +115,7 @@ class ScoreSettings(RecordFlags):
     batch_size: int = batch_size_flag("Detector")
 
     @model_validator(mode="after")
-    def _key_has_lags(self) -> Self:
-        if self.key is not None and not self.lags:
-            raise ValueError("--key has an effect only with --lags; add --lags K, or leave --key out")
+    def _key_has_an_effect(self) -> Self:
+        if self.key is not None and self.context is not None and not self.lags:
+            raise ValueError("with --context, --key has an effect only with --lags; add --lags K, or leave --key out")
         return self

@@ -53,7 +53,7 @@ class DetectorFlags(BaseFlags):
     context_size: int = flag(
         "Detector",
         1000,
-        "largest size of the context: a uniform sample of admitted records (the most outlying fifth is left out)",
+        "largest number of records that a record is compared with, in each view",
         metavar="ROWS",
         ge=10,
         le=MAX_CONTEXT,
@@ -63,12 +63,19 @@ class DetectorFlags(BaseFlags):
     admit: Literal["auto", "feedback", "all"] = flag(
         "Detector",
         "auto",
-        "records that join the context: those that look normal, those that feedback calls normal, or all",
+        "records that join the history: all but outliers by feedback, of which a view leaves the most outlying out; "
+        "those that feedback calls normal; or all, and nothing is left out",
+    )
+    views: Names = flag(
+        "Detector",
+        ("default",),
+        "what records are compared with: default (trimmed,all,recent,movement), fast (trimmed,all), or names of views",
+        metavar="A,B",
     )
     adapt_after: int = flag(
         "Detector",
-        10_000,
-        "records after which a lasting shift becomes the new normal; 0: never",
+        1000,
+        "records after which a lasting shift is announced as a new regime; 0: never",
         metavar="N",
         ge=0,
         le=1_000_000,
@@ -77,6 +84,17 @@ class DetectorFlags(BaseFlags):
     threads: int = flag(
         "Throughput", 1, "threads for each computation, at most one per processor", metavar="N", ge=1, le=1024
     )
+
+    @property
+    def earlier_records(self) -> int:
+        """The detector's `lags`, where the command has them."""
+        return 0
+
+    @model_validator(mode="after")
+    def _past_is_known(self) -> Self:
+        if "past" in self.views and not self.earlier_records:
+            raise ValueError("the view past needs --lags, the number of records before each; add --lags K")
+        return self
 
     @model_validator(mode="after")
     def _context_is_reachable(self) -> Self:
@@ -89,6 +107,14 @@ class DetectorFlags(BaseFlags):
             )
         return self
 
+    @field_validator("views")
+    @classmethod
+    def _views_are_known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        from fomo_stream.detector.views import named_views  # imports NumPy, which --help does not need
+
+        named_views(names)
+        return names
+
     def detector_config(self) -> DetectorConfig:
         """The part of these settings that the detector takes."""
         from fomo_stream.detector.config import DetectorConfig  # imports NumPy, which --help does not need
@@ -98,6 +124,8 @@ class DetectorFlags(BaseFlags):
             min_context=self.min_context,
             alert_rate=self.alert_rate,
             admit=self.admit,
+            views=self.views,
+            lags=self.earlier_records,
             adapt_after=self.adapt_after,
             seed=self.seed,
         )
@@ -121,7 +149,7 @@ class RecordFlags(DetectorFlags):
     lags: int = flag(
         "Records",
         0,
-        "score each record together with the K records before it that have the same key",
+        "compare each record also together with the K records before it of the same key (adds the view past)",
         metavar="K",
         ge=0,
         le=MAX_LAGS,
@@ -130,6 +158,11 @@ class RecordFlags(DetectorFlags):
         "Records", "fomo", "field of the output record that holds the result", metavar="NAME", min_length=1
     )
     scores_only: bool = flag("Records", False, "write only the result, without the original fields")
+
+    @property
+    def earlier_records(self) -> int:
+        """The detector's `lags`."""
+        return self.lags
 
     @field_validator("features")
     @classmethod

@@ -21,7 +21,6 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from exact_quantiles import KINDS, rank_errors, ranks
-
 from fomo_stream.detector.quantile_sketch import QuantileSketch
 
 FEATURES = (1, 10, 100)

@@ -18,7 +18,18 @@ from fomo_stream.errors import SchemaError
 from fomo_stream.model.checkpoint import load_model
 from fomo_stream.records.inference import infer_schema
 
-FIELDS = ("score", "logit", "p_value", "outlier", "severity", "missing", "generation", "regime", "status")
+FIELDS = (
+    "score",
+    "remembered_logit",
+    "logit",
+    "p_value",
+    "outlier",
+    "severity",
+    "missing",
+    "generation",
+    "regime",
+    "status",
+)
 RESULT = [f"fomo_{name}" for name in FIELDS]
 
 
@@ -135,9 +146,9 @@ def test_scores_only_leaves_the_record_out(model_path: Path) -> None:
         (as_jsonl(RECORDS[:60]), {"categorical": ("colour",)}, "no value in colour; check --categorical"),
         (as_jsonl(RECORDS[:60]), {"lags": 2, "key": "device"}, "no value in device; check --key"),
         (
-            as_jsonl(RECORDS[:60]),
-            {"model": "paper-100", "lags": 50},
-            "takes up to 100 features, the rows have .* --lags",
+            as_jsonl([{f"f{j}": (i * (j + 2)) % 13 for j in range(101)} for i in range(60)]),
+            {"model": "paper-100"},
+            "takes up to 100 features .*, the rows have 101; name the ones to use with --features",
         ),
         (b'{"a": 1}\n' * 60 + b'{"b": 1}\n' * 5000, {"features": ("a",), "min_context": 200}, "only 60 of the first"),
     ],

@@ -16,7 +16,6 @@ from scoring import RECORDS, as_csv, as_jsonl, results, score
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
-from fomo_stream.detector.past_values import PastValues
 from fomo_stream.model.checkpoint import load_model
 
 
@@ -119,10 +118,10 @@ def test_each_row_is_scored_with_its_past_of_the_same_key(model_path: Path, batc
     ]
     output, notes = score(model_path, as_bytes(batch), batch_size=batch_size, lags=3, key="device")
     assert "left out: device (key of the series)" in notes
-    rows = PastValues(3, 2).rows(values, [str(device) for device in devices])
-    detector = Detector(load_model(str(model_path), "cpu"), 8, DetectorConfig(min_context=50))
-    detector.process(rows[:50])
-    expected = np.concatenate([detector.cross_scored().logit, detector.process(rows[50:]).logit])
+    keys = [str(device) for device in devices]
+    detector = Detector(load_model(str(model_path), "cpu"), 2, DetectorConfig(min_context=50, lags=3))
+    detector.process(values[:50], keys[:50])
+    expected = np.concatenate([detector.cross_scored().logit, detector.process(values[50:], keys[50:]).logit])
     if as_bytes is as_csv:
         found = [float(row["fomo_logit"]) for row in csv.DictReader(io.StringIO(output.decode()))]
     else:
@@ -137,6 +136,13 @@ def test_the_past_of_a_context_file_is_its_own(model_path: Path, tmp_path: Path)
     context.write_bytes(as_jsonl([{"x": x, "y": y} for x, y in normal.tolist()]))
     data = as_jsonl([{"x": x, "y": y} for x, y in values.tolist()])
     found = [result["logit"] for result in results(score(model_path, data, context=context, lags=1)[0])]
-    detector = Detector(load_model(str(model_path), "cpu"), 4, DetectorConfig(min_context=50))
-    detector.seed_context(PastValues(1, 2).rows(normal))
-    np.testing.assert_array_equal(found, detector.score_rows(PastValues(1, 2).rows(values)).logit)
+    config = DetectorConfig(min_context=50, views=("all",), memory=0.0)
+    detector = Detector(load_model(str(model_path), "cpu"), 4, config)
+    detector.seed_context(with_the_one_before(normal))
+    np.testing.assert_array_equal(found, detector.score_rows(with_the_one_before(values)).logit)
+
+
+def with_the_one_before(values: np.ndarray) -> np.ndarray:
+    """Rows with the row before each; NaN before the first."""
+    before = np.vstack([np.full((1, values.shape[1]), np.nan), values[:-1]])
+    return np.hstack([values, before])

@@ -17,7 +17,6 @@ from memory_broker import MemoryBroker, MemoryConsumer, Message
 from pipelines import Patient, QuickSettings, cheap_model
 
 from fomo_stream.detector.detector import Detector
-from fomo_stream.detector.past_values import PastValues
 from fomo_stream.detector.results import Results
 from fomo_stream.kafka.delivery.base import Outcome
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
@@ -179,8 +178,8 @@ class Topics:
         usable = self.usable(number)
         offsets = [message.at for message in usable]
         values = SCHEMA.rows([json.loads(message.raw_value or b"") for message in usable])
-        rows = PastValues(SETTINGS.lags, 2).rows(values, [message.raw_key for message in usable])
-        detector = Detector(cheap_model(), rows.shape[1], SETTINGS.detector_config())
+        keys = [message.raw_key for message in usable]
+        detector = Detector(cheap_model(), 2, SETTINGS.detector_config())
         effects: dict[int, list[tuple[int, int, bool]]] = {}  # by the input offset where they take effect, all at once
         for effect in self.effects(number):
             effects.setdefault(effect["input_offset"], []).extend(effect["labels"])
@@ -189,7 +188,8 @@ class Topics:
             labels = effects.get(start, [])
             numbers = np.array([offsets.index(label[1]) for label in labels], dtype=np.int64)
             detector.feedback(numbers, np.array([label[2] for label in labels], dtype=bool))
-            parts.append(detector.process(rows[np.searchsorted(offsets, start) : np.searchsorted(offsets, stop)]))
+            part = slice(*np.searchsorted(offsets, [start, stop]).tolist())
+            parts.append(detector.process(values[part], keys[part]))
         expected = Results.concatenate(parts)
         for result in self.results(number):
             at = offsets.index(result["offset"])

@@ -18,8 +18,6 @@ from pipelines import (
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
-from fomo_stream.detector.past_values import PastValues
-from fomo_stream.errors import SchemaError
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.record import Record
 from fomo_stream.model.checkpoint import shared_model
@@ -94,8 +92,7 @@ def test_each_key_of_a_partition_has_its_own_past(batch_size: int) -> None:
         pipeline.receive(as_record(offset, {"x": y, "y": x}, partition=1, key=key), 0.0)
     pipeline.finish([0, 1])
     for partition, rows in ((0, values), (1, values[:, ::-1])):
-        with_past = PastValues(2, 2).rows(rows, keys)
-        expected = Detector(cheap_model(), 6, config_of(pipeline)).process(with_past)
+        expected = Detector(cheap_model(), 2, config_of(pipeline)).process(rows, keys)
         found = [result["logit"] for result in results(delivery) if result["partition"] == partition]
         np.testing.assert_array_equal(np.array(found, dtype=float), expected.logit)
 
@@ -107,10 +104,10 @@ def test_a_seed_context_has_its_past_too(tmp_path: Path) -> None:
     pipeline = make_pipeline(delivery, seed_context=seed, lags=1)
     pipeline.receive(record(0), 0.0)
     pipeline.finish([0])
-    detector = Detector(cheap_model(), 4, config_of(pipeline))
-    detector.seed_context(PastValues(1, 2).rows(read_rows(seed, Schema(("x", "y")))))
+    detector = Detector(cheap_model(), 2, config_of(pipeline))
+    detector.seed_context(read_rows(seed, Schema(("x", "y"))))
     first = decode(record(0).value)
-    expected = detector.process(np.array([[first["x"], first["y"], np.nan, np.nan]])).logit
+    expected = detector.process(np.array([[first["x"], first["y"]]]), [record(0).key]).logit
     assert results(delivery)[0]["logit"] == expected[0]
 
 
@@ -144,8 +141,9 @@ def test_a_category_that_was_never_seen_is_an_outlier() -> None:
     assert len(flagged) < 20
 
 
-def test_rows_that_become_too_wide_by_their_past_are_refused() -> None:
+def test_a_view_that_becomes_too_wide_is_left_out_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    schema = Schema(tuple(f"f{i}" for i in range(19)))
     pipeline = make_pipeline(Recording(), known=False, model=shared_model(), lags=10)
-    pipeline.check(Schema(tuple(f"f{i}" for i in range(90))))
-    with pytest.raises(SchemaError, match="make 1001 columns, at most 1000"):
-        pipeline.check(Schema(tuple(f"f{i}" for i in range(91))))
+    with caplog.at_level("WARNING"):
+        pipeline.begin(schema)
+    assert "view_left_out view=past columns=209 limit=200" in caplog.text

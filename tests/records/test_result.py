@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fomo_stream.detector.calibration import AlertThreshold
-from fomo_stream.detector.results import Results
+from fomo_stream.detector.results import Results, Scores
 from fomo_stream.records.json_codec import encode
 from fomo_stream.records.result import results_of
 
@@ -17,7 +17,8 @@ from fomo_stream.records.result import results_of
 def test_a_result_names_its_severity() -> None:
     threshold = AlertThreshold(0.01, 2000)
     p = np.array([0.5, 0.02, 0.01, 0.0001])
-    scored = Results.of(np.zeros(4), p, np.ones(4, np.int64), 2, 100_000, threshold)
+    scores = Scores.of(np.zeros((4, 2)), np.ones(4, np.int64))
+    scored = Results.of(scores, np.zeros(4), p, 2, 100_000, threshold)
     results = results_of(scored, "m", [0] * 4)
     assert [result["severity"] for result in results] == [None, "info", "warning", "critical"]
     assert [result["outlier"] for result in results] == [False, False, True, True]
@@ -28,6 +29,7 @@ def test_a_result_has_null_where_there_is_no_score() -> None:
     nan = np.array([np.nan])
     scored: Any = SimpleNamespace(
         score=nan,
+        remembered_logit=nan,
         logit=nan,
         p_value=nan,
         outlier=np.array([False]),
@@ -43,6 +45,7 @@ def test_a_result_has_null_where_there_is_no_score() -> None:
         "offset": 812,
         "timestamp": None,
         "score": None,
+        "remembered_logit": None,
         "logit": None,
         "p_value": None,
         "outlier": False,

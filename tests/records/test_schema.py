@@ -96,30 +96,24 @@ def test_a_categorical_field_that_is_not_a_feature_is_refused() -> None:
         Schema(("x",), frozenset({"site"}))
 
 
-# --- missing values, and the past
+# --- missing values
 
 series_keys = st.sampled_from(["p", "q", None])
 
 
 @SMALL
-@given(st.lists(st.tuples(series_keys, small_records), max_size=12), st.integers(0, 3), st.integers(0, 12))
-def test_rows_stand_beside_their_past_and_count_what_they_lack_themselves(
-    stream: list[tuple[str | None, dict[str, Any]]], lags: int, cut: int
+@given(st.lists(st.tuples(series_keys, small_records), max_size=12))
+def test_rows_keep_their_keys_and_records_without_any_value_are_left_out(
+    stream: list[tuple[str | None, dict[str, Any]]],
 ) -> None:
     schema = Schema(("a", "c"), frozenset({"c"}))
-    reader = RowReader(schema, lags)
-    parts = [reader.read([r for _, r in part], [k for k, _ in part]) for part in (stream[:cut], stream[cut:])]
-    past: dict[str | None, list[float]] = {}
-    expected, missing = [], []
-    for key, record in stream:
-        row = schema.rows([record])[0].tolist()
-        missing.append(sum(map(math.isnan, row)))
-        if missing[-1] < 2:  # a record without any value does not belong to its series
-            past[key] = (row + past.get(key, [math.nan] * 2 * lags))[: 2 * (lags + 1)]
-            expected.append(past[key])
-    rows = np.array(expected).reshape(-1, 2 * (lags + 1))
-    np.testing.assert_array_equal(np.concatenate([part.rows for part in parts]), rows)
-    np.testing.assert_array_equal(np.concatenate([part.missing for part in parts]), missing)
-    np.testing.assert_array_equal(np.concatenate([part.usable for part in parts]), np.array(missing) < 2)
-    assert reader.width == rows.shape[1]
-    assert reader.categorical == tuple(range(1, reader.width, 2))
+    reader = RowReader(schema)
+    found = reader.read([record for _, record in stream], [key for key, _ in stream])
+    values = [schema.rows([record])[0] for _, record in stream]
+    missing = [int(np.isnan(row).sum()) for row in values]
+    usable = [number < 2 for number in missing]
+    np.testing.assert_array_equal(found.rows, np.array(values).reshape(-1, 2)[np.array(usable, dtype=bool)])
+    assert found.keys == [key for (key, _), is_usable in zip(stream, usable, strict=True) if is_usable]
+    assert found.missing.tolist() == missing
+    assert found.usable.tolist() == usable
+    assert (reader.width, reader.categorical) == (2, (1,))

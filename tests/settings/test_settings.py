@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fomo_stream.detector.config import DetectorConfig
+from fomo_stream.detector.views import DEFAULT
 from fomo_stream.errors import ConfigError
 from fomo_stream.settings.commands import DemoSettings, RedriveSettings, ScoreSettings
 from fomo_stream.settings.service import ServiceSettings
@@ -68,10 +69,25 @@ def test_categorical_fields_come_as_names_from_wherever_settings_come_from(monke
     assert load(ScoreSettings, {}).categorical == ("site", "kind")
 
 
-def test_a_key_without_lags_is_refused() -> None:
-    assert load(ScoreSettings, {"key": "device", "lags": 2}).key == "device"
+def test_a_key_without_effect_is_refused() -> None:
+    assert load(ScoreSettings, {"key": "device"}).key == "device"
+    assert load(ScoreSettings, {"key": "device", "context": "normal.csv", "lags": 2}).key == "device"
     with pytest.raises(ConfigError, match="add --lags K"):
-        load(ScoreSettings, {"key": "device"})
+        load(ScoreSettings, {"key": "device", "context": "normal.csv"})
+
+
+def test_views_are_named_one_by_one_or_as_a_group() -> None:
+    for given, views in (
+        ("fast", ("trimmed", "all")),
+        ("recent, fast", ("recent", "trimmed", "all")),
+        ("default", DEFAULT),
+    ):
+        assert load(ScoreSettings, {"views": given}).detector_config().views == views
+    with pytest.raises(ConfigError, match=r"--views.* there is no view slow; name some of default, fast, trimmed"):
+        load(ScoreSettings, {"views": "slow"})
+    with pytest.raises(ConfigError, match="view past needs --lags"):
+        load(ScoreSettings, {"views": "past"})
+    assert load(ScoreSettings, {"lags": 3}).detector_config().wanted_views == (*DEFAULT, "past")
 
 
 def test_the_detector_gets_its_part() -> None:

@@ -29,14 +29,15 @@ STATE_SETTINGS = (
     "model",
     "kernel",
     "categorical",
+    "views",
     "lags",
     "context-size",
-    "adapt-after",
     "seed",
     "remembered-rows",
     "remembered-scores",
 )
 CHANGEABLE_SETTINGS = (
+    "adapt-after",
     "feedback-memory",
     "out",
     "dead-letters",
@@ -48,9 +49,9 @@ CHANGEABLE_SETTINGS = (
 )
 # These settings are compared by derived values; the texts are their names in messages.
 DERIVED = {
-    "remembered-rows": "the number of remembered rows (by --feedback-memory and --adapt-after)",
+    "remembered-rows": "the number of remembered rows (by --feedback-memory and --context-size)",
     "threads": "--threads (at most one for each processor that an instance may use)",
-    "remembered-scores": "the number of remembered scores (by --alert-rate, --feedback-memory and --adapt-after)",
+    "remembered-scores": "the number of remembered scores (by --alert-rate, --feedback-memory and --context-size)",
 }
 
 Values = dict[str, Any]
@@ -169,6 +170,7 @@ class Agreement:
         return {
             **values,
             "model": model,
+            "views": list(config.views),
             "kernel": kernel,
             "categorical": sorted(settings.categorical),
             "threads": min(settings.threads, usable_processors()),  # the last digits of scores may depend on it

@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 
 from fomo_stream.detector.calibration import AlertThreshold
-from fomo_stream.detector.results import Results
+from fomo_stream.detector.results import Results, Scores
 from fomo_stream.records.json_codec import append_result, decode
 from fomo_stream.records.result import results_of
 from fomo_stream.records.rows import RowReader
@@ -43,7 +43,7 @@ def measure(scale: Scale) -> Iterator[Measurement]:
 
 def reading(values: list[bytes], features: int) -> Work:
     """From the bytes of records to rows."""
-    reader = RowReader(Schema(tuple(f"sensor{i}" for i in range(features))), lags=0)
+    reader = RowReader(Schema(tuple(f"sensor{i}" for i in range(features))))
     keys = [b"k"] * len(values)
 
     def work() -> int:
@@ -68,8 +68,8 @@ def writing(values: list[bytes], features: int) -> Work:
 
 
 def _results(logit: Float) -> Results:
-    ones = np.ones(len(logit), dtype=np.int64)
-    return Results.of(logit, np.linspace(0.001, 1, len(logit)), ones, 1, 2000, AlertThreshold(0.01, 2000))
+    scores = Scores.of(logit[:, None], np.ones(len(logit), dtype=np.int64))
+    return Results.of(scores, logit, np.linspace(0.001, 1, len(logit)), 1, 2000, AlertThreshold(0.01, 2000))
 
 
 def _libraries(function: str, items: Sequence[Any]) -> dict[str, Work]:
