@@ -1,6 +1,6 @@
 """Limits that users can reach, each defined once: rows, columns and bytes."""
 
 MAX_CONTEXT = 5000  # rows that a record is compared with; the checkpoints were trained with at most this many
-MAX_FEATURES = 1000  # columns of a row, past values included; with more, data has probably become field names
+MAX_FEATURES = 1000  # columns of a row; with more, data has probably become field names
 MAX_LAGS = 100  # past records that a record is compared together with
 MAX_RECORD_BYTES = 2**20  # of one record or line, by default; Kafka's own default for a message

@@ -261,6 +261,7 @@ def test_every_flag_is_documented_in_its_group_with_its_default(command: str) ->
 def agrees(shown: str, default: Any) -> bool:
     """Whether a cell shows a default: its value, or words (or the name of another setting) if there is none."""
     code = re.fullmatch(r"`([^`]+)`", shown)
+    default = ",".join(default) if isinstance(default, tuple) else default
     if default in (None, "", {}, ()) or default is False:
         return code is None or "<" in code[1]
     return code is not None and (code[1] == str(default) or float(code[1]) == float(default))

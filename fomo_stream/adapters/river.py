@@ -21,29 +21,30 @@ Float = NDArray[np.float64]
 
 
 class FoMoDetector(AnomalyDetector):
-    """Zero-shot outlier detection: a pretrained transformer scores each record against a context of inliers.
+    """Zero-shot outlier detection: a pretrained transformer scores each record against contexts of earlier records.
 
-    The context is a uniform sample of the normal records so far. Nothing is trained; until `min_context` records are
-    learned every score is 0. Scores are in [0, 1], higher = more anomalous. A record becomes context only when the
-    records around it look normal, so bursts of outliers do not enter it; single outliers are left out of each context.
+    Each context is a view: a uniform sample of the records so far, with or without the most outlying fifth, or the last
+    records. Nothing is trained; until `min_context` records are learned every score is 0. Scores are in [0, 1], higher
+    = more anomalous. A score is of the mean over the views, and remembers the records before: a third of it is theirs.
+    All records are one series.
 
     Features may come and go. A feature that a record does not have, or has as None, NaN, an infinity or anything that
     is not a number, is missing and counts as the context's median. A new feature counts as soon as records that have it
-    reach the context. Up to 1000 // (lags + 1) features are taken, further ones are ignored.
+    reach the context. Up to 1,000 features are taken, further ones are ignored.
 
     Parameters
     ----------
     model
         Name of a shipped model, or path of a checkpoint.
     context_size
-        Maximum number of rows in the context, 4 to 5,000.
+        Maximum number of rows in a context, 4 to 5,000.
     min_context
         Number of rows before scores begin.
     admit
-        Which records become context: "auto" (from times that look normal), "feedback" (after the first `min_context`
-        only records that `feedback_many` calls normal) or "all".
+        Which records may enter the sample: "auto" (all that `feedback_many` does not call outliers), "feedback" (after
+        the first `min_context` only those that it calls normal) or "all" (as "auto", and no view is trimmed).
     adapt_after
-        With "auto": number of records after which a lasting shift becomes the new normal; 0: never.
+        Number of records after which a lasting shift is announced, 0: never. It changes no score.
     alert_rate
         Share of normal records that may be called outliers; sets how many recent scores are kept.
     device
@@ -53,11 +54,14 @@ class FoMoDetector(AnomalyDetector):
     categorical
         Names of the features that are categories, of any type; a value counts by how often the context has it.
     lags
-        Number of earlier records that each record is compared together with, 0 to 100: the records learned before it,
-        whether they became context or not, and those before it in the same call.
+        Number of earlier records that each record is also compared together with, 0 to 100: the records learned before
+        it, and those before it in the same call. Adds the view "past", where that has at most 200 columns.
     kernel
         What computes the scores: "numba", "torch" or "auto" (numba on a CPU, torch on a GPU and for models of raw
         features). A pickle is continued by the same kernel only.
+    views
+        What records are compared with: "default" (trimmed, all, recent, movement), "fast" (trimmed, all), or a sequence
+        of names of views.
 
     Examples
     --------
@@ -124,7 +128,7 @@ class FoMoDetector(AnomalyDetector):
         return float(self.score_many([x])[0])
 
     def learn_one(self, x: Mapping[Any, Any]) -> None:
-        """Learn one record, if it looks normal."""
+        """Learn one record."""
         self.learn_many([x])
 
     def score_many(self, X: Any) -> Float:
@@ -157,8 +161,8 @@ class FoMoDetector(AnomalyDetector):
         """Take verdicts on records seen before: the reservoir changes before the next record is learned, the scoring
         context with the next generation.
 
-        X: as in `learn_many`; is_outlier: (n,) bool. A verdict is about one of the last records learned (`adapt_after`,
-        at least 5,000), the one with these values; verdicts on other records are ignored. Of equal records it is the
+        X: as in `learn_many`; is_outlier: (n,) bool. A verdict is about one of the last records learned (at least
+        5,000), the one with these values; verdicts on other records are ignored. Of equal records it is the
         first without a verdict, or else the last. Idempotent where records differ; of several verdicts on a record the
         last counts.
         """

@@ -79,7 +79,7 @@ def test_a_key_without_effect_is_refused() -> None:
 def test_views_are_named_one_by_one_or_as_a_group() -> None:
     for given, views in (
         ("fast", ("trimmed", "all")),
-        ("recent, fast", ("recent", "trimmed", "all")),
+        ("recent, fast", ("trimmed", "all", "recent")),
         ("default", DEFAULT),
     ):
         assert load(ScoreSettings, {"views": given}).detector_config().views == views

@@ -170,7 +170,7 @@ class Agreement:
         return {
             **values,
             "model": model,
-            "views": list(config.views),
+            "views": list(config.wanted_views),
             "kernel": kernel,
             "categorical": sorted(settings.categorical),
             "threads": min(settings.threads, usable_processors()),  # the last digits of scores may depend on it
