@@ -17,6 +17,7 @@ from fomo_stream.detector.reservoir import Reservoir
 from fomo_stream.detector.series import Seen
 from fomo_stream.detector.verdicts import Verdicts
 from fomo_stream.detector.views import View
+from fomo_stream.detector.widening import flat
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -69,7 +70,7 @@ class Context:
         n = len(seen.planes)
         numbers, unknown = self.history.records + np.arange(n), np.full((n, len(self.views)), np.nan)
         self.history.append(seen, unknown, np.full(n, np.nan))
-        self.pool.admit(numbers, seen.planes.reshape(n, -1))
+        self.pool.admit(numbers, flat(seen.planes))
         if confirmed:
             self.verdicts.confirm(numbers)
 
@@ -102,8 +103,7 @@ class Context:
 
     def _admit(self, numbers: Int) -> None:
         """Offer records of the history to the pool."""
-        planes = self.history.planes(numbers)
-        self._changes += len(self.pool.admit(numbers, planes.reshape(len(planes), -1)))
+        self._changes += len(self.pool.admit(numbers, flat(self.history.planes(numbers))))
 
     # -- blueprints ----------------------------------------------------------------------------------------------
 
