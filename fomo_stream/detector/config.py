@@ -89,7 +89,7 @@ class DetectorConfig:
     @property
     def history_rows(self) -> int:
         """Records whose rows the history keeps: for feedback, for rescoring, and for the context of recent records."""
-        recent = self.context_size + self.recent_every + self.lag + 8 * STEP
+        recent = self.context_size + max(self.recent_every, self.lag) + self.lag + 8 * STEP
         return max(self.calibration_size, self.feedback_memory, recent)
 
     @property

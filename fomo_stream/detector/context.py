@@ -17,6 +17,7 @@ from fomo_stream.detector.reservoir import Reservoir
 from fomo_stream.detector.series import Seen
 from fomo_stream.detector.verdicts import Verdicts
 from fomo_stream.detector.views import View
+from fomo_stream.detector.widening import flat
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -69,7 +70,7 @@ class Context:
         n = len(seen.planes)
         numbers, unknown = self.history.records + np.arange(n), np.full((n, len(self.views)), np.nan)
         self.history.append(seen, unknown, np.full(n, np.nan))
-        self.pool.admit(numbers, _flat(seen.planes))
+        self.pool.admit(numbers, flat(seen.planes))
         if confirmed:
             self.verdicts.confirm(numbers)
 
@@ -102,8 +103,7 @@ class Context:
 
     def _admit(self, numbers: Int) -> None:
         """Offer records of the history to the pool."""
-        planes = self.history.planes(numbers)
-        self._changes += len(self.pool.admit(numbers, _flat(planes)))
+        self._changes += len(self.pool.admit(numbers, flat(self.history.planes(numbers))))
 
     # -- blueprints ----------------------------------------------------------------------------------------------
 
@@ -113,7 +113,10 @@ class Context:
         is_first, end = number == 1, self.history.records
         self._at_trigger[at] = end if view.of == "recent" else self._changes
         if view.of == "recent":
-            numbers = self.history.not_outliers(max(self.history.oldest, end - self.config.context_size), end)
+            first = max(self.history.oldest, end - self.config.context_size)
+            numbers = self.history.not_outliers(first, end)
+            if len(numbers) < LEAST_CONTEXT:
+                numbers = np.arange(first, end)
             rows = self.columns(view, numbers)
             recent = numbers if is_first else recent
         else:
@@ -124,7 +127,7 @@ class Context:
             recent = numbers if is_first else np.arange(first, end)
         recent_rows = rows if is_first else self.columns(view, recent)
         confirmed = np.isin(numbers, self.verdicts.confirmed) & bool(view.trim)
-        outliers = self.outliers.rows if self._once(at) else np.zeros((0, self._n_features))
+        outliers = self.outliers.rows if at == self._adding[1] else np.zeros((0, self._n_features))
         return Blueprint(
             number=number,
             takes_effect=takes_effect,
@@ -161,13 +164,21 @@ class Context:
         return view.columns(planes, self.config.lags, self._categorical)
 
     def _once(self, at: int) -> float:
-        """Weight, in views[at], of extremes and of likeness to known outliers: one view adds them for the mean of all.
+        """Weight, in views[at], of extremes and of likeness to known outliers; 0: another view adds them."""
+        return float(len(self.views)) if at in self._adding else 0.0
 
-        That is the first one that sees the record alone, preferably untrimmed.
+    @property
+    def _adding(self) -> tuple[int, int]:
+        """Positions of the views that add extremes, and likeness to known outliers, for the mean of all; -1: none.
+
+        Both see the record alone, and are untrimmed and of the history if possible. A trimmed context lacks the
+        extremes, and a context of recent records is restored from their numbers, without the outliers of its time.
         """
-        plain = [i for i, view in enumerate(self.views) if view.sees == "record"]
-        untrimmed = [i for i in plain if not self.views[i].trim]
-        return float(len(self.views)) if [at] == (untrimmed or plain)[:1] else 0.0
+        views = self.views
+        plain = [i for i, view in enumerate(views) if view.sees == "record"]
+        history = [i for i in plain if views[i].of == "history"]
+        extremes = min(plain, key=lambda i: (views[i].trim > 0, views[i].of != "history"), default=-1)
+        return extremes, min(history, key=lambda i: views[i].trim > 0, default=-1)
 
     # -- log -----------------------------------------------------------------------------------------------------
 
@@ -203,8 +214,3 @@ class Context:
         twin.history, twin.verdicts = self.history.copy(more, kept), self.verdicts.copy()
         twin._at_trigger = [self._at_trigger[i] for i in kept]
         return twin
-
-
-def _flat(planes: Float) -> Float:
-    """Planes (n, planes, d) as rows (n, planes * d)."""
-    return planes.reshape(len(planes), planes.shape[1] * planes.shape[2])

@@ -41,7 +41,7 @@ class Blueprint:
     seed: int
     categorical: tuple[int, ...]  # columns that hold category codes
     trim: float  # share of the unconfirmed rows to leave out
-    once: float  # weight of extremes and of likeness to known outliers, which one view adds for all; 0: another one
+    once: float  # weight of extremes and of likeness to known outliers, which one view adds for all; 0: another view
     numbers: Int  # (n,) records of `rows`
     rows: Float  # (n, d) candidates for the context
     confirmed: NDArray[np.bool_]  # (n,) rows that feedback or a seed context calls normal

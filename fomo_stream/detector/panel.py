@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -73,15 +73,15 @@ class Panel:
             if (found := timeline.rescored()) is not None and len(found[0]):
                 yield at, found
 
-    def first_scores(self, records: int) -> Scores | None:
-        """Scores of the records of the warm-up, directly after it; None later."""
+    def first_scores(self, records: int) -> tuple[Int, Scores]:
+        """Numbers (n,) and scores of the records that are in the first contexts of all views; of none later."""
         builds = [timeline.current for timeline in self.timelines if timeline.number == 1]
-        first = [build.result().recent_logits for build in builds if build is not None]
-        if len(first) < len(self.timelines) or any(
-            build is None or records > build.blueprint.takes_effect for build in builds
-        ):
-            return None
-        return Scores.of(np.stack(first, axis=1), np.ones(len(first[0]), np.int64))
+        first = [build for build in builds if build is not None and records == build.blueprint.takes_effect]
+        if len(first) < len(self.timelines):
+            return np.zeros(0, dtype=np.int64), Scores.unknown(0, len(self.timelines))
+        numbers = reduce(np.intersect1d, [build.blueprint.recent_numbers for build in first])
+        parts = [build.result().recent_logits[np.isin(build.blueprint.recent_numbers, numbers)] for build in first]
+        return numbers, Scores.of(np.stack(parts, axis=1), np.ones(len(numbers), np.int64))
 
     def is_odd(self, by_view: Float) -> tuple[Bool, Bool] | None:
         """Whether the last records (n,) are odd in the history, and among recent records, from logits (n, views).

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.changelog import Entries, StoredEntries, Table
-from fomo_stream.detector.widening import with_missing_features
+from fomo_stream.detector.widening import flat, with_missing_features
 from fomo_stream.limits import MAX_CONTEXT
 
 Float = NDArray[np.float64]
@@ -142,9 +142,8 @@ class Reservoir:
         width = self._slots["rows"].shape[1]
         at = np.flatnonzero(self._taken)
         planes = with_missing_features(self._slots["rows"][at].reshape(len(at), width // plane, plane), more)
-        width = planes.shape[1] * planes.shape[2]
-        twin = Reservoir(self.capacity, width, self.horizon, self.seed)
-        twin._slots.put(at, rows=planes.reshape(len(at), width), numbers=self._slots["numbers"][at])
+        twin = Reservoir(self.capacity, width // plane * (plane + more), self.horizon, self.seed)
+        twin._slots.put(at, rows=flat(planes), numbers=self._slots["numbers"][at])
         twin._look_over()
         return twin
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.changelog import Document, Entries, StoredEntries, check_same
+from fomo_stream.detector.changelog import Document, Entries, StoredEntries, check_same, value_of
 from fomo_stream.detector.widening import with_missing_features
 from fomo_stream.errors import DamagedStateError, StateError
 from fomo_stream.limits import MAX_LAGS
@@ -33,6 +33,7 @@ FEW_KEYED = 32  # records with a key that say whether keys recur
 ENOUGH_KEYED = 5 * MAX_KEYS  # records with a key after which no more series begin, if keys do not recur
 DIGEST_BYTES = 16
 PREFIX = "series/"  # before a digest: the key of an entry of the log
+KEYS = struct.Struct("<qqq")  # records so far, those with a key, and those with a known key
 HEAD = struct.Struct("<qq")  # at the start of its value: when the series was last used, and its slot
 
 
@@ -172,8 +173,8 @@ class Series:
     def changes(self) -> Entries:
         """Entries of the series that were used or forgotten since the last call; at first of all."""
         entries = self._settings_log.changes("settings", json.dumps(self._settings).encode())
-        if self._changed:
-            entries["keys"] = struct.pack("<qqq", self._uses, self._keyed, self._recurred)
+        if self._changed or entries:
+            entries["keys"] = KEYS.pack(self._uses, self._keyed, self._recurred)
         for digest in self._changed:
             state = self._known.get(digest)
             name = PREFIX + digest.hex()
@@ -193,7 +194,10 @@ class Series:
         if len({state.slot for state in states.values()}) < len(states):
             raise DamagedStateError("the state is damaged: two series have one number")
         self._known = OrderedDict(sorted(states.items(), key=lambda item: item[1].used))
-        self._uses, self._keyed, self._recurred = struct.unpack("<qqq", entries.get("keys", bytes(24)))
+        counts = value_of(entries, "keys")
+        if len(counts) != KEYS.size:
+            raise DamagedStateError(f"the state is damaged: keys has {len(counts)} bytes, not {KEYS.size}")
+        self._uses, self._keyed, self._recurred = KEYS.unpack(counts)
         self._changed.clear()
         self._logged.update(states)
 

@@ -106,19 +106,23 @@ class DetectorState:
             parts.append(self.judge(now, these, learn=True))
             self.context.history.append(these, now.by_view, parts[-1].remembered_logit)
             self.alerts.count(parts[-1])
+            is_step = self.records - self.alerts.stepped == STEP
+            if is_step:
+                self._watch()
             self.panel.advance(self.records)
-            if self.records - self.alerts.stepped == STEP:
+            if is_step:
                 self._step()
             start = part.stop
         return Results.concatenate(parts)
 
     def cross_scored(self) -> Results:
         """See `Detector.cross_scored`."""
-        first = self.panel.first_scores(self.records)
-        if first is None:
-            return Results.nothing(Scores.unknown(0, len(self.panel.views)))
-        slots, begins = self.context.history.series(0, len(first))
-        remembered = Memory(self.config.memory).remember(first.logit, slots, begins)
+        numbers, first = self.panel.first_scores(self.records)
+        if not len(first):
+            return Results.nothing(first)
+        slots, begins = self.context.history.series(int(numbers[0]), self.records)
+        at = numbers - numbers[0]
+        remembered = Memory(self.config.memory).remember(first.logit, slots[at], begins[at])
         p = own_p_values(remembered)
         return Results.of(first, remembered, p, self.regimes.number, len(first), self.alerts.threshold)
 
@@ -139,12 +143,15 @@ class DetectorState:
             history.remember(first, self.memory.replay(logits, *history.series(first, self.records)))
             self.alerts.refresh()
 
+    def _watch(self) -> None:
+        """Every `STEP` records: look for a new regime, by the generations that scored these records."""
+        if (odd := self.panel.is_odd(self.context.history.logits(self.records - STEP, self.records))) is not None:
+            self.regimes.watch(odd[0], ~odd[1])
+
     def _step(self) -> None:
         """Every `STEP` records: learn, and trigger a new generation of one view if it is due."""
         self.alerts.step(self.records)
         self.context.step(STEP)
-        if (odd := self.panel.is_odd(self.context.history.logits(self.records - STEP, self.records))) is not None:
-            self.regimes.watch(odd[0], ~odd[1])
         for turn in range(len(self.panel.views)):
             at = (self._steps + turn) % len(self.panel.views)
             timeline = self.panel.timelines[at]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.series import MOVEMENT
-from fomo_stream.detector.widening import with_missing_features
+from fomo_stream.detector.widening import flat, with_missing_features
 
 Float = NDArray[np.float64]
 Name = TypeVar("Name", bound=str)
@@ -43,7 +43,7 @@ class View:
         if self.sees == "movement" and categorical:
             seen = seen.copy()
             seen[:, :, categorical] = np.nan
-        return seen.reshape(len(planes), seen.shape[1] * seen.shape[2])
+        return flat(seen)
 
     def n_planes(self, lags: int) -> int:
         """Planes of d columns that it looks at."""
@@ -59,7 +59,7 @@ class View:
         n, width = rows.shape
         n_planes = self.n_planes(lags)
         planes = with_missing_features(rows.reshape(n, n_planes, width // n_planes), more)
-        return planes.reshape(n, width + n_planes * more)
+        return flat(planes)
 
 
 VIEWS = {

@@ -6,11 +6,19 @@ import numpy as np
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
+from fomo_stream.detector.generation import Generation
 from fomo_stream.detector.results import Results
 from fomo_stream.model.checkpoint import shared_model
 
 SMALL = DetectorConfig(
-    context_size=60, min_context=20, lag=8, calibration_size=100, feedback_memory=80, adapt_after=100, alert_rate=0.05
+    context_size=60,
+    min_context=20,
+    lag=8,
+    calibration_size=100,
+    feedback_memory=80,
+    adapt_after=100,
+    recent_every=96,
+    alert_rate=0.05,
 )
 
 
@@ -27,12 +35,31 @@ def stream(n: int, seed: int = 0, d: int = 3) -> np.ndarray:
     return rows
 
 
+def keys_of(n: int, seed: int = 0) -> list[str | None]:
+    """Keys that come again, and records without one."""
+    return [None if key == 4 else str(key) for key in np.random.default_rng(seed).integers(0, 5, n)]
+
+
 def same(a: Results, b: Results) -> bool:
-    arrays = ("score", "logit", "p_value", "outlier", "generation", "regime", "severity")
-    equal = all(np.array_equal(getattr(a, n), getattr(b, n), equal_nan=n in arrays[:3]) for n in arrays)
+    """Every field, bit for bit."""
+    other = vars(b)
+    arrays = {name: values for name, values in vars(a).items() if name != "status"}
+    equal = all(np.array_equal(v, other[n], equal_nan=v.dtype.kind == "f") for n, v in arrays.items())
     return equal and a.status == b.status
 
 
 def pool_of(one: Detector) -> np.ndarray:
-    """Ascending numbers of the records that may become context."""
+    """Ascending numbers of the records that may become context of the history."""
     return one._state.context.pool.numbers
+
+
+def generation_of(one: Detector, view: str) -> Generation:
+    """The generation of a view that scores the next record."""
+    current = next(t.current for t in one._state.panel.timelines if t.view.name == view)
+    assert current is not None
+    return current.result()
+
+
+def context_of(one: Detector, view: str) -> np.ndarray:
+    """Numbers of the records in the present context of a view."""
+    return generation_of(one, view).numbers

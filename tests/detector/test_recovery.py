@@ -12,19 +12,33 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from partitions import CONFIG, Partition, assert_same_results, assert_same_state, compacted, small_sketches_of
+from partitions import (
+    CONFIG,
+    FEATURES,
+    MAX_SERIES,
+    assert_same_results,
+    compacted,
+    few_series,
+    new,
+    process,
+    process_until_next,
+    recovered,
+    state_of,
+)
 
 from fomo_stream.detector.config import DetectorConfig
+from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
 
 
 @pytest.fixture(autouse=True)
-def small_sketches(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_sketches_of(monkeypatch)
+def only_few_series(monkeypatch: pytest.MonkeyPatch) -> None:
+    few_series(monkeypatch)
 
 
-# its history has fewer rows than a seed context, and than a sketch learns between two turns
-SHORT = replace(CONFIG, calibration_size=5, feedback_memory=0, adapt_after=0, lag=1)
+# its history has fewer rows than a seed context
+SHORT = replace(CONFIG, calibration_size=5, feedback_memory=0, adapt_after=0, recent_every=32, lag=1)
+SEEDED = 10 + SHORT.history_rows
 
 
 @dataclass
@@ -48,10 +62,10 @@ class Service(RuleBasedStateMachine):
     """A partition whose process may end at any moment, beside one that nothing ever happens to."""
 
     seen: ClassVar[Counter[str]] = Counter()
-    start: ClassVar[int]  # records before the rules; near 400 a regime is on trial, and often a generation is next
+    start: ClassVar[int]  # records before the rules; near 400 a regime is announced, and often a generation is next
     config: ClassVar[DetectorConfig]
 
-    @initialize(seeded=st.sampled_from([0, 10, 205]))
+    @initialize(seeded=st.sampled_from([0, 10, SEEDED]))
     def begin(self, seeded: int) -> None:
         """seeded: rows of the seed context."""
         self.seeded = seeded
@@ -59,10 +73,10 @@ class Service(RuleBasedStateMachine):
         self.history: list[tuple[str, bytes | None]] = []
         self.since: list[Batch | Labels] = []  # the last commit
         self.at = 0
-        self.take([self.start])
+        self.take([self.start] if self.start else [])
 
-    def new(self) -> Partition:
-        return Partition(self.config, self.seeded)
+    def new(self) -> Detector:
+        return new(self.config, self.seeded)
 
     @rule(sizes=st.lists(st.integers(1, 70), min_size=1, max_size=4))
     def records(self, sizes: list[int]) -> None:
@@ -70,18 +84,17 @@ class Service(RuleBasedStateMachine):
 
     def take(self, sizes: list[int]) -> None:
         for size in sizes:
-            batch = Batch(self.at, self.at + size, self.undisturbed.process(self.at, self.at + size))
-            assert_same_results(self.live.process(batch.first, batch.stop), batch.expected)
+            batch = Batch(self.at, self.at + size, process(self.undisturbed, self.at, self.at + size))
+            assert_same_results(process(self.live, batch.first, batch.stop), batch.expected)
             self.since.append(batch)
             self.at = batch.stop
 
     @rule(back=st.sets(st.integers(1, 100), min_size=1), outlier=st.booleans())
     def verdicts(self, back: set[int], outlier: bool) -> None:
-        records = self.live.detector.records
-        numbers = np.array(sorted(records - n for n in back), dtype=np.int64)
+        numbers = np.array(sorted(self.live.records - n for n in back), dtype=np.int64)
         labels = Labels(numbers, np.full(len(numbers), outlier))
-        for partition in (self.live, self.undisturbed):
-            partition.detector.feedback(labels.numbers, labels.outlier)
+        for one in (self.live, self.undisturbed):
+            one.feedback(labels.numbers, labels.outlier)
         self.since.append(labels)
 
     @rule(rng=st.randoms(use_true_random=False))
@@ -92,15 +105,14 @@ class Service(RuleBasedStateMachine):
         self.since = []
         log = compacted(self.history, keep=lambda: rng.random() < 0.5)
         assert log == compacted(self.history)
-        recovered = self.new().recover(log)
-        self.look(recovered)
-        assert recovered.changes() == {}
-        assert_same_state(recovered, self.live)
-        assert_same_state(recovered, self.undisturbed)
+        other = recovered(log, config=self.config)
+        self.look(other)
+        assert other.changes() == {}
+        assert state_of(other) == state_of(self.live) == state_of(self.undisturbed)
 
-    def look(self, recovered: Partition) -> None:
-        self.seen["trial"] += recovered.detector._state.context.regimes.trial is not None
-        self.seen["next"] += recovered.detector._state.timeline.next is not None
+    def look(self, one: Detector) -> None:
+        for timeline in one._state.panel.timelines:
+            self.seen[f"next {timeline.view.name}"] += timeline.next is not None
 
     @rule(cut=st.integers(1, 69))
     def abort(self, cut: int) -> None:
@@ -111,27 +123,27 @@ class Service(RuleBasedStateMachine):
     def crash(self, cut: int) -> None:
         self.go_back(None, cut)
 
-    def go_back(self, known: Partition | None, cut: int) -> None:
+    def go_back(self, known: Detector | None, cut: int) -> None:
         log = compacted(self.history)
-        self.live = self.new().recover(log, known) if log else self.new()
+        self.live = recovered(log, known, self.config) if log else self.new()
         self.look(self.live)
         for done in self.since:  # the same again, in other batches
             if isinstance(done, Labels):
-                self.live.detector.feedback(done.numbers, done.outlier)
+                self.live.feedback(done.numbers, done.outlier)
             else:
                 edges = sorted({done.first, min(done.first + cut, done.stop), done.stop})
-                parts = [self.live.process(a, b) for a, b in pairwise(edges)]
+                parts = [process(self.live, a, b) for a, b in pairwise(edges)]
                 assert_same_results(Results.concatenate(parts), done.expected)
 
     @invariant()
     def is_as_if_nothing_had_happened(self) -> None:
         if hasattr(self, "live"):
-            assert self.live.detector.records == self.undisturbed.detector.records
-            self.seen["regimes"] += self.live.detector.regime > 1
+            assert self.live.records == self.undisturbed.records
+            self.seen["regimes"] += self.live.regime > 1
 
     def teardown(self) -> None:
         if hasattr(self, "live"):
-            assert_same_state(self.live, self.undisturbed)
+            assert state_of(self.live) == state_of(self.undisturbed)
 
 
 def test_any_commits_aborts_and_crashes_equal_the_uninterrupted_run() -> None:
@@ -141,31 +153,79 @@ def test_any_commits_aborts_and_crashes_equal_the_uninterrupted_run() -> None:
         run_state_machine_as_test(
             case, settings=settings(max_examples=8, stateful_step_count=30, deadline=None, derandomize=True)
         )
-    assert all(Service.seen[what] for what in ("deleted", "trial", "next", "regimes")), Service.seen
+    wanted = [f"next {view}" for view in CONFIG.wanted_views]
+    assert all(Service.seen[what] for what in ("deleted", "regimes", *wanted)), Service.seen
 
 
 def test_after_every_commit_the_log_brings_back_what_goes_on_alike() -> None:
-    one, other = Partition(), Partition()
+    one, other = new(), new()
     history: list[tuple[str, bytes | None]] = []
     seen: Counter[str] = Counter()
     for first in range(0, 1500, 7):
-        assert_same_results(one.process(first, first + 7), other.process(first, first + 7))
+        assert_same_results(process(one, first, first + 7), process(other, first, first + 7))
         if 150 < first < 250:
             for each in (one, other):
-                each.detector.feedback(np.arange(first - 60, first - 40), np.arange(20) % 4 < 3)
+                each.feedback(np.arange(first - 60, first - 40), np.arange(20) % 4 < 3)
         history += one.changes().items()
-        other = Partition().recover(compacted(history))
-        assert_same_state(one, other)
-        detector, timeline, context = one.detector, one.detector._state.timeline, one.detector._state.context
-        seen["warming up"] += detector.generation == 0
-        seen["next"] += timeline.next is not None
-        seen["trial"] += context.regimes.trial is not None
-        seen["outliers"] += timeline.current is not None and timeline.current.result().outliers is not None
-        seen["merged"] += bool((context.quantiles.sketch.merged > 0).all())
-        seen["learned again"] += bool((context.quantiles._saved > 0).all())
-        seen["confirmed"] += len(context._verdicts.confirmed) > 0
-    assert all(
-        seen[what] for what in ("warming up", "next", "trial", "outliers", "merged", "learned again", "confirmed")
-    ), seen
-    assert one.detector.regime > 1
-    assert one.detector.generation > 10
+        other = recovered(compacted(history))
+        assert state_of(one) == state_of(other)
+        state = one._state
+        made = [t.current.result() for t in state.panel.timelines if t.current is not None]
+        seen["warming up"] += one.generation == 0
+        seen["next"] += any(t.next is not None for t in state.panel.timelines)
+        seen["likeness"] += sum(generation.outliers is not None for generation in made)
+        seen["extremes"] += sum(generation.ranges is not None for generation in made)
+        seen["confirmed"] += len(state.context.verdicts.confirmed) > 0
+        seen["series"] += len(state.series._known) == 1 + MAX_SERIES
+    for what in ("warming up", "next", "likeness", "extremes", "confirmed", "series"):
+        assert seen[what], seen
+    assert one.regime > 1
+    assert one.generation > 10
+
+
+@pytest.mark.parametrize("views", [("trimmed", "recent"), ("recent",), ("recent", "all"), ("movement", "recent")])
+def test_any_views_come_back_also_where_outliers_are_known(views: tuple[str, ...]) -> None:
+    one = new(replace(CONFIG, views=views))
+    process(one, 0, 100)
+    one.feedback(np.arange(40, 90), np.ones(50, dtype=bool))
+    process(one, 100, 170)  # contexts that know these outliers are there or next
+    history = list(one.changes().items())
+    for first in range(170, 500, 11):
+        other = recovered(compacted(history), config=one.config)
+        assert_same_results(process(one, first, first + 11), process(other, first, first + 11))
+        history += one.changes().items()
+
+
+@pytest.mark.parametrize(("lag", "recent_every"), [(1, 32), (200, 32), (1000, 64), (33, 500)])
+def test_recent_records_are_kept_as_long_as_a_context_is_made_of_them(lag: int, recent_every: int) -> None:
+    config = replace(CONFIG, calibration_size=1, feedback_memory=0, lag=lag, recent_every=recent_every)
+    one = new(config)
+    history: list[tuple[str, bytes | None]] = []
+    while one.records < 3000:
+        first = one.records
+        process(one, first, first + 50)
+        history += one.changes().items()
+        assert state_of(recovered(compacted(history), config=config)) == state_of(one)
+
+
+def test_a_context_of_recent_records_is_encoded_again_and_is_the_same() -> None:
+    one = new()
+    process(one, 0, 130)
+    one.feedback(np.arange(100, 120, 3), np.ones(7, dtype=bool))
+    at = CONFIG.wanted_views.index("recent")
+    timeline = one._state.panel.timelines[at]
+    while timeline.number < 3:
+        process_until_next(one)
+        process(one, one.records, one.records + 1)
+    log = one.copy().changes()
+    assert not any("recent" in key for key in log)  # it is nowhere but in the counters
+    again = recovered({key: value for key, value in log.items() if value is not None})
+    found, expected = (each._state.panel.timelines[at].current for each in (again, one))
+    assert found is not None
+    assert expected is not None
+    assert found is not expected
+    assert found.blueprint.equals(expected.blueprint)
+    probe = np.random.default_rng(0).normal(size=(20, FEATURES))
+    np.testing.assert_array_equal(
+        found.result().logits(one.model, probe), expected.result().logits(one.model, probe)
+    )

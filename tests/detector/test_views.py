@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from partitions import MODEL
+
+from fomo_stream.detector.config import DetectorConfig
+from fomo_stream.detector.detector import Detector
+from fomo_stream.detector.series import Series
+from fomo_stream.detector.views import DEFAULT, GROUPS, VIEWS, WIDEST, fitting, named_views
+from fomo_stream.detector.widening import with_missing_features
+from fomo_stream.errors import ConfigError, SchemaError
+
+
+def planes_of(n: int, d: int, lags: int) -> np.ndarray:
+    return np.random.default_rng(n).normal(size=(n, 1 + lags + 2, d))
+
+
+@pytest.mark.parametrize("lags", [0, 1, 3])
+@pytest.mark.parametrize("n", [0, 1, 5])
+def test_views_look_at_the_record_its_past_or_its_movement(n: int, lags: int) -> None:
+    rows = np.random.default_rng(0).normal(size=(n, 2))
+    planes = Series(2, lags).follow(rows).planes
+    for name in ("trimmed", "all", "recent"):
+        np.testing.assert_array_equal(VIEWS[name].columns(planes, lags, ()), rows)
+    past = [np.vstack([np.full((min(lag, n), 2), np.nan), rows[: n - lag] if lag < n else rows[:0]]) for lag in range(1, lags + 1)]
+    np.testing.assert_array_equal(VIEWS["past"].columns(planes, lags, ()), np.hstack([rows, *past]))
+    moved = np.hstack([planes[:, -2], planes[:, -1]])
+    np.testing.assert_array_equal(VIEWS["movement"].columns(planes, lags, ()), moved)
+
+
+@given(st.sampled_from(list(VIEWS)), st.integers(0, 6), st.integers(1, 4), st.integers(0, 3), st.data())
+def test_columns_of_wider_planes_are_the_wider_columns(
+    name: str, n: int, d: int, lags: int, data: st.DataObject
+) -> None:
+    more = data.draw(st.integers(1, 3))
+    categorical = tuple(sorted(data.draw(st.sets(st.integers(0, d - 1)))))
+    planes, view = planes_of(n, d, lags), VIEWS[name]
+    narrow = view.columns(planes, lags, categorical)
+    wide = view.columns(with_missing_features(planes, more), lags, categorical)
+    np.testing.assert_array_equal(view.widened(narrow, lags, more), wide)
+    assert wide.shape == (n, view.n_planes(lags) * (d + more))
+
+
+@given(st.sampled_from(list(VIEWS)), st.integers(1, 4), st.integers(0, 3), st.data())
+def test_codes_are_the_columns_that_hold_categories(name: str, d: int, lags: int, data: st.DataObject) -> None:
+    categorical = tuple(sorted(data.draw(st.sets(st.integers(0, d - 1)))))
+    planes = np.zeros((1, 1 + lags + 2, d))
+    planes[:, :, categorical] = 1.0  # category codes, and level and spread of them
+    columns = VIEWS[name].columns(planes, lags, categorical)[0]
+    assert np.flatnonzero(columns == 1.0).tolist() == list(VIEWS[name].codes(d, lags, categorical))
+    if name == "movement":  # codes have no level and no spread
+        assert np.flatnonzero(np.isnan(columns)).tolist() == [k * d + c for k in range(2) for c in categorical]
+
+
+@pytest.mark.parametrize("name", list(VIEWS))
+@pytest.mark.parametrize("n", [0, 4])
+def test_columns_are_contiguous_and_no_part_of_the_planes(name: str, n: int) -> None:
+    """A generation's rows are stored byte by byte, and stay as they are."""
+    planes = planes_of(n, 3, 2)
+    columns = VIEWS[name].columns(planes, 2, ())
+    before = columns.copy()
+    assert columns.flags.c_contiguous
+    planes[:] = 0.0
+    np.testing.assert_array_equal(columns, before)
+
+
+def test_names_of_groups_are_taken_apart_and_each_view_comes_once() -> None:
+    assert named_views(["default"]) == DEFAULT
+    assert named_views(["recent", "fast", "all", "recent"]) == ("recent", "trimmed", "all")
+    assert {view for group in GROUPS.values() for view in group} <= VIEWS.keys()
+    for wrong in ([], ["all", "none"], ["ALL"]):
+        with pytest.raises(ValueError, match=r"there is no view .*; name some of default, fast, trimmed, all, recent"):
+            named_views(wrong)
+
+
+def test_views_of_a_configuration() -> None:
+    assert DetectorConfig().wanted_views == DEFAULT
+    assert DetectorConfig(lags=2).wanted_views == (*DEFAULT, "past")
+    assert DetectorConfig(lags=2, views=("past", "all")).wanted_views == ("past", "all")
+    assert DetectorConfig(admit="all").wanted_views == ("all", "recent", "movement")
+    assert DetectorConfig(admit="all", views=("trimmed",)).wanted_views == ("all",)
+    assert DetectorConfig(admit="feedback", views=("fast",)).wanted_views == ("trimmed", "all")
+    with pytest.raises(ConfigError, match="the view past needs lags"):
+        DetectorConfig(views=("past",))
+    with pytest.raises(ConfigError, match="there is no view x"):
+        DetectorConfig(views=("x",))
+
+
+@given(st.integers(1, 300), st.integers(0, 5), st.sampled_from([0, 100, 150, 500]))
+def test_views_that_are_too_wide_are_left_out(d: int, lags: int, limit: int) -> None:
+    names = [name for name in VIEWS if name != "past" or lags]
+    views, left_out = fitting(names, d, lags, limit)
+    widths = {name: view.columns(planes_of(1, d, lags), lags, ()).shape[1] for name, view in VIEWS.items()}
+    for name in names:
+        most = limit or d if VIEWS[name].sees == "record" else min(limit or WIDEST, WIDEST)
+        assert (VIEWS[name] in views) == (widths[name] <= most)
+    assert {view.view for view in left_out} == set(names) - {view.name for view in views}
+    assert all(out.columns == widths[out.view] > out.limit for out in left_out)
+
+
+def test_a_detector_says_which_views_it_leaves_out() -> None:
+    config = DetectorConfig(context_size=20, min_context=10, lags=3)
+    narrow, wide = Detector(MODEL, 50, config), Detector(MODEL, 101, config)
+    assert [view.name for view in narrow.views] == [*DEFAULT, "past"]
+    assert narrow.left_out == ()
+    assert [view.name for view in wide.views] == ["trimmed", "all", "recent"]
+    assert [(out.view, out.columns, out.limit) for out in wide.left_out] == [("movement", 202, 200), ("past", 404, 200)]
+    found = wide.process(np.random.default_rng(0).normal(size=(40, 101)))
+    assert found.by_view.shape == (40, 3)
+    assert np.isfinite(found.logit[10:]).all()
+    with pytest.raises(SchemaError, match=r"distance takes up to 200 features in the view past, the rows have 404"):
+        Detector(MODEL, 101, replace(config, views=("past", "movement")))
+
+
+def test_a_detector_that_becomes_wider_leaves_out_what_is_too_wide_then() -> None:
+    rng = np.random.default_rng(0)
+    config = DetectorConfig(context_size=20, min_context=10)
+    one = Detector(MODEL, 99, config)
+    one.process(rng.normal(size=(300, 99)))
+    wide = one.widened(101)
+    assert [view.name for view in wide.views] == ["trimmed", "all", "recent"]
+    found = wide.process(rng.normal(size=(300, 101)))
+    assert np.isfinite(found.logit).all()
+    assert one.process(rng.normal(size=(5, 99))).by_view.shape == (5, 4)  # the other goes on as before
+
+
+def test_the_mean_of_the_views_is_the_logit() -> None:
+    one = Detector(MODEL, 2, DetectorConfig(context_size=20, min_context=10, lags=1))
+    found = one.process(np.random.default_rng(0).normal(size=(200, 2)))
+    np.testing.assert_allclose(found.logit[10:], found.by_view[10:].mean(1))
+    assert np.isnan(found.by_view[:10]).all()
