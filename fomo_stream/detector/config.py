@@ -37,7 +37,7 @@ class DetectorConfig:
     feedback_memory: int = 5000  # last records, at least, that feedback can still be about
     adapt_after: int = 1000  # records after which a lasting shift is announced; 0: never
     refresh: float = 0.1  # share of the history's rows that changed when a view of it is renewed
-    recent_every: int = 256  # records after which the view of recent records is renewed
+    recent_every: int = 256  # records after which the view of recent records is renewed; sooner if they are few
     lag: int = 32  # records between a trigger and its generation taking effect
     memory: float = 1 / 3  # weight of the series' earlier records in a remembered score; 0: each record for itself
     seed: int = 0
@@ -80,6 +80,11 @@ class DetectorConfig:
         past = ("past",) if self.lags and "past" not in self.views else ()
         views = [view for view in self.views + past if view != "trimmed" or self.policy is not Policy.ALL]
         return tuple(views) or ("all",)
+
+    @property
+    def renewed_every(self) -> int:
+        """Records after which the view of recent records is renewed: with small contexts a quarter of them."""
+        return min(self.recent_every, self.context_size // 4)
 
     @property
     def window_size(self) -> int:

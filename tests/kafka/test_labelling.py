@@ -274,8 +274,8 @@ def test_a_lasting_shift_is_announced_once(caplog: pytest.LogCaptureFixture) -> 
     delivery, progress = Recording(), ProgressLog()
     flags: dict[str, Any] = {"adapt_after": 100, "min_context": 50, "context_size": 100, "batch_size": 32}
     pipeline = make_pipeline(delivery, observer=progress, **flags)
-    for offset in range(1000):
-        shift = 0 if offset < 150 else 30
+    for offset in range(1800):
+        shift = 0 if offset < 1200 else 30
         rng = random.Random(offset)
         value = json.dumps({"x": shift + rng.gauss(0, 1), "y": shift + rng.gauss(5, 2)}).encode()
         pipeline.receive(record(offset, value=value), 0.0)

@@ -172,7 +172,7 @@ def test_what_does_not_matter_for_the_state_may_change() -> None:
     one = Instance()
     one.score(0, 30)
     committed = one.commit(entries)
-    other = Instance(alert_rate=0.2, batch_size=3, admit="all")
+    other = Instance(alert_rate=0.2, batch_size=3, admit="feedback", adapt_after=7)
     other.restore(restored(entries, committed))
     other.score(30, 40)
     assert len(other.results()) == 10
@@ -210,8 +210,8 @@ def test_with_another_memory_for_labels_only_the_old_records_cannot_be_labelled(
 DAMAGES: dict[str, tuple[str, bytes | None]] = {
     "fingerprint": ("detector/fingerprint/0", b"x" * 50),
     "rows": ("detector/history/rows/0", None),
-    "context": ("detector/generation/1/0", b"x" * 50),
-    "series": ("series/fingerprint/0", None),
+    "context": ("detector/generation/trimmed/1/0", b"x" * 50),
+    "series": ("detector/follow/settings/0", None),
     "index": ("index/30/1", None),
     "schema": ("schema", b"{"),
 }

@@ -25,6 +25,7 @@ from pipelines import (
     sources,
 )
 
+from fomo_stream.detector.views import DEFAULT
 from fomo_stream.errors import BrokerError
 from fomo_stream.kafka.record import Record
 from fomo_stream.kafka.state.position import Restored
@@ -237,7 +238,7 @@ def test_a_late_generation_stops_only_its_own_partition_and_nothing_is_lost() ->
     pipeline = make_pipeline(delivery, executor)
     for offset in range(60):
         pipeline.receive(record(offset, partition=0), 0.0)
-    assert executor.submitted == 1  # the first generation, of partition 0
+    assert executor.submitted == len(DEFAULT)  # the first generations, of partition 0
     for offset in range(60):
         pipeline.receive(record(offset, partition=1), 0.0)
     pipeline.score_due(1e9)
@@ -276,7 +277,7 @@ def test_a_seed_context_is_encoded_once_for_all_partitions(tmp_path: Path) -> No
     pipeline.finish([0, 1])
     first, second = (json.loads(output.value or b"")["fomo"] for output in delivery.outputs)
     assert first["score"] == second["score"] is not None
-    assert executor.submitted == 1
+    assert executor.submitted == len(DEFAULT)
     for offset in range(1, 40):  # what one partition learns is none of the other's business
         pipeline.receive(record(offset, 0), 0.0)
     pipeline.receive(record(1, 1), 0.0)

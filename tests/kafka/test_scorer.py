@@ -57,7 +57,7 @@ def test_a_schema_of_few_records_is_warned_of(caplog: pytest.LogCaptureFixture) 
 
 
 def test_the_log_shows_some_of_many_features(caplog: pytest.LogCaptureFixture) -> None:
-    pipeline = make_pipeline(Recording(), known=False)
+    pipeline = make_pipeline(Recording(), known=False, model=shared_model())
     with caplog.at_level("INFO"):
         pipeline.begin(Schema(tuple(f"f{i:03}" for i in range(60))))
     assert "f049,... count=60" in caplog.text
