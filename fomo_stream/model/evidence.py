@@ -220,7 +220,7 @@ def fit_evidence(rows: Tensor, n_features: Tensor, knots: Knots | None = None) -
     """Evidence of a context, and the channels (B, n, C) of its own rows, leave-one-out.
 
     rows: (B, n, d) raw units, complete (see `imputation`), n >= 2; n_features: (B,), columns beyond it are zero
-    padding; knots: the quantile transform to use (as a stream's sketch gives it), or None to fit it on the rows.
+    padding; knots: the quantile transform to use, or None to fit it on the rows.
     """
     center = rows.mean(1, keepdim=True)
     deviation = rows.std(1, keepdim=True, correction=0)

@@ -1,8 +1,4 @@
-"""Quantile transform to a normal, with tails that keep growing: fitted on a batch, or row by row on a stream.
-
-Two fits give the same `Knots`: `fit_knots` on a batch of rows (pretraining, batch detectors) and `QuantileSketch`,
-which keeps time-decayed weighted quantiles in bounded memory (streams). One transform, `to_normal`, serves both.
-"""
+"""Quantile transform to a normal, with tails that keep growing: fitted on the rows of a context."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,12 @@ def river_detectors(context: int) -> Iterator[tuple[str, FoMoDetector]]:
         chosen: dict[str, Any] = {} if kernel is None else {"kernel": kernel}
         detector = FoMoDetector(device="cpu", context_size=context, min_context=min(200, context), **chosen)
         yield f"fomo-stream {kernel or 'default'}", detector
+    chosen = {"views": "fast"} if "views" in signature(FoMoDetector).parameters else {}
+    if chosen:
+        yield (
+            "fomo-stream fast",
+            FoMoDetector(device="cpu", context_size=context, min_context=min(200, context), **chosen),
+        )
 
 
 def full_pass(context: Float, queries: Float) -> Work | None:

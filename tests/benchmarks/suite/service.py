@@ -36,6 +36,7 @@ WARM_UP = 20_000  # records, before all measurements: kernels are compiled, and 
 LOOK_S = 0.1  # between two samples
 PATIENCE_S = 1800.0
 TAIL = 1.05  # of the input: at its end the partitions no longer share the cores
+VIEWS = ("default", "fast") if "views" in ServiceSettings.model_fields else ("default",)
 Sizes = dict[str, str | int]
 
 
@@ -52,15 +53,21 @@ def measure(scale: Scale) -> Iterator[Measurement | Absent]:
         folder = Path(name)
         with _service(broker, folder, load.partitions, WARM_UP) as service:
             service.until(WARM_UP)
-        yield from _throughput(broker, folder, load, load.partitions, load.established)
+        for views in VIEWS:
+            yield from _throughput(broker, folder, load, load.partitions, load.established, views)
+            yield from _latency(broker, folder, load, views)
         for partitions in load.other_partitions:
-            yield from _throughput(broker, folder, load, partitions, 0)
-        yield from _latency(broker, folder, load)
+            yield from _throughput(broker, folder, load, partitions, 0, VIEWS[0])
         yield from _memory(broker, folder, scale)
 
 
 def _settings(broker: Broker, topic: str, **changes: Any) -> ServiceSettings:
     return ServiceSettings(bootstrap=broker.bootstrap, topic=topic, group=topic, features=names(), **changes)
+
+
+def _flags(views: str) -> dict[str, Any]:
+    """The settings that choose views; none for a version that has only one."""
+    return {"views": (views,)} if len(VIEWS) > 1 else {}
 
 
 @contextmanager
@@ -95,19 +102,21 @@ class _Run:
             time.sleep(LOOK_S)
 
 
-def _throughput(broker: Broker, folder: Path, load: Load, partitions: int, established: int) -> Iterator[Measurement]:
+def _throughput(
+    broker: Broker, folder: Path, load: Load, partitions: int, established: int, views: str
+) -> Iterator[Measurement]:
     """Rate and CPU time; established: records of each partition before the second stretch, 0: only the first."""
     parts = {"young": (0, load.young)}
     if established:
         before = established * partitions
         parts["established"] = before, before + load.stretch
     last = max(stop for _, stop in parts.values())
-    with _service(broker, folder, partitions, int(last * TAIL)) as service:
+    with _service(broker, folder, partitions, int(last * TAIL), **_flags(views)) as service:
         service.until(last)
         samples = service.progress.samples
     for age, (first, stop) in parts.items():
         begin, end = stretch(samples, first, stop)
-        sizes: Sizes = {"age": age, "partitions": partitions, "context": 1000, "features": FEATURES}
+        sizes: Sizes = {"age": age, "partitions": partitions, "context": 1000, "features": FEATURES, "views": views}
         count = end.records - begin.records
         yield Measurement("service", sizes, count / (end.at - begin.at), "records/s")
         spent = {"service": end.service_s - begin.service_s}
@@ -117,13 +126,13 @@ def _throughput(broker: Broker, folder: Path, load: Load, partitions: int, estab
             yield Measurement("service CPU", {"process": process, **sizes}, 1e6 * seconds / count, "us/record")
 
 
-def _latency(broker: Broker, folder: Path, load: Load) -> Iterator[Measurement]:
+def _latency(broker: Broker, folder: Path, load: Load, views: str) -> Iterator[Measurement]:
     """Median and 99th percentile at a steady rate."""
     flags: dict[str, Any] = {"commit_interval_ms": 10.0, "batch_age_ms": 5.0}
     if "max_latency_ms" in ServiceSettings.model_fields:
         flags = {"max_latency_ms": 20.0}
     partitions, count = load.partitions, int(load.rate * load.seconds)
-    with _service(broker, folder, partitions, load.warm, **flags) as service:
+    with _service(broker, folder, partitions, load.warm, **flags, **_flags(views)) as service:
         service.until(load.warm)
         reader = _reader_at_end(broker, f"{service.topic}-scores", partitions)
         arguments = [broker.bootstrap, service.topic, str(partitions), str(count), str(load.rate)]
@@ -134,7 +143,13 @@ def _latency(broker: Broker, folder: Path, load: Load) -> Iterator[Measurement]:
             finally:
                 reader.close()
                 producer.kill()
-    sizes: Sizes = {"rate": int(load.rate), "partitions": partitions, "context": 1000, "features": FEATURES}
+    sizes: Sizes = {
+        "rate": int(load.rate),
+        "partitions": partitions,
+        "context": 1000,
+        "features": FEATURES,
+        "views": views,
+    }
     for of, share in (("median", 0.5), ("99th percentile", 0.99), ("maximum", 1.0)):
         value = 1000 * float(np.quantile(found, share))
         yield Measurement("service latency", {"of": of, **sizes}, value, "ms")
