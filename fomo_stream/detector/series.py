@@ -34,7 +34,7 @@ ENOUGH_KEYED = 5 * MAX_KEYS  # records with a key after which no more series beg
 DIGEST_BYTES = 16
 PREFIX = "series/"  # before a digest: the key of an entry of the log
 KEYS = struct.Struct("<qqq")  # records so far, those with a key, and those with a known key
-HEAD = struct.Struct("<qq")  # at the start of its value: when the series was last used, and its slot
+HEAD = struct.Struct("<qq?")  # at the start of its value: the fields of a state, less the rows
 
 
 class Seen(NamedTuple):
@@ -42,7 +42,7 @@ class Seen(NamedTuple):
 
     planes: Float  # (n, planes, d)
     slots: Int  # (n,) number of each record's series, 0 to max_keys; a number is used again for another series
-    begins: NDArray[np.bool_]  # (n,) whether the record is the first of its series
+    begins: NDArray[np.bool_]  # (n,) whether no record before belongs to its series
 
     def part(self, records: slice) -> Seen:
         """Some of the records."""
@@ -110,13 +110,13 @@ class Series:
         self._recurred += is_known
         recur = 2 * self._recurred >= self._keyed or self._keyed < FEW_KEYED
         if is_known or recur or self._keyed < ENOUGH_KEYED:
-            self._advance(digest, values, at, seen)
+            self._advance(digest, values, at, seen if is_known or recur else None)
         if not recur:
             self._advance(WHOLE, values, at, None if is_known else seen)
 
     def _advance(self, digest: bytes, values: Float, at: slice, seen: Seen | None) -> None:
         """Add the records values[at] to a series, and note in `seen` what is said of them."""
-        state, begins = self._take(digest)
+        state = self._take(digest)
         rows = values[at]
         n = len(rows)
         self._uses += n
@@ -130,21 +130,22 @@ class Series:
             past = joined[len(joined) - self.lags :]
         if self.movement:
             sums, planes[:, -MOVEMENT:] = _moved(sums, rows)
-        self._known[digest] = _State(self._uses, state.slot, np.concatenate([past, sums]))
+        has_records = state.has_records or seen is not None
+        self._known[digest] = _State(self._uses, state.slot, has_records, np.concatenate([past, sums]))
         self._changed.add(digest)
         if seen is not None:
             seen.planes[at], seen.slots[at] = planes, state.slot
-            seen.begins[at.start] = begins
+            seen.begins[at.start] = not state.has_records
 
-    def _take(self, digest: bytes) -> tuple[_State, bool]:
-        """The state of a series, and whether it begins now."""
+    def _take(self, digest: bytes) -> _State:
+        """The state of a series, perhaps of a new one."""
         state = self._known.pop(digest, None)
         if state is not None:
-            return state, False
+            return state
         slot = 0 if digest == WHOLE else self._free_slot()
         empty = np.full((self.lags + SUMS * self.movement, self.n_features), np.nan)
         empty[self.lags :] = 0.0
-        return _State(0, slot, empty), True
+        return _State(0, slot, False, empty)
 
     def _free_slot(self) -> int:
         by_key = len(self._known) - (WHOLE in self._known)
@@ -178,7 +179,7 @@ class Series:
         for digest in self._changed:
             state = self._known.get(digest)
             name = PREFIX + digest.hex()
-            entries[name] = None if state is None else HEAD.pack(state.used, state.slot) + state.rows.tobytes()
+            entries[name] = None if state is None else HEAD.pack(*state[:-1]) + state.rows.tobytes()
             (self._logged.discard if state is None else self._logged.add)(digest)
         self._changed.clear()
         return entries
@@ -221,8 +222,7 @@ class Series:
         if len(value) != HEAD.size + 8 * n:
             raise StateError(f"the state does not fit: {key} has {len(value)} bytes, not {HEAD.size + 8 * n}")
         rows = np.frombuffer(value, np.float64, offset=HEAD.size).reshape(-1, self.n_features)
-        used, slot = HEAD.unpack_from(value)
-        return _State(used, slot, rows)
+        return _State(*HEAD.unpack_from(value), rows)
 
 
 class _State(NamedTuple):
@@ -230,6 +230,7 @@ class _State(NamedTuple):
 
     used: int  # the higher, the later
     slot: int  # its number
+    has_records: bool  # belong to it; at first a key's record may belong to the series of the partition
     rows: Float  # (lags + sums, d): the last records, oldest first, NaN = none yet; then the sums of the movement
 
 

@@ -7,16 +7,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fomo_stream.detector.history import INLIER, OUTLIER, UNKNOWN, History
+from fomo_stream.detector.series import Seen
 
 Batches = st.lists(st.integers(0, 12), max_size=10)
+LAGS, VIEWS = 1, 2
+
+
+def seen_of(numbers: np.ndarray) -> Seen:
+    """Records whose planes, series and beginnings follow from their numbers."""
+    planes = numbers[:, None, None] * np.array([100.0, 99.0, 0.5, 0.25])[:, None]  # itself, before, level, spread
+    return Seen(planes, numbers % 7, numbers % 5 == 0)
+
+
+def logits_of(numbers: np.ndarray) -> np.ndarray:
+    return numbers[:, None] * np.array([1.0, -2.0])
 
 
 def remembered(sizes: list[int], rows: int = 10, scores: int = 15) -> tuple[History, np.ndarray]:
-    """A memory of records whose rows and scores are 100 times their number, and those scores."""
-    memory, logit = History(1, rows, scores), 100.0 * np.arange(sum(sizes))
-    for part in np.split(logit, np.cumsum(sizes)[:-1]) if sizes else []:
-        memory.append(part[:, None], part, part / 1e6)
-    return memory, logit
+    """A memory of records whose remembered logits are 100 times their number, and those."""
+    memory, numbers = History(1, VIEWS, rows, scores, LAGS, movement=True), np.arange(sum(sizes))
+    for part in np.split(numbers, np.cumsum(sizes)[:-1]) if sizes else []:
+        memory.append(seen_of(part), logits_of(part), 100.0 * part)
+    return memory, 100.0 * numbers
 
 
 @given(Batches)
@@ -25,11 +37,17 @@ def test_the_last_rows_and_scores_are_found_by_number(sizes: list[int]) -> None:
     n = len(logit)
     assert memory.records == n
     numbers = np.arange(-3, n + 3)
-    known = (numbers >= memory.oldest) & (numbers < memory.records)
-    np.testing.assert_array_equal(numbers[known], np.arange(max(0, n - 10), n))
-    np.testing.assert_array_equal(memory.rows(numbers[known])[:, 0], logit[-10:])
-    np.testing.assert_array_equal(memory.gate_p(numbers[known]), logit[-10:] / 1e6)
+    known = numbers[(numbers >= memory.oldest) & (numbers < memory.records)]
+    np.testing.assert_array_equal(known, np.arange(max(0, n - 10), n))
+    np.testing.assert_array_equal(memory.planes(known), seen_of(known).planes)
     np.testing.assert_array_equal(memory.window(15, n), logit[-15:])
+    scored = np.arange(max(0, n - 15), n)
+    for first in (int(scored.min(initial=n)), n - len(scored) // 2):
+        last = scored[scored >= first]
+        np.testing.assert_array_equal(memory.logits(first, n), logits_of(last))
+        slots, begins = memory.series(first, n)
+        np.testing.assert_array_equal(slots, last % 7)
+        np.testing.assert_array_equal(begins, last % 5 == 0)
 
 
 @given(Batches, st.integers(1, 15), st.data())
@@ -44,67 +62,89 @@ def test_a_window_ends_where_asked_and_leaves_outliers_out(sizes: list[int], siz
 
 
 @given(Batches, st.integers(0, 2**32 - 1))
-def test_rejected_records_are_counted_without_outliers(sizes: list[int], seed: int) -> None:
+def test_records_that_feedback_does_not_call_outliers_are_found(sizes: list[int], seed: int) -> None:
     memory, _ = remembered(sizes)
     n, rng = memory.records, np.random.default_rng(seed)
     known = np.arange(memory.oldest, n)
     memory.judge(known, rng.integers(0, 3, len(known)).astype(np.int8))
-    memory.learn(known[rng.random(len(known)) < 0.5])
     first, stop = np.sort(rng.integers(memory.oldest, n + 1, 2)).tolist()
     normal = [i for i in range(first, stop) if memory.verdict(np.array([i]))[0] != OUTLIER]
     assert memory.not_outliers(first, stop).tolist() == normal
-    rejected = [i for i in normal if not memory.learned(np.array([i]))[0]]
-    assert memory.rejected(first, stop) == (len(rejected), len(normal))
 
 
 def test_unscored_records_are_in_no_window_until_they_are_scored() -> None:
-    memory = History(1, 5, 8)
-    memory.append(np.zeros((4, 1)), np.full(4, np.nan), np.full(4, np.nan))
+    memory = History(1, VIEWS, 5, 8, LAGS, movement=True)
+    memory.append(seen_of(np.arange(4)), np.full((4, VIEWS), np.nan), np.full(4, np.nan))
     assert len(memory.window(8, 4)) == 0
-    memory.rescore(np.array([-2, 1, 3]), np.array([9.0, 7.0, 5.0]))  # one that is forgotten is passed over
-    np.testing.assert_array_equal(memory.window(8, 4), [5.0, 7.0])
+    memory.remember(1, np.array([7.0, 6.0]))
+    np.testing.assert_array_equal(memory.window(8, 4), [6.0, 7.0])
 
 
-def test_what_became_of_a_record_is_forgotten_with_its_row() -> None:
+@given(Batches, st.integers(0, VIEWS - 1), st.sets(st.integers(0, 60)))
+def test_another_score_in_one_view_changes_only_that(sizes: list[int], view: int, which: set[int]) -> None:
+    memory, logit = remembered(sizes)
+    n, first = len(logit), max(0, len(logit) - 15)
+    numbers = np.array(sorted(number for number in which if number < n), dtype=np.int64)
+    expected = logits_of(np.arange(n))
+    expected[numbers, view] = 0.5
+    kept = numbers[numbers >= first]  # those that are forgotten are passed over
+    assert memory.rescore(view, numbers, np.full(len(numbers), 0.5)) == (kept[0] if len(kept) else n)
+    np.testing.assert_array_equal(memory.logits(first, n), expected[first:])
+    np.testing.assert_array_equal(memory.window(15, n), logit[-15:])
+
+
+def test_a_verdict_is_forgotten_with_its_record() -> None:
     memory, _ = remembered([10])
     everything = np.arange(10)
     memory.judge(everything, np.full(10, INLIER, dtype=np.int8))
-    memory.learn(everything)
     assert (memory.verdict(everything) == INLIER).all()
-    assert memory.learned(everything).all()
-    memory.append(np.ones((15, 1)), np.ones(15), np.ones(15))
-    now = np.arange(15, 25)
-    assert (memory.verdict(now) == UNKNOWN).all()
-    assert not memory.learned(now).any()
+    more = np.arange(10, 25)
+    memory.append(seen_of(more), logits_of(more), 100.0 * more)
+    assert (memory.verdict(more) == UNKNOWN).all()
 
 
 def test_equal_rows_are_found_missing_values_included() -> None:
-    memory = History(2, 10, 10)
+    memory = History(2, 1, 10, 10, LAGS, movement=True)
     rows = np.array([[1, np.nan], [1, 2], [1, np.nan], [np.nan, 1]])
-    memory.append(rows, np.zeros(4), np.zeros(4))
-    both = np.arange(2)
-    assert [memory.find(row, both).tolist() for row in rows] == [[0, 2], [1], [0, 2], [3]]
-    assert memory.find(rows[1, :1], both[:1]).tolist() == [0, 1, 2]
+    planes = np.stack([rows, *np.random.default_rng(0).normal(size=(3, 4, 2))], axis=1)  # whatever was before them
+    memory.append(Seen(planes, np.zeros(4, np.int64), np.zeros(4, bool)), np.zeros((4, 1)), np.zeros(4))
+    assert [memory.find(row).tolist() for row in rows] == [[0, 2], [1], [0, 2], [3]]
+    assert memory.find(np.array([1.0, 3.0])).tolist() == []
+
+
+def more_of(history: History, n: int) -> None:
+    numbers = history.records + np.arange(n)
+    history.append(seen_of(numbers), logits_of(numbers), np.ones(n))
 
 
 @given(Batches, st.integers(0, 20))
 def test_a_copy_and_a_recovered_history_go_on_alike_on_their_own(sizes: list[int], more: int) -> None:
     one, _ = remembered(sizes)
-    log, recovered = one.copy().changes("h"), History(1, 10, 15)
+    log, recovered = one.copy().changes("h"), History(1, VIEWS, 10, 15, LAGS, movement=True)
     recovered.recover(cast(dict[str, bytes], log), "h", one.records)
     copied = one.copy()
-    one.append(np.ones((5, 1)), np.ones(5), np.ones(5))
+    more_of(one, 5)
     assert copied.copy().changes("h") == recovered.copy().changes("h") == log
     one = recovered.copy()
     for history in (one, copied, recovered):
-        history.append(np.ones((more, 1)), np.ones(more), np.ones(more))
+        more_of(history, more)
     assert one.copy().changes("h") == copied.copy().changes("h") == recovered.copy().changes("h")
 
 
-@given(Batches)
-def test_a_wider_copy_has_the_same_records_with_values_missing(sizes: list[int]) -> None:
+@given(Batches, st.sampled_from([[0, 1], [1], [0]]))
+def test_a_wider_copy_has_the_same_records_with_values_missing(sizes: list[int], views: list[int]) -> None:
     one, _ = remembered(sizes)
-    wide, known = one.copy(2), np.arange(one.oldest, one.records)
-    np.testing.assert_array_equal(wide.rows(known)[:, :1], one.rows(known))
-    assert np.isnan(wide.rows(known)[:, 1:]).all()
+    wide, known = one.copy(2, views), np.arange(one.oldest, one.records)
+    np.testing.assert_array_equal(wide.planes(known)[:, :, :1], one.planes(known))
+    assert np.isnan(wide.planes(known)[:, :, 1:]).all()
     np.testing.assert_array_equal(wide.window(15, one.records), one.window(15, one.records))
+    first = max(0, one.records - 15)
+    np.testing.assert_array_equal(wide.logits(first, one.records), one.logits(first, one.records)[:, views])
+    np.testing.assert_array_equal(wide.series(first, one.records), one.series(first, one.records))
+
+
+def test_without_lags_and_movement_a_row_is_the_record() -> None:
+    memory = History(1, 1, 5, 5, lags=0, movement=False)
+    numbers = np.arange(8)
+    memory.append(Seen(seen_of(numbers).planes[:, :1], numbers, numbers == 0), np.zeros((8, 1)), np.zeros(8))
+    np.testing.assert_array_equal(memory.planes(numbers[3:])[:, :, 0], 100.0 * numbers[3:, None])

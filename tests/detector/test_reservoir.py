@@ -117,18 +117,6 @@ def test_discarded_rows_leave_room(n: int, data: st.DataObject) -> None:
     assert len(reservoir) == min(20, len(held))
 
 
-@given(st.integers(0, 80), st.floats(0.1, 1.0))
-def test_making_room_keeps_what_came_later_and_a_share_of_the_rest(n: int, share: float) -> None:
-    reservoir = filled(Reservoir(20, 1), np.arange(n))
-    held = reservoir.numbers
-    reservoir.make_room(share, before=n // 2)
-    left = reservoir.numbers
-    np.testing.assert_array_equal(left[left >= n // 2], held[held >= n // 2])
-    assert (left < n // 2).sum() == min((held < n // 2).sum(), int(share * 20))
-    fewer = filled(Reservoir(int(share * 20), 1), held[held < n // 2])  # holds the same rows
-    np.testing.assert_array_equal(left[left < n // 2], fewer.numbers)
-
-
 @given(st.integers(0, 90), st.integers(0, 40), st.integers(0, 9))
 def test_a_copy_and_a_recovered_reservoir_go_on_alike_on_their_own(n: int, more: int, seed: int) -> None:
     one, recovered = filled(Reservoir(20, 1, 30.0, seed), np.arange(n)), Reservoir(20, 1, 30.0, seed)
@@ -141,13 +129,16 @@ def test_a_copy_and_a_recovered_reservoir_go_on_alike_on_their_own(n: int, more:
     assert one.copy().changes("r") == copied.copy().changes("r") == recovered.copy().changes("r")
 
 
-@given(st.integers(0, 40))
-def test_a_wider_copy_has_the_same_rows_with_values_missing(n: int) -> None:
-    one = filled(Reservoir(20, 1), np.arange(n))
-    wide = one.copy(2)
+@given(st.integers(0, 40), st.integers(1, 3))
+def test_a_wider_copy_has_the_same_rows_with_values_missing(n: int, planes: int) -> None:
+    numbers = np.arange(n)
+    one = Reservoir(20, 2 * planes)
+    one.admit(numbers, np.arange(2.0 * planes) + 100 * numbered(numbers))
+    wide = one.copy(3, plane=2)
     np.testing.assert_array_equal(wide.numbers, one.numbers)
-    np.testing.assert_array_equal(wide.rows[:, :1], one.rows)
-    assert np.isnan(wide.rows[:, 1:]).all()
+    rows = wide.rows.reshape(-1, planes, 5)  # each plane has the further features at its end
+    np.testing.assert_array_equal(rows[:, :, :2], one.rows.reshape(-1, planes, 2))
+    assert np.isnan(rows[:, :, 2:]).all()
 
 
 @pytest.mark.parametrize("capacity", [1, 5001])

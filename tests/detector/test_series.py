@@ -3,203 +3,345 @@ from __future__ import annotations
 import pickle
 import tracemalloc
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from partitions import compacted
+from partitions import compacted, state_of
 
-from fomo_stream.detector.past_values import Key, PastValues
-from fomo_stream.errors import SchemaError
-from fomo_stream.limits import MAX_FEATURES
+from fomo_stream.detector import series
+from fomo_stream.detector.series import FEW_KEYED, HALF_LIFE, MOVEMENT, Key, Seen, Series
+from fomo_stream.errors import StateError
 
 SMALL = settings(max_examples=50, deadline=None)
-keys = st.one_of(st.none(), st.sampled_from(["a", "b", "c", "d", b"", "\udc80"]))
-streams = st.lists(st.tuples(keys, st.one_of(st.floats(-9, 9), st.just(float("nan")))), max_size=30)
-cuts = st.lists(st.integers(0, 30), max_size=4)
+ENOUGH = 60  # in place of ENOUGH_KEYED, so that it matters
+cuts = st.lists(st.integers(0, 90), max_size=4)
 
 
-def rows_of(stream: Sequence[tuple[Key, float]]) -> tuple[np.ndarray, list[Key]]:
+class Stream(NamedTuple):
     """Rows of two features, and their keys."""
-    numbers = np.array([[number, 10 + number] for _, number in stream]).reshape(-1, 2)
-    return numbers, [key for key, _ in stream]
+
+    values: np.ndarray
+    keys: list[Key]
+
+    def __getitem__(self, part: slice) -> Stream:  # type: ignore[override]
+        return Stream(self.values[part], self.keys[part])
 
 
-def fed(past: PastValues, stream: Sequence[tuple[Key, float]], cuts: Sequence[int] = ()) -> np.ndarray:
-    """Rows of the stream with their past values, made in several calls."""
-    values, keys = rows_of(stream)
-    edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
-    parts = [past.rows(values[a:b], keys[a:b]) for a, b in pairwise(edges)]
-    return np.concatenate(parts)
+@st.composite
+def streams(draw: st.DrawFn, most: int = 90) -> Stream:
+    """From few keys to a new one for every record, and some without; values that are missing, equal or far off."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    n, n_keys = draw(st.integers(0, most)), draw(st.sampled_from([1, 3, 6, 30, 10**6]))
+    values = rng.normal(size=(n, 2)) * rng.choice([0.0, 1.0, 1e9], n)[:, None]
+    values[rng.random((n, 2)) < draw(st.sampled_from([0.0, 0.2, 0.9]))] = np.nan
+    without = rng.random(n) < draw(st.sampled_from([0.0, 0.3, 1.0]))
+    kinds: list[Callable[[int], Key]] = [str, lambda i: b"%d" % i, lambda i: f"\udc80{i}"]
+    kind = draw(st.sampled_from(kinds))
+    keys = [None if no else kind(key) for no, key in zip(without, rng.integers(0, n_keys, n).tolist(), strict=True)]
+    return Stream(values, keys)
 
 
-def one_by_one(stream: Sequence[tuple[Key, float]], lags: int, max_keys: int) -> np.ndarray:
-    """What rows with their past are, written down naively."""
-    seen: OrderedDict[Key, list[np.ndarray]] = OrderedDict()
-    out = []
-    values, keys = rows_of(stream)
-    for key, row in zip(keys, values, strict=True):
-        past = seen.pop(key, [np.full(2, np.nan)] * lags)
-        out.append(np.concatenate([row, *past]))
-        seen[key] = [row, *past][:lags]
-        if len(seen) > max_keys:
-            seen.popitem(last=False)
-    return np.array(out).reshape(-1, 2 * (lags + 1))
+@pytest.fixture(autouse=True, scope="module")
+def few_are_enough() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(series, "ENOUGH_KEYED", ENOUGH)
+        yield
+
+
+def follow(one: Series, stream: Stream, cuts: Sequence[int] = ()) -> Seen:
+    """The records of the stream with their past, in several calls."""
+    edges = [0, *sorted(min(cut, len(stream.keys)) for cut in cuts), len(stream.keys)]
+    parts = [one.follow(*stream[a:b]) for a, b in pairwise(edges)]
+    return Seen(*(np.concatenate(found) for found in zip(*parts, strict=True)))
+
+
+class OneSeries:
+    """All rows of a series, and how many records were said to belong to it."""
+
+    def __init__(self) -> None:
+        self.rows: list[np.ndarray] = []
+        self.members = 0
+
+
+class Naive:
+    """What is said of each record, from all rows of its series, kept as lists."""
+
+    def __init__(self, lags: int, max_keys: int) -> None:
+        self.lags, self.max_keys = lags, max_keys
+        self.whole = OneSeries()
+        self.known: OrderedDict[Key, OneSeries] = OrderedDict()
+        self.keyed = self.recurred = 0
+
+    def row(self, key: Key, values: np.ndarray) -> tuple[np.ndarray, bool]:
+        """The planes of the next record, and whether its series begins."""
+        if key is None:
+            planes, _ = self.of(self.whole, values)
+            self.whole.members += 1
+            return planes, self.whole.members == 1
+        is_known = key in self.known
+        self.keyed, self.recurred = self.keyed + 1, self.recurred + is_known
+        recur = self.keyed < FEW_KEYED or self.recurred >= self.keyed / 2
+        found = None
+        if is_known or recur or self.keyed < ENOUGH:
+            one = self.known.pop(key, OneSeries())
+            if len(self.known) == self.max_keys:
+                self.known.popitem(last=False)
+            self.known[key] = one
+            found = self.of(one, values)
+        if not recur:
+            of_whole = self.of(self.whole, values)
+            found = found if is_known else of_whole
+        assert found is not None
+        planes, belongs_to = found
+        belongs_to.members += 1
+        return planes, belongs_to.members == 1
+
+    def of(self, one: OneSeries, values: np.ndarray) -> tuple[np.ndarray, OneSeries]:
+        rows = one.rows
+        rows.append(values)
+        past = [rows[-1 - lag] if len(rows) > lag else np.full(2, np.nan) for lag in range(1, self.lags + 1)]
+        moves = [level_and_spread([row[j] for row in rows]) for j in range(2)]
+        return np.array([values, *past, *np.array(moves).T]), one
+
+
+def mean_by_age(values: Sequence[float]) -> float:
+    """Mean of values, oldest first; each counts half every HALF_LIFE of them."""
+    shares = 0.5 ** (np.arange(len(values))[::-1] / HALF_LIFE)
+    return float(np.dot(shares, values) / shares.sum()) if len(values) else np.nan
+
+
+def level_and_spread(values: Sequence[float]) -> tuple[float, float]:
+    known = [value for value in values if value == value]
+    squares = [(value - mean_by_age(known[:i])) ** 2 for i, value in enumerate(known) if i]
+    level = mean_by_age(known)
+    return level, float(0.5 * np.log(mean_by_age(squares) + (1e-6 * level) ** 2 + 1e-300))
 
 
 @SMALL
-@given(streams, st.integers(0, 4), st.integers(1, 5), cuts)
-def test_each_row_has_the_rows_before_it_of_its_key(
-    stream: list[tuple[Key, float]], lags: int, max_keys: int, cuts: list[int]
+@given(streams(), st.integers(0, 4), st.integers(1, 8), cuts)
+def test_a_record_has_its_past_and_its_movement_by_key_and_by_partition_where_keys_do_not_recur(
+    stream: Stream, lags: int, max_keys: int, cuts: list[int]
 ) -> None:
-    found = fed(PastValues(lags, 2, max_keys), stream, cuts)
-    np.testing.assert_array_equal(found, one_by_one(stream, lags, max_keys))
+    found = follow(Series(2, lags, max_keys=max_keys), stream, cuts)
+    naive = Naive(lags, max_keys)
+    expected = [naive.row(key, values) for key, values in zip(stream.keys, stream.values, strict=True)]
+    planes = np.array([planes for planes, _ in expected]).reshape(-1, 1 + lags + MOVEMENT, 2)
+    np.testing.assert_array_equal(found.planes[:, : 1 + lags], planes[:, : 1 + lags])
+    np.testing.assert_allclose(found.planes[:, 1 + lags], planes[:, 1 + lags], rtol=1e-6, atol=1e-3)
+    np.testing.assert_allclose(found.planes[:, 2 + lags], planes[:, 2 + lags], rtol=1e-5, atol=1e-3)
+    np.testing.assert_array_equal(found.begins, [begins for _, begins in expected])
 
 
 @SMALL
-@given(streams, st.integers(0, 4), cuts)
-def test_without_keys_all_rows_are_one_series(stream: list[tuple[Key, float]], lags: int, cuts: list[int]) -> None:
-    values, _ = rows_of(stream)
-    alike = [("same", number) for _, number in stream]
-    np.testing.assert_array_equal(PastValues(lags, 2).rows(values), fed(PastValues(lags, 2), alike, cuts))
+@given(streams(), st.integers(0, 4), st.integers(1, 5), cuts)
+def test_no_bit_depends_on_how_records_are_split_over_calls(
+    stream: Stream, lags: int, max_keys: int, cuts: list[int]
+) -> None:
+    one, other = Series(2, lags, max_keys=max_keys), Series(2, lags, max_keys=max_keys)
+    for found, expected in zip(follow(one, stream, cuts), follow(other, stream), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert state_of(one) == state_of(other)
 
 
 @SMALL
-@given(streams, streams, st.integers(0, 3), st.integers(1, 4))
+@given(streams(), st.integers(1, 6))
+def test_a_slot_is_of_one_series_from_its_beginning_on(stream: Stream, max_keys: int) -> None:
+    found = follow(Series(2, 1, max_keys=max_keys), stream)
+    assert ((found.slots >= 0) & (found.slots <= max_keys)).all()
+    for slot in np.unique(found.slots):
+        of_slot = np.flatnonzero(found.slots == slot)
+        if slot:
+            assert found.begins[of_slot[0]]
+            for first, next_one in pairwise(of_slot):
+                assert found.begins[next_one] or stream.keys[first] == stream.keys[next_one]
+
+
+@SMALL
+@given(streams(), st.integers(0, 4), cuts)
+def test_without_keys_all_rows_are_one_series(stream: Stream, lags: int, cuts: list[int]) -> None:
+    alike = stream._replace(keys=["same"] * len(stream.keys))
+    found = Series(2, lags).follow(stream.values)
+    assert (found.slots == 0).all()
+    np.testing.assert_array_equal(found.planes, follow(Series(2, lags), alike, cuts).planes)
+
+
+@pytest.mark.parametrize("later_without", [0, 3])
+def test_keys_that_are_ids_of_records_make_one_series_after_some_records(later_without: int) -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(300, 2))
+    keys: list[Key] = [None if i > 100 and later_without and i % later_without == 0 else str(i) for i in range(300)]
+    found, after = Series(2, 2, max_keys=20).follow(values, keys), FEW_KEYED - 1
+    whole = Series(2, 2).follow(values[after:])
+    assert found.begins[:after].all()
+    np.testing.assert_array_equal(found.planes[after:], whole.planes)
+    assert (found.slots[after:] == 0).all()
+    assert found.begins[after:].tolist() == whole.begins.tolist()
+
+
+def test_keys_that_recur_later_are_series_then() -> None:
+    """A partition may begin with many keys that are all new."""
+    values = np.random.default_rng(0).normal(size=(500, 1))
+    keys: list[Key] = [str(i % 50) for i in range(500)]
+    found = Series(1, 1, max_keys=100).follow(values, keys)
+    np.testing.assert_array_equal(found.planes[100:, 1], values[50:450])
+    assert (found.slots[100:] > 0).all()
+
+
+@SMALL
+@given(streams(), streams(), st.integers(0, 3), st.integers(1, 4))
 def test_peeking_shows_what_comes_and_remembers_nothing(
-    before: list[tuple[Key, float]], after: list[tuple[Key, float]], lags: int, max_keys: int
+    before: Stream, after: Stream, lags: int, max_keys: int
 ) -> None:
-    past = PastValues(lags, 2, max_keys)
-    fed(past, before)
-    values, keys = rows_of(after)
-    seen = [past.peek(values, keys), past.peek(values, keys), past.rows(values, keys)]
-    np.testing.assert_array_equal(seen[0], seen[1])
-    np.testing.assert_array_equal(seen[0], seen[2])
+    one = Series(2, lags, max_keys=max_keys)
+    follow(one, before)
+    state = state_of(one)
+    seen = one.peek(*after)
+    assert state_of(one) == state
+    for found, expected in zip(seen, one.follow(*after), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 @SMALL
-@given(streams, streams, st.integers(1, 3), st.integers(1, 4))
-def test_a_copy_and_recovered_past_values_go_on_alike_on_their_own(
-    before: list[tuple[Key, float]], after: list[tuple[Key, float]], lags: int, max_keys: int
+@given(streams(), streams(), st.integers(0, 3), st.integers(1, 4), st.booleans())
+def test_copies_and_recovered_series_go_on_alike_on_their_own(
+    before: Stream, after: Stream, lags: int, max_keys: int, movement: bool
 ) -> None:
-    original, recovered = PastValues(lags, 2, max_keys), PastValues(lags, 2, max_keys)
-    fed(original, before)
+    original, recovered = (Series(2, lags, movement, max_keys) for _ in range(2))
+    follow(original, before)
     log = original.copy().changes()
     recovered.recover(cast(dict[str, bytes], log))
     copied = original.copy()
-    expected = fed(original, after)
+    expected = follow(original, after)
     assert copied.copy().changes() == log
-    np.testing.assert_array_equal(expected, fed(copied, after))
-    np.testing.assert_array_equal(expected, fed(recovered, after))
-    assert copied.copy().changes() == recovered.copy().changes() == original.copy().changes()
+    for other in (copied, recovered):
+        for found, wanted in zip(follow(other, after), expected, strict=True):
+            np.testing.assert_array_equal(found, wanted)
+    assert state_of(copied) == state_of(recovered) == state_of(original)
+
+
+@SMALL
+@given(streams(), streams(), st.integers(0, 2), st.integers(1, 4), st.booleans())
+def test_features_that_are_added_have_no_past_and_no_movement(
+    before: Stream, after: Stream, lags: int, max_keys: int, movement: bool
+) -> None:
+    narrow = Series(2, lags, movement, max_keys)
+    follow(narrow, before)
+    wide = narrow.copy(1)
+    added = np.arange(float(len(after.keys)))
+    found = wide.follow(np.column_stack([after.values, added]), after.keys)
+    expected = narrow.follow(*after)
+    np.testing.assert_array_equal(found.planes[:, :, :2], expected.planes)
+    np.testing.assert_array_equal(found.slots, expected.slots)
+    np.testing.assert_array_equal(found.begins, expected.begins)
+    first = found.planes[:1, :, 2]
+    assert np.isnan(first[:, 1 : 1 + lags]).all()
+    if movement:
+        assert (first[:, -2] == first[:, 0]).all()  # its level is its only value
+    again = Series(3, lags, movement, max_keys)
+    again.recover(cast(dict[str, bytes], wide.copy().changes()))
+    assert state_of(again) == state_of(wide)
 
 
 def test_memory_is_bounded_however_many_and_long_the_keys_are() -> None:
-    past = PastValues(lags=2, n_features=1, max_keys=100)
+    one = Series(1, lags=2, max_keys=100)
     values = np.arange(5000.0)[:, None]
-    past.rows(values, [str(i) * 1000 for i in range(5000)])
-    assert len(pickle.dumps(past)) < 100 * 300
-    assert sum(key.startswith("series/") for key in past.copy().changes()) == 100
-    late = past.rows(np.zeros((2, 1)), [str(i) * 1000 for i in (4900, 0)])
-    np.testing.assert_array_equal(late, [[0, 4900, np.nan], [0, np.nan, np.nan]])
+    one.follow(values, [str(i // 4) * 1000 for i in range(5000)])  # each comes four times
+    assert len(pickle.dumps(one)) < 101 * 400
+    entries = one.copy().changes()
+    assert sum(key.startswith("series/") for key in entries) == 100
+    late = one.follow(np.zeros((2, 1)), [str(i) * 1000 for i in (1200, 0)])
+    np.testing.assert_array_equal(late.planes[:, :3, 0], [[0, 4803, 4802], [0, np.nan, np.nan]])
 
 
-def test_a_history_does_not_keep_the_batch_it_came_from() -> None:
-    past = PastValues(lags=1, n_features=1)
+def test_keys_that_never_come_again_leave_only_as_many_series() -> None:
+    one = Series(1, lags=1, max_keys=10_000)
+    one.follow(np.zeros((5000, 1)), [str(i) for i in range(5000)])
+    assert sum(key.startswith("series/") for key in one.changes()) == ENOUGH  # with that of the partition
+
+
+def test_a_series_does_not_keep_the_batch_it_came_from() -> None:
+    one = Series(1, lags=1)
     tracemalloc.start()
     try:
-        past.rows(np.zeros((100_000, 1)))
+        one.follow(np.zeros((100_000, 1)))
         assert tracemalloc.get_traced_memory()[0] < 100_000
     finally:
         tracemalloc.stop()
 
 
-def test_a_categorical_column_repeats_with_every_lag() -> None:
-    past = PastValues(lags=2, n_features=3)
-    rows = past.rows(np.array([[0, 1, 2], [10, 11, 12], [20, 21, 22]]))
-    assert past.columns((1,)) == (1, 4, 7)
-    assert rows[2, list(past.columns((0, 2)))].tolist() == [20, 22, 10, 12, 0, 2]
-    assert PastValues(0, 3).columns((2,)) == (2,)
-
-
-@SMALL
-@given(streams, streams)
-def test_features_that_are_added_have_no_past(before: list[tuple[Key, float]], after: list[tuple[Key, float]]) -> None:
-    past, narrow = PastValues(2, 2), PastValues(2, 2)
-    fed(past, before)
-    fed(narrow, before)
-    past.widen(3)
-    values, keys = rows_of(after)
-    wide = past.rows(np.column_stack([values, np.arange(len(values))]), keys).reshape(-1, 3, 3)
-    np.testing.assert_array_equal(wide[:, :, :2].reshape(-1, 6), narrow.rows(values, keys))
-    first = [i for i, key in enumerate(keys) if key not in keys[:i]]
-    assert np.isnan(wide[first, 1:, 2]).all()
-
-
-def test_rows_that_would_be_too_wide_are_refused() -> None:
-    assert PastValues(9, MAX_FEATURES // 10).width == MAX_FEATURES
-    with pytest.raises(SchemaError, match=r"--features, or lower --lags"):
-        PastValues(10, MAX_FEATURES // 10)
-    assert PastValues(0, 5000).width == 5000
+@pytest.mark.parametrize("lags", [-1, 101])
+def test_impossible_lags_are_refused(lags: int) -> None:
     with pytest.raises(ValueError, match="between 0 and 100"):
-        PastValues(-1, 1)
+        Series(1, lags)
 
 
-def test_rows_that_the_model_cannot_take_are_refused() -> None:
-    PastValues(4, 20).check(100, "narrow")
-    PastValues(4, 21).check(0, "any")
-    with pytest.raises(SchemaError, match=r"narrow takes up to 100 features, the rows have 105 \(21 and 4 earlier"):
-        PastValues(4, 21).check(100, "narrow")
-    with pytest.raises(SchemaError, match=r"the rows have 101; name the ones to use with --features$"):
-        PastValues(0, 101).check(100, "narrow")
+def series_in(entries: dict[str, bytes | None]) -> list[bool]:
+    """For each entry of a series: whether it is there, or else deleted."""
+    return [value is not None for key, value in entries.items() if key.startswith("series/")]
 
 
 def test_series_that_come_and_go_between_commits_leave_no_trace() -> None:
-    past = PastValues(1, 1, max_keys=10)
-    past.rows(np.zeros((10, 1)), list("abcdefghij"))
-    assert sum(key.startswith("series/") for key in past.changes()) == 10
-    past.rows(np.zeros((5000, 1)), [str(i) for i in range(5000)])
-    entries = past.changes()
-    assert sum(value is None for value in entries.values()) == 10
-    assert sum(value is not None for value in entries.values()) == 10
+    one = Series(1, 1, max_keys=10)
+    one.follow(np.zeros((10, 1)), list("abcdefghij"))
+    assert series_in(one.changes()) == [True] * 10
+    one.follow(np.zeros((5000, 1)), [str(i // 4) for i in range(5000)])
+    assert sorted(series_in(one.changes())) == [False] * 10 + [True] * 10
 
 
 def test_the_order_of_use_is_kept_over_several_recoveries() -> None:
     log: list[tuple[str, bytes | None]] = []
     for keys in ("abc", "d", "a", "e", "f"):
-        past = PastValues(1, 1, max_keys=4)
+        one = Series(1, 1, max_keys=4)
         if log:
-            past.recover(compacted(log))
-        past.rows(np.zeros((len(keys), 1)), list(keys))
-        log += past.changes().items()
-    known = PastValues(1, 1, max_keys=4)
+            one.recover(compacted(log))
+        one.follow(np.zeros((len(keys), 1)), list(keys))
+        log += one.changes().items()
+    known = Series(1, 1, max_keys=4)
     known.recover(compacted(log))
-    assert [np.isnan(known.peek(np.zeros((1, 1)), [key])[0, 1]) for key in "abcdef"] == [0, 1, 1, 0, 0, 0]
+    assert [np.isnan(known.peek(np.zeros((1, 1)), [key]).planes[0, 1, 0]) for key in "abcdef"] == [0, 1, 1, 0, 0, 0]
 
 
-def test_a_look_ahead_is_no_change_and_more_features_are_one_of_every_series() -> None:
-    past = PastValues(1, 1)
-    past.rows(np.zeros((3, 1)), list("abc"))
-    log = list(past.changes().items())
-    past.peek(np.ones((3, 1)), list("cde"))
-    assert past.changes() == {}
-    past.widen(2)
-    log += past.changes().items()
-    wide = PastValues(1, 2)
-    wide.recover(compacted(log))
-    assert wide.copy().changes() == past.copy().changes()
+def test_a_look_ahead_is_no_change() -> None:
+    one = Series(1, 1)
+    one.follow(np.zeros((3, 1)), list("abc"))
+    one.changes()
+    one.peek(np.ones((3, 1)), list("cde"))
+    assert one.changes() == {}
 
 
-def test_a_smaller_limit_of_series_holds_for_what_is_recovered_too() -> None:
-    log: list[tuple[str, bytes | None]] = []
-    many, few = PastValues(1, 1, max_keys=10), PastValues(1, 1, max_keys=3)
-    many.rows(np.arange(10.0)[:, None], list("abcdefghij"))
-    log += many.changes().items()
-    few.recover(compacted(log))
-    log += few.changes().items()
-    assert sum(key.startswith("series/") for key in compacted(log)) == 3
-    assert [few.peek(np.zeros((1, 1)), [key])[0, 1] for key in "hij"] == [7, 8, 9]
+def recover_with(changed: dict[str, bytes | None]) -> None:
+    one = Series(1, 1)
+    one.follow(np.zeros((2, 1)), ["a", "b"])
+    entries = {**one.changes(), **changed}
+    Series(1, 1).recover({key: value for key, value in entries.items() if value is not None})
+
+
+def test_damaged_entries_are_refused() -> None:
+    recover_with({})
+    two = Series(1, 1)
+    two.follow(np.zeros((1, 1)), ["c"])
+    same_slot = {key: value for key, value in two.changes().items() if key.startswith("series/")}
+    damages: list[tuple[dict[str, bytes | None], str]] = [
+        ({"series/nonsense": bytes(16)}, "series/nonsense is the key of no series"),
+        ({"series/00": bytes(16)}, "series/00 is the key of no series"),
+        ({"series/" + "00" * 16: bytes(16)}, "has 16 bytes, not 57"),
+        (same_slot, "two series have one number"),
+        ({"keys": None}, "lacks keys"),
+        ({"keys": bytes(23)}, "keys has 23 bytes, not 24"),
+        ({"settings/0": None}, "lacks settings/0"),
+    ]
+    for changed, message in damages:
+        with pytest.raises(StateError, match=message):
+            recover_with(changed)
+
+
+def test_series_of_other_settings_are_refused_by_name() -> None:
+    entries = cast(dict[str, bytes], Series(2, 1, max_keys=9).changes())
+    words = "lags is 1 in the state, 2 now; movement is 1 .*, 0 now; features is 2 .*, 1 now; max_keys is 9 .*, 8 now"
+    with pytest.raises(StateError, match=words):
+        Series(1, 2, movement=False, max_keys=8).recover(entries)

@@ -3,55 +3,54 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fomo_stream.detector.trimming import is_consistent, trimmed
+from fomo_stream.detector.trimming import COMMITTEE_ROWS, LEAST_ROWS, STRETCHES, committee_means, trimmed
 from fomo_stream.model.checkpoint import shared_model
-
-
-def rows_of(kind: str, n: int = 200) -> np.ndarray:
-    """Rows of three features, in time order."""
-    rng = np.random.default_rng(0)
-    rows = rng.normal(size=(n, 3))
-    time = np.arange(n)[:, None] / n
-    return {
-        "settled": rows + 20,
-        "still moving": rows + 20 * time,
-        "a change in the middle": rows + 8 * (time >= 0.5),
-    }[kind]
-
-
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        ("settled", True),
-        ("still moving", False),
-        ("a change in the middle", False),
-    ],
-)
-def test_only_a_stream_that_has_settled_agrees_with_itself(kind: str, expected: bool) -> None:
-    assert is_consistent(shared_model(), rows_of(kind), ()) == expected
-
-
-def test_too_few_rows_never_agree() -> None:
-    assert not is_consistent(shared_model(), rows_of("settled", 7), ())
-
-
-def test_rows_that_disagree_in_part_are_no_regime() -> None:
-    rows = rows_of("settled", 400)
-    later = np.arange(200, 400)
-    rows[later[::10]] += 15  # a tenth of the later half
-    assert is_consistent(shared_model(), rows, ())
-    rows[later[::3]] += 15  # more than a fifth
-    assert not is_consistent(shared_model(), rows, ())
+from fomo_stream.model.scoring import encode_rows, logits_of
 
 
 def test_the_most_outlying_doubtful_rows_are_left_out() -> None:
     rows = np.random.default_rng(1).normal(size=(100, 3))
-    rows[:6] = rows[:6] * 0.1 + 7  # a cluster: each has near neighbours
+    rows[::17] = rows[::17] * 0.1 + 7  # a cluster: each has near neighbours
     doubtful = np.ones(100, dtype=bool)
-    doubtful[:3] = False
+    doubtful[:52:17] = False
     kept = trimmed(shared_model(), rows, doubtful, 0.2, (0, 1))
-    assert (~kept).sum() == int(0.2 * 97)
-    assert kept[:3].all()  # confirmed rows stay
-    assert not kept[3:6].any()
+    assert (~kept).sum() == int(0.2 * 96)
+    assert kept[:52:17].all()  # confirmed rows stay
+    assert not kept[68::17].any()
     assert trimmed(shared_model(), rows, doubtful, 0.0, (0, 1)).all()
     assert trimmed(shared_model(), rows, ~np.ones(100, dtype=bool), 0.5, (0, 1)).all()
+
+
+@pytest.mark.parametrize("first", [0, 333, 850])
+def test_a_burst_is_judged_by_other_times(first: int) -> None:
+    """However near its rows are to each other."""
+    rows = np.random.default_rng(first).normal(size=(1000, 3))
+    burst = np.zeros(1000, dtype=bool)
+    burst[first : first + 120] = True
+    rows[burst] = rows[burst] * 0.01 + 5
+    kept = trimmed(shared_model(), rows, np.ones(1000, dtype=bool), 0.2, (0, 1))
+    assert not kept[burst].any()
+
+
+@pytest.mark.parametrize("n", [LEAST_ROWS, 100, 1000])
+def test_a_row_has_the_mean_of_the_committees_of_other_stretches(n: int) -> None:
+    """By encoding a context for each; the committees are drawn alike."""
+    rows, seed = np.random.default_rng(0).normal(size=(n, 3)), (5, 2)
+    rng = np.random.default_rng(seed)
+    edges = np.arange(STRETCHES + 1) * n // STRETCHES
+    by_committee = []
+    for a, b in zip(edges, edges[1:], strict=False):
+        members = a + rng.choice(b - a, min(COMMITTEE_ROWS, n // STRETCHES), replace=False)
+        by_committee.append(logits_of(shared_model(), encode_rows(shared_model(), rows[members]), rows))
+    own = np.searchsorted(edges, np.arange(n), side="right") - 1
+    expected = [
+        np.mean([logits[i] for k, logits in enumerate(by_committee) if k != stretch]) for i, stretch in enumerate(own)
+    ]
+    found = committee_means(shared_model(), rows, seed)
+    # the committees are of the fusion alone, which is near the whole model's logits
+    assert np.corrcoef(found, expected)[0, 1] > 0.95
+
+
+def test_too_few_rows_stay() -> None:
+    rows = np.random.default_rng(0).normal(size=(LEAST_ROWS - 1, 3)) ** 5
+    assert trimmed(shared_model(), rows, np.ones(len(rows), dtype=bool), 0.5, (0, 1)).all()

@@ -11,20 +11,21 @@ import numpy as np
 import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
-from partitions import MODEL, small_sketches_of, state_of
+from partitions import MODEL, few_series, state_of
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
+from fomo_stream.detector.series import Key
 
 FEATURES = 2
-FIELDS = ("logit", "p_value", "outlier", "generation", "regime", "severity")
+FIELDS = ("remembered_logit", "logit", "by_view", "p_value", "outlier", "generation", "regime", "severity")
 Verdict = tuple[int, bool]  # number of the record, whether it is an outlier
 
 
 @pytest.fixture(autouse=True)
-def small_sketches(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_sketches_of(monkeypatch)
+def only_few_series(monkeypatch: pytest.MonkeyPatch) -> None:
+    few_series(monkeypatch)
 
 
 @dataclass
@@ -33,6 +34,7 @@ class Place:
 
     verdicts: list[Verdict]  # in the order given; of those on one record the last counts
     rows: np.ndarray = field(repr=False)
+    keys: list[Key] = field(repr=False)
 
 
 def stream(n: int, seed: int) -> np.ndarray:
@@ -51,8 +53,10 @@ def configs(draw: st.DrawFn, admit: str) -> DetectorConfig:
         context_size=context_size,
         min_context=draw(st.integers(10, min(30, context_size))),
         admit=admit,
+        lags=draw(st.integers(0, 1)),
         adapt_after=64,
         lag=draw(st.integers(4, 40)),
+        recent_every=draw(st.integers(32, 96)),
         calibration_size=60,
         feedback_memory=90,
         refresh=0.1,
@@ -63,7 +67,9 @@ def configs(draw: st.DrawFn, admit: str) -> DetectorConfig:
 @st.composite
 def streams(draw: st.DrawFn) -> list[Place]:
     n = 500
-    rows = stream(n, draw(st.integers(0, 99)))
+    number = draw(st.integers(0, 99))
+    rows = stream(n, number)
+    keys = np.random.default_rng(number).choice(np.array([None, "a", "b", "c", "d", "e"], dtype=object), n).tolist()
     cuts = sorted({0, n, *draw(st.sets(st.integers(1, n - 1), min_size=1, max_size=8))})
     places: list[Place] = []
     judged: list[int] = []
@@ -71,7 +77,7 @@ def streams(draw: st.DrawFn) -> list[Place]:
         back = draw(st.lists(st.integers(1, min(first, 100)), max_size=15)) if first else []
         again = draw(st.lists(st.sampled_from(judged[-20:]), max_size=8)) if judged else []
         numbers = [*(first - k for k in back), *again]
-        places.append(Place([(number, draw(st.booleans())) for number in numbers], rows[first:stop]))
+        places.append(Place([(number, draw(st.booleans())) for number in numbers], rows[first:stop], keys[first:stop]))
         judged += numbers
     return places
 
@@ -86,7 +92,7 @@ def at_once(config: DetectorConfig, places: list[Place]) -> tuple[Detector, list
     one, results = Detector(MODEL, FEATURES, config), []
     for place in places:
         give(one, list(dict(place.verdicts).items()))
-        results.append(one.process(place.rows))
+        results.append(one.process(place.rows, place.keys))
     return one, results
 
 
@@ -108,20 +114,21 @@ class Piecemeal:
     def take(self, place: Place, expected: Results) -> None:
         """Verdicts and rows of a place, some rows scored before and learned after the verdicts."""
         n = self.data.draw(st.integers(0, min(self.config.lag, len(place.rows))))
-        asked = self.one.score_rows(place.rows[:n])
+        asked = self.one.score_rows(place.rows[:n], place.keys[:n])
         calls = self._calls(place.verdicts)
         for call in calls:
             self._disturb()
             give(self.one, call)
         self._disturb()
-        self._look_ahead(place.rows, expected)
+        self._look_ahead(place, expected)
         self._count(calls)
-        self.one.learn_rows(place.rows[:n], asked)
+        self.one.learn_rows(place.rows[:n], asked, place.keys[:n])
         if n and asked.generation[0]:
-            assert_same(asked, expected, slice(0, n), ("logit", "generation"))
+            assert_same(asked, expected, slice(0, n), ("remembered_logit", "logit", "by_view", "generation"))
         while n < len(place.rows):
             size = self.data.draw(st.integers(1, len(place.rows) - n))
-            assert_same(self.one.process(place.rows[n : n + size]), expected, slice(n, n + size))
+            part = slice(n, n + size)
+            assert_same(self.one.process(place.rows[part], place.keys[part]), expected, part)
             n += size
 
     def _calls(self, verdicts: list[Verdict]) -> list[list[Verdict]]:
@@ -156,13 +163,13 @@ class Piecemeal:
             nothing = np.zeros((0, FEATURES))
             self.one.process(nothing)
             self.one.learn_rows(nothing, self.one.score_rows(nothing))
-            self.one.score_rows(np.zeros((3, FEATURES)))
+            self.one.score_rows(np.zeros((3, FEATURES)), ["a", "x", None])
             self.one.has_verdict(np.arange(self.one.records))
         self.seen[what] += 1
 
-    def _look_ahead(self, rows: np.ndarray, expected: Results) -> None:
+    def _look_ahead(self, place: Place, expected: Results) -> None:
         """The next record's scores are known beforehand, and how many rows the warm-up lacks at least."""
-        assert_same(self.one.score_rows(rows[:1]), expected, slice(0, 1))
+        assert_same(self.one.score_rows(place.rows[:1], place.keys[:1]), expected, slice(0, 1))
         if not self.one.generation:
             assert (expected.generation[: self.one.room] == 0).all()
 
