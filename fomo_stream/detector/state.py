@@ -97,7 +97,7 @@ class DetectorState:
                 self.begin()
             return Results.nothing(scores)
         parts, start = [], 0
-        while start < len(scores) or not parts:  # up to the next step or the next generation, whichever comes first
+        while start < len(scores):  # up to the next step or the next generation, whichever comes first
             until_step = STEP - (self.records - self.alerts.stepped)
             until_next = self.panel.until_next(self.records)
             stop = start + (until_step if until_next is None else min(until_step, until_next))
