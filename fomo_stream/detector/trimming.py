@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,7 +29,7 @@ def committee_means(model: ZeroShotModel, rows: Float, seed: tuple[int, ...]) ->
     rng = np.random.default_rng(seed)
     edges = np.arange(STRETCHES + 1) * n // STRETCHES
     size = min(COMMITTEE_ROWS, n // STRETCHES)
-    members = np.stack([a + rng.choice(b - a, size, replace=False) for a, b in zip(edges, edges[1:], strict=False)])
+    members = np.stack([a + rng.choice(b - a, size, replace=False) for a, b in pairwise(edges)])
     logits = committee_logits(model, rows, members)
     own = np.searchsorted(edges, np.arange(n), side="right") - 1
     logits[own, np.arange(n)] = 0.0

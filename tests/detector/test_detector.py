@@ -125,7 +125,7 @@ def test_normal_records_alert_about_as_often_as_asked() -> None:
 
 
 def test_cross_scores_stand_for_the_warm_up_rows() -> None:
-    one, rows = detector(replace(SMALL, admit="all")), np.random.default_rng(0).normal(size=(20, 3))
+    one, rows = detector(replace(SMALL, views=("all",))), np.random.default_rng(0).normal(size=(20, 3))
     assert len(one.cross_scored()) == 0
     one.process(rows)
     crossed = one.cross_scored()

@@ -94,7 +94,7 @@ def test_outliers_stand_out_and_do_not_stay_in_the_trimmed_view(share: float) ->
     wrong = rng.random(2000) < share
     wrong[:300] = False
     rows[wrong] += 12
-    one = Detector(shared_model(), 3, DetectorConfig(context_size=500, memory=0.0))
+    one = Detector(shared_model(), 3, DetectorConfig(context_size=500, memory=0.0, views=("trimmed",)))
     scored = one.process(rows)
     assert (scored.p_value[wrong] <= share + 0.02).all()
     if share < 0.01:  # more outliers than the alert rate cannot all be among the rarest
@@ -165,7 +165,9 @@ def test_categories_are_compared_by_how_often_the_context_has_them() -> None:
     rows = np.column_stack([rng.normal(size=1200), codes[rng.choice(3, 1200, p=[0.7, 0.25, 0.05])]])
     one = Detector(shared_model(), 2, categorical=(1,))
     one.process(rows)
-    red, blue, new_one = one.score_rows(np.column_stack([np.zeros(3), [codes[0], codes[2], category_code("pink")]])).logit
+    red, blue, new_one = one.score_rows(
+        np.column_stack([np.zeros(3), [codes[0], codes[2], category_code("pink")]])
+    ).logit
     assert red < blue < new_one
     assert one.score_rows(np.array([[0.0, category_code("pink")]])).outlier[0]
 

@@ -12,7 +12,7 @@ from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.regimes import Regimes
 from fomo_stream.model.checkpoint import shared_model
 
-CONFIG = DetectorConfig(context_size=200, min_context=200, adapt_after=500, views=("all", "recent"))
+CONFIG = DetectorConfig(context_size=200, min_context=200, adapt_after=500, views=("trimmed", "recent"))
 
 
 def watched(steps: list[bool], adapt_after: int = 160) -> list[int]:
@@ -56,7 +56,7 @@ def test_only_what_is_odd_in_the_history_and_normal_among_recent_records_counts(
 
 def test_a_shift_of_a_stream_is_announced_once_and_the_next_one_too() -> None:
     rng = np.random.default_rng(1)
-    one = Detector(shared_model(), 3, replace(CONFIG, context_size=1000))
+    one = Detector(shared_model(), 3, CONFIG)
     assert (one.process(rng.normal(size=(3000, 3))).regime[200:] == 1).all()
     first = one.process(rng.normal(size=(1500, 3)) + 20).regime
     begun = int(np.argmax(first == 2))
