@@ -132,7 +132,10 @@ class FoMoDetector(AnomalyDetector):
         self.learn_many([x])
 
     def score_many(self, X: Any) -> Float:
-        """Scores (n,) of a DataFrame, an array (n, d), or a sequence of dicts, as the next n records."""
+        """Scores (n,) of a DataFrame, an array (n, d), or a sequence of dicts, as the next n records.
+
+        From one that a new context scores on they may differ a little from those of `score_one` and `learn_one`.
+        """
         rows = self._rows.rows(X)
         detector = self._wake()
         if detector is None or not rows.size:

@@ -13,6 +13,7 @@ from fomo_stream.limits import MAX_CONTEXT, MAX_LAGS
 
 LEAST_CONTEXT = 4  # two halves of two rows can score each other
 STEP = 32  # records between decisions
+LEAST_HISTORY = 5000  # rows of the history, at least: feedback can then be added to a stream that had none
 
 
 class Policy(StrEnum):
@@ -95,7 +96,7 @@ class DetectorConfig:
     def history_rows(self) -> int:
         """Records whose rows the history keeps: for feedback, for rescoring, and for the context of recent records."""
         recent = self.context_size + max(self.recent_every, self.lag) + self.lag + 8 * STEP
-        return max(self.calibration_size, self.feedback_memory, recent)
+        return max(LEAST_HISTORY, self.calibration_size, self.feedback_memory, recent)
 
     @property
     def history_scores(self) -> int:

@@ -112,8 +112,9 @@ class Detector:
     def score_rows(self, rows: Float, keys: Sequence[Key] | None = None) -> Results:
         """Score rows (n, d) as the next n records without learning them.
 
-        The p-values use only records before these rows. This changes no later result: verdicts that come before these
-        rows are learned still take effect together.
+        The p-values use only records before these rows, and a generation that takes effect among them does not score
+        the earlier ones again, so that remembered logits after it differ a little from those of `process`. This changes
+        no later result: verdicts that come before these rows are learned still take effect together.
         """
         seen = self._state.series.peek(self._checked(rows), keys)
         return self._state.judge(self._state.scores(seen.planes), seen, learn=False)
@@ -127,9 +128,9 @@ class Detector:
 
     def _process(self, seen: Seen, known: Scores | None) -> Results:
         """Score and learn records. known: their scores, if no record was learned since."""
-        parts: list[Results] = []
+        parts = [Results.nothing(Scores.unknown(0, len(self.views)))]
         start, n = 0, len(seen.planes)
-        while start < n or not parts:
+        while start < n:  # without records nothing changes: verdicts wait for the next one
             self._state.context.apply_verdicts()
             part = seen.part(slice(start, start + self.room))
             if known is None or start or not self.generation:  # what was learned since may have changed the scores

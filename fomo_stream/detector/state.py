@@ -96,7 +96,7 @@ class DetectorState:
             if len(self.context.pool) >= self.config.min_context:
                 self.begin()
             return Results.nothing(scores)
-        parts, start = [Results.nothing(scores[:0])], 0
+        parts, start = [], 0
         while start < len(scores):  # up to the next step or the next generation, whichever comes first
             until_step = STEP - (self.records - self.alerts.stepped)
             until_next = self.panel.until_next(self.records)

@@ -50,7 +50,7 @@ def test_memory_stays_the_same_however_long_the_stream() -> None:
     for seed in range(6):  # it remembers 5,000 records
         detector.learn_many(records(3000, seed))
         sizes.append(detector._raw_memory_usage)
-    # the size goes up and down with generations that are being built, and with the points of the sketch
+    # the size goes up and down with generations that are being built
     assert min(sizes[4:]) - max(sizes[2:4]) < 10_000  # of 3,000 records more
 
 
@@ -67,12 +67,26 @@ def trained(n: int = 150) -> FoMoDetector:
 
 def test_many_records_score_as_one_by_one() -> None:
     at_once, one_by_one = trained(), trained()
-    batch = records(40, 1)
-    many = at_once.score_many(batch)
+    assert_many_score_as_one_by_one(at_once, one_by_one, records(40, 1))
+
+
+def assert_many_score_as_one_by_one(at_once: FoMoDetector, one_by_one: FoMoDetector, batch: list[Record]) -> None:
+    """Bit for bit until a generation takes effect, which scores the earlier records again; then nearly."""
+    many, n_exact = at_once.score_many(batch), 0
     at_once.learn_many(batch)
+    inner = one_by_one._detector
+    assert inner is not None
+    generation = inner.generation
     for record, score in zip(batch, many.tolist(), strict=True):
-        assert one_by_one.score_one(record) == score
+        found = one_by_one.score_one(record)
+        if inner.generation == generation:
+            assert found == score
+            n_exact += 1
+        assert found == pytest.approx(score, abs=0.005)
         one_by_one.learn_one(record)
+    assert n_exact > 5
+    probe = records(20, 3)
+    np.testing.assert_array_equal(at_once.score_many(probe), one_by_one.score_many(probe))
 
 
 def test_frames_arrays_and_dicts_agree() -> None:
@@ -85,7 +99,7 @@ def test_frames_arrays_and_dicts_agree() -> None:
 
 
 @pytest.mark.parametrize("scored_first", [False, True])
-def test_learning_many_at_once_gates_as_one_by_one_does(scored_first: bool) -> None:
+def test_learning_many_at_once_is_learning_one_by_one(scored_first: bool) -> None:
     rng = random.Random(3)
     batch = [r if rng.random() > 0.05 else {name: v + 12 for name, v in r.items()} for r in records(500, 3)]
     at_once, one_by_one = trained(), trained()
@@ -188,9 +202,9 @@ def test_a_new_category_is_outlying_and_a_missing_one_is_not() -> None:
     detector.learn_many(parcels(150))
     usual = {"weight": 0.0, "zone": 2, "carrier": "x"}
     for strange in ({"carrier": "z"}, {"zone": 4}):
-        assert detector.score_one(usual | strange) > 0.9 > 0.5 > detector.score_one(usual)
+        assert detector.score_one(usual | strange) > 0.9 > 0.6 > detector.score_one(usual)
     for missing in ({"carrier": None}, {"zone": float("nan")}, {"carrier": pd.NA}):
-        assert detector.score_one(usual | missing) < 0.5
+        assert detector.score_one(usual | missing) < 0.6
     assert detector.score_one(usual | {"zone": 2.0}) == detector.score_one(usual | {"zone": "2"})
 
 
@@ -213,24 +227,19 @@ def lagged(**changes: Any) -> FoMoDetector:
 
 
 def test_what_is_learned_is_the_past_of_what_comes_and_scoring_changes_nothing() -> None:
-    batch = records(120)
-    values = np.array([list(record.values()) for record in batch])
-    past = [np.vstack([np.full((lag, 3), np.nan), values[: len(values) - lag]]) for lag in (1, 2)]
-    wide = {
-        f"{name}{lag}": column
-        for lag, rows in enumerate([values, *past])
-        for name, column in zip("abc", rows.T, strict=True)
-    }
-    plain, detector = FoMoDetector(context_size=100, min_context=50), lagged()
-    order = [f"{name}{lag}" for name in "abc" for lag in range(3)]  # of columns, for bits that agree
-    plain.learn_many(pd.DataFrame(wide)[order][:100])
-    for record in batch[:100]:
-        detector.score_one(record)
-        detector.score_one({"a": 99.0})
-        detector.learn_one(record)
-    expected = plain.score_many(pd.DataFrame(wide)[order][100:])
-    np.testing.assert_array_equal(detector.score_many(batch[100:]), expected)
-    np.testing.assert_array_equal(detector.score_many(batch[100:]), expected)
+    scoring, silent, other = lagged(views="past"), lagged(views="past"), lagged(views="past")
+    for record in records(100):
+        scoring.score_one(record)
+        scoring.score_one({"a": 99.0})
+        for detector in (scoring, silent, other):
+            detector.learn_one(record)
+    probe = records(20, 1)
+    expected = silent.score_many(probe)
+    for _ in range(2):
+        np.testing.assert_array_equal(scoring.score_many(probe), expected)
+    other.learn_one({"a": 30.0, "b": 30.0, "c": 30.0})
+    changed = other.score_many(probe) != expected
+    assert changed[:2].all()  # the two that have it in their past
 
 
 def test_many_records_with_lags_score_as_one_by_one() -> None:
@@ -238,13 +247,7 @@ def test_many_records_with_lags_score_as_one_by_one() -> None:
     for one in (at_once, one_by_one):
         one.learn_many(records(150))
     batch = [*records(20, 1), {}, {"a": None}, *records(20, 2)]  # records without features are no part of the past
-    many = at_once.score_many(batch)
-    at_once.learn_many(batch)
-    for record, score in zip(batch, many.tolist(), strict=True):
-        assert one_by_one.score_one(record) == score
-        one_by_one.learn_one(record)
-    probe = records(20, 3)
-    np.testing.assert_array_equal(at_once.score_many(probe), one_by_one.score_many(probe))
+    assert_many_score_as_one_by_one(at_once, one_by_one, batch)
 
 
 def test_a_jump_is_outlying_where_only_the_past_tells() -> None:
@@ -255,8 +258,8 @@ def test_a_jump_is_outlying_where_only_the_past_tells() -> None:
     for jump in jumps:
         stream[jump] = {"x": -slow[jump] if abs(slow[jump]) > 4 else slow[jump] + 8}
     ranks = []
-    for lags in (0, 2):
-        detector = FoMoDetector(context_size=300, min_context=100, lags=lags)
+    for lags, views in ((0, "all"), (2, "past")):
+        detector = FoMoDetector(context_size=300, min_context=100, lags=lags, views=views)
         detector.learn_many(stream[:1250])
         scores = detector.score_many(stream[1250:])
         ranks.append(np.mean([(scores <= scores[jump - 1250]).mean() for jump in jumps]))

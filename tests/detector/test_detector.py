@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from partitions import state_of
-from streams import SMALL, detector, same, stream
+from streams import SMALL, detector, keys_of, same, stream
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
@@ -23,22 +23,23 @@ from fomo_stream.model.scoring import cross_scores
 @settings(max_examples=10, deadline=None)
 @given(st.lists(st.integers(1, 90), min_size=1, max_size=8), st.integers(0, 99))
 def test_results_do_not_depend_on_how_records_are_batched(sizes: list[int], seed: int) -> None:
-    rows = stream(sum(sizes), seed)
-    whole = detector().process(rows)
+    n = sum(sizes)
+    rows, keys = stream(n, seed), keys_of(n, seed)
+    whole = detector().process(rows, keys)
     parts, one = [], detector()
-    for part in np.split(rows, np.cumsum(sizes)[:-1]):
-        parts.append(one.process(part))
+    for part in np.split(np.arange(n), np.cumsum(sizes)[:-1]):
+        parts.append(one.process(rows[part], [keys[i] for i in part]))
     assert same(whole, Results.concatenate(parts))
 
 
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 300), st.integers(0, 150), st.integers(0, 99))
 def test_recovered_detector_scores_as_if_never_stopped(before: int, after: int, seed: int) -> None:
-    rows = stream(before + after, seed)
+    rows, keys = stream(before + after, seed), keys_of(before + after, seed)
     first, second = detector(), detector()
-    first.process(rows[:before])
+    first.process(rows[:before], keys[:before])
     second.recover(cast(dict[str, bytes], first.copy().changes()))
-    assert same(first.process(rows[before:]), second.process(rows[before:]))
+    assert same(first.process(rows[before:], keys[before:]), second.process(rows[before:], keys[before:]))
     assert state_of(first) == state_of(second)
 
 
@@ -52,12 +53,13 @@ def test_a_copy_goes_on_alike_and_on_its_own() -> None:
     assert same(before.process(rows[150:]), after)
 
 
-def test_a_detector_says_when_it_would_have_to_wait() -> None:
+@pytest.mark.parametrize("lag", [8, 32])
+def test_a_detector_says_when_it_would_have_to_wait(lag: int) -> None:
     go = threading.Event()
     rows = stream(200, 1)
     with ThreadPoolExecutor(1) as executor:
-        one = Detector(shared_model(), 3, SMALL, executor)
-        one.process(stream(21))  # the first generation is there
+        one = Detector(shared_model(), 3, replace(SMALL, lag=lag), executor)
+        one.process(stream(21))  # the first generations are there
         executor.submit(go.wait, 60)  # the next build has to queue behind this
         try:
             taken = 0
@@ -123,7 +125,7 @@ def test_normal_records_alert_about_as_often_as_asked() -> None:
 
 
 def test_cross_scores_stand_for_the_warm_up_rows() -> None:
-    one, rows = detector(replace(SMALL, admit="all")), np.random.default_rng(0).normal(size=(20, 3))
+    one, rows = detector(replace(SMALL, views=("all",))), np.random.default_rng(0).normal(size=(20, 3))
     assert len(one.cross_scored()) == 0
     one.process(rows)
     crossed = one.cross_scored()

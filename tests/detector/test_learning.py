@@ -1,4 +1,4 @@
-"""Which records become context, and which generations follow from that."""
+"""Which records become context of which view, and which generations follow from that."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from streams import detector, pool_of
+from partitions import CONFIG as FREE
+from partitions import new, process
+from streams import context_of, detector, generation_of, pool_of
 
 from fomo_stream.detector.categories import category_code
-from fomo_stream.detector.config import DetectorConfig
+from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.model.scoring import encode_rows, logits_of
@@ -17,48 +19,87 @@ from fomo_stream.model.scoring import encode_rows, logits_of
 
 def test_a_generation_is_made_of_what_was_known_at_its_trigger() -> None:
     rng = np.random.default_rng(3)
-    one = Detector(shared_model(), 2, DetectorConfig(context_size=100, min_context=50, lag=10, adapt_after=200))
-    one.process(rng.normal(size=(400, 2)))
-    one.process(rng.normal(size=(1000, 2)) * 5 + 40)  # a new regime, learned in the end
-    current = one._state.timeline.current
-    assert current is not None
-    blueprint = current.blueprint
-    kept = blueprint.rows[np.isin(blueprint.numbers, one.context_numbers)]
-    with_sketch = encode_rows(shared_model(), kept, blueprint.sketch.knots())
-    without = encode_rows(shared_model(), kept)
-    probe = rng.normal(size=(20, 2)) * 5 + 40
-    found = one.score_rows(probe).logit
-    np.testing.assert_array_equal(found, logits_of(shared_model(), with_sketch, probe))
-    assert not np.array_equal(found, logits_of(shared_model(), without, probe))
+    config = DetectorConfig(context_size=100, min_context=50, lag=10, views=("trimmed", "recent"))
+    one, rows = Detector(shared_model(), 2, config), rng.normal(size=(1400, 2))
+    one.process(rows)
+    probe = rng.normal(size=(20, 2))
+    found = one.score_rows(probe).by_view
+    trimmed = encode_rows(shared_model(), rows[context_of(one, "trimmed")])
+    np.testing.assert_array_equal(found[:, 0], logits_of(shared_model(), trimmed, probe))
+    recent = generation_of(one, "recent")
+    encoded = encode_rows(shared_model(), rows[recent.numbers])
+    assert recent.ranges is not None  # it is the view that adds extremes, and there is none of the history
+    extremes = 2 * recent.ranges.beyond(probe)
+    np.testing.assert_array_equal(found[:, 1], logits_of(shared_model(), encoded, probe) + extremes)
+
+
+def test_no_two_generations_take_effect_at_the_same_record() -> None:
+    one, moments = new(replace(FREE, lag=8)), set()
+    for first in range(2000):
+        before = one.generation
+        process(one, first, first + 1)
+        if one.generation > before:
+            moments.add(first)
+            assert one.generation == before + 1
+    assert len(moments) == one.generation > 50
+    assert all(timeline.number > 5 for timeline in one._state.panel.timelines)
+
+
+def test_recent_records_are_the_context_of_recent_whatever_they_are() -> None:
+    one, size, every = new(replace(FREE, lag=8)), FREE.context_size, FREE.recent_every
+    begun = []
+    for first in range(1000):
+        process(one, first, first + 1)
+        if one.generation:
+            numbers = context_of(one, "recent")
+            if not begun or numbers[-1] != begun[-1]:
+                begun.append(int(numbers[-1]))
+                assert len(begun) == 1 or numbers.tolist() == list(range(numbers[-1] + 1 - size, numbers[-1] + 1))
+    gaps = np.diff(begun)
+    assert (gaps >= every).all()
+    assert (gaps <= every + 5 * STEP).all()
+
+
+def test_recent_leaves_out_outliers_by_feedback_that_came_before_its_trigger() -> None:
+    one = new(replace(FREE, lag=8, context_size=64, recent_every=64))
+    process(one, 0, 300)
+    process(one, 300, 330)
+    verdicts = np.arange(270, 330, 7)
+    one.feedback(verdicts, np.ones(len(verdicts), dtype=bool))
+    seen = []
+    while not seen or seen[-1][-1] < 420:
+        process(one, one.records, one.records + 1)
+        seen.append(context_of(one, "recent"))
+    for numbers in seen:
+        if numbers[-1] >= 330:
+            assert not np.isin(verdicts, numbers).any()
+            assert np.isin(np.setdiff1d(np.arange(numbers[0], numbers[-1]), verdicts), numbers).all()
+
+
+def test_history_is_a_sample_of_all_records_and_the_trimmed_view_lacks_a_fifth() -> None:
+    one = Detector(shared_model(), 3, DetectorConfig(context_size=200))
+    one.process(np.random.default_rng(0).normal(size=(4000, 3)))
+    held = pool_of(one)
+    assert len(held) == 200
+    assert np.abs(np.histogram(held, bins=4, range=(0, 4000))[0] - 50).max() < 4 * np.sqrt(200 * 0.25 * 0.75)
+    assert len(context_of(one, "all")) == 200
+    assert len(context_of(one, "trimmed")) == 160
+    assert len(context_of(one, "recent")) == 200
 
 
 @pytest.mark.parametrize("share", [0.005, 0.03])
-def test_outliers_do_not_become_context(share: float) -> None:
+def test_outliers_stand_out_and_do_not_stay_in_the_trimmed_view(share: float) -> None:
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(2000, 3))
     wrong = rng.random(2000) < share
     wrong[:300] = False
     rows[wrong] += 12
-    one = Detector(shared_model(), 3, DetectorConfig(context_size=500))
+    one = Detector(shared_model(), 3, DetectorConfig(context_size=500, memory=0.0, views=("trimmed",)))
     scored = one.process(rows)
     assert (scored.p_value[wrong] <= share + 0.02).all()
     if share < 0.01:  # more outliers than the alert rate cannot all be among the rarest
         assert scored.outlier[wrong].all()
     assert not wrong[one.context_numbers].any()
-
-
-def test_a_burst_does_not_become_context() -> None:
-    rng = np.random.default_rng(0)
-    rows = rng.normal(size=(3000, 3))
-    burst = np.zeros(3000, dtype=bool)
-    burst[1000:1600] = True
-    rows[burst] = rows[burst] * 0.1 + 6
-    one = Detector(shared_model(), 3)
-    scored = one.process(rows)
-    assert scored.outlier[1000:1010].all()
-    assert scored.logit[burst].min() > np.quantile(scored.logit[200:][~burst[200:]], 0.99)
-    assert not burst[one.context_numbers].any()
-    assert scored.regime[-1] == 1
 
 
 def test_what_most_of_the_stream_rejects_is_left_out_of_the_first_context_too() -> None:
@@ -69,44 +110,17 @@ def test_what_most_of_the_stream_rejects_is_left_out_of_the_first_context_too() 
     one.process(rows)
     assert len(one.context_numbers) == 160
     assert not (one.context_numbers % 20 == 0).any()
+    assert len(context_of(one, "all")) == 200
 
 
-def test_a_lasting_shift_becomes_the_new_normal_and_says_so() -> None:
+def test_after_a_lasting_shift_few_records_alert() -> None:
     rng = np.random.default_rng(1)
-    config = DetectorConfig(context_size=200, adapt_after=500)
-    one = Detector(shared_model(), 3, config)
-    before = one.process(rng.normal(size=(1200, 3)))
-    assert before.regime[-1] == 1
+    one = Detector(shared_model(), 3, DetectorConfig(context_size=200))
+    one.process(rng.normal(size=(1200, 3)))
     scored = one.process(rng.normal(size=(3000, 3)) + 20)
     assert scored.outlier[:10].all()
     assert scored.outlier[-1000:].mean() < 0.03
-    begun = int(np.argmax(scored.regime == 2))
-    assert 450 <= begun <= 500 + 256 + 64  # nine in ten of the last 500, and a trial
-    assert scored.regime[-1] == 2
-    assert (scored.logit[-500:] < np.median(scored.logit[:400])).all()
-    never = Detector(shared_model(), 3, replace(config, adapt_after=0))
-    never.process(rng.normal(size=(1200, 3)))
-    assert (never.process(rng.normal(size=(1500, 3)) + 20).regime == 1).all()
-
-
-def test_half_of_the_context_stays_when_a_regime_begins() -> None:
-    rng = np.random.default_rng(1)
-    one = Detector(shared_model(), 3, DetectorConfig(context_size=200, adapt_after=500))
-    one.process(rng.normal(size=(1200, 3)))
-    while one.regime == 1:
-        one.process(rng.normal(size=(1, 3)) + 20)
-    held = pool_of(one)
-    assert len(held) == 200
-    assert (held < 1200).sum() == pytest.approx(100, abs=10)
-
-
-def test_after_a_shift_the_old_normal_is_still_known() -> None:
-    rng = np.random.default_rng(1)
-    one = Detector(shared_model(), 3, DetectorConfig(context_size=200, adapt_after=500))
-    one.process(rng.normal(size=(1200, 3)))
-    one.process(rng.normal(size=(1500, 3)) + 20)
-    back = one.process(rng.normal(size=(1000, 3)))
-    assert back.regime[-1] == 2
+    back = one.process(rng.normal(size=(500, 3)))  # the old normal is still known
     assert (back.logit < one.score_rows(np.full((1, 3), 10.0)).logit[0]).mean() > 0.9
 
 
@@ -118,14 +132,31 @@ def test_policies_admit_what_their_names_say(admit: str) -> None:
     one = Detector(shared_model(), 3, DetectorConfig(context_size=1000, admit=admit))
     one.process(rows)
     learned = pool_of(one)
-    expected = {"auto": 450, "feedback": 0, "all": 650}[admit]
-    assert abs((learned >= 200).sum() - expected) <= 130
-    assert np.isin(np.arange(410, 490), learned).any() == (admit == "all")
+    stepped = 200 + (900 - 200) // STEP * STEP
+    assert learned.tolist() == list(range(200 if admit == "feedback" else stepped))
+    assert ("trimmed" in [view.name for view in one.views]) == (admit != "all")
     one.feedback(np.arange(300, 600), np.arange(300, 600) >= 450)
     one.process(rng.normal(size=(64, 3)))
     learned = pool_of(one)
     assert np.isin(np.arange(300, 450), learned).all()  # feedback is heeded by each of them
     assert not np.isin(np.arange(450, 600), learned).any()
+    if admit == "feedback":
+        assert learned.tolist() == [*range(200), *range(300, 450)]
+
+
+def test_a_generation_scores_earlier_records_again_in_its_own_view_only() -> None:
+    one = new(replace(FREE, lag=8))
+    process(one, 0, 600)
+    history, timelines, rescored = one._state.context.history, one._state.panel.timelines, 0
+    for first in range(600, 1000):
+        before, settled = history.logits(first - 50, first), [timeline._settled for timeline in timelines]
+        process(one, first, first + 1)
+        changed = (history.logits(first - 50, first) != before).any(0)
+        for i, timeline in enumerate(timelines):
+            is_new = timeline._settled != settled[i] and timeline.view.of == "history"
+            assert changed[i] == is_new
+            rescored += is_new
+    assert rescored > 4
 
 
 def test_categories_are_compared_by_how_often_the_context_has_them() -> None:
@@ -134,8 +165,10 @@ def test_categories_are_compared_by_how_often_the_context_has_them() -> None:
     rows = np.column_stack([rng.normal(size=1200), codes[rng.choice(3, 1200, p=[0.7, 0.25, 0.05])]])
     one = Detector(shared_model(), 2, categorical=(1,))
     one.process(rows)
-    red, blue, new = one.score_rows(np.column_stack([np.zeros(3), [codes[0], codes[2], category_code("pink")]])).logit
-    assert red < blue < new
+    red, blue, new_one = one.score_rows(
+        np.column_stack([np.zeros(3), [codes[0], codes[2], category_code("pink")]])
+    ).logit
+    assert red < blue < new_one
     assert one.score_rows(np.array([[0.0, category_code("pink")]])).outlier[0]
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-# digests of results, and of the state, which holds the sketch and the encoded contexts
+# digests of results, and of the state, which holds the encoded contexts
 SCRIPT = """
 import hashlib
 import numpy as np

@@ -226,6 +226,4 @@ def test_a_context_of_recent_records_is_encoded_again_and_is_the_same() -> None:
     assert found is not expected
     assert found.blueprint.equals(expected.blueprint)
     probe = np.random.default_rng(0).normal(size=(20, FEATURES))
-    np.testing.assert_array_equal(
-        found.result().logits(one.model, probe), expected.result().logits(one.model, probe)
-    )
+    np.testing.assert_array_equal(found.result().logits(one.model, probe), expected.result().logits(one.model, probe))

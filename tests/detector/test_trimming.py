@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -39,7 +41,7 @@ def test_a_row_has_the_mean_of_the_committees_of_other_stretches(n: int) -> None
     rng = np.random.default_rng(seed)
     edges = np.arange(STRETCHES + 1) * n // STRETCHES
     by_committee = []
-    for a, b in zip(edges, edges[1:], strict=False):
+    for a, b in pairwise(edges):
         members = a + rng.choice(b - a, min(COMMITTEE_ROWS, n // STRETCHES), replace=False)
         by_committee.append(logits_of(shared_model(), encode_rows(shared_model(), rows[members]), rows))
     own = np.searchsorted(edges, np.arange(n), side="right") - 1

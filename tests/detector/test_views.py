@@ -27,7 +27,10 @@ def test_views_look_at_the_record_its_past_or_its_movement(n: int, lags: int) ->
     planes = Series(2, lags).follow(rows).planes
     for name in ("trimmed", "all", "recent"):
         np.testing.assert_array_equal(VIEWS[name].columns(planes, lags, ()), rows)
-    past = [np.vstack([np.full((min(lag, n), 2), np.nan), rows[: n - lag] if lag < n else rows[:0]]) for lag in range(1, lags + 1)]
+    past = [
+        np.vstack([np.full((min(lag, n), 2), np.nan), rows[: n - lag] if lag < n else rows[:0]])
+        for lag in range(1, lags + 1)
+    ]
     np.testing.assert_array_equal(VIEWS["past"].columns(planes, lags, ()), np.hstack([rows, *past]))
     moved = np.hstack([planes[:, -2], planes[:, -1]])
     np.testing.assert_array_equal(VIEWS["movement"].columns(planes, lags, ()), moved)

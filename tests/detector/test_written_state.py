@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from partitions import (
     CONFIG,
-    FEATURES,
     MODEL,
     assert_same_results,
     few_series,
