@@ -132,14 +132,15 @@ def count_differences(source: list[Any], records: list[Any], effects: Effects, s
         values = [json.loads(message.value()) for message in messages]
         rows = np.array([[value[name] for name in sorted(FEATURES)] for value in values])
         detector = Detector(model, len(FEATURES), settings.detector_config())
+        keys = [message.key() for message in messages]
         parts, done = [], 0
         for offset, labels in sorted(effects[partition].items()):
             number = number_of.get(offset, len(rows))  # the record before which they took effect
-            parts.append(detector.process(rows[done:number]))
+            parts.append(detector.process(rows[done:number], keys[done:number]))
             numbers = np.array([number_of[label[1]] for label in labels])
             detector.feedback(numbers, np.array([label[2] for label in labels]))
             done = number
-        scored = Results.concatenate([*parts, detector.process(rows[done:])])
+        scored = Results.concatenate([*parts, detector.process(rows[done:], keys[done:])])
         for message, logit, p in zip(messages, scored.logit.tolist(), scored.p_value.tolist(), strict=True):
             place = (partition, message.offset())
             different += place in found and found[place] != tuple(None if x != x else x for x in (logit, p))
