@@ -29,7 +29,6 @@ OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "lags": ({"lags": 2}, "--lags is 1 in the group, 2 here"),
     "views": ({"views": ("fast",)}, "--views is trimmed,all,recent,movement,past in the group, trimmed,all,past here"),
     "context-size": ({"context_size": 200}, "--context-size is 100 in the group, 200 here"),
-    "adapt-after": ({"adapt_after": 500}, "--adapt-after is 1000 in the group, 500 here"),
     "seed": ({"seed": 7}, "--seed is 0 in the group, 7 here"),
     "remembered-rows": ({"feedback_memory": 50_000}, r"remembered rows \(.*\) is 5000 in the group, 50000 here"),
     "remembered-scores": ({"alert_rate": 1e-4}, r"remembered scores \(.*\) is 5000 in the group, 20032 here"),
@@ -85,7 +84,7 @@ def test_a_second_member_with_another_setting_is_refused_and_the_first_loses_not
 
 
 def test_settings_outside_the_agreement_may_differ(member: Running) -> None:
-    free = {"alert_rate": 0.02, "min_context": 20, "admit": "feedback", "batch_size": 7, "commit_interval_ms": 50}
+    free = {"alert_rate": 0.02, "adapt_after": 50, "min_context": 20, "admit": "feedback", "batch_size": 7, "commit_interval_ms": 50}
     other = changed(member.settings, **free, features=None, categorical=())
     with Running(other) as running:
         wait_for(lambda: running.service.ready and running.member.pipeline.tasks, "the second member to be ready")

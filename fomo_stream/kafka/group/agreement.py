@@ -37,7 +37,6 @@ STATE_SETTINGS = (
     "remembered-scores",
 )
 CHANGEABLE_SETTINGS = (
-    "adapt-after",
     "feedback-memory",
     "out",
     "dead-letters",
