@@ -60,7 +60,7 @@ class Detector:
         self.n_features = n_features
         self.categorical = categorical
         self.config = config = config or DetectorConfig()
-        self.views, self.left_out = self._fitting_views()
+        self.views, self.left_out = _fitting(model, n_features, config)
         self._state = DetectorState(model, n_features, self.views, config, executor, categorical, self._fingerprint)
 
     @property
@@ -107,7 +107,7 @@ class Detector:
         belong to that one. The result is the same however the rows of a partition are split over calls.
         Raises SchemaError when the rows have another number of features than the detector.
         """
-        return self._process(self._state.series.follow(self._checked(rows), keys), None)
+        return self._process(self._state.series.follow(_checked(rows, self.n_features), keys), None)
 
     def score_rows(self, rows: Float, keys: Sequence[Key] | None = None) -> Results:
         """Score rows (n, d) as the next n records without learning them.
@@ -116,7 +116,7 @@ class Detector:
         the earlier ones again, so that remembered logits after it differ a little from those of `process`. This changes
         no later result: verdicts that come before these rows are learned still take effect together.
         """
-        seen = self._state.series.peek(self._checked(rows), keys)
+        seen = self._state.series.peek(_checked(rows, self.n_features), keys)
         return self._state.judge(self._state.scores(seen.planes), seen, learn=False)
 
     def learn_rows(self, rows: Float, scored: Results, keys: Sequence[Key] | None = None) -> None:
@@ -124,7 +124,7 @@ class Detector:
 
         scored: results of `score_rows` for exactly these rows, with no record learned since; feedback may have come.
         """
-        self._process(self._state.series.follow(self._checked(rows), keys), scored.scores)
+        self._process(self._state.series.follow(_checked(rows, self.n_features), keys), scored.scores)
 
     def _process(self, seen: Seen, known: Scores | None) -> Results:
         """Score and learn records. known: their scores, if no record was learned since."""
@@ -146,7 +146,7 @@ class Detector:
 
         Must come before the first record. Raises SchemaError for fewer rows; StateError when records were processed.
         """
-        rows = self._checked(rows)
+        rows = _checked(rows, self.n_features)
         if self.records:
             raise StateError("a context can be seeded only before the first record")
         if len(rows) < LEAST_CONTEXT:
@@ -191,7 +191,7 @@ class Detector:
 
     def numbers_of(self, rows: Float) -> list[Int]:
         """For each of rows (n, d), the numbers of the known records equal to it."""
-        return [self._state.context.history.find(row) for row in self._checked(rows)]
+        return [self._state.context.history.find(row) for row in _checked(rows, self.n_features)]
 
     def has_verdict(self, numbers: Int) -> NDArray[np.bool_]:
         """Whether there is feedback on known records, by number (k,)."""
@@ -224,25 +224,28 @@ class Detector:
         """A copy for rows with further features at their end. They count once the context has values of them."""
         twin = copy(self)
         twin.n_features = n_features
-        twin.views, twin.left_out = twin._fitting_views()
+        twin.views, twin.left_out = _fitting(self.model, n_features, self.config)
         twin._state = self._state.copy(twin.views, twin._fingerprint, n_features - self.n_features)
         return twin
-
-    def _fitting_views(self) -> tuple[tuple[View, ...], tuple[LeftOut, ...]]:
-        limit, lags = self.model.config.raw_features, self.config.lags
-        views, left_out = fitting(self.config.wanted_views, self.n_features, lags, limit)
-        if not views:
-            raise SchemaError(too_wide(left_out, self.model.name))
-        return views, left_out
 
     @property
     def _fingerprint(self) -> dict[str, Any]:
         return fingerprint_of(self.model, self.n_features, self.views, self.categorical, self.config)
 
-    def _checked(self, rows: Float) -> Float:
-        rows = np.asarray(rows, dtype=np.float64)
-        if rows.ndim != 2 or rows.shape[1] != self.n_features:
-            raise SchemaError(
-                f"the detector takes rows of {self.n_features} features, got an array of shape {rows.shape}"
-            )
-        return np.where(np.isfinite(rows), np.clip(rows, -VALUE_LIMIT, VALUE_LIMIT), np.nan)
+
+def _fitting(
+    model: ZeroShotModel, n_features: int, config: DetectorConfig
+) -> tuple[tuple[View, ...], tuple[LeftOut, ...]]:
+    """The views that rows of n_features fit, and those that they do not fit. Raises SchemaError if they fit none."""
+    views, left_out = fitting(config.wanted_views, n_features, config.lags, model.config.raw_features)
+    if not views:
+        raise SchemaError(too_wide(left_out, model.name))
+    return views, left_out
+
+
+def _checked(rows: Float, n_features: int) -> Float:
+    """Rows (n, n_features) within the model's limits, NaN where they are not finite."""
+    rows = np.asarray(rows, dtype=np.float64)
+    if rows.ndim != 2 or rows.shape[1] != n_features:
+        raise SchemaError(f"the detector takes rows of {n_features} features, got an array of shape {rows.shape}")
+    return np.where(np.isfinite(rows), np.clip(rows, -VALUE_LIMIT, VALUE_LIMIT), np.nan)

@@ -222,7 +222,8 @@ class Series:
         if len(value) != HEAD.size + 8 * n:
             raise StateError(f"the state does not fit: {key} has {len(value)} bytes, not {HEAD.size + 8 * n}")
         rows = np.frombuffer(value, np.float64, offset=HEAD.size).reshape(-1, self.n_features)
-        return _State(*HEAD.unpack_from(value), rows)
+        used, slot, has_records = HEAD.unpack_from(value)
+        return _State(used, slot, has_records, rows)
 
 
 class _State(NamedTuple):

@@ -20,14 +20,14 @@ def seen_of(numbers: np.ndarray) -> Seen:
 
 
 def logits_of(numbers: np.ndarray) -> np.ndarray:
-    return numbers[:, None] * np.array([1.0, -2.0])
+    return np.column_stack([1.0 * numbers, -2.0 * numbers])
 
 
 def remembered(sizes: list[int], rows: int = 10, scores: int = 15) -> tuple[History, np.ndarray]:
     """A memory of records whose remembered logits are 100 times their number, and those."""
     memory, numbers = History(1, VIEWS, rows, scores, LAGS, movement=True), np.arange(sum(sizes))
     for part in np.split(numbers, np.cumsum(sizes)[:-1]) if sizes else []:
-        memory.append(seen_of(part), logits_of(part), 100.0 * part)
+        memory.append(seen_of(part), logits_of(part), (100.0 * part).astype(np.float64))
     return memory, 100.0 * numbers
 
 
@@ -99,7 +99,7 @@ def test_a_verdict_is_forgotten_with_its_record() -> None:
     memory.judge(everything, np.full(10, INLIER, dtype=np.int8))
     assert (memory.verdict(everything) == INLIER).all()
     more = np.arange(10, 25)
-    memory.append(seen_of(more), logits_of(more), 100.0 * more)
+    memory.append(seen_of(more), logits_of(more), (100.0 * more).astype(np.float64))
     assert (memory.verdict(more) == UNKNOWN).all()
 
 

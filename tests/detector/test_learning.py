@@ -47,7 +47,7 @@ def test_no_two_generations_take_effect_at_the_same_record() -> None:
 
 def test_recent_records_are_the_context_of_recent_whatever_they_are() -> None:
     one, size, every = new(replace(FREE, lag=8)), FREE.context_size, FREE.recent_every
-    begun = []
+    begun: list[int] = []
     for first in range(1000):
         process(one, first, first + 1)
         if one.generation:
@@ -66,7 +66,7 @@ def test_recent_leaves_out_outliers_by_feedback_that_came_before_its_trigger() -
     process(one, 300, 330)
     verdicts = np.arange(270, 330, 7)
     one.feedback(verdicts, np.ones(len(verdicts), dtype=bool))
-    seen = []
+    seen: list[np.ndarray] = []
     while not seen or seen[-1][-1] < 420:
         process(one, one.records, one.records + 1)
         seen.append(context_of(one, "recent"))

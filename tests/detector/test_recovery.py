@@ -29,6 +29,7 @@ from partitions import (
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
+from fomo_stream.detector.views import VIEWS
 
 
 @pytest.fixture(autouse=True)
@@ -112,7 +113,7 @@ class Service(RuleBasedStateMachine):
 
     def look(self, one: Detector) -> None:
         for timeline in one._state.panel.timelines:
-            self.seen[f"next {timeline.view.name}"] += timeline.next is not None
+            self.seen[f"next {timeline.view.of} {timeline.view.sees}"] += timeline.next is not None
 
     @rule(cut=st.integers(1, 69))
     def abort(self, cut: int) -> None:
@@ -153,7 +154,7 @@ def test_any_commits_aborts_and_crashes_equal_the_uninterrupted_run() -> None:
         run_state_machine_as_test(
             case, settings=settings(max_examples=8, stateful_step_count=30, deadline=None, derandomize=True)
         )
-    wanted = [f"next {view}" for view in CONFIG.wanted_views]
+    wanted = [f"next {view.of} {view.sees}" for view in VIEWS.values()]
     assert all(Service.seen[what] for what in ("deleted", "regimes", *wanted)), Service.seen
 
 

@@ -28,9 +28,6 @@ class Stream(NamedTuple):
     values: np.ndarray
     keys: list[Key]
 
-    def __getitem__(self, part: slice) -> Stream:  # type: ignore[override]
-        return Stream(self.values[part], self.keys[part])
-
 
 @st.composite
 def streams(draw: st.DrawFn, most: int = 90) -> Stream:
@@ -56,7 +53,7 @@ def few_are_enough() -> Iterator[None]:
 def follow(one: Series, stream: Stream, cuts: Sequence[int] = ()) -> Seen:
     """The records of the stream with their past, in several calls."""
     edges = [0, *sorted(min(cut, len(stream.keys)) for cut in cuts), len(stream.keys)]
-    parts = [one.follow(*stream[a:b]) for a, b in pairwise(edges)]
+    parts = [one.follow(stream.values[a:b], stream.keys[a:b]) for a, b in pairwise(edges)]
     return Seen(*(np.concatenate(found) for found in zip(*parts, strict=True)))
 
 
