@@ -84,7 +84,14 @@ def test_a_second_member_with_another_setting_is_refused_and_the_first_loses_not
 
 
 def test_settings_outside_the_agreement_may_differ(member: Running) -> None:
-    free = {"alert_rate": 0.02, "adapt_after": 50, "min_context": 20, "admit": "feedback", "batch_size": 7, "commit_interval_ms": 50}
+    free = {
+        "alert_rate": 0.02,
+        "adapt_after": 50,
+        "min_context": 20,
+        "admit": "feedback",
+        "batch_size": 7,
+        "commit_interval_ms": 50,
+    }
     other = changed(member.settings, **free, features=None, categorical=())
     with Running(other) as running:
         wait_for(lambda: running.service.ready and running.member.pipeline.tasks, "the second member to be ready")
