@@ -110,9 +110,10 @@ class DetectorFlags(BaseFlags):
     @field_validator("views")
     @classmethod
     def _views_are_known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        from fomo_stream.detector.views import named_views  # imports NumPy, which --help does not need
+        if names != ("default",):
+            from fomo_stream.detector.views import named_views  # imports NumPy, which other mistakes do not need
 
-        named_views(names)
+            named_views(names)
         return names
 
     def detector_config(self) -> DetectorConfig:
