@@ -28,7 +28,7 @@ from fomo_stream.model.kernels.fit import own_channels, own_statistics, project_
 from fomo_stream.model.kernels.neighbours import BLOCK, FAR, LANES, LIMIT
 from fomo_stream.model.kernels.network import Read, describe_rows, score_channels, score_rows
 from fomo_stream.model.kernels.whitening import MOST_FEATURES, moments, whitening
-from fomo_stream.model.quantile_map import Knots, constant_scale, fit_knots
+from fomo_stream.model.quantile_map import constant_scale, fit_knots
 from fomo_stream.model.zero_shot import ZeroShotModel
 
 Float = NDArray[np.float64]
@@ -45,12 +45,10 @@ class CompiledContext:
     own: Float  # (n,) logits of the context's own rows, leave-one-out
 
 
-def encode_context(
-    model: ZeroShotModel, rows: Float, knots: Knots | None = None, fusion_only: bool = False
-) -> CompiledContext:
+def encode_context(model: ZeroShotModel, rows: Float, fusion_only: bool = False) -> CompiledContext:
     """Encode rows (n, d), raw units, NaN = missing, 2 <= n <= 5,000.
 
-    knots: a quantile transform in place of one fitted on the rows. fusion_only: without the transformer.
+    fusion_only: without the transformer.
     """
     if not 2 <= len(rows) <= MAX_CONTEXT:
         raise SchemaError(f"a context has 2 to {MAX_CONTEXT} rows, this one has {len(rows)}")
@@ -58,7 +56,7 @@ def encode_context(
     imputation = fit_imputation(given)
     complete = impute(given, imputation)[0]
     n, d = rows.shape
-    transform = _fit_transform(complete, knots, imputation.fill[0, 0], imputation.known[0, 0])
+    transform = _fit_transform(complete, imputation.fill[0, 0], imputation.known[0, 0])
     views, tails = project_all(complete.numpy(), transform)
     described, own = _describe(views, tails, 1e-4 * math.sqrt(d))
     weights, of_context = weights_of(model)
@@ -99,13 +97,12 @@ def committee_logits(model: ZeroShotModel, rows: Float, members: NDArray[np.int6
     return np.stack(logits)
 
 
-def _fit_transform(rows: Tensor, knots: Knots | None, fill: Tensor, known: Tensor) -> kernels.Transform:
+def _fit_transform(rows: Tensor, fill: Tensor, known: Tensor) -> kernels.Transform:
     """The transform of complete rows (n, d)."""
     center, deviation = torch.from_numpy(moments(rows.numpy()))
     scale = constant_scale(center, deviation, len(rows))
     z = (rows - center) / scale
-    if knots is None:
-        knots = fit_knots(rows)._replace(scale=scale)  # of the same rows, but torch adds in an order of its own
+    knots = fit_knots(rows)._replace(scale=scale)  # of the same rows, but torch adds in an order of its own
     levels = knots.levels.expand_as(knots.values).contiguous()
     ends = torch.from_numpy(kernels.outer_quantiles(levels.numpy()))
     d = rows.shape[1]

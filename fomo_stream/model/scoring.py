@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fomo_stream.model.quantile_map import Knots
 from fomo_stream.model.zero_shot import ContextCache, ZeroShotModel
 
 if TYPE_CHECKING:
@@ -30,28 +29,28 @@ def canonical_order(rows: Float) -> NDArray[np.int64]:
     return np.lexsort(rows.T[::-1])
 
 
-def encode_rows(model: ZeroShotModel, rows: Float, knots: Knots | None = None) -> EncodedContext:
+def encode_rows(model: ZeroShotModel, rows: Float) -> EncodedContext:
     """Encode one context (n, d), raw units, NaN = missing, for `logits_of`; 2 <= n <= 5,000.
 
-    Rows are sorted first, so that their order changes nothing in the encoding. knots: a quantile transform in place of
-    one fitted on the rows. Raises SchemaError for a context that does not fit the model.
+    Rows are sorted first, so that their order changes nothing in the encoding. Raises SchemaError for a context that
+    does not fit the model.
     """
     order = canonical_order(rows)
     if model.kernel == "numba":
         from fomo_stream.model import compiled
 
-        context = compiled.encode_context(model, rows[order], knots)
+        context = compiled.encode_context(model, rows[order])
         return replace(context, own=context.own[np.argsort(order)])
-    cache = encode_with_torch(model, rows[order], knots)
+    cache = encode_with_torch(model, rows[order])
     if cache.own is None:
         return cache
     return replace(cache, own=cache.own[:, torch.from_numpy(np.argsort(order)).to(model.device)])
 
 
-def encode_with_torch(model: ZeroShotModel, rows: Float, knots: Knots | None = None) -> ContextCache:
+def encode_with_torch(model: ZeroShotModel, rows: Float) -> ContextCache:
     """`encode_context` of a NumPy array (n, d) in its order, by torch whatever the kernel."""
     with torch.inference_mode():
-        return model.encode_context(torch.from_numpy(rows).to(model.device), knots=knots)
+        return model.encode_context(torch.from_numpy(rows).to(model.device))
 
 
 def context_type(model: ZeroShotModel) -> type[EncodedContext]:

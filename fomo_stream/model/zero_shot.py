@@ -137,16 +137,14 @@ class ZeroShotModel(nn.Module):
         """Where the weights are, and where rows have to be."""
         return next(self.parameters()).device
 
-    def encode_context(
-        self, rows: Tensor, n_features: Tensor | None = None, knots: Knots | None = None
-    ) -> ContextCache:
+    def encode_context(self, rows: Tensor, n_features: Tensor | None = None) -> ContextCache:
         """Everything that depends on the context alone.
 
         rows: (n, d) or a batch of contexts (B, n, d), raw units, NaN = missing, 2 <= n <= 5,000; n_features: (B,),
-        zero padding beyond it, None = all d; knots: a quantile transform of one context, instead of one fitted on rows.
+        zero padding beyond it, None = all d.
         Raises SchemaError for a context that is too small, too large, or wider than a raw-feature model takes.
         """
-        cache, features = self._describe_context(rows, n_features, knots)
+        cache, features = self._describe_context(rows, n_features)
         layers = self.encode_features(features)
         own = None  # with raw inputs a row would attend to itself
         if features.raw is None and features.channels is not None:
@@ -198,9 +196,7 @@ class ZeroShotModel(nn.Module):
         of_fusion = self._channel_mask(context, self.config.fusion_dropout if self.config.fusion else 0.0)
         return self._score(queries, self.encode_features(context, of_network), of_network, of_fusion)
 
-    def _describe_context(
-        self, rows: Tensor, n_features: Tensor | None = None, knots: Knots | None = None
-    ) -> tuple[ContextCache, Features]:
+    def _describe_context(self, rows: Tensor, n_features: Tensor | None = None) -> tuple[ContextCache, Features]:
         """A cache without layers, and the features of the context's own rows."""
         rows = rows.unsqueeze(0) if rows.dim() == 2 else rows
         b, n, d = rows.shape
@@ -213,7 +209,7 @@ class ZeroShotModel(nn.Module):
             n_features = torch.full((b,), d, device=rows.device)
         imputation = fit_imputation(rows)
         rows = impute(rows, imputation)
-        knots = fit_knots(rows) if knots is None else Knots(*(part.to(rows)[None] for part in knots))
+        knots = fit_knots(rows)
         evidence = channels = None
         if self.config.fusion or self.config.evidence:
             evidence, channels = fit_evidence(rows, n_features, knots)
