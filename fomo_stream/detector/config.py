@@ -13,7 +13,6 @@ from fomo_stream.limits import MAX_CONTEXT, MAX_LAGS
 
 LEAST_CONTEXT = 4  # two halves of two rows can score each other
 STEP = 32  # records between decisions
-LEAST_HISTORY = 5000  # rows of the history, at least: feedback can then be added to a stream that had none
 
 
 class Policy(StrEnum):
@@ -36,9 +35,10 @@ class DetectorConfig:
     lags: int = 0  # records that each record is compared together with: adds the view `past`
     calibration_size: int = 2000  # recent records whose scores p-values refer to; more where the alert rate needs more
     feedback_memory: int = 5000  # last records, at least, that feedback can still be about
+    least_history: int = 5000  # rows of the history, at least: a stream without feedback can get it later
     adapt_after: int = 1000  # records after which a lasting shift is announced; 0: never
     refresh: float = 0.1  # share of the history's rows that changed when a view of it is renewed
-    recent_every: int = 256  # records after which the view of recent records is renewed; sooner if they are few
+    recent_every: int = 256  # records after which the view of recent records is renewed
     lag: int = 32  # records between a trigger and its generation taking effect
     memory: float = 1 / 3  # weight of the series' earlier records in a remembered score; 0: each record for itself
     seed: int = 0
@@ -55,6 +55,7 @@ class DetectorConfig:
         check("lags", 0, MAX_LAGS)
         check("calibration_size", 1, 1_000_000)
         check("feedback_memory", 0, 1_000_000)
+        check("least_history", 0, 1_000_000)
         check("refresh", 0.01, 1.0)
         check("recent_every", STEP, 1_000_000)
         check("lag", 1, 1_000_000)
@@ -83,11 +84,6 @@ class DetectorConfig:
         return tuple(views) or ("all",)
 
     @property
-    def renewed_every(self) -> int:
-        """Records after which the view of recent records is renewed: with small contexts a quarter of them."""
-        return min(self.recent_every, self.context_size // 4)
-
-    @property
     def window_size(self) -> int:
         """Scores that p-values refer to: enough for p-values down to half the alert rate."""
         return max(self.calibration_size, int(np.ceil(2 / self.alert_rate)))
@@ -96,7 +92,7 @@ class DetectorConfig:
     def history_rows(self) -> int:
         """Records whose rows the history keeps: for feedback, for rescoring, and for the context of recent records."""
         recent = self.context_size + max(self.recent_every, self.lag) + self.lag + 8 * STEP
-        return max(LEAST_HISTORY, self.calibration_size, self.feedback_memory, recent)
+        return max(self.least_history, self.calibration_size, self.feedback_memory, recent)
 
     @property
     def history_scores(self) -> int:

@@ -61,7 +61,7 @@ class Context:
     def is_due(self, view: int) -> bool:
         """Whether enough has changed for a new generation of a view, and enough rows are left to make one."""
         if self.views[view].of == "recent":
-            return self.history.records - self._at_trigger[view] >= self.config.renewed_every
+            return self.history.records - self._at_trigger[view] >= self.config.recent_every
         changed = self._changes - self._at_trigger[view]
         return len(self.pool) >= LEAST_CONTEXT and changed >= self.config.refresh * len(self.pool)
 

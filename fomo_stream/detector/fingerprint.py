@@ -17,7 +17,7 @@ FIRST_KEY = "identity/0"  # of the fingerprint in format 1
 # These have to be the same as when the state was written, and these sizes, each with the settings it follows from.
 FIXED = ("model", "kernel", "n_features", "categorical", "context_size", "seed", "used_views", "lags", "memory")
 SIZES = {
-    "history_rows": ("calibration_size", "feedback_memory", "context_size", "recent_every", "lag"),
+    "history_rows": ("least_history", "calibration_size", "feedback_memory", "context_size", "recent_every", "lag"),
     "history_scores": ("calibration_size", "alert_rate"),
 }
 

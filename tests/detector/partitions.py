@@ -27,6 +27,7 @@ CONFIG = DetectorConfig(
     lag=40,
     calibration_size=60,
     feedback_memory=90,
+    least_history=0,
     adapt_after=64,
     refresh=0.3,
     recent_every=64,

@@ -40,7 +40,7 @@ class QuickSettings(ServiceSettings):
     """Few records are enough for a generation, a regime, or to forget one."""
 
     def detector_config(self) -> DetectorConfig:
-        return replace(super().detector_config(), lag=16, calibration_size=50)
+        return replace(super().detector_config(), lag=16, recent_every=32, calibration_size=50)
 
 
 QUICK: dict[str, Any] = {
