@@ -101,11 +101,17 @@ class Pipeline:
         offsets = []
         self._staged_at, self._polled_at = self._polled_at, []
         for task in self.tasks.values():
-            for name, value in task.changes().items():
+            changes = task.changes()
+            for name, value in changes.items():
                 self._delivery.send(to_output(self._settings.state_topic, task.number, name, value))
             if task.is_active:
                 self._labelling.delete_old_effects(task, seen.first_offsets.get(task.number, 0))
-            offsets += list(self._uncommitted(task, seen.partitions))
+            uncommitted = list(self._uncommitted(task, seen.partitions))
+            if changes and not uncommitted and task.position is not None:
+                # Labels took effect, but no offset moved. The broker refuses a former owner of the partition only where
+                # the transaction has an offset of it.
+                uncommitted.append(TopicPartition(self._settings.topic, task.number, task.position))
+            offsets += uncommitted
         return offsets
 
     def committed(self, offsets: Iterable[TopicPartition], now: float) -> None:
