@@ -111,7 +111,7 @@ class Board:
             self._scored += seen.n_records
             self._context_rows, self._generation = seen.context_rows, seen.generation
             self._times.append((time.monotonic(), seen.n_records))
-            for record, result in seen.outliers:
+            for record, result, _ in seen.outliers:
                 if result["timestamp"] is not None:
                     self._delays.append(1000 * now - result["timestamp"])
                 self._flag(record, result, now)

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class Outlier(NamedTuple):
+    """A record that was flagged."""
+
+    fields: dict[str, Any]
+    result: dict[str, Any]
+    key: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -16,7 +24,7 @@ class Observation:
     n_records: int
     context_rows: int
     generation: int
-    outliers: list[tuple[dict[str, Any], dict[str, Any]]]  # (record, result) of each outlier
+    outliers: list[Outlier]
     missing: int = 0  # values that the records lack
 
 

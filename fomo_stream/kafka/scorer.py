@@ -13,7 +13,7 @@ from fomo_stream.detector.config import LEAST_CONTEXT
 from fomo_stream.detector.detector import Detector
 from fomo_stream.errors import DamagedStateError, SchemaError, StateError
 from fomo_stream.kafka.feedback.labelling import Labelling
-from fomo_stream.kafka.observer import Observation, Observer
+from fomo_stream.kafka.observer import Observation, Observer, Outlier
 from fomo_stream.kafka.outputs import Outputs
 from fomo_stream.kafka.partition import PartitionTask, Pending
 from fomo_stream.kafka.state.position import unusable_state_error
@@ -140,7 +140,11 @@ class Scorer:
                 log.warning(kv("regime", **place, regime=result["regime"], reason="unlike the history"))
             task.regime = result["regime"]
         pairs = zip(pending, results, strict=True)
-        outliers = [(item.fields, result) for item, result in pairs if result is not None and result["outlier"]]
+        outliers = [
+            Outlier(item.fields, result, item.record.key)
+            for item, result in pairs
+            if result is not None and result["outlier"]
+        ]
         missing = sum(result["missing"] for result in scored)
         counts = (len(scored), detector.context_rows, detector.generation, outliers, missing)
         self._observer.scored(Observation(self._settings.topic, task.number, *counts))

@@ -128,10 +128,21 @@ class ServiceSettings(BrokerFlags, RecordFlags):
     health_port: int | None = flag(
         "General",
         None,
-        "serve /livez and /readyz on this port (default: off)",
+        "serve /livez, /readyz, /metrics and a status page on this port (default: off)",
         metavar="PORT",
         ge=1,
         le=65535,
+    )
+    http_host: str = flag(
+        "General",
+        "127.0.0.1",
+        "address that --health-port is served on; 0.0.0.0: all addresses of this machine",
+        metavar="HOST",
+        min_length=1,
+    )
+    status_records: bool = flag("General", False, "show the values and keys of recent alerts on the status page")
+    wait: bool = flag(
+        "General", False, "wait for brokers, topics and permissions that are missing, in place of ending with an error"
     )
 
     @field_validator("seed_context")

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from fomo_stream.demo.board import Board, plain_event, plain_numbers, screen
 from fomo_stream.demo.demo import run_demo
-from fomo_stream.kafka.observer import Observation
+from fomo_stream.kafka.observer import Observation, Outlier
 from fomo_stream.settings.commands import DemoSettings
 
 SETTINGS = DemoSettings(sensors=3, min_context=50, alert_rate=0.01)
@@ -31,7 +31,7 @@ def board_after(readings: Sequence[tuple[str | None, float | None]], **changed: 
         record |= changed if score else {}
         board.sent(record, fault)
         result = {"score": score, "p_value": 0.001, "timestamp": int(1000 * time.time())}
-        board.observe(Observation("sensors", 0, 1, number, 1, [(record, result)] if score else []))
+        board.observe(Observation("sensors", 0, 1, number, 1, [Outlier(record, result)] if score else []))
     return board
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from fomo_stream.kafka.observer import Observation
+from fomo_stream.kafka.observer import Observation, Outlier
 from fomo_stream.ops.progress import EVERY_S, ProgressLog
 
 
 def batch(n: int, outliers: int = 0, missing: int = 0) -> Observation:
-    return Observation("t", 0, n, 100, 1, [({}, {})] * outliers, missing)
+    return Observation("t", 0, n, 100, 1, [Outlier({}, {})] * outliers, missing)
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
