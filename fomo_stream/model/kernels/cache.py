@@ -49,8 +49,11 @@ class _Folder:
         return f"{super().get_disambiguator()}-{SOURCES}"  # type: ignore[misc]
 
 
+FOLDERS = tuple(type(kind.__name__, (_Folder, kind), {}) for kind in CompileResultCacheImpl._locator_classes)
+
+
 class _Files(CompileResultCacheImpl):  # type: ignore[misc]
-    _locator_classes = tuple(type(kind.__name__, (_Folder, kind), {}) for kind in CompileResultCacheImpl._locator_classes)
+    _locator_classes = FOLDERS
 
 
 class KernelCache(FunctionCache):  # type: ignore[misc]
