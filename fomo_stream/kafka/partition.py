@@ -59,6 +59,7 @@ class PartitionTask:
         self.regime = 0  # of the last scored record
         self.generation = 0  # of the last scored record
         self.generation_since: float | None = None  # seconds, monotonic: when this instance first scored with it
+        self.late_since: float | None = None  # seconds, monotonic: since then it waits for a context; None: it does not
         self.last_timestamp: int | None = None  # of the last scored record, milliseconds since 1970
         self.waits_since = 0.0  # seconds, monotonic: when its restore was requested
         self.effects = Effects()  # entries that say when labels took effect

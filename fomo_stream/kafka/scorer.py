@@ -89,7 +89,9 @@ class Scorer:
             # the detector scores at most so many records at once
             n = min(waiting, self._settings.batch_size, detector.room)
             if not detector.is_ready(n):
+                task.late_since = task.late_since or time.monotonic()
                 break
+            task.late_since = None
             pending = task.batch.take(n)
             self._score_batch(task, detector, reader, pending)
             finished += [(item.polled_at, item.record.timestamp) for item in pending]

@@ -28,6 +28,7 @@ class PartitionSnapshot:
     oldest_unscored_s: float | None = None  # age of the oldest record that is not scored; 0: all are
     open_transactions: tuple[tuple[str, float], ...] = ()  # (topic, seconds) that readers wait for a transaction to end
     generation_age_s: float | None = None  # since this instance first scored with the newest context
+    context_late_s: float = 0.0  # how long it has waited for a context that is not built yet
     detector: Standing = NEW
 
 
@@ -88,6 +89,7 @@ def _partition(member: Member, task: PartitionTask, now: float, clock: float) ->
         _oldest_unscored_s(task, end, clock),
         tuple((topic, _open_s(found, now)) for topic, found in seen.items() if found is not None),
         None if task.generation_since is None else now - task.generation_since,
+        0.0 if task.late_since is None else now - task.late_since,
         NEW if detector is None else detector.standing,
     )
 

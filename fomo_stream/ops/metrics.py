@@ -96,6 +96,12 @@ METRICS = (
     _metric("generation_age_seconds", "gauge", "Time since the newest context took effect.", "partition"),
     _metric("generation_age_records", "gauge", "Records since the newest context took effect.", "partition"),
     _metric("build_seconds", "histogram", "Time to build one context."),
+    _metric(
+        "context_late_seconds",
+        "gauge",
+        "How long a partition has waited for a context that is not built yet; 0: it does not wait.",
+        "partition",
+    ),
     _metric("context_rows", "gauge", "Rows of the history of which contexts are made.", "partition"),
 )
 
@@ -296,6 +302,7 @@ _OF_PARTITION: dict[str, Callable[[PartitionSnapshot], float | None]] = {
     "oldest_unscored_seconds": lambda one: one.oldest_unscored_s,
     "generation_age_seconds": lambda one: one.generation_age_s,
     "generation_age_records": lambda one: one.detector.generation_age,
+    "context_late_seconds": lambda one: one.context_late_s,
     "context_rows": lambda one: one.detector.context_rows,
 }
 

@@ -27,6 +27,7 @@ BUSY = PartitionSnapshot(
     oldest_unscored_s=1.5,
     open_transactions=(("sensors", 2.5), ("state", 0.0)),
     generation_age_s=7.0,
+    context_late_s=0.5,
     detector=Standing(90, 60, 12, 4, 31, 1, 0.25),
 )
 WAITING = PartitionSnapshot(number=4, waits="waiting for its turn")
@@ -99,6 +100,7 @@ def test_the_state_of_partitions_is_that_of_the_snapshot() -> None:
         "fomo_lag_records": 20,
         "fomo_oldest_unscored_seconds": 1.5,
         "fomo_context_rows": 60,
+        "fomo_context_late_seconds": 0.5,
         "fomo_trimmed_rows": 12,
         "fomo_generation_age_records": 31,
         "fomo_generation_age_seconds": 7,
