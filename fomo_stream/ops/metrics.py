@@ -6,11 +6,11 @@ metrics are asked for.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
+import numpy as np
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.core import Metric as Family
@@ -123,24 +123,24 @@ class Histogram:
     """
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
+        self._bounds = np.array(bounds)
+        self._counts = np.zeros(len(bounds) + 1, dtype=np.int64)
         self.sum = 0.0
 
-    def add(self, values: Iterable[float]) -> None:
+    def add(self, values: Sequence[float]) -> None:
         """Count these values."""
-        bounds, counts = self._bounds, self._counts
-        for value in values:
-            counts[bisect_left(bounds, value)] += 1
-            self.sum += value
+        if len(values) > 1:
+            found = np.array(values)
+            self._counts += np.bincount(self._bounds.searchsorted(found), minlength=len(self._counts))
+            self.sum += float(found.sum())
+        elif values:
+            self._counts[self._bounds.searchsorted(values[0])] += 1
+            self.sum += values[0]
 
     def buckets(self) -> list[tuple[str, float]]:
         """Upper bound of each bucket, and how many values are not above it."""
-        total, found = 0, []
-        for bound, count in zip((*map(str, self._bounds), "+Inf"), list(self._counts), strict=True):
-            total += count
-            found.append((bound, float(total)))
-        return found
+        names = (*map(str, self._bounds.tolist()), "+Inf")
+        return list(zip(names, self._counts.cumsum().astype(float).tolist(), strict=True))
 
 
 class Metrics(Observer):
@@ -179,9 +179,8 @@ class Metrics(Observer):
         self._count("missing_values", seen.missing)
         scores = [result["score"] for result in seen.results if result["score"] is not None]
         self._histograms[PREFIX + "score"].add(scores)
-        for severity, n in Counter([result["severity"] for result in seen.results]).items():
-            if severity is not None:
-                self._counts["alerts"][severity,] += n
+        for severity in [result["severity"] for result in seen.results if result["severity"] is not None]:
+            self._counts["alerts"][severity,] += 1
         self._calibrated(sum([result["status"] == "ok" for result in seen.results]), len(seen.outliers))
         self._time("score_seconds", seen.score_s)
         self._time("produce_seconds", seen.produce_s)
