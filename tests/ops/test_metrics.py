@@ -154,7 +154,7 @@ def test_histograms_agree_with_those_of_the_client_library(values: list[float]) 
     assert dict(ours.buckets()) == theirs
 
 
-@settings(deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 700), st.floats(0, 1)), max_size=40))
 def test_the_realised_rate_is_that_of_the_last_records(batches: list[tuple[int, float]]) -> None:
     metrics = Metrics()
