@@ -68,6 +68,7 @@ METRICS = (
     _metric("trimmed_rows", "gauge", "Rows that the newest trimmed context has left out.", "partition"),
     _metric("regimes", "counter", "Lasting shifts that were announced."),
     _metric("drift", "gauge", "How much of what announces a new regime was seen, from 0 to 1.", "partition"),
+    _metric("position", "gauge", "Offset before which every record of the partition is finished.", "partition"),
     _metric("lag_records", "gauge", "Records from the committed offset to the end of the partition.", "partition"),
     _metric(
         "oldest_unscored_seconds",
@@ -297,6 +298,7 @@ class Metrics(Observer):
 _OF_PARTITION: dict[str, Callable[[PartitionSnapshot], float | None]] = {
     "trimmed_rows": lambda one: one.detector.trimmed_rows,
     "drift": lambda one: one.detector.drift,
+    "position": lambda one: one.position,
     "lag_records": lambda one: one.lag,
     "oldest_unscored_seconds": lambda one: one.oldest_unscored_s,
     "generation_age_seconds": lambda one: one.generation_age_s,
