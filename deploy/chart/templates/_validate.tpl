@@ -44,6 +44,15 @@
 {{- end -}}
 
 {{- define "fomo-stream.validateKafka" -}}
+{{- $reserved := list "bootstrap.servers" "group.id" "group.instance.id" "auto.offset.reset" "enable.auto.commit" "enable.auto.offset.store" "enable.idempotence" "isolation.level" "transactional.id" -}}
+{{- range $key, $_ := .Values.kafka.settings -}}
+{{- if has $key $reserved -}}
+{{- fail (printf "kafka.settings: %s cannot be set, because delivery depends on it; see `settings` in values.yaml" $key) -}}
+{{- end -}}
+{{- if regexMatch "password|secret|passphrase|key\\.pem$|oauthbearer\\.config$" $key -}}
+{{- fail (printf "kafka.settings: %s is a secret, and would become part of a ConfigMap; use extraEnv with FOMO_KAFKA_%s and valueFrom.secretKeyRef" $key ($key | upper | replace "." "_")) -}}
+{{- end -}}
+{{- end -}}
 {{- $tls := .Values.kafka.tls -}}{{- $sasl := .Values.kafka.sasl -}}
 {{- if and (not $tls.enabled) (or $tls.ca.existingSecret $tls.client.existingSecret) -}}
 {{- fail "kafka.tls has Secrets, but kafka.tls.enabled is false" -}}
