@@ -8,6 +8,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,21 @@ import helm_python
 import kubernetes_validate
 import pytest
 import yaml
-from charts import CHART, NAME, ROOT, VALUES, Object, Rendered, chart, plain, rendered, value_set
-from documents import Document
+from charts import (
+    CHART,
+    NAME,
+    ROOT,
+    VALUES,
+    Object,
+    Rendered,
+    StrictLoader,
+    chart,
+    plain,
+    rendered,
+    value_set,
+    with_changes,
+)
+from documents import Document, table_rows
 
 from fomo_stream.kafka.topics.setup import STATE_TOPIC_CONFIG
 from fomo_stream.settings.broker import RESERVED_KAFKA_KEYS
@@ -627,3 +641,44 @@ def test_rules_and_dashboard_are_the_files_of_the_chart() -> None:
     assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
     (text,) = dashboard["data"].values()
     assert json.loads(text) == json.loads((CHART / "monitoring" / "dashboard.json").read_text())
+
+
+# --- documentation
+
+KUBERNETES = Document.read(ROOT / "deploy" / "README.md").section("Kubernetes")
+
+
+def documented_values() -> Iterator[Object]:
+    """The values of every command in the documentation that installs the chart, on top of those before it."""
+    values: Object = {}
+    for block in KUBERNETES.blocks:
+        given = re.search(r"^cat > values.yaml <<'END'\n(.*?)^END$", block.code, re.MULTILINE | re.DOTALL)
+        for line in block.code.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            if words[:1] != ["helm"] or "deploy/chart" not in words:
+                continue
+            if "--reuse-values" not in words:
+                values = yaml.load(given[1], StrictLoader) if given is not None else {}
+            for word, value in pairwise(words):
+                if word in ("--set", "--set-string"):
+                    values = with_changes(values, helm_python.parse_set_string(value))
+            yield values
+
+
+def test_the_commands_of_the_documentation_install_the_chart() -> None:
+    renderings = [Rendered(values) for values in documented_values()]
+    assert len(renderings) == 4
+    assert [len(found.all("ScaledObject")) for found in renderings] == [0, 1, 1, 0]
+    images = {found.container["image"] for found in renderings[:3]}
+    pushed = set(re.findall(r"docker push (\S+)", "".join(block.code for block in KUBERNETES.blocks)))
+    assert images == pushed
+    assert NAME + "-0" in KUBERNETES.text
+
+
+def test_the_documented_values_exist_with_their_defaults() -> None:
+    defaults = chart().values
+    for cells in table_rows(KUBERNETES.prose):
+        for path in re.findall(r"`([\w.]+)`", cells[0]):
+            value = functools.reduce(lambda found, name: found[name], path.split("."), defaults)
+            if shown := re.fullmatch(r"`(.*)`", cells[1]):
+                assert str(value).lower() == shown[1], path

@@ -19,12 +19,12 @@ POD = "fomo-2"
 
 # Says `ready`, then waits for its end. Says `left` on SIGUSR1. Its log is standard error, as that of the service.
 PROCESS = """
-import signal, sys
+import os, signal, sys
 def say(word):
-    print(word, file=sys.stderr, flush=True)
-signal.signal(signal.SIGUSR1, lambda *_: say("left"))
+    os.write(2, word + b"\\n")  # at once, because the script writes there too
+signal.signal(signal.SIGUSR1, lambda *_: say(b"left"))
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-say("ready")
+say(b"ready")
 while True:
     signal.pause()
 """

@@ -31,6 +31,8 @@ class Pods:
         self.instances: dict[int, Command] = {}
         for number in range(2):
             self.start(number)
+        for instance in self.instances.values():
+            instance.wait_for_log(" assigned ")
         wait_for(lambda: self.shares() == {"pod-0": 2, "pod-1": 2}, "both instances to have partitions", 60)
 
     def settings(self, number: int) -> ServiceSettings:
