@@ -9,13 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import helm_python
+import pytest
 import yaml
+
+from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.sources import load
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "chart"
 VALUES = Path(__file__).parent / "values"
 RELEASE = {"name": "fomo", "namespace": "scoring"}
 NAME = "fomo-fomo-stream"
+SETS = sorted(path.stem for path in VALUES.glob("*.yaml"))
+
+every_set = pytest.mark.parametrize("name", SETS)
 
 Object = dict[str, Any]
 
@@ -109,3 +116,33 @@ def rendered(name: str = "default", **changes: Any) -> Rendered:
 def plain(name: str) -> Rendered:
     """The chart with the values of a set; shared, so do not change it."""
     return rendered(name)
+
+
+def environment(found: Rendered, folder: Path) -> dict[str, str]:
+    """The variables of the container, with secrets and fields filled in and the configuration file in `folder`."""
+    variables = {}
+    for variable in found.container["env"]:
+        source = variable.get("valueFrom", {})
+        if "fieldRef" in source:
+            assert source["fieldRef"]["fieldPath"] == "metadata.name"
+            variables[variable["name"]] = f"{NAME}-0"
+        elif "secretKeyRef" in source:
+            variables[variable["name"]] = f"secret {source['secretKeyRef']['key']}"
+        else:
+            variables[variable["name"]] = variable["value"]
+    assert len(variables) == len(found.container["env"])
+    for name, text in found.one("ConfigMap")["data"].items():
+        (folder / name).write_text(text)
+    mounted = Path(variables["FOMO_CONFIG"])
+    volumes = {volume["name"]: volume for volume in found.pod["spec"]["volumes"]}
+    (mount,) = [one for one in found.container["volumeMounts"] if one["mountPath"] == str(mounted.parent)]
+    assert volumes[mount["name"]]["configMap"]["name"] == NAME
+    return {**variables, "FOMO_CONFIG": str(folder / mounted.name)}
+
+
+def settings_of(found: Rendered, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ServiceSettings:
+    """The settings that the program reads in the container."""
+    monkeypatch.setenv("FOMO_WAIT", "true")  # as in the image
+    for name, value in environment(found, folder).items():
+        monkeypatch.setenv(name, value)
+    return load(ServiceSettings, {})

@@ -22,6 +22,9 @@
 {{- if or .Values.strimzi.topics.enabled .Values.strimzi.user.enabled -}}
 {{- $cluster := required "strimzi.cluster is required: the name of the Kafka object" .Values.strimzi.cluster -}}
 {{- end -}}
+{{- if hasKey .Values.strimzi.topics.config "min.insync.replicas" -}}
+{{- fail "strimzi.topics.config: give min.insync.replicas as strimzi.topics.minInsyncReplicas" -}}
+{{- end -}}
 {{- if and .Values.strimzi.topics.enabled (not .Values.partitions) -}}
 {{- fail "strimzi.topics needs `partitions`: the topics get as many as settings.topic has" -}}
 {{- end -}}
