@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import json
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ from pathlib import Path
 import helm_python
 import kubernetes_validate
 import pytest
+import yaml
 from charts import (
     CHART,
     NAME,
@@ -235,3 +238,19 @@ def test_the_network_policy_opens_nothing_but_what_is_needed() -> None:
     assert ports(own["egress"]) == [{53}, {9093, 9094}, {443, 6443}, {8443}]
     blind = rendered("everything", networkPolicy={"ingressFrom": []})
     assert "Prometheus cannot reach the pods" in blind.notes
+
+
+@every_set
+def test_what_is_rendered_goes_through_kustomize(name: str, tmp_path: Path) -> None:
+    """Many teams change charts in this way. Kustomize also refuses objects that are no Kubernetes objects."""
+    objects = plain(name).objects
+    (tmp_path / "chart.yaml").write_text(yaml.safe_dump_all(objects))
+    (tmp_path / "kustomization.yaml").write_text("resources: [chart.yaml]\nnamespace: elsewhere\n")
+    kubectl = Path(sys.executable).parent / "kubectl"
+    done = subprocess.run([kubectl, "kustomize", tmp_path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    changed = list(yaml.safe_load_all(done.stdout))
+    assert {(one["kind"], one["metadata"]["name"]) for one in changed} == {
+        (one["kind"], one["metadata"]["name"]) for one in objects
+    }
+    assert {one["metadata"]["namespace"] for one in changed} == {"elsewhere"}
