@@ -1,0 +1,196 @@
+{{/* A TOML value. Numbers reach templates as floats: 64.0 has to become 64 again. A JSON string is a TOML string. */}}
+{{- define "fomo-stream.tomlValue" -}}
+{{- if kindIs "slice" . -}}
+[{{- range $i, $item := . }}{{ if $i }}, {{ end }}{{ include "fomo-stream.tomlValue" $item }}{{ end -}}]
+{{- else if kindIs "string" . -}}
+{{- toJson . -}}
+{{- else if and (kindIs "float64" .) (eq (floor .) .) -}}
+{{- printf "%d" (int64 .) -}}
+{{- else -}}
+{{- toString . -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The client settings that follow from kafka.tls and kafka.sasl; secrets come by the environment. */}}
+{{- define "fomo-stream.security" -}}
+{{- $tls := .Values.kafka.tls -}}{{- $sasl := .Values.kafka.sasl -}}
+{{- if and $tls.enabled $sasl.enabled }}
+security.protocol: SASL_SSL
+{{- else if $tls.enabled }}
+security.protocol: SSL
+{{- else if $sasl.enabled }}
+security.protocol: SASL_PLAINTEXT
+{{- end }}
+{{- if $sasl.enabled }}
+sasl.mechanism: {{ $sasl.mechanism }}
+{{- end }}
+{{- if $tls.ca.existingSecret }}
+ssl.ca.location: /etc/fomo/tls/ca/{{ $tls.ca.key }}
+{{- end }}
+{{- if $tls.client.existingSecret }}
+ssl.certificate.location: /etc/fomo/tls/client/{{ $tls.client.certificateKey }}
+ssl.key.location: /etc/fomo/tls/client/{{ $tls.client.privateKeyKey }}
+{{- end }}
+{{- end -}}
+
+{{/* The configuration file of the service. `wait` is left out: the image has a variable for it, which would win. */}}
+{{- define "fomo-stream.toml" -}}
+{{- range $name, $value := omit .Values.settings "wait" }}
+{{- if not (or (kindIs "invalid" $value) (eq (toString $value) "")) }}
+{{ $name }} = {{ include "fomo-stream.tomlValue" $value }}
+{{- end }}
+{{- end }}
+{{- $client := merge (dict) .Values.kafka.settings (include "fomo-stream.security" . | fromYaml) }}
+{{- if $client }}
+
+[kafka]
+{{- range $name, $value := $client }}
+{{- $text := $value }}
+{{- if not (kindIs "string" $value) }}{{ $text = include "fomo-stream.tomlValue" $value }}{{ end }}
+{{ toJson $name }} = {{ toJson $text }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Environment of the service. All of it but the name of the instance is also right for `helm test`. */}}
+{{- define "fomo-stream.env" -}}
+- name: FOMO_CONFIG
+  value: /etc/fomo/config/fomo.toml
+- name: FOMO_HTTP_HOST
+  value: 0.0.0.0
+- name: FOMO_HEALTH_PORT
+  value: {{ .Values.service.port | int | quote }}
+- name: FOMO_WAIT
+  value: {{ .Values.settings.wait | quote }}
+{{- if .Values.gpu.enabled }}
+- name: FOMO_DEVICE
+  value: cuda
+{{- end }}
+{{- with .Values.kafka.sasl }}
+{{- if .enabled }}
+- name: FOMO_KAFKA_SASL_USERNAME
+  {{- if .username }}
+  value: {{ .username | quote }}
+  {{- else }}
+  valueFrom:
+    secretKeyRef:
+      name: {{ .existingSecret }}
+      key: {{ .usernameKey }}
+  {{- end }}
+- name: FOMO_KAFKA_SASL_PASSWORD
+  valueFrom:
+    secretKeyRef:
+      name: {{ .existingSecret }}
+      key: {{ .passwordKey }}
+{{- end }}
+{{- end }}
+{{- with .Values.kafka.tls.client }}
+{{- if and .existingSecret .passwordKey }}
+- name: FOMO_KAFKA_SSL_KEY_PASSWORD
+  valueFrom:
+    secretKeyRef:
+      name: {{ .existingSecret }}
+      key: {{ .passwordKey }}
+{{- end }}
+{{- end }}
+{{- with .Values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "fomo-stream.volumeMounts" -}}
+- name: config
+  mountPath: /etc/fomo/config
+  readOnly: true
+- name: tmp
+  mountPath: /tmp
+{{- if .Values.kafka.tls.ca.existingSecret }}
+- name: tls-ca
+  mountPath: /etc/fomo/tls/ca
+  readOnly: true
+{{- end }}
+{{- if .Values.kafka.tls.client.existingSecret }}
+- name: tls-client
+  mountPath: /etc/fomo/tls/client
+  readOnly: true
+{{- end }}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "fomo-stream.volumes" -}}
+- name: config
+  configMap:
+    name: {{ include "fomo-stream.fullname" . }}
+- name: tmp
+  emptyDir:
+    sizeLimit: 256Mi
+{{- with .Values.kafka.tls.ca }}
+{{- if .existingSecret }}
+- name: tls-ca
+  secret:
+    secretName: {{ .existingSecret }}
+    defaultMode: 0440
+    items:
+      - key: {{ .key }}
+        path: {{ .key }}
+{{- end }}
+{{- end }}
+{{- with .Values.kafka.tls.client }}
+{{- if .existingSecret }}
+- name: tls-client
+  secret:
+    secretName: {{ .existingSecret }}
+    defaultMode: 0440
+    items:
+      - key: {{ .certificateKey }}
+        path: {{ .certificateKey }}
+      - key: {{ .privateKeyKey }}
+        path: {{ .privateKeyKey }}
+{{- end }}
+{{- end }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Where pods go: GPU nodes need their own labels and tolerations too. */}}
+{{- define "fomo-stream.placement" -}}
+{{- $onNodes := .Values.nodeSelector -}}{{- $tolerations := .Values.tolerations -}}
+{{- if .Values.gpu.enabled -}}
+{{- $onNodes = merge (dict) .Values.nodeSelector .Values.gpu.nodeSelector -}}
+{{- $tolerations = concat .Values.tolerations .Values.gpu.tolerations -}}
+{{- end -}}
+{{- with $onNodes }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- if and .Values.gpu.enabled .Values.gpu.runtimeClassName }}
+runtimeClassName: {{ .Values.gpu.runtimeClassName }}
+{{- end }}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "fomo-stream.resources" -}}
+{{- $resources := deepCopy .Values.resources -}}
+{{- if .Values.gpu.enabled -}}
+{{- $gpu := dict .Values.gpu.resourceName (int .Values.gpu.count) -}}
+{{- $_ := set $resources "limits" (merge (dict) $gpu (default dict $resources.limits)) -}}
+{{- end -}}
+{{- toYaml $resources -}}
+{{- end -}}

@@ -1,0 +1,77 @@
+{{/* The names follow those of `helm create`. 50: a StatefulSet's name plus the hash of a revision is a label of 63. */}}
+{{- define "fomo-stream.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "fomo-stream.fullname" -}}
+{{- $name := include "fomo-stream.name" . -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "fomo-stream.releaseLabels" -}}
+app.kubernetes.io/name: {{ include "fomo-stream.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{/* The pods of the service; the pod of `helm test` has another component. */}}
+{{- define "fomo-stream.selectorLabels" -}}
+{{ include "fomo-stream.releaseLabels" . }}
+app.kubernetes.io/component: service
+{{- end -}}
+
+{{- define "fomo-stream.labels" -}}
+{{ include "fomo-stream.selectorLabels" . }}
+{{ include "fomo-stream.commonLabels" . }}
+{{- end -}}
+
+{{- define "fomo-stream.commonLabels" -}}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- end -}}
+
+{{- define "fomo-stream.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "fomo-stream.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "fomo-stream.image" -}}
+{{- if .Values.image.digest -}}
+{{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
+{{- else -}}
+{{- $suffix := .Values.gpu.enabled | ternary .Values.gpu.tagSuffix "" -}}
+{{- printf "%s:%s%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) $suffix -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Whether something else than `replicas` decides the number of instances: "true" or nothing. */}}
+{{- define "fomo-stream.isScaled" -}}
+{{- if or .Values.keda.enabled .Values.autoscaling.enabled }}true{{ end -}}
+{{- end -}}
+
+{{/* Names of topics, with the defaults of the service. */}}
+{{- define "fomo-stream.out" -}}
+{{- default (printf "%s-scores" .Values.settings.topic) .Values.settings.out -}}
+{{- end -}}
+
+{{- define "fomo-stream.deadLetters" -}}
+{{- default (printf "%s-dead-letters" .Values.settings.topic) (index .Values.settings "dead-letters") -}}
+{{- end -}}
+
+{{- define "fomo-stream.stateTopic" -}}
+{{- printf "%s-%s-state" .Values.settings.group .Values.settings.topic -}}
+{{- end -}}
+
+{{- define "fomo-stream.strimziVersion" -}}
+{{- $newest := "kafka.strimzi.io/v1" -}}
+{{- default (.Capabilities.APIVersions.Has $newest | ternary $newest "kafka.strimzi.io/v1beta2") .Values.strimzi.apiVersion -}}
+{{- end -}}

@@ -1,0 +1,71 @@
+{{/* Mistakes in several values together, which the schema cannot explain in plain words. */}}
+{{- define "fomo-stream.validate" -}}
+{{- $topic := required "settings.topic is required: the topic to read records from (--set settings.topic=sensors)" .Values.settings.topic -}}
+{{- $bootstrap := required "settings.bootstrap is required: the addresses of the brokers (--set settings.bootstrap=kafka:9092)" .Values.settings.bootstrap -}}
+{{- $group := required "settings.group is required: the consumer group" .Values.settings.group -}}
+{{- if and .Values.keda.enabled .Values.autoscaling.enabled -}}
+{{- fail "keda.enabled and autoscaling.enabled exclude each other: both would set the number of instances" -}}
+{{- end -}}
+{{- if .Values.keda.enabled -}}{{- include "fomo-stream.validateScale" (list . "keda" .Values.keda) -}}{{- end -}}
+{{- if .Values.autoscaling.enabled -}}{{- include "fomo-stream.validateScale" (list . "autoscaling" .Values.autoscaling) -}}{{- end -}}
+{{- if and .Values.autoscaling.enabled (not (dig "requests" "cpu" "" .Values.resources)) -}}
+{{- fail "autoscaling needs resources.requests.cpu: it scales on a percentage of it" -}}
+{{- end -}}
+{{- if and .Values.partitions (not (include "fomo-stream.isScaled" .)) (gt (int .Values.replicas) (int .Values.partitions)) -}}
+{{- fail (printf "replicas is %d, but settings.topic has %d partitions: the other instances would have nothing to do" (int .Values.replicas) (int .Values.partitions)) -}}
+{{- end -}}
+{{- include "fomo-stream.validateKafka" . -}}
+{{- $least := add .Values.preStop.timeoutSeconds 30 | int -}}
+{{- if lt (int .Values.terminationGracePeriodSeconds) $least -}}
+{{- fail (printf "terminationGracePeriodSeconds must be at least %d: preStop.timeoutSeconds, and 30 in which the instance ends" $least) -}}
+{{- end -}}
+{{- if or .Values.strimzi.topics.enabled .Values.strimzi.user.enabled -}}
+{{- $cluster := required "strimzi.cluster is required: the name of the Kafka object" .Values.strimzi.cluster -}}
+{{- end -}}
+{{- if hasKey .Values.strimzi.topics.config "min.insync.replicas" -}}
+{{- fail "strimzi.topics.config: give min.insync.replicas as strimzi.topics.minInsyncReplicas" -}}
+{{- end -}}
+{{- if and .Values.strimzi.topics.enabled (not .Values.partitions) -}}
+{{- fail "strimzi.topics needs `partitions`: the topics get as many as settings.topic has" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Arguments: the root, the name of the scaler, its values. */}}
+{{- define "fomo-stream.validateScale" -}}
+{{- $root := index . 0 -}}{{- $name := index . 1 -}}{{- $values := index . 2 -}}
+{{- $partitions := int $root.Values.partitions -}}
+{{- if not $partitions -}}
+{{- fail (printf "%s needs `partitions`, the number of partitions of settings.topic: more instances would have nothing to do" $name) -}}
+{{- end -}}
+{{- $most := default $partitions $values.maxReplicas | int -}}
+{{- if gt $most $partitions -}}
+{{- fail (printf "%s.maxReplicas is %d, but settings.topic has %d partitions: the other instances would have nothing to do" $name $most $partitions) -}}
+{{- end -}}
+{{- if gt (int $values.minReplicas) $most -}}
+{{- fail (printf "%s.minReplicas is %d, but there can be at most %d instances" $name (int $values.minReplicas) $most) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "fomo-stream.validateKafka" -}}
+{{- $reserved := list "bootstrap.servers" "group.id" "group.instance.id" "auto.offset.reset" "enable.auto.commit" "enable.auto.offset.store" "enable.idempotence" "isolation.level" "transactional.id" -}}
+{{- range $key, $_ := .Values.kafka.settings -}}
+{{- if has $key $reserved -}}
+{{- fail (printf "kafka.settings: %s cannot be set, because delivery depends on it; see `settings` in values.yaml" $key) -}}
+{{- end -}}
+{{- if regexMatch "password|secret|passphrase|key\\.pem$|oauthbearer\\.config$" $key -}}
+{{- fail (printf "kafka.settings: %s is a secret, and would become part of a ConfigMap; use extraEnv with FOMO_KAFKA_%s and valueFrom.secretKeyRef" $key ($key | upper | replace "." "_")) -}}
+{{- end -}}
+{{- end -}}
+{{- $tls := .Values.kafka.tls -}}{{- $sasl := .Values.kafka.sasl -}}
+{{- if and (not $tls.enabled) (or $tls.ca.existingSecret $tls.client.existingSecret) -}}
+{{- fail "kafka.tls has Secrets, but kafka.tls.enabled is false" -}}
+{{- end -}}
+{{- if $sasl.enabled -}}
+{{- $secret := required "kafka.sasl.existingSecret is required: the Secret with the password" $sasl.existingSecret -}}
+{{- if not (or $sasl.username $sasl.usernameKey) -}}
+{{- fail "kafka.sasl needs username, or usernameKey: its key in the Secret" -}}
+{{- end -}}
+{{- else if or $sasl.existingSecret $sasl.username -}}
+{{- fail "kafka.sasl has a user, but kafka.sasl.enabled is false" -}}
+{{- end -}}
+{{- end -}}

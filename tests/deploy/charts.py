@@ -1,0 +1,148 @@
+"""The Helm chart as tests use it: rendered by Helm itself, and read back."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import helm_python
+import pytest
+import yaml
+
+from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.sources import load
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "deploy" / "chart"
+VALUES = Path(__file__).parent / "values"
+RELEASE = {"name": "fomo", "namespace": "scoring"}
+NAME = "fomo-fomo-stream"
+SETS = sorted(path.stem for path in VALUES.glob("*.yaml"))
+
+every_set = pytest.mark.parametrize("name", SETS)
+
+Object = dict[str, Any]
+
+
+class StrictLoader(yaml.SafeLoader):  # type: ignore[misc]
+    """YAML in which no key occurs twice: Kubernetes would take one of the two without a word."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        twice = {key for key in keys if keys.count(key) > 1}
+        assert not twice, f"{node.start_mark}: {twice} twice"
+        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        return found
+
+
+def value_set(name: str) -> dict[str, Any]:
+    """The values of `values/<name>.yaml`."""
+    found: dict[str, Any] = yaml.load((VALUES / f"{name}.yaml").read_text(), StrictLoader)
+    return found
+
+
+def with_changes(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """A copy of `values` with the changes laid over it, as Helm lays one file of values over another."""
+    merged = deepcopy(values)
+    for name, value in changes.items():
+        old = merged.get(name)
+        merged[name] = with_changes(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged
+
+
+@functools.cache
+def chart() -> Any:
+    """The chart, loaded once."""
+    return helm_python.Chart.load(CHART)
+
+
+class Rendered:
+    """Everything that the chart makes of some values."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.values: dict[str, Any] = chart().merge_values(values)
+        files: dict[str, str] = chart().render(values, **RELEASE)
+        self.notes = next(text for name, text in files.items() if name.endswith("NOTES.txt"))
+        self.objects: list[Object] = [
+            found
+            for name, text in files.items()
+            if name.endswith(".yaml")
+            for found in yaml.load_all(text, StrictLoader)
+            if found is not None
+        ]
+
+    def all(self, kind: str) -> list[Object]:
+        return [found for found in self.objects if found["kind"] == kind]
+
+    def one(self, kind: str, name: str = NAME) -> Object:
+        """The only object of a kind with this name."""
+        (found,) = [found for found in self.all(kind) if found["metadata"]["name"] == name]
+        return found
+
+    @property
+    def pod(self) -> Object:
+        """The template of the service's pods."""
+        template: Object = self.one("StatefulSet")["spec"]["template"]
+        return template
+
+    @property
+    def container(self) -> Object:
+        """The only container of the service's pods."""
+        (container,) = self.pod["spec"]["containers"]
+        assert isinstance(container, dict)
+        return container
+
+    def pod_specs(self) -> Iterator[Object]:
+        """The service's pods and those of `helm test`."""
+        yield self.pod["spec"]
+        yield from (found["spec"] for found in self.all("Pod"))
+
+    @property
+    def toml(self) -> str:
+        """The configuration file of the service."""
+        text: str = self.one("ConfigMap")["data"]["fomo.toml"]
+        return text
+
+
+def rendered(name: str = "default", **changes: Any) -> Rendered:
+    """The chart with the values of a set and changes."""
+    return Rendered(with_changes(value_set(name), changes))
+
+
+@functools.cache
+def plain(name: str) -> Rendered:
+    """The chart with the values of a set; shared, so do not change it."""
+    return rendered(name)
+
+
+def environment(found: Rendered, folder: Path) -> dict[str, str]:
+    """The variables of the container, with secrets and fields filled in and the configuration file in `folder`."""
+    variables = {}
+    for variable in found.container["env"]:
+        source = variable.get("valueFrom", {})
+        if "fieldRef" in source:
+            assert source["fieldRef"]["fieldPath"] == "metadata.name"
+            variables[variable["name"]] = f"{NAME}-0"
+        elif "secretKeyRef" in source:
+            variables[variable["name"]] = f"secret {source['secretKeyRef']['key']}"
+        else:
+            variables[variable["name"]] = variable["value"]
+    assert len(variables) == len(found.container["env"])
+    for name, text in found.one("ConfigMap")["data"].items():
+        (folder / name).write_text(text)
+    mounted = Path(variables["FOMO_CONFIG"])
+    volumes = {volume["name"]: volume for volume in found.pod["spec"]["volumes"]}
+    (mount,) = [one for one in found.container["volumeMounts"] if one["mountPath"] == str(mounted.parent)]
+    assert volumes[mount["name"]]["configMap"]["name"] == NAME
+    return {**variables, "FOMO_CONFIG": str(folder / mounted.name)}
+
+
+def settings_of(found: Rendered, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ServiceSettings:
+    """The settings that the program reads in the container."""
+    monkeypatch.setenv("FOMO_WAIT", "true")  # as in the image
+    for name, value in environment(found, folder).items():
+        monkeypatch.setenv(name, value)
+    return load(ServiceSettings, {})

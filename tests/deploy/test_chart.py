@@ -1,0 +1,256 @@
+"""The objects of the Helm chart, rendered by Helm itself and validated against the schemas of Kubernetes."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import helm_python
+import kubernetes_validate
+import pytest
+import yaml
+from charts import (
+    CHART,
+    NAME,
+    ROOT,
+    SETS,
+    Object,
+    Rendered,
+    chart,
+    every_set,
+    plain,
+    rendered,
+    value_set,
+)
+
+VERSIONS = ("1.31", "1.35")
+
+# Objects of operators, for which there is no schema here: what their documentation requires and allows in `spec`.
+OPERATORS: dict[tuple[str, str], tuple[set[str], set[str]]] = {
+    ("keda.sh/v1alpha1", "ScaledObject"): (
+        {"scaleTargetRef", "triggers"},
+        {"minReplicaCount", "maxReplicaCount", "pollingInterval", "cooldownPeriod", "advanced"},
+    ),
+    ("keda.sh/v1alpha1", "TriggerAuthentication"): (set(), {"env", "secretTargetRef"}),
+    ("kafka.strimzi.io/v1beta2", "KafkaTopic"): ({"topicName", "partitions", "replicas", "config"}, set()),
+    ("kafka.strimzi.io/v1beta2", "KafkaUser"): ({"authentication", "authorization"}, set()),
+    ("monitoring.coreos.com/v1", "ServiceMonitor"): ({"selector", "endpoints"}, set()),
+    ("monitoring.coreos.com/v1", "PrometheusRule"): ({"groups"}, set()),
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _schemas_are_read_once() -> Iterator[None]:
+    """Reading the schemas from disk takes far longer than validating."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kubernetes_validate.utils, "schema_contents", functools.cache(_schema_contents))
+        yield
+
+
+_schema_contents = kubernetes_validate.utils.schema_contents
+
+
+# --- valid
+
+
+def test_there_are_five_sets_of_values() -> None:
+    assert SETS == ["default", "everything", "gpu", "minimal", "tls"]
+    kinds = {found["kind"] for found in plain("everything").objects}
+    made = re.findall(r"^kind: (\w+)", "\n".join(t["data"] for t in chart().templates), re.MULTILINE)
+    assert kinds | {"HorizontalPodAutoscaler"} == set(made)  # KEDA takes the place of it
+
+
+@every_set
+def test_helm_finds_no_fault(name: str) -> None:
+    report = helm_python.lint(CHART, value_set(name), strict=True)
+    assert report["errors"] == []
+    assert [found["error"] for found in report["messages"]] == ["icon is recommended"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@every_set
+def test_every_object_is_valid(name: str, version: str) -> None:
+    for found in plain(name).objects:
+        if (found["apiVersion"], found["kind"]) in OPERATORS:
+            required, allowed = OPERATORS[found["apiVersion"], found["kind"]]
+            assert required <= set(found["spec"]) <= required | allowed, found["kind"]
+        else:
+            kubernetes_validate.validate(found, version, strict=True)
+
+
+def test_a_wrong_object_is_not_valid() -> None:
+    found = rendered("default").one("StatefulSet")
+    found["spec"]["podManagmentPolicy"] = "Parallel"
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(found, VERSIONS[0], strict=True)
+
+
+@every_set
+def test_no_object_is_made_twice_and_all_belong_to_the_release(name: str) -> None:
+    objects = plain(name).objects
+    names = [(found["kind"], found["metadata"]["name"]) for found in objects]
+    assert len(set(names)) == len(names)
+    assert {found["metadata"]["labels"]["app.kubernetes.io/instance"] for found in objects} == {"fomo"}
+
+
+def test_names_stay_short_enough_for_the_labels_that_kubernetes_makes_of_them() -> None:
+    long = Rendered({**value_set("everything"), "fullnameOverride": "a" * 70})
+    name = long.all("StatefulSet")[0]["metadata"]["name"]
+    assert len(f"{name}-0123456789") <= 63
+    kubernetes_validate.validate(long.all("StatefulSet")[0], VERSIONS[0], strict=True)
+
+
+def test_the_version_is_that_of_the_program() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert chart().metadata["appVersion"] == project["version"]
+    assert chart().metadata["kubeVersion"].startswith(f">={VERSIONS[0]}.")
+
+
+# --- secrets and privileges
+
+
+@every_set
+def test_secrets_are_only_named(name: str) -> None:
+    found = plain(name)
+    assert found.all("Secret") == []
+    for spec in found.pod_specs():
+        for variable in spec["containers"][0]["env"]:
+            if re.search("PASSWORD|SECRET|TOKEN|PEM", variable["name"]):
+                assert set(variable["valueFrom"]) == {"secretKeyRef"}, variable["name"]
+    for config in found.all("ConfigMap"):
+        assert not re.search(r"^\W*(sasl|ssl)[\w.]*(password|secret|pem)", "".join(config["data"].values()), re.M)
+
+
+def test_the_secrets_that_are_needed_are_those_in_the_values() -> None:
+    text = json.dumps([*plain("tls").pod_specs(), plain("tls").all("TriggerAuthentication")])
+    used = set(re.findall(r'"secretName": "([\w-]+)"|"secretKeyRef": {"[^}]*?"?name": "([\w-]+)"', text))
+    assert {a or b for a, b in used} == {"brokers-ca", "client-certificate", "client-password"}
+
+
+@every_set
+def test_pods_run_without_privileges(name: str) -> None:
+    for spec in plain(name).pod_specs():
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["runAsUser"] == spec["securityContext"]["runAsGroup"] == 10001
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert spec["enableServiceLinks"] is False
+        for container in spec["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            volumes = {volume["name"]: volume for volume in spec["volumes"]}
+            writable = [m["mountPath"] for m in container["volumeMounts"] if not m.get("readOnly")]
+            assert writable == ["/tmp"]
+            assert {mount["name"] for mount in container["volumeMounts"]} == set(volumes)
+
+
+@every_set
+def test_only_the_pre_stop_script_may_ask_the_api_server_and_only_for_its_stateful_set(name: str) -> None:
+    found = plain(name)
+    has_script = "lifecycle" in found.container
+    assert has_script == found.values["preStop"]["enabled"]
+    assert found.pod["spec"]["automountServiceAccountToken"] is has_script
+    assert all(spec["automountServiceAccountToken"] is False for spec in [pod["spec"] for pod in found.all("Pod")])
+    rules = [rule for role in found.all("Role") for rule in role["rules"]]
+    only = {"apiGroups": ["apps"], "resources": ["statefulsets"], "resourceNames": [NAME], "verbs": ["get"]}
+    assert rules == ([only] if has_script else [])
+    assert found.all("ClusterRole") == []
+    for binding in found.all("RoleBinding"):
+        (subject,) = binding["subjects"]
+        assert subject["name"] == found.pod["spec"]["serviceAccountName"]
+        assert subject["namespace"] == "scoring"
+    for account in found.all("ServiceAccount"):
+        assert account["metadata"]["name"] == found.pod["spec"]["serviceAccountName"]
+        assert account["automountServiceAccountToken"] is False
+
+
+def test_the_pre_stop_script_is_the_one_of_the_chart() -> None:
+    found = plain("default")
+    words = found.container["lifecycle"]["preStop"]["exec"]["command"]
+    script = next(Path(word) for word in words if word.endswith(".py"))
+    (mount,) = [one for one in found.container["volumeMounts"] if one["mountPath"] == str(script.parent)]
+    (volume,) = [one for one in found.pod["spec"]["volumes"] if one["name"] == mount["name"]]
+    data = found.one("ConfigMap", volume["configMap"]["name"])["data"]
+    assert data[script.name].strip() == (CHART / "files" / script.name).read_text().strip()
+
+
+# --- network
+
+
+@every_set
+def test_every_selector_finds_the_pods_of_the_service(name: str) -> None:
+    found = plain(name)
+    labels = found.pod["metadata"]["labels"].items()
+    others = [pod["metadata"]["labels"].items() for pod in found.all("Pod")]
+    selectors = [found.one("StatefulSet")["spec"]["selector"]["matchLabels"], found.one("Service")["spec"]["selector"]]
+    selectors += [budget["spec"]["selector"]["matchLabels"] for budget in found.all("PodDisruptionBudget")]
+    spread = found.pod["spec"].get("topologySpreadConstraints", [])
+    selectors += [one["labelSelector"]["matchLabels"] for one in spread]
+    for selector in selectors:
+        assert selector.items() <= labels
+        assert not any(selector.items() <= other for other in others)
+    for policy in found.all("NetworkPolicy"):
+        assert all(policy["spec"]["podSelector"]["matchLabels"].items() <= pod for pod in [labels, *others])
+    for monitor in found.all("ServiceMonitor"):
+        service = found.one("Service")
+        assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+        assert {e["port"] for e in monitor["spec"]["endpoints"]} <= {p["name"] for p in service["spec"]["ports"]}
+    assert found.one("StatefulSet")["spec"]["serviceName"] == found.one("Service")["metadata"]["name"]
+
+
+def ports(rules: list[Object]) -> list[set[int]]:
+    return [{port["port"] for port in rule["ports"]} for rule in rules]
+
+
+@pytest.mark.parametrize(
+    ("bootstrap", "expected"),
+    [
+        ("kafka:9092", {9092}),
+        ("a:9093,b:9094, c:9093", {9093, 9094}),
+        ("kafka", {9092}),
+        ("SASL_SSL://kafka:9095", {9095}),
+        ("[2001:db8::1]:9096", {9096}),
+    ],
+)
+def test_the_network_policy_lets_the_service_reach_its_brokers(bootstrap: str, expected: set[int]) -> None:
+    policy = rendered("default", settings={"bootstrap": bootstrap}).one("NetworkPolicy")["spec"]
+    assert ports(policy["egress"]) == [{53}, expected, {443, 6443}]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+
+
+def test_the_network_policy_opens_nothing_but_what_is_needed() -> None:
+    policy = plain("default").one("NetworkPolicy")["spec"]
+    assert ports(policy["ingress"]) == [{8080}]
+    assert all("from" in rule for rule in policy["ingress"])
+    without = rendered("default", networkPolicy={"ingressFrom": []}, preStop={"enabled": False})
+    assert without.one("NetworkPolicy")["spec"]["ingress"] == []
+    assert ports(without.one("NetworkPolicy")["spec"]["egress"]) == [{53}, {9092}]
+    own = plain("everything").one("NetworkPolicy")["spec"]
+    assert ports(own["ingress"]) == [{9000}]
+    assert ports(own["egress"]) == [{53}, {9093, 9094}, {443, 6443}, {8443}]
+    blind = rendered("everything", networkPolicy={"ingressFrom": []})
+    assert "Prometheus cannot reach the pods" in blind.notes
+
+
+@every_set
+def test_what_is_rendered_goes_through_kustomize(name: str, tmp_path: Path) -> None:
+    """Many teams change charts in this way. Kustomize also refuses objects that are no Kubernetes objects."""
+    objects = plain(name).objects
+    (tmp_path / "chart.yaml").write_text(yaml.safe_dump_all(objects))
+    (tmp_path / "kustomization.yaml").write_text("resources: [chart.yaml]\nnamespace: elsewhere\n")
+    kubectl = Path(sys.executable).parent / "kubectl"
+    done = subprocess.run([kubectl, "kustomize", tmp_path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    changed = list(yaml.safe_load_all(done.stdout))
+    assert {(one["kind"], one["metadata"]["name"]) for one in changed} == {
+        (one["kind"], one["metadata"]["name"]) for one in objects
+    }
+    assert {one["metadata"]["namespace"] for one in changed} == {"elsewhere"}

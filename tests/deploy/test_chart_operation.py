@@ -1,0 +1,198 @@
+"""The Helm chart in operation: scaling, stopping, GPUs, and objects for the operators of Kafka and Prometheus."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+from charts import (
+    CHART,
+    NAME,
+    ROOT,
+    Rendered,
+    every_set,
+    plain,
+    rendered,
+    settings_of,
+)
+from documents import Document
+
+from fomo_stream.kafka.topics.setup import STATE_TOPIC_CONFIG
+
+DRAIN_S = 25  # the service ends within so many seconds of SIGTERM
+
+
+# --- scaling and stopping
+
+
+@every_set
+def test_the_grace_period_is_longer_than_the_script_and_the_drain(name: str) -> None:
+    found = plain(name)
+    words = found.container.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", [])
+    script = sum(float(word.partition("=")[2]) for word in words if word.startswith("--timeout="))
+    assert bool(words) == (script > 0)
+    assert found.pod["spec"]["terminationGracePeriodSeconds"] > script + DRAIN_S
+
+
+@pytest.mark.parametrize("partitions", [1, 7, 1000])
+@pytest.mark.parametrize("scaler", ["keda", "autoscaling"])
+def test_there_are_never_more_instances_than_partitions(scaler: str, partitions: int) -> None:
+    found = rendered("default", partitions=partitions, **{scaler: {"enabled": True}})
+    kind, least, most = {
+        "keda": ("ScaledObject", "minReplicaCount", "maxReplicaCount"),
+        "autoscaling": ("HorizontalPodAutoscaler", "minReplicas", "maxReplicas"),
+    }[scaler]
+    spec = found.one(kind)["spec"]
+    assert (spec[least], spec[most]) == (1, partitions)
+    assert spec["scaleTargetRef"] == {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": NAME}
+    assert "replicas" not in found.one("StatefulSet")["spec"]
+    assert len(found.all("ScaledObject") + found.all("HorizontalPodAutoscaler")) == 1
+
+
+def test_without_a_scaler_the_number_of_instances_is_the_given_one() -> None:
+    found = rendered("default", replicas=4, partitions=4)
+    assert found.one("StatefulSet")["spec"]["replicas"] == 4
+    assert found.one("StatefulSet")["spec"]["podManagementPolicy"] == "Parallel"
+
+
+def test_keda_looks_at_the_lag_of_the_group_with_the_secrets_of_the_service() -> None:
+    found = plain("tls")
+    (trigger,) = found.one("ScaledObject")["spec"]["triggers"]
+    metadata = trigger["metadata"]
+    assert all(isinstance(value, str) for value in metadata.values())  # KEDA takes nothing else
+    assert metadata["bootstrapServers"] == "kafka.kafka.svc:9093"
+    assert (metadata["consumerGroup"], metadata["topic"]) == ("fomo-stream", "sensors")
+    assert (metadata["lagThreshold"], metadata["tls"], metadata["sasl"]) == ("10000", "enable", "scram_sha256")
+    access = found.one("TriggerAuthentication", trigger["authenticationRef"]["name"])["spec"]
+    assert {one["parameter"]: (one["name"], one["key"]) for one in access["secretTargetRef"]} == {
+        "password": ("client-password", "password"),
+        "ca": ("brokers-ca", "ca.crt"),
+        "cert": ("client-certificate", "tls.crt"),
+        "key": ("client-certificate", "tls.key"),
+        "keyPassword": ("client-certificate", "tls.password"),
+    }
+    (username,) = access["env"]
+    assert username["parameter"] == "username"
+    assert username["containerName"] == found.container["name"]
+    assert {"name": username["name"], "value": "fomo"} in found.container["env"]
+
+
+def test_keda_needs_no_secrets_where_the_service_needs_none() -> None:
+    found = rendered("default", partitions=4, keda={"enabled": True})
+    assert found.all("TriggerAuthentication") == []
+    assert "authenticationRef" not in found.one("ScaledObject")["spec"]["triggers"][0]
+
+
+@every_set
+def test_the_probes_ask_the_addresses_of_the_service(name: str) -> None:
+    found = plain(name)
+    (port,) = found.container["ports"]
+    paths = {"startupProbe": "/livez", "livenessProbe": "/livez", "readinessProbe": "/readyz"}
+    for probe, path in paths.items():
+        assert found.container[probe]["httpGet"] == {"path": path, "port": port["name"]}
+
+
+# --- GPU
+
+
+def test_a_gpu_is_asked_for_and_used() -> None:
+    found = plain("gpu")
+    assert found.container["resources"]["limits"] == {"memory": "4Gi", "nvidia.com/gpu": 1}
+    assert found.container["image"] == "registry.example.com/team/fomo-stream:0.1.0-cuda"
+    assert {"name": "FOMO_DEVICE", "value": "cuda"} in found.container["env"]
+    spec = found.pod["spec"]
+    assert spec["nodeSelector"] == {"disk": "ssd", "accelerator": "h100"}
+    assert [one["key"] for one in spec["tolerations"]] == ["team", "nvidia.com/gpu"]
+    assert spec["runtimeClassName"] == "nvidia"
+    (doctor,) = found.all("Pod")
+    assert "limits" not in doctor["spec"]["containers"][0]["resources"]
+
+
+@pytest.mark.parametrize("name", ["default", "tls"])
+def test_without_a_gpu_nothing_speaks_of_one(name: str) -> None:
+    assert not re.search("nvidia|cuda|gpu", json.dumps(list(plain(name).pod_specs())))
+
+
+# --- objects of operators
+
+
+def readme_acls() -> set[tuple[str, str, str, str]]:
+    """Resource, name, pattern and operation of the commands in deploy/README.md."""
+    text = Document.read(ROOT / "deploy" / "README.md").section("Security: TLS, SASL, least-privilege ACLs").blocks
+    block = next(block for block in text if block.language == "sh")
+    found = set()
+    for line in block.code.splitlines():
+        words = shlex.split(line.replace("$acls", "")) if line.startswith("$acls") else []
+        pairs = list(zip(words[::2], words[1::2], strict=True))
+        options = dict(pairs)
+        resource = next((word for word in ("--topic", "--group", "--transactional-id") if word in options), "")
+        pattern = options.get("--resource-pattern-type", "literal").replace("prefixed", "prefix")
+        kind = resource[2:].replace("transactional-id", "transactionalId")
+        found |= {(kind, options[resource], pattern, value) for word, value in pairs if word == "--operation"}
+    return found
+
+
+def user_acls(found: Rendered) -> set[tuple[str, str, str, str]]:
+    acls = found.one("KafkaUser")["spec"]["authorization"]["acls"]
+    return {
+        (acl["resource"]["type"], acl["resource"]["name"], acl["resource"]["patternType"], operation)
+        for acl in acls
+        for operation in acl["operations"]
+    }
+
+
+def test_the_user_has_the_permissions_that_the_documentation_lists_and_no_others() -> None:
+    user = {"cluster": "events", "user": {"enabled": True}}
+    assert user_acls(rendered("default", strimzi=user)) == readme_acls()
+    labels = user_acls(rendered("default", strimzi=user, settings={"feedback": "labels"}))
+    assert labels - readme_acls() == {("topic", "labels", "literal", "Read")}
+    simple = user_acls(rendered("default", strimzi=user, settings={"delivery": "at-least-once"}))
+    assert readme_acls() - simple == {
+        ("transactionalId", "fomo-stream-sensors-", "prefix", "Write"),
+    }
+    optional = user_acls(plain("everything"))
+    assert {operation for *_, operation in optional} == {"Read", "Write", "Create", "DescribeConfigs", "Alter"}
+
+
+def test_the_topics_are_those_that_the_program_uses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = plain("everything")
+    settings = settings_of(found, tmp_path, monkeypatch)
+    topics = {topic["spec"]["topicName"]: topic for topic in found.all("KafkaTopic")}
+    assert set(topics) == {
+        settings.topic,
+        settings.out,
+        settings.dead_letters,
+        settings.feedback,
+        settings.state_topic,
+    }
+    assert {topic["spec"]["partitions"] for topic in topics.values()} == {48}
+    assert {topic["metadata"]["namespace"] for topic in topics.values()} == {"kafka"}
+    assert {topic["metadata"]["labels"]["strimzi.io/cluster"] for topic in topics.values()} == {"events"}
+    for name, topic in topics.items():
+        assert topic["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+        config = {key: str(value) for key, value in topic["spec"]["config"].items()}
+        own = STATE_TOPIC_CONFIG if name == settings.state_topic else {"retention.ms": "604800000"}
+        assert config == {"min.insync.replicas": "2", **own}
+
+
+def test_names_of_topics_that_are_not_given_are_those_of_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = rendered("default", partitions=3, strimzi={"cluster": "events", "topics": {"enabled": True}})
+    settings = settings_of(found, tmp_path, monkeypatch)
+    names = {topic["spec"]["topicName"] for topic in found.all("KafkaTopic")}
+    assert names == {settings.out, settings.dead_letters, settings.state_topic}
+
+
+def test_rules_and_dashboard_are_the_files_of_the_chart() -> None:
+    found = plain("everything")
+    rules = yaml.safe_load((CHART / "monitoring" / "rules.yaml").read_text())
+    assert found.one("PrometheusRule")["spec"] == rules
+    dashboard = found.one("ConfigMap", f"{NAME}-dashboard")
+    assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
+    (text,) = dashboard["data"].values()
+    assert json.loads(text) == json.loads((CHART / "monitoring" / "dashboard.json").read_text())

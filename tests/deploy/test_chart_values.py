@@ -1,0 +1,264 @@
+"""The values of the Helm chart: their schema and documentation, and the settings that the program reads from them."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import helm_python
+import pytest
+import yaml
+from charts import (
+    CHART,
+    NAME,
+    ROOT,
+    Object,
+    Rendered,
+    StrictLoader,
+    chart,
+    every_set,
+    plain,
+    rendered,
+    settings_of,
+    with_changes,
+)
+from documents import Document, table_rows
+
+from fomo_stream.settings.broker import RESERVED_KAFKA_KEYS
+from fomo_stream.settings.service import ServiceSettings
+
+
+def closed_keys(schema: Object, path: str = "") -> set[str]:
+    """The paths of all properties below objects that allow no others."""
+    found = set()
+    for name, inner in schema["properties"].items():
+        found.add(f"{path}{name}")
+        if inner.get("additionalProperties") is False:
+            found |= closed_keys(inner, f"{path}{name}.")
+    return found
+
+
+def keys_of(values: Object, schema: Object, path: str = "") -> set[str]:
+    found = set()
+    for name, inner in values.items():
+        found.add(f"{path}{name}")
+        known = schema["properties"].get(name, {})
+        if known.get("additionalProperties") is False and isinstance(inner, dict):
+            found |= keys_of(inner, known, f"{path}{name}.")
+    return found
+
+
+def test_every_value_is_in_the_schema_with_a_default() -> None:
+    schema = chart().schema
+    keys = keys_of(chart().values, schema)
+    optional = {key for key in closed_keys(schema) if re.match(r"settings\.|probes\.\w+\.|resources\.|global$", key)}
+    assert keys <= closed_keys(schema)
+    assert closed_keys(schema) - keys <= optional
+
+
+def test_every_value_has_a_comment() -> None:
+    """A comment stands above the value, above one before it in the same block, or above a key that it is below."""
+    lines = (CHART / "values.yaml").read_text().splitlines()
+    explained: set[int] = set()  # the indents of the comments that hold here
+    for number, line in enumerate(lines):
+        if not line.strip():
+            explained.clear()
+        indent = len(line) - len(line.lstrip())
+        if line.lstrip().startswith("#"):
+            explained = {at for at in explained if at < indent} | {indent}
+        elif re.match(r" *[\w.]+: .", line):
+            assert any(at <= indent for at in explained), f"line {number + 1}: {line}"
+
+
+BY_CHART = {"config", "device", "instance_id", "health_port", "http_host", "kafka", "reset_state"}
+IN_TEMPLATES = {"topic", "bootstrap", "group", "out", "dead_letters", "feedback"}  # the chart explains these mistakes
+
+
+def expected(field: Object) -> Object:
+    """The schema of a setting, as pydantic has it."""
+    field = next((one for one in field.get("anyOf", []) if one["type"] != "null"), field)
+    if field["type"] == "array":
+        return {"type": ["array", "string"], "items": {"type": "string"}}
+    words = ("type", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength")
+    return {word: field[word] for word in words if word in field}
+
+
+def test_the_schema_has_the_settings_of_the_program_with_their_limits() -> None:
+    fields = ServiceSettings.model_json_schema()["properties"]
+    settings = chart().schema["properties"]["settings"]["properties"]
+    assert set(settings) == {name.replace("_", "-") for name in fields.keys() - BY_CHART}
+    for name in fields.keys() - BY_CHART - IN_TEMPLATES:
+        assert settings[name.replace("_", "-")] == expected(fields[name]), name
+
+
+BAD: list[tuple[Object, str]] = [
+    ({"settings": {"topic": ""}}, "settings.topic is required"),
+    ({"settings": {"topic": None}}, "topic"),
+    ({"settings": {"bootstrap": ""}}, "settings.bootstrap is required"),
+    ({"settings": {"group": ""}}, "settings.group is required"),
+    ({"settings": {"topic": "no blanks"}}, "/settings/topic"),
+    ({"settings": {"alert-rat": 0.1}}, "'alert-rat' not allowed"),
+    ({"settings": {"alert-rate": 2}}, "/settings/alert-rate"),
+    ({"settings": {"context-size": "many"}}, "/settings/context-size"),
+    ({"settings": {"device": "cuda"}}, "'device' not allowed"),
+    ({"settings": {"reset-state": True}}, "'reset-state' not allowed"),
+    ({"settings": {"delivery": "at-most-once"}}, "/settings/delivery"),
+    ({"replicaCount": 3}, "'replicaCount' not allowed"),
+    ({"replicas": -1}, "/replicas"),
+    ({"replicas": 5, "partitions": 4}, "replicas is 5, but settings.topic has 4 partitions"),
+    ({"keda": {"enabled": True}}, "keda needs `partitions`"),
+    ({"autoscaling": {"enabled": True}}, "autoscaling needs `partitions`"),
+    ({"partitions": 4, "keda": {"enabled": True}, "autoscaling": {"enabled": True}}, "exclude each other"),
+    ({"partitions": 4, "keda": {"enabled": True, "maxReplicas": 5}}, "keda.maxReplicas is 5, but"),
+    ({"partitions": 4, "autoscaling": {"enabled": True, "maxReplicas": 5}}, "autoscaling.maxReplicas is 5, but"),
+    ({"partitions": 4, "keda": {"enabled": True, "minReplicas": 5}}, "keda.minReplicas is 5, but"),
+    (
+        {"partitions": 4, "autoscaling": {"enabled": True}, "resources": {"requests": None}},
+        "autoscaling needs resources.requests.cpu",
+    ),
+    ({"terminationGracePeriodSeconds": 34}, "terminationGracePeriodSeconds must be at least 35"),
+    ({"preStop": {"timeoutSeconds": 40}}, "terminationGracePeriodSeconds must be at least 70"),
+    ({"kafka": {"settings": {"sasl.password": "x"}}}, "sasl.password is a secret"),
+    ({"kafka": {"settings": {"ssl.key.pem": "x"}}}, "use extraEnv with FOMO_KAFKA_SSL_KEY_PEM"),
+    ({"kafka": {"settings": {"linger": {"ms": 5}}}}, "/kafka/settings/linger"),
+    *(({"kafka": {"settings": {key: "x"}}}, f"{key} cannot be set") for key in RESERVED_KAFKA_KEYS),
+    ({"kafka": {"tls": {"ca": {"existingSecret": "ca"}}}}, "kafka.tls.enabled is false"),
+    ({"kafka": {"sasl": {"username": "fomo"}}}, "kafka.sasl.enabled is false"),
+    ({"kafka": {"sasl": {"enabled": True, "username": "fomo"}}}, "kafka.sasl.existingSecret is required"),
+    ({"kafka": {"sasl": {"enabled": True, "existingSecret": "s"}}}, "kafka.sasl needs username, or usernameKey"),
+    ({"kafka": {"sasl": {"password": "x"}}}, "'password' not allowed"),
+    ({"kafka": {"sasl": {"mechanism": "GSSAPI"}}}, "/kafka/sasl/mechanism"),
+    ({"image": {"digest": "latest"}}, "/image/digest"),
+    ({"service": {"port": 80}}, "/service/port"),
+    ({"extraEnv": [{"name": "FOMO_INSTANCE_ID", "value": "one"}]}, "/extraEnv/0/name"),
+    ({"strimzi": {"topics": {"config": {"min.insync.replicas": 1}}}}, "as strimzi.topics.minInsyncReplicas"),
+    ({"strimzi": {"user": {"enabled": True}}}, "strimzi.cluster is required"),
+    ({"strimzi": {"cluster": "c", "topics": {"enabled": True}}}, "strimzi.topics needs `partitions`"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD, ids=lambda part: json.dumps(part)[:60])
+def test_bad_values_are_refused_with_a_message(changes: Object, message: str) -> None:
+    with pytest.raises(helm_python.HelmError) as caught:
+        rendered("default", **changes)
+    assert message in str(caught.value)
+
+
+# --- the program
+
+
+@every_set
+def test_the_program_reads_the_settings_that_were_given(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = plain(name)
+    settings = settings_of(found, tmp_path, monkeypatch)
+    given = found.values["settings"]
+    for key, value in given.items():
+        read = getattr(settings, key.replace("-", "_"))
+        assert read == ((value,) if key == "views" else tuple(value) if isinstance(value, list) else value), key
+    assert settings.instance_id == f"{NAME}-0"
+    assert settings.http_host == "0.0.0.0"
+    assert settings.health_port == found.container["ports"][0]["containerPort"] == found.values["service"]["port"]
+    assert settings.device == ("cuda" if found.values["gpu"]["enabled"] else "auto")
+
+
+def test_the_program_reads_the_settings_of_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings_of(plain("tls"), tmp_path, monkeypatch).kafka == {
+        "session.timeout.ms": "60000",
+        "socket.keepalive.enable": "true",
+        "client.rack": 'rack "1"',
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.username": "fomo",
+        "sasl.password": "secret password",
+        "ssl.ca.location": "/etc/fomo/tls/ca/ca.crt",
+        "ssl.certificate.location": "/etc/fomo/tls/client/tls.crt",
+        "ssl.key.location": "/etc/fomo/tls/client/tls.key",
+        "ssl.key.password": "secret tls.password",
+    }
+
+
+@pytest.mark.parametrize(
+    ("tls", "sasl", "protocol"),
+    [(False, False, None), (True, False, "SSL"), (False, True, "SASL_PLAINTEXT"), (True, True, "SASL_SSL")],
+)
+def test_the_protocol_follows_from_tls_and_sasl(tls: bool, sasl: bool, protocol: str | None) -> None:
+    login = {"enabled": sasl, "username": "fomo", "existingSecret": "s"} if sasl else {}
+    found = rendered("default", kafka={"tls": {"enabled": tls}, "sasl": login})
+    assert tomllib.loads(found.toml).get("kafka", {}).get("security.protocol") == protocol
+    own = rendered("default", kafka={"settings": {"security.protocol": "SASL_SSL"}, "tls": {"enabled": tls}})
+    assert tomllib.loads(own.toml)["kafka"]["security.protocol"] == "SASL_SSL"
+    warned = "without encryption" in found.notes
+    assert warned == (not tls)
+    assert "without encryption" not in own.notes
+
+
+@every_set
+def test_certificates_are_where_the_client_looks_for_them(name: str) -> None:
+    found = plain(name)
+    volumes = {volume["name"]: volume for volume in found.pod["spec"]["volumes"]}
+    there = {
+        f"{mount['mountPath']}/{item['path']}"
+        for mount in found.container["volumeMounts"]
+        for item in volumes[mount["name"]].get("secret", {}).get("items", [])
+    }
+    client = tomllib.loads(found.toml).get("kafka", {})
+    assert {path for key, path in client.items() if key.endswith(".location")} == there
+
+
+def test_other_settings_restart_the_pods_and_other_values_do_not() -> None:
+    def checksum(**changes: Any) -> str:
+        return str(rendered("default", **changes).pod["metadata"]["annotations"]["checksum/config"])
+
+    assert checksum() != checksum(settings={"alert-rate": 0.5})
+    assert checksum() != checksum(kafka={"settings": {"linger.ms": 1}})
+    assert checksum() == checksum(replicas=3, keda={"lagThreshold": 5})
+
+
+# --- documentation
+
+KUBERNETES = Document.read(ROOT / "deploy" / "README.md").section("Kubernetes")
+
+
+def documented_values() -> Iterator[Object]:
+    """The values of every command in the documentation that installs the chart, on top of those before it."""
+    values: Object = {}
+    for block in KUBERNETES.blocks:
+        given = re.search(r"^cat > values.yaml <<'END'\n(.*?)^END$", block.code, re.MULTILINE | re.DOTALL)
+        for line in block.code.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            if words[:1] != ["helm"] or "deploy/chart" not in words:
+                continue
+            if "--reuse-values" not in words:
+                values = yaml.load(given[1], StrictLoader) if given is not None else {}
+            for word, value in pairwise(words):
+                if word in ("--set", "--set-string"):
+                    values = with_changes(values, helm_python.parse_set_string(value))
+            yield values
+
+
+def test_the_commands_of_the_documentation_install_the_chart() -> None:
+    renderings = [Rendered(values) for values in documented_values()]
+    assert len(renderings) == 4
+    assert [len(found.all("ScaledObject")) for found in renderings] == [0, 1, 1, 0]
+    images = {found.container["image"] for found in renderings[:3]}
+    pushed = set(re.findall(r"docker push (\S+)", "".join(block.code for block in KUBERNETES.blocks)))
+    assert images == pushed
+    assert NAME + "-0" in KUBERNETES.text
+
+
+def test_the_documented_values_exist_with_their_defaults() -> None:
+    defaults = chart().values
+    for cells in table_rows(KUBERNETES.prose):
+        for path in re.findall(r"`([\w.]+)`", cells[0]):
+            value = functools.reduce(lambda found, name: found[name], path.split("."), defaults)
+            if shown := re.fullmatch(r"`(.*)`", cells[1]):
+                assert str(value).lower() == shown[1], path
