@@ -3,9 +3,9 @@
 One thread answers everybody from an event loop. A client that sends nothing, or that does not read its answer, holds a
 connection but no thread. When there are too many connections the oldest is closed, so a probe is always answered.
 
-Web pages of other sites cannot read the answers: the browser keeps origins apart. A site could change the address of its
-own name to 127.0.0.1 (DNS rebinding), so a server that listens on loopback addresses only answers only requests for an
-address or for `localhost`. Elsewhere the names that clients use are not known, and the network has to be restricted.
+A browser lets no other site read the answers. But a site can give its own name the address 127.0.0.1 (DNS rebinding).
+So a server that only this machine can reach answers no request for another name than `localhost`. Where others can
+reach it, the names that they use are not known: there the network has to be restricted.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from urllib.parse import urlsplit
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.logs import Throttle, kv
+from fomo_stream.ops.metrics import CONTENT_TYPE
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ CONNECTIONS = 32  # open at the same time
 PATIENCE_S = 10.0  # from the beginning of a connection to its end
 MAX_REQUEST = 16 << 10  # bytes of a request line with its headers
 
-JSON, TEXT = "application/json", "text/plain; version=0.0.4; charset=utf-8"
+JSON = "application/json"
 PAGE = {
     "/": ("page.html", "text/html; charset=utf-8"),
     "/status.css": ("status.css", "text/css; charset=utf-8"),
@@ -183,7 +184,7 @@ class HttpServer:
         if path == "/status.json":
             return Answer(HTTPStatus.OK, JSON, sources.status())
         if path == "/metrics":
-            return Answer(HTTPStatus.OK, TEXT, sources.metrics())
+            return Answer(HTTPStatus.OK, CONTENT_TYPE, sources.metrics())
         if path in ("/livez", "/readyz"):
             reasons = sources.live() if path == "/livez" else sources.ready()
             return _check(HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK, reasons)

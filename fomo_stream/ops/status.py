@@ -1,7 +1,7 @@
 """The data of the status page: how an instance is doing now, and over the last minutes.
 
-The service reports every micro-batch and commit to the `StatusBoard`, which only adds to the sums of the present second;
-the work of summing up is done when somebody looks.
+The service reports every micro-batch and commit to the `StatusBoard`, which only adds to the sums of the present
+second. The sums of minutes are made when somebody looks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -22,11 +21,12 @@ from numpy.typing import NDArray
 
 from fomo_stream import __version__
 from fomo_stream.kafka.observer import Observation, Observer, Outlier
-from fomo_stream.kafka.snapshot import Snapshot
+from fomo_stream.kafka.snapshot import PartitionSnapshot, Snapshot
 
 RATE_S = 10  # seconds over which the present rate is a mean
 STEP_S, STEPS = 5, 120  # the series of rates: 10 minutes
 LATENCY_S = 60
+LEAST_CALIBRATED = 1000  # fewer records say too little about the realised rate
 ALERTS = 100  # recent alerts that are kept
 FIELDS, NAME_CHARACTERS, TEXT_CHARACTERS = 30, 100, 120  # shown of a record, at most
 
@@ -49,8 +49,8 @@ class Latencies:
         self._counts[-1][1][:] += np.bincount(np.minimum(logs, CLASSES - 1).astype(np.int64), minlength=CLASSES)
 
     def quantiles(self, now: int, shares: Sequence[float]) -> list[float | None]:
-        """The quantiles of the last minute, in seconds; None without any."""
-        counts = sum((found for at, found in self._counts if at > now - LATENCY_S), np.zeros(CLASSES, np.int64))
+        """The quantiles of the last minute, in seconds; None without any. shares: above 0, at most 1."""
+        counts = sum((found for at, found in list(self._counts) if at > now - LATENCY_S), np.zeros(CLASSES, np.int64))
         until = np.cumsum(counts)
         if not until[-1]:
             return [None] * len(shares)
@@ -69,8 +69,8 @@ class StatusBoard(Observer):
         self._clock = clock
         self._began = math.floor(clock())
         self._lock = threading.Lock()
-        # By second: records and outliers. One second more than are shown, because the present one is not complete.
-        self._counts: deque[tuple[int, int, int]] = deque(maxlen=STEP_S * (STEPS + 1))
+        # By second: records, calibrated records, outliers. One step more than is shown: the present is incomplete.
+        self._counts: deque[tuple[int, int, int, int]] = deque(maxlen=STEP_S * (STEPS + 1))
         self._waits = Latencies()  # from poll to commit
         self._ages = Latencies()  # from the record's timestamp to the commit
         # By partition and offset, because records are scored again after a commit that failed.
@@ -80,12 +80,12 @@ class StatusBoard(Observer):
 
     def scored(self, seen: Observation) -> None:
         now = int(self._clock())
+        calibrated = sum([result["status"] == "ok" for result in seen.results])
         alerts = [self._alert(seen.partition, outlier) for outlier in seen.outliers[-ALERTS:]]
         with self._lock:
-            records = outliers = 0
-            if self._counts and self._counts[-1][0] == now:
-                _, records, outliers = self._counts.pop()
-            self._counts.append((now, records + seen.n_records, outliers + len(seen.outliers)))
+            counts = self._counts.pop() if self._counts and self._counts[-1][0] == now else (now, 0, 0, 0)
+            _, records, ok, outliers = counts
+            self._counts.append((now, records + seen.n_records, ok + calibrated, outliers + len(seen.outliers)))
             for alert in alerts:
                 place = alert["partition"], alert["offset"]
                 self._alerts.pop(place, None)
@@ -93,7 +93,7 @@ class StatusBoard(Observer):
                 if len(self._alerts) > ALERTS:
                     del self._alerts[next(iter(self._alerts))]
 
-    def committed(self, seconds: Sequence[float], ages: Sequence[float] = (), took: float = 0.0) -> None:
+    def committed(self, seconds: Sequence[float], ages: Sequence[float], took: float) -> None:
         now = int(self._clock())
         with self._lock:
             for latencies, found in ((self._waits, seconds), (self._ages, ages)):
@@ -121,17 +121,17 @@ class StatusBoard(Observer):
         now = int(self._clock())
         with self._lock:
             counts = list(self._counts)
-            waits, ages = (found.quantiles(now, (0.5, 0.99)) for found in (self._waits, self._ages))
             alerts = list(self._alerts.values())
-        complete = [(at, records) for at, records, _ in counts if at < now]
+        waits, ages = (found.quantiles(now, (0.5, 0.99)) for found in (self._waits, self._ages))
+        complete = [(at, records) for at, records, *_ in counts if at < now]
         seconds = min(RATE_S, max(1, now - self._began))
-        window = [(records, outliers) for at, records, outliers in counts if at > now - STEP_S * STEPS]
+        window = [found for at, *found in counts if at > now - STEP_S * STEPS]
+        _, calibrated, outliers = map(sum, zip(*window, strict=True)) if window else (0, 0, 0)
         status = {
             "version": __version__,
             "time": time.time(),
-            "instance": replace(
-                snapshot, features=_printable(snapshot.features), not_ready=_printable(snapshot.not_ready)
-            ),
+            "instance": _instance(snapshot),
+            "partitions": [_partition(one) for one in snapshot.partitions],
             "rate": {
                 "per_second": sum(records for at, records in complete if at >= now - seconds) / seconds,
                 "over_s": seconds,
@@ -145,8 +145,9 @@ class StatusBoard(Observer):
             },
             "alerts": {
                 "over_s": STEP_S * STEPS,
-                "records": sum(records for records, _ in window),
-                "outliers": sum(outliers for _, outliers in window),
+                "outliers": outliers,
+                "requested_rate": snapshot.alert_rate,
+                "realised_rate": outliers / calibrated if calibrated >= LEAST_CALIBRATED else None,
                 "recent": alerts[::-1],
             },
             "shows_records": self._records,
@@ -163,6 +164,17 @@ class StatusBoard(Observer):
         return [total / STEP_S if step * STEP_S >= self._began else None for step, total in sums.items()]
 
 
+def _instance(snapshot: Snapshot) -> dict[str, Any]:
+    names = ("state", "topic", "out", "group", "instance_id", "model", "kernel")
+    lists = {name: [_printable(text) for text in getattr(snapshot, name)] for name in ("not_ready", "features")}
+    return {**{name: getattr(snapshot, name) for name in names}, **lists}
+
+
+def _partition(one: PartitionSnapshot) -> dict[str, Any]:
+    names = ("number", "waits", "position", "committed", "lag", "oldest_unscored_s", "open_transactions")
+    return {**{name: getattr(one, name) for name in names}, **one.detector._asdict()}
+
+
 def _leaves(name: str, value: Any) -> Iterator[tuple[str, str]]:
     """Names and values of a record's fields as text, those of inner objects and arrays too: `motor.rpm`, `taps[0]`."""
     if isinstance(value, Mapping) and value:
@@ -176,10 +188,9 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _short(text: str, most: int = TEXT_CHARACTERS) -> str:
-    (text,) = _printable([text if len(text) <= most else text[: most - 1] + "…"])
-    return text
+    return _printable(text if len(text) <= most else text[: most - 1] + "…")
 
 
-def _printable(texts: Sequence[str]) -> tuple[str, ...]:
-    """Texts that can be written as UTF-8: lone surrogates, which JSON may have, are escaped."""
-    return tuple(text.encode("utf-8", "backslashreplace").decode() for text in texts)
+def _printable(text: str) -> str:
+    """Text that can be written as UTF-8: lone surrogates, which JSON may have, are escaped."""
+    return text.encode("utf-8", "backslashreplace").decode()

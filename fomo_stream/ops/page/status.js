@@ -101,7 +101,7 @@ const PARTITIONS = [
   { name: "Position", show: (p) => number(p.position), order: (p) => p.position },
   { name: "Context rows", show: (p) => number(p.context_rows), order: (p) => p.context_rows },
   { name: "Generation", show: (p) => number(p.generation), order: (p) => p.generation },
-  { name: "Records since context", show: (p) => number(p.generation_age_records), order: (p) => p.generation_age_records },
+  { name: "Records since context", show: (p) => number(p.generation_age), order: (p) => p.generation_age },
   { name: "Regime", show: regime, order: (p) => p.regime + p.drift },
 ];
 let sorted = { by: 0, down: false }, latest = null;
@@ -151,7 +151,7 @@ function headings(row, columns, sortable) {
       const button = make("button", { type: "button" }, column.name);
       button.addEventListener("click", () => {
         sorted = { by: i, down: sorted.by === i ? !sorted.down : i > 1 };
-        if (latest) showPartitions(latest.instance.partitions);
+        if (latest) showPartitions(latest.partitions);
       });
       head.append(button);
     }
@@ -185,7 +185,7 @@ function spark({ series, step_s: step }) {
 const STATES = {
   starting: "Starting", waiting: "Waiting", stopping: "Stopping", stopped: "Stopped", failed: "Failed",
 };
-function state({ state: word, not_ready: reasons, partitions }) {
+function state({ state: word, not_ready: reasons }, partitions) {
   if (word === "failed" || word === "stopped") return ["bad", STATES[word]];
   if (word !== "running") return ["wait", STATES[word] ?? word];
   if (reasons.length) return ["wait", "Not ready"];
@@ -204,8 +204,8 @@ function total(values) {
 
 function show(status) {
   latest = status;
-  const { instance, alerts, latency } = status, partitions = instance.partitions;
-  const [kind, word] = state(instance);
+  const { instance, partitions, alerts, latency } = status;
+  const [kind, word] = state(instance, partitions);
   showState(kind, word);
   document.title = `${kind === "good" ? "" : `${word} · `}${instance.topic} · ${rate(status.rate.per_second)}/s · fomo-stream`;
 
@@ -240,8 +240,8 @@ function show(status) {
   const behind = partitions.filter((p) => p.lag).length;
   put("lag-note", partitions.length ? `in ${number(behind)} of ${number(partitions.length)} partitions` : "no partitions");
   put("outliers", number(alerts.outliers));
-  put("realised", alerts.records ? share(alerts.outliers / alerts.records) : NONE);
-  put("requested", share(instance.alert_rate));
+  put("realised", share(alerts.realised_rate));
+  put("requested", share(alerts.requested_rate));
 
   put("partitions-count", partitions.length ? number(partitions.length) : "");
   byId("partitions").parentElement.hidden = !partitions.length;
