@@ -5,8 +5,12 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from fomo_stream.errors import ConfigError
+
+_CLIENTS = "fomo_stream.kafka.clients.log"  # logger of the Kafka clients' own lines
 
 
 def kv(event: str, **fields: object) -> str:
@@ -65,6 +69,19 @@ class Throttle:
         return suppressed
 
 
+@contextmanager
+def quiet_clients() -> Iterator[None]:
+    """Without log lines of the Kafka clients, unless the level is debug: the caller reports what went wrong."""
+    logger = logging.getLogger(_CLIENTS)
+    before = logger.level
+    if not logger.isEnabledFor(logging.DEBUG):
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
 class ClientLog:
     """Logs the messages of a Kafka client as key=value lines, each kind at most once in 30 s.
 
@@ -76,7 +93,7 @@ class ClientLog:
 
     def __init__(self, client: str) -> None:
         self._client = client
-        self._logger = logging.getLogger(f"{__package__}.kafka")
+        self._logger = logging.getLogger(_CLIENTS)
         self._throttle = Throttle()
 
     def log(self, level: int, _template: str, kind: str, _name: str, text: str) -> None:

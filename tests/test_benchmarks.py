@@ -34,6 +34,7 @@ TINY = Scale(
     seconds=0.0,
     river_context=64,
     river_records=64,
+    metrics_records=1000,
     load=None,
 )
 RATES = ["records/s", "records/CPU-s", "GB/s"]
@@ -41,7 +42,7 @@ RATES = ["records/s", "records/CPU-s", "GB/s"]
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    return run(["scoring", "build", "codec", "river", "service"], TINY)
+    return run(["scoring", "build", "codec", "river", "metrics", "service"], TINY)
 
 
 def variants(report: Report, name: str, **parameters: int) -> dict[str, float]:

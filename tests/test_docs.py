@@ -34,7 +34,9 @@ from suite import command as benchmarks
 
 README = Document.read(ROOT / "README.md")
 PAGES = [README, *map(Document.read, sorted((ROOT / "docs").glob("*.md")))]
-GUIDES = [Document.read(ROOT / name) for name in ("CONTRIBUTING.md", "CHANGELOG.md", "deploy/README.md")]
+GUIDES = [
+    Document.read(ROOT / name) for name in ("CONTRIBUTING.md", "CHANGELOG.md", "deploy/README.md", "deploy/runbooks.md")
+]
 EVERY = [*PAGES, *GUIDES]
 FLAGS = next(page for page in PAGES if page.name == "docs/flags-and-output.md")
 SETTINGS: dict[str, type[BaseFlags]] = {

@@ -84,8 +84,13 @@ def run(argv: Sequence[str]) -> int:
         service.stop()
         signal.signal(number, signal.SIG_DFL)  # a second signal ends the process at once
 
+    def leave(_number: int, _frame: object) -> None:
+        log.info(kv("leaving", effect="this instance leaves the group when it stops"))
+        service.leave()
+
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGUSR1, leave)
     with monitor.serve(service):
         service.run()
     return 0

@@ -22,6 +22,7 @@ from fomo_stream.detector.fingerprint import fingerprint_of
 from fomo_stream.detector.history import UNKNOWN
 from fomo_stream.detector.results import Results, Scores
 from fomo_stream.detector.series import Key, Seen
+from fomo_stream.detector.standing import Standing
 from fomo_stream.detector.state import DetectorState
 from fomo_stream.detector.views import LeftOut, View, fitting, too_wide
 from fomo_stream.errors import SchemaError, StateError
@@ -75,9 +76,9 @@ class Detector:
         return np.zeros(0, dtype=np.int64) if current is None else current.result().numbers
 
     @property
-    def regime(self) -> int:
-        """Counts the lasting shifts that were announced, from 1; 0 while warming up."""
-        return self._state.regimes.number
+    def standing(self) -> Standing:
+        """How it is doing. Safe from any thread."""
+        return self._state.standing
 
     @property
     def records(self) -> int:
@@ -179,8 +180,7 @@ class Detector:
         """Take verdicts on records, by their numbers (k,) in this partition: is each an outlier?
 
         An outlier leaves the scores that p-values refer to at once. Before the next record is learned it leaves the
-        reservoir, and a normal record that was rejected enters it. The scoring context changes with the next
-        generation. The transform's quantiles keep all that they have learned. All verdicts before the next record take
+        reservoir. The contexts change with the next generation. All verdicts before the next record take
         effect together: neither their order nor how they are split over calls matters, but of several verdicts on one
         record the last counts. Repeating them changes nothing. Records that the history no longer has are ignored.
         Returns how many verdicts changed something.

@@ -26,6 +26,11 @@ class Regimes:
         self._shifted = 0  # records that look shifted, less the others by their weight
         self._is_announced = False  # whether this shift was
 
+    @property
+    def drift(self) -> float:
+        """How much of what announces a new regime was seen, from 0 to 1."""
+        return min(1.0, self._shifted / self._adapt_after) if self._adapt_after else 0.0
+
     def begin(self) -> None:
         """The first regime begins with the next record."""
         self.number = 1

@@ -22,6 +22,7 @@ from fomo_stream.detector.panel import Panel
 from fomo_stream.detector.regimes import Regimes
 from fomo_stream.detector.results import Results, Scores
 from fomo_stream.detector.series import Seen, Series
+from fomo_stream.detector.standing import Standing, generation_age, trimmed_rows
 from fomo_stream.detector.views import View
 from fomo_stream.model.zero_shot import ZeroShotModel
 
@@ -61,6 +62,14 @@ class DetectorState:
     def records(self) -> int:
         """Number of the next record."""
         return self.context.history.records
+
+    @property
+    def standing(self) -> Standing:
+        """See `Detector.standing`."""
+        panel, records = self.panel, self.records
+        rows, trimmed = len(self.context.pool), trimmed_rows(panel)
+        age = generation_age(panel, records)
+        return Standing(records, rows, trimmed, panel.generation, age, self.regimes.number, self.regimes.drift)
 
     @property
     def room(self) -> int:

@@ -113,5 +113,13 @@ class Assignment:
                 return True
         return marks is None
 
+    def known_end(self, number: int) -> int | None:
+        """The end of an input partition as of the last fetch, if there was one. Safe from any thread."""
+        try:
+            marks = self._consumer.get_watermark_offsets(TopicPartition(self._topics[0], number), cached=True)
+        except (KafkaException, RuntimeError):  # RuntimeError: the consumer is closed
+            return None
+        return marks[1] if marks is not None and marks[1] >= 0 else None
+
     def _places(self, numbers: Iterable[int]) -> set[Place]:
         return {(topic, number) for number in numbers for topic in self._topics}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any
@@ -17,14 +18,15 @@ class BuildThread(Executor):
 
     So a partition that is behind gets its next generation before one that is ahead. Tasks of any other kind run first.
     Only TOGETHER consecutive tasks are ordered: a partition of many records does not wait for long beside young ones,
-    which need many generations.
+    which need many generations. built: called in the thread after each task, with its seconds.
 
     >>> with BuildThread() as thread:
     ...     thread.submit(sum, [1, 2]).result()
     3
     """
 
-    def __init__(self) -> None:
+    def __init__(self, built: Callable[[float], None] = lambda seconds: None) -> None:
+        self._built = built
         self._queue: queue.PriorityQueue[tuple[float, int, int, Callable[[], None]]] = queue.PriorityQueue()
         self._count = itertools.count()
         self._is_over = False
@@ -39,10 +41,12 @@ class BuildThread(Executor):
 
         def work() -> None:
             if future.set_running_or_notify_cancel():
+                began = time.perf_counter()
                 try:
                     future.set_result(fn(*args, **kwargs))
                 except BaseException as error:  # for the caller of `result`
                     future.set_exception(error)
+                self._built(time.perf_counter() - began)
 
         number = next(self._count)
         self._queue.put((number // TOGETHER, getattr(fn, "needed_at", -1), number, work))

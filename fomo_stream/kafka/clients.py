@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ClusterMetadata
 
 from fomo_stream.errors import BrokerError, ConfigError
-from fomo_stream.logs import ClientLog
+from fomo_stream.logs import ClientLog, quiet_clients
 from fomo_stream.settings.broker import COOPERATIVE, SESSION_TIMEOUT_MS, BrokerFlags
 from fomo_stream.settings.service import ServiceSettings
 
@@ -131,15 +131,16 @@ def connect(settings: BrokerFlags) -> tuple[AdminClient, ClusterMetadata]:
     """An admin client, and the topics of the broker. Raises BrokerError when none answers within START_TIMEOUT_S."""
     last_error: deque[str] = deque(maxlen=1)
     admin = make_admin(settings, error_cb=lambda error: last_error.append(error.str()))
-    try:
-        return admin, admin.list_topics(timeout=START_TIMEOUT_S)
-    except KafkaException as error:
-        admin.poll(0)  # reports the client's own error, which says more
-        reason = last_error[0] if last_error else error.args[0].str()
-        raise BrokerError(
-            f"no broker answers at {settings.bootstrap} ({reason}); "
-            "check --bootstrap, that the broker runs, and --kafka.security.protocol and the like"
-        ) from None
+    with quiet_clients():
+        try:
+            return admin, admin.list_topics(timeout=START_TIMEOUT_S)
+        except KafkaException as error:
+            admin.poll(0)  # reports the client's own error, which says more
+            reason = last_error[0] if last_error else error.args[0].str()
+            raise BrokerError(
+                f"no broker answers at {settings.bootstrap} ({reason}); "
+                "check --bootstrap, that the broker runs, and --kafka.security.protocol and the like"
+            ) from None
 
 
 def _create(kind: type[Any], config: Mapping[str, Any], name: str) -> Any:

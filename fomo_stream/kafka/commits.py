@@ -63,6 +63,7 @@ class Commits:
         self.must_abort = False
         self._due = 0.0  # when the next commit begins, seconds, monotonic
         self._staged: list[TopicPartition] = []  # offsets in the commit under way
+        self._began = 0.0  # when it began, seconds, monotonic
         self._failures = 0  # commits that failed one after the other
 
     @property
@@ -91,6 +92,7 @@ class Commits:
 
     def begin(self) -> None:
         """Steps 2 and 3."""
+        self._began = time.monotonic()
         self._staged = self._pipeline.stage(self._topics.seen)
         if self._staged or self._delivery.sent:
             self._conclude(self._delivery.commit(self._staged, self._consumer))
@@ -107,7 +109,7 @@ class Commits:
     def _conclude(self, outcome: Outcome) -> None:
         if outcome is Outcome.COMMITTED:
             self._failures = 0
-            self._pipeline.committed(self._staged, time.monotonic())
+            self._pipeline.committed(self._staged, self._began, time.monotonic(), time.time())
         elif outcome is Outcome.FAILED:
             self.must_abort = True
             self._abort()

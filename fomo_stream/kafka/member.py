@@ -94,34 +94,23 @@ class Member:
         )
         self._turn_s = min(TURN_S, settings.max_latency_ms / 10_000)
         self._idle_s = min(IDLE_POLL_S, max(settings.commit_interval_ms / 1000, LEAST_IDLE_POLL_S))
-        self._settings = settings
+        self.settings = settings
         self._consumer = consumer
         self._poller = Poller(consumer, self._turn_s)
         self._errors = errors
-        self._delivery = delivery
-        self._restorer = restorer
-        self._search = search
-        self._watch = watch
+        self.delivery = delivery
+        self.restorer = restorer
+        self.search = search
+        self.watch = watch
         self._observer = observer or Observer()
-        self._has_joined = False
+        self.has_joined = False
         self._has_failed = False
-
-    def not_ready(self) -> list[str]:
-        """Reasons why records are not being scored; empty if they are. Safe from any thread."""
-        reasons = [] if self._has_joined else ["not yet a member of the group"]
-        reasons += self.topics.reasons()
-        reasons += [reason for reason in (self._search.trouble, self._delivery.trouble) if reason]
-        for task in list(self.pipeline.tasks.values()):
-            if not task.is_active:
-                why = self._restorer.waits.get(task.number, "waiting for its turn")
-                reasons.append(f"{self._settings.topic}[{task.number}] waits to be restored: {why}")
-        return reasons
 
     # --- the loop -------------------------------------------------------------------------------------------
 
     def run(self, is_stopping: Callable[[], bool]) -> None:
         """Join the group and score its records until `is_stopping`. Raises FomoError when it has to give up."""
-        settings = self._settings
+        settings = self.settings
         self._consumer.subscribe(
             [settings.topic], on_assign=self.on_assign, on_revoke=self.on_revoke, on_lost=self.on_lost
         )
@@ -134,6 +123,8 @@ class Member:
                     self._receive(message, polled_at)
                 now = time.monotonic()
                 self._poller.handled(len(messages), now - polled_at)
+                if messages:
+                    self._observer.received(len(messages), now - polled_at)
                 if now >= self.turned_at + self._turn_s:
                     self.turn(now)
         except BaseException:
@@ -143,17 +134,17 @@ class Member:
     def finish(self) -> None:
         """Score the records that were read, commit, and give up all partitions."""
         self._release(list(self.pipeline.tasks))
-        if self._delivery.sent:
-            log.warning(kv("not_committed", outputs=self._delivery.sent, effect="read again by the next owner"))
+        if self.delivery.sent:
+            log.warning(kv("not_committed", outputs=self.delivery.sent, effect="read again by the next owner"))
 
     def turn(self, now: float) -> None:
         """Do everything except reading records. now: seconds, monotonic."""
         self.turned_at = now
         if self.pipeline.schema is None:
-            self._search.look(now)
+            self.search.look(now)
         self.pipeline.score_due(now)
         if self.commits.turn(now):
-            self._has_joined = bool(self._consumer.memberid())
+            self.has_joined = bool(self._consumer.memberid())
         self.activate()
         self.control_flow()
         self._look_at_topics()
@@ -167,7 +158,7 @@ class Member:
             if error.code() == KafkaError._AUTO_OFFSET_RESET:  # the broker no longer retains the next record
                 self.assignment.lose(message.topic(), message.partition())
                 self.commits.must_abort = True  # restoring then decides where to read on
-        elif message.topic() == self._settings.feedback:
+        elif message.topic() == self.settings.feedback:
             self.pipeline.receive_label(to_record(message), self.assignment.exists)
         else:
             self.pipeline.receive(to_record(message), now)
@@ -175,29 +166,34 @@ class Member:
     def _patience(self) -> float:
         """Seconds that a poll may wait for a record, because nothing else is due earlier."""
         tasks = self.pipeline.tasks.values()
-        busy = self._delivery.sent or any(len(task.batch) or not task.is_active for task in tasks)
+        busy = self.delivery.sent or any(len(task.batch) or not task.is_active for task in tasks)
         return max(self._turn_s, LEAST_POLL_S) if busy else self._idle_s
 
     # --- partitions -----------------------------------------------------------------------------------------
 
     def on_assign(self, _consumer: Any, partitions: list[Any]) -> None:
         """The group gives partitions to this instance: restore them, then read them."""
-        self._has_joined = True
+        self.has_joined = True
         self.topics.assigned()
         numbers = [partition.partition for partition in partitions]
+        self._observer.rebalanced("assigned", len(numbers))
         self.assignment.take(numbers)
         for number in numbers:
-            self._restorer.request(self.pipeline.add(number, self.topics.seen.topic_ids))
-            log.info(kv("assigned", topic=self._settings.topic, partition=number))
+            task = self.pipeline.add(number, self.topics.seen.topic_ids)
+            task.waits_since = time.monotonic()
+            self.restorer.request(task)
+            log.info(kv("assigned", topic=self.settings.topic, partition=number))
 
     def on_revoke(self, _consumer: Any, partitions: list[Any]) -> None:
         """The group takes partitions away: first commit the records that were read of them."""
         numbers = [partition.partition for partition in partitions]
+        self._observer.rebalanced("revoked", len(numbers))
         self._release(numbers)
         self.assignment.give_up(numbers)
 
     def on_lost(self, _consumer: Any, partitions: list[Any]) -> None:
         """Another instance may have these partitions already: nothing may be committed."""
+        self._observer.rebalanced("lost", len(partitions))
         for partition in partitions:
             if partition.partition in self.pipeline.tasks:
                 self.commits.lose()
@@ -207,15 +203,16 @@ class Member:
 
     def activate(self) -> None:
         """Read the partitions that were restored."""
-        for task, restored in self._restorer.take_results():
+        for task, restored in self.restorer.take_results():
             self.pipeline.activate(task, restored)
-            self.assignment.start(self._settings.topic, task.number, restored.start)
-            if self._settings.feedback is not None:
-                self.assignment.start(self._settings.feedback, task.number, restored.feedback_start)
+            self._observer.restored(time.monotonic() - task.waits_since)
+            self.assignment.start(self.settings.topic, task.number, restored.start)
+            if self.settings.feedback is not None:
+                self.assignment.start(self.settings.feedback, task.number, restored.feedback_start)
 
     def control_flow(self) -> None:
         """Pause reading while too many records wait for a commit, the schema or a generation."""
-        settings, tasks = self._settings, self.pipeline.tasks
+        settings, tasks = self.settings, self.pipeline.tasks
         size = sum(item.size() for task in tasks.values() for item in task.batch.items)
         is_full = self.commits.must_pause or size > LATE_BYTES
         if self.pipeline.schema is None:
@@ -247,17 +244,18 @@ class Member:
             task = self.pipeline.tasks.get(number)
             self.pipeline.drop(number)
             if task is not None:
-                log.info(kv("released", topic=self._settings.topic, partition=number, offset=task.committed))
+                log.info(kv("released", topic=self.settings.topic, partition=number, offset=task.committed))
 
     def _restore_again(self, tasks: list[PartitionTask], delay: float) -> None:
         self.assignment.hold(task.number for task in tasks)
         for task in tasks:
-            self._restorer.request(task, delay)
+            task.waits_since = time.monotonic()
+            self.restorer.request(task, delay)
 
     def _look_at_topics(self) -> None:
         """React to changes of the topics."""
-        changes = self.topics.look(self._watch.seen)
+        changes = self.topics.look(self.watch.seen)
         if changes.created:  # restoring finds out which state is still valid
             self.commits.must_abort = True
         for topic in changes.resized:
-            self._delivery.learn_partitions(topic)
+            self.delivery.learn_partitions(topic)

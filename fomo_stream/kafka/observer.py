@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from fomo_stream.records.result import Result
+
 
 class Outlier(NamedTuple):
     """A record that was flagged."""
 
     fields: dict[str, Any]
-    result: dict[str, Any]
+    result: Result
     key: bytes | None = None
 
 
@@ -21,15 +23,30 @@ class Observation:
 
     topic: str
     partition: int
-    n_records: int
+    results: Sequence[Result]  # of the records that have features, in order
+    outliers: Sequence[Outlier]
     context_rows: int
     generation: int
-    outliers: list[Outlier]
-    missing: int = 0  # values that the records lack
+    learned: int = 0  # records that were learned too
+    score_s: float = 0.0  # seconds to score and learn them
+    produce_s: float = 0.0  # seconds to encode their outputs and to hand them to the client
+
+    @property
+    def n_records(self) -> int:
+        """Records with a result."""
+        return len(self.results)
+
+    @property
+    def missing(self) -> int:
+        """Feature values that they lack."""
+        return sum(result["missing"] for result in self.results)
 
 
 class Observer:
     """Receives reports from the service's thread. Override the methods you need; a method must not block."""
+
+    def received(self, n: int, seconds: float) -> None:
+        """One poll gave n messages, which were handled in `seconds`, the micro-batches that they filled included."""
 
     def scored(self, seen: Observation) -> None:
         """A micro-batch was scored."""
@@ -41,13 +58,26 @@ class Observer:
         """Labels about n remembered records took effect."""
 
     def regime_changed(self) -> None:
-        """A lasting shift became the new normal of a partition."""
+        """A lasting shift was announced in a partition."""
 
-    def committed(self, seconds: Sequence[float]) -> None:
-        """A commit succeeded. seconds: from poll to commit, of each of its records."""
+    def committed(self, seconds: Sequence[float], ages: Sequence[float], took: float) -> None:
+        """A commit succeeded.
+
+        seconds: from poll to commit, of each of its records; ages: from the timestamp of each record that has one to
+        the commit, in seconds; took: seconds from the beginning of the commit to its end.
+        """
 
     def aborted(self) -> None:
         """Everything since the last commit was undone."""
+
+    def rebalanced(self, event: str, n: int) -> None:
+        """The group has changed what this instance reads. event: n partitions were assigned, revoked or lost."""
+
+    def restored(self, seconds: float) -> None:
+        """A partition is read from now on. seconds: since it was assigned, or since the abort."""
+
+    def built(self, seconds: float) -> None:
+        """A context was built in `seconds`. Called from the thread that builds them."""
 
     def turned(self, now: float) -> None:
         """The main loop has turned. now: seconds, monotonic."""
@@ -58,6 +88,10 @@ class Observers(Observer):
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = observers
+
+    def received(self, n: int, seconds: float) -> None:
+        for observer in self._observers:
+            observer.received(n, seconds)
 
     def scored(self, seen: Observation) -> None:
         for observer in self._observers:
@@ -75,13 +109,25 @@ class Observers(Observer):
         for observer in self._observers:
             observer.regime_changed()
 
-    def committed(self, seconds: Sequence[float]) -> None:
+    def committed(self, seconds: Sequence[float], ages: Sequence[float], took: float) -> None:
         for observer in self._observers:
-            observer.committed(seconds)
+            observer.committed(seconds, ages, took)
 
     def aborted(self) -> None:
         for observer in self._observers:
             observer.aborted()
+
+    def rebalanced(self, event: str, n: int) -> None:
+        for observer in self._observers:
+            observer.rebalanced(event, n)
+
+    def restored(self, seconds: float) -> None:
+        for observer in self._observers:
+            observer.restored(seconds)
+
+    def built(self, seconds: float) -> None:
+        for observer in self._observers:
+            observer.built(seconds)
 
     def turned(self, now: float) -> None:
         for observer in self._observers:

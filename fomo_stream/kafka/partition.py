@@ -57,6 +57,11 @@ class PartitionTask:
         self.received = -1  # last offset received
         self.learned_until = 0  # records before this offset are learned already
         self.regime = 0  # of the last scored record
+        self.generation = 0  # of the last scored record
+        self.generation_since: float | None = None  # seconds, monotonic: when this instance first scored with it
+        self.late_since: float | None = None  # seconds, monotonic: since then it waits for a context; None: it does not
+        self.last_timestamp: int | None = None  # of the last scored record, milliseconds since 1970
+        self.waits_since = 0.0  # seconds, monotonic: when its restore was requested
         self.effects = Effects()  # entries that say when labels took effect
         self._settings = settings
         self._topic_id = topic_ids.get(settings.topic, "")
@@ -91,7 +96,7 @@ class PartitionTask:
                 if any(name.startswith(f"{self._index_name}/") for name in entries):
                     self.index.recover(entries, self._index_name, self.detector.records)
                 self._written_schema = entries[SCHEMA]
-                self.regime = self.detector.regime
+                self.regime = self.detector.standing.regime
             self.former = None
             if self._restored is not None:  # its entries are now in the detector
                 kept = f"{self._index_name}/"

@@ -21,7 +21,7 @@ from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.outputs import Outputs, dead_letter_reason
 from fomo_stream.kafka.partition import PartitionTask, Pending
 from fomo_stream.kafka.record import Record
-from fomo_stream.kafka.scorer import Scorer, check_schema
+from fomo_stream.kafka.scorer import Finished, Scorer, check_schema
 from fomo_stream.kafka.state.position import Restored, unusable_state_error
 from fomo_stream.kafka.state.reader import to_output
 from fomo_stream.kafka.topics.watch import TopicsSeen
@@ -64,8 +64,8 @@ class Pipeline:
         self._observer = observer or Observer()
         self._outputs = Outputs(settings, delivery, partitions, self._observer)
         self._labelling = Labelling(settings, delivery)
-        self._polled_at: list[float] = []  # of the records that were finished since the last commit began
-        self._staged_at: list[float] = []  # and of those in the last commit
+        self._finished: list[Finished] = []  # records that were finished since the last commit began
+        self._staged: list[Finished] = []  # and those in the last commit
 
     @property
     def schema(self) -> Schema | None:
@@ -99,7 +99,7 @@ class Pipeline:
     def stage(self, seen: TopicsSeen) -> list[TopicPartition]:
         """Send the changes of the state of every partition; returns the offsets to commit, of existing topics."""
         offsets = []
-        self._staged_at, self._polled_at = self._polled_at, []
+        self._staged, self._finished = self._finished, []
         for task in self.tasks.values():
             changes = task.changes()
             for name, value in changes.items():
@@ -114,13 +114,17 @@ class Pipeline:
             offsets += uncommitted
         return offsets
 
-    def committed(self, offsets: Iterable[TopicPartition], now: float) -> None:
-        """The staged changes are committed, with these offsets."""
+    def committed(self, offsets: Iterable[TopicPartition], began: float, now: float, clock: float) -> None:
+        """The staged changes are committed, with these offsets.
+
+        began, now: when the commit began and ended, seconds, monotonic; clock: the time now, seconds since 1970.
+        """
         for offset in offsets:
             if (task := self.tasks.get(offset.partition)) is not None:
                 of_labels = offset.topic == self._settings.feedback
                 (task.labels if of_labels else task).committed = offset.offset
-        self._observer.committed([now - at for at in self._staged_at])
+        ages = [clock - timestamp / 1000 for _, timestamp in self._staged if timestamp is not None]
+        self._observer.committed([now - polled_at for polled_at, _ in self._staged], ages, now - began)
 
     def _uncommitted(self, task: PartitionTask, topics: Mapping[str, object]) -> Iterator[TopicPartition]:
         found = [(self._settings.topic, task.position, task.committed)]
@@ -135,7 +139,7 @@ class Pipeline:
     def aborted(self, topic_ids: Mapping[str, str]) -> list[PartitionTask]:
         """Forget everything since the last commit: every partition begins again and waits to be restored."""
         self._observer.aborted()
-        self._polled_at.clear()
+        self._finished.clear()
         return [self.add(number, topic_ids) for number in list(self.tasks)]
 
     # --- the schema ---------------------------------------------------------------------------------------
@@ -226,4 +230,4 @@ class Pipeline:
                     self._score(self.tasks[number], self.scorer)
 
     def _score(self, task: PartitionTask, scorer: Scorer) -> None:
-        self._polled_at += scorer.score(task)
+        self._finished += scorer.score(task)

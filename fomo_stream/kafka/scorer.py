@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from bisect import bisect_left
+from collections.abc import Iterable
 from concurrent.futures import Executor
 from itertools import compress
 
@@ -26,6 +28,9 @@ from fomo_stream.records.schema import Schema
 from fomo_stream.settings.service import ServiceSettings
 
 log = logging.getLogger(__name__)
+
+
+Finished = tuple[float, int | None]  # when a record was polled (monotonic seconds), and its timestamp (milliseconds)
 
 
 class Scorer:
@@ -72,22 +77,24 @@ class Scorer:
             task.discard_state()
             return task.equip(self._prototype, self.schema)
 
-    def score(self, task: PartitionTask) -> list[float]:
+    def score(self, task: PartitionTask) -> list[Finished]:
         """Score the records that wait, in micro-batches; stop where a generation is not built yet.
 
-        Returns the poll times (monotonic seconds) of the finished records.
+        Returns the times of the finished records.
         """
         detector, reader = self.equip(task)
-        finished: list[float] = []
+        finished: list[Finished] = []
         self.apply_labels(task)
         while waiting := len(task.batch):
             # the detector scores at most so many records at once
             n = min(waiting, self._settings.batch_size, detector.room)
             if not detector.is_ready(n):
+                task.late_since = task.late_since or time.monotonic()
                 break
+            task.late_since = None
             pending = task.batch.take(n)
             self._score_batch(task, detector, reader, pending)
-            finished += [item.polled_at for item in pending]
+            finished += [(item.polled_at, item.record.timestamp) for item in pending]
             self.apply_labels(task)
         return finished
 
@@ -100,14 +107,34 @@ class Scorer:
         """Score consecutive records of a partition and send one output for each, in their order."""
         sound = [item for item in pending if item.error is None]
         n_again = bisect_left(sound, task.learned_until, key=lambda item: item.record.offset)
+        began, known = time.perf_counter(), detector.records
         found = iter(
             self._results(task, detector, reader, sound[:n_again], learn=False)
             + self._results(task, detector, reader, sound[n_again:], learn=True)
         )
         results = [next(found) if item.error is None else None for item in pending]
+        scored = time.perf_counter()
         self._outputs.send(pending, results)
-        task.position = pending[-1].record.offset + 1
-        self._report(task, detector, pending, results)
+        sent = time.perf_counter()
+        last = pending[-1]
+        task.position, task.last_timestamp = last.record.offset + 1, last.record.timestamp
+        if detector.generation != task.generation:
+            task.generation, task.generation_since = detector.generation, last.polled_at
+        outcome = [(item, result) for item, result in zip(pending, results, strict=True) if result is not None]
+        self._announce(task, (result for _, result in outcome))
+        self._observer.scored(
+            Observation(
+                self._settings.topic,
+                task.number,
+                results=[result for _, result in outcome],
+                outliers=[Outlier(item.fields, one, item.record.key) for item, one in outcome if one["outlier"]],
+                context_rows=detector.context_rows,
+                generation=detector.generation,
+                learned=detector.records - known,
+                score_s=scored - began,
+                produce_s=sent - scored,
+            )
+        )
 
     def _results(
         self, task: PartitionTask, detector: Detector, reader: RowReader, items: list[Pending], learn: bool
@@ -128,26 +155,14 @@ class Scorer:
         results = iter(results_of(scored, self._model_name, missing[has_features].tolist(), sources))
         return [next(results) if has else None for has in has_features.tolist()]
 
-    def _report(
-        self, task: PartitionTask, detector: Detector, pending: list[Pending], results: list[Result | None]
-    ) -> None:
-        """Tell the observer about a micro-batch, and about new regimes."""
-        scored = [result for result in results if result is not None]
-        for result in scored:
+    def _announce(self, task: PartitionTask, results: Iterable[Result]) -> None:
+        """Log new regimes, and tell the observer."""
+        for result in results:
             if result["regime"] > max(task.regime, 1):  # the first is no change
                 self._observer.regime_changed()
                 place = {"topic": self._settings.topic, "partition": task.number, "offset": result["offset"]}
                 log.warning(kv("regime", **place, regime=result["regime"], reason="unlike the history"))
             task.regime = result["regime"]
-        pairs = zip(pending, results, strict=True)
-        outliers = [
-            Outlier(item.fields, result, item.record.key)
-            for item, result in pairs
-            if result is not None and result["outlier"]
-        ]
-        missing = sum(result["missing"] for result in scored)
-        counts = (len(scored), detector.context_rows, detector.generation, outliers, missing)
-        self._observer.scored(Observation(self._settings.topic, task.number, *counts))
 
 
 def check_schema(settings: ServiceSettings, model: ZeroShotModel, schema: Schema) -> None:

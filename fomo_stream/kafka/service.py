@@ -6,20 +6,27 @@ record from reading to its output; `commits` commits outputs, state and offsets 
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from fomo_stream.errors import BrokerError, FencedError
 from fomo_stream.kafka.member import Member
 from fomo_stream.kafka.observer import Observer
+from fomo_stream.kafka.snapshot import Snapshot, not_ready, partitions
 from fomo_stream.kafka.start import start, warn_of_settings
+from fomo_stream.logs import Throttle, kv, quiet_clients
 from fomo_stream.settings.service import ServiceSettings
 
 if TYPE_CHECKING:
     from fomo_stream.model.zero_shot import ZeroShotModel
 
+log = logging.getLogger(__name__)
+
 STALLED_AFTER_S = 120.0
+WAIT_S = 2.0  # with --wait: until the next attempt to start
 
 
 class Service:
@@ -35,13 +42,25 @@ class Service:
         self._model = model
         self._observer = observer or Observer()
         self._stopping = threading.Event()
+        self._leaving = threading.Event()
+        self._trouble = ""  # why it waits
         self._state = "starting"
         self._began = time.monotonic()
         self.member: Member | None = None  # set when it has started
 
     def stop(self) -> None:
-        """Ask `run` to score read records, commit and leave the group. Any thread or signal handler may call it."""
+        """Ask `run` to score read records, commit and end. Any thread or signal handler may call it.
+
+        An instance without an --instance-id leaves the group.
+        """
         self._stopping.set()
+
+    def leave(self) -> None:
+        """Ask `run` to leave the group at its end, whether or not there is an --instance-id.
+
+        Its partitions then move at once, and do not wait for the session timeout.
+        """
+        self._leaving.set()
 
     @property
     def ready(self) -> bool:
@@ -51,13 +70,32 @@ class Service:
     def not_ready(self) -> list[str]:
         """Reasons why records are not being scored; empty if they are."""
         if self._state != "running" or self.member is None:
-            return [f"the service is {self._state}"]
-        return self.member.not_ready()
+            return [f"the service is {self._state}" + (f": {self._trouble}" if self._trouble else "")]
+        return not_ready(self.member)
 
     def not_live(self) -> list[str]:
         """Reasons to restart the process; empty while the main loop turns."""
         stalled = time.monotonic() - (self._began if self.member is None else self.member.turned_at)
         return [f"the loop has not turned for {stalled:.0f} s"] if stalled > STALLED_AFTER_S else []
+
+    def snapshot(self) -> Snapshot:
+        """How this instance is doing now. Safe from any thread."""
+        settings, model, member = self._settings, self._model, self.member
+        schema = None if member is None else member.pipeline.schema
+        return Snapshot(
+            state=self._state,
+            not_ready=tuple(self.not_ready()),
+            topic=settings.topic,
+            out=settings.out,
+            group=settings.group,
+            instance_id=settings.instance_id,
+            model=model.name if model is not None else "",
+            kernel=model.kernel if model is not None else "",
+            features=schema.features if schema is not None else (),
+            alert_rate=settings.alert_rate,
+            partitions=partitions(member, time.monotonic(), time.time()) if member is not None else (),
+            restore_retries=member.restorer.retries if member is not None else 0,
+        )
 
     def run(self) -> None:
         """Score records until `stop`. Raises FomoError when it cannot start, or has to give up."""
@@ -69,9 +107,9 @@ class Service:
 
                 settings = self._settings
                 self._model = load_ready(settings.model, settings.device, settings.kernel)
-            if self._stopping.is_set():  # loading may have taken long
+            self.member = self._start(self._model, stack)
+            if self.member is None:
                 return
-            self.member = start(self._settings, self._model, self._observer, stack)
             self._state = "running"
             try:
                 self.member.run(self._stopping.is_set)
@@ -80,3 +118,23 @@ class Service:
                 raise
             self._state = "stopping"
             self.member.finish()
+
+    def _start(self, model: ZeroShotModel, stack: ExitStack) -> Member | None:
+        """A member that is ready to run; with --wait, as soon as one can start. None: it was stopped before."""
+        throttle = Throttle()
+        while not self._stopping.is_set():
+            self._began = time.monotonic()
+            try:
+                with quiet_clients(), ExitStack() as attempt:  # the error says it, and says it once
+                    member = start(self._settings, model, self._observer, attempt, self._leaving.is_set)
+                    stack.push(attempt.pop_all())
+                    self._trouble = ""
+                    return member
+            except BrokerError as error:
+                if not self._settings.wait or isinstance(error, FencedError):
+                    raise
+                self._state, self._trouble = "waiting", str(error)
+                if throttle.allow(self._trouble) is not None:
+                    log.warning(kv("waiting", reason=error, effect="trying again"))
+            self._stopping.wait(WAIT_S)
+        return None

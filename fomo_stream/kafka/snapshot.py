@@ -1,8 +1,18 @@
-"""How an instance is doing at one moment, for metrics and the status page."""
+"""How an instance is doing at one moment, for probes, metrics and the status page. Safe from any thread."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fomo_stream.detector.standing import Standing
+
+if TYPE_CHECKING:
+    from fomo_stream.kafka.member import Member
+    from fomo_stream.kafka.partition import PartitionTask
+    from fomo_stream.kafka.topics.watch import EndsSeen
+
+NEW = Standing(0, 0, 0, 0, 0, 0, 0.0)  # of a partition without records
 
 
 @dataclass(frozen=True)
@@ -17,14 +27,9 @@ class PartitionSnapshot:
     lag: int | None = None  # records from the committed offset to the end
     oldest_unscored_s: float | None = None  # age of the oldest record that is not scored; 0: all are
     open_transactions: tuple[tuple[str, float], ...] = ()  # (topic, seconds) that readers wait for a transaction to end
-    records: int = 0  # learned by the detector
-    context_rows: int = 0  # rows of the history that contexts are made of
-    trimmed_rows: int = 0  # rows that the newest trimmed context left out
-    generation: int = 0  # contexts that took effect so far
-    generation_age_records: int = 0  # records since the newest context took effect
-    generation_age_s: float | None = None  # and seconds, as seen by this instance
-    regime: int = 0
-    drift: float = 0.0  # 0 to 1: how much of what announces a new regime was seen
+    generation_age_s: float | None = None  # since this instance first scored with the newest context
+    context_late_s: float = 0.0  # how long it has waited for a context that is not built yet
+    detector: Standing = NEW
 
 
 @dataclass(frozen=True)
@@ -42,3 +47,70 @@ class Snapshot:
     features: tuple[str, ...]  # empty while they are not known
     alert_rate: float  # requested
     partitions: tuple[PartitionSnapshot, ...]
+    restore_retries: int = 0  # attempts to restore a partition that had to be repeated
+
+
+def not_ready(member: Member) -> list[str]:
+    """Reasons why records are not being scored; empty if they are."""
+    reasons = [] if member.has_joined else ["not yet a member of the group"]
+    reasons += member.topics.reasons()
+    reasons += [reason for reason in (member.search.trouble, member.delivery.trouble) if reason]
+    for task in list(member.pipeline.tasks.values()):
+        if why := _waits(member, task):
+            reasons.append(f"{member.settings.topic}[{task.number}] waits to be restored: {why}")
+    return reasons
+
+
+def partitions(member: Member, now: float, clock: float) -> tuple[PartitionSnapshot, ...]:
+    """The partitions of an instance, by number. now: seconds, monotonic; clock: seconds since 1970."""
+    tasks = sorted(member.pipeline.tasks.values(), key=lambda task: task.number)
+    return tuple(_partition(member, task, now, clock) for task in tasks)
+
+
+def _partition(member: Member, task: PartitionTask, now: float, clock: float) -> PartitionSnapshot:
+    settings, detector = member.settings, task.detector
+    seen = {topic: member.watch.ends.get((topic, task.number)) for topic in (settings.topic, settings.state_topic)}
+    of_input = seen[settings.topic]
+    known = (
+        of_input.ends.end if of_input is not None else None,
+        member.assignment.known_end(task.number),
+        task.position,
+    )
+    end = max((offset for offset in known if offset is not None), default=None)
+    lag = None if end is None or task.committed is None else max(0, end - task.committed)
+    waits = _waits(member, task)
+    return PartitionSnapshot(
+        task.number,
+        waits,
+        task.position,
+        task.committed,
+        end,
+        lag,
+        _oldest_unscored_s(task, end, clock),
+        tuple((topic, _open_s(found, now)) for topic, found in seen.items() if found is not None),
+        None if task.generation_since is None else now - task.generation_since,
+        0.0 if task.late_since is None else now - task.late_since,
+        NEW if detector is None else detector.standing,
+    )
+
+
+def _waits(member: Member, task: PartitionTask) -> str:
+    return "" if task.is_active else member.restorer.waits.get(task.number, "waiting for its turn")
+
+
+def _open_s(seen: EndsSeen, now: float) -> float:
+    return 0.0 if seen.open_since is None else now - seen.open_since
+
+
+def _oldest_unscored_s(task: PartitionTask, end: int | None, clock: float) -> float | None:
+    """Age of the first record that waits; if none was read yet, of the last scored one, which is a little older.
+
+    One offset may be the marker of a transaction, which is no record.
+    """
+    if end is not None and task.position is not None and not len(task.batch) and task.position >= end - 1:
+        return 0.0
+    try:
+        timestamp = task.batch.items[0].record.timestamp
+    except IndexError:
+        timestamp = task.last_timestamp
+    return None if timestamp is None else max(0.0, clock - timestamp / 1000)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fomo_stream.kafka.builds import BuildThread
 from fomo_stream.kafka.clients import START_TIMEOUT_S, make_consumer, make_producer
@@ -36,9 +36,28 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CLOSE_S = 5.0  # to leave the group
+LEAVE_POLL_S = 0.05
 
 
-def start(settings: ServiceSettings, model: ZeroShotModel, observer: Observer, stack: ExitStack) -> Member:
+class Prepared(NamedTuple):
+    """What an instance has checked and agreed on before it opens the clients of its work."""
+
+    settings: ServiceSettings  # with the group's categorical fields
+    agreement: Agreement
+    group_schema: GroupSchema
+    schema: Schema | None  # None: it has to be inferred from records
+    setup: TopicSetup
+    watch: TopicWatch
+    topics: TopicReport
+
+
+def start(
+    settings: ServiceSettings,
+    model: ZeroShotModel,
+    observer: Observer,
+    stack: ExitStack,
+    is_leaving: Callable[[], bool] = lambda: False,
+) -> Member:
     """Make a member that is ready to run. stack: closes, at the end, everything opened here.
 
     1. Check topics, permissions and named features. Create the state topic if it is missing; with --reset-state, delete
@@ -49,8 +68,41 @@ def start(settings: ServiceSettings, model: ZeroShotModel, observer: Observer, s
        checks come before it; only `Agreement.check` comes later, before the first partition is restored.
     5. Make everything else, the consumer last. The member subscribes when it runs.
 
-    Raises FomoError.
+    is_leaving: whether to leave the group at the end even with an --instance-id. Raises FomoError.
     """
+    settings, agreement, group_schema, schema, setup, watch, topics = _prepare(settings, model, stack)
+    delivery = _open_delivery(settings, setup.limits)
+    stack.callback(delivery.close)
+    executor = BuildThread(observer.built)
+    stack.callback(executor.shutdown, wait=False, cancel_futures=True)
+    pipeline = Pipeline(settings, model, delivery, executor, lambda: topics.seen.partitions, observer)
+    watch.numbers = lambda: pipeline.tasks
+    if schema is not None:
+        pipeline.begin(schema)
+    restorer = Restorer(settings, watch, lambda task: pipeline.tasks.get(task.number) is task, agreement.check)
+    stack.callback(restorer.stop)
+    errors = ConsumerErrors()
+    consumer = _make_consumer(settings, delivery, errors)
+    stack.callback(_close, consumer, is_leaving)
+    if settings.start == "latest":
+        for topic in filter(None, (settings.topic, settings.feedback)):
+            start_at_latest(consumer, topic, topics.seen.partitions[topic])
+    return Member(
+        settings,
+        consumer=consumer,
+        errors=errors,
+        pipeline=pipeline,
+        delivery=delivery,
+        restorer=restorer,
+        search=SchemaSearch(settings, group_schema, pipeline),
+        watch=watch,
+        topics=topics,
+        observer=observer,
+    )
+
+
+def _prepare(settings: ServiceSettings, model: ZeroShotModel, stack: ExitStack) -> Prepared:
+    """Steps 1 to 3 of `start`."""
     watch = TopicWatch(settings)
     stack.callback(watch.stop)
     setup = TopicSetup(settings, watch)
@@ -66,28 +118,7 @@ def start(settings: ServiceSettings, model: ZeroShotModel, observer: Observer, s
     topics = TopicReport(settings)
     topics.begin(watch.seen)
     watch.start()
-    delivery = _open_delivery(settings, setup.limits)
-    stack.callback(delivery.close)
-    executor = BuildThread()
-    stack.callback(executor.shutdown, wait=False, cancel_futures=True)
-    pipeline = Pipeline(settings, model, delivery, executor, lambda: topics.seen.partitions, observer)
-    if schema is not None:
-        pipeline.begin(schema)
-    restorer = Restorer(settings, watch, lambda task: pipeline.tasks.get(task.number) is task, agreement.check)
-    stack.callback(restorer.stop)
-    errors = ConsumerErrors()
-    return Member(
-        settings,
-        consumer=_make_consumer(settings, delivery, errors, topics, stack),
-        errors=errors,
-        pipeline=pipeline,
-        delivery=delivery,
-        restorer=restorer,
-        search=SchemaSearch(settings, group_schema, pipeline),
-        watch=watch,
-        topics=topics,
-        observer=observer,
-    )
+    return Prepared(settings, agreement, group_schema, schema, setup, watch, topics)
 
 
 def warn_of_settings(settings: ServiceSettings) -> None:
@@ -123,20 +154,21 @@ def _open_delivery(settings: ServiceSettings, limits: Mapping[str, int]) -> Deli
     return delivery
 
 
-def _make_consumer(
-    settings: ServiceSettings, delivery: Delivery, errors: ConsumerErrors, topics: TopicReport, stack: ExitStack
-) -> Any:
+def _make_consumer(settings: ServiceSettings, delivery: Delivery, errors: ConsumerErrors) -> Any:
     answers = {"on_commit": delivery.offsets_committed} if isinstance(delivery, AtLeastOnce) else {}
-    consumer = make_consumer(settings, error_cb=errors, **answers)
-    stack.callback(_leave, consumer)
-    if settings.start == "latest":
-        for topic in filter(None, (settings.topic, settings.feedback)):
-            start_at_latest(consumer, topic, topics.seen.partitions[topic])
-    return consumer
+    return make_consumer(settings, error_cb=errors, **answers)
 
 
-def _leave(consumer: Any) -> None:
-    """Leave the group. The client would wait for the brokers without limit; the process must not."""
-    if not Call(consumer.close).wait(CLOSE_S):
+def _close(consumer: Any, is_leaving: Callable[[], bool]) -> None:
+    """Close the consumer. The client would wait for the brokers without limit; the process must not."""
+
+    def close() -> None:
+        if is_leaving():  # `close` alone keeps a member that has an instance id
+            consumer.unsubscribe()
+            while consumer.assignment():
+                consumer.poll(LEAVE_POLL_S)
+        consumer.close()
+
+    if not Call(close).wait(CLOSE_S):
         effect = "its partitions go to others when its session times out"
         log.warning(kv("group_not_left", reason="the broker does not answer", effect=effect))

@@ -71,7 +71,7 @@ class ProgressLog(Observer):
     def regime_changed(self) -> None:
         self.counts.regimes += 1
 
-    def committed(self, seconds: Sequence[float]) -> None:
+    def committed(self, seconds: Sequence[float], ages: Sequence[float], took: float) -> None:
         self.counts.commits += 1
         self.counts.seconds.extend(seconds)
 

@@ -31,7 +31,7 @@ def board_after(readings: Sequence[tuple[str | None, float | None]], **changed: 
         record |= changed if score else {}
         board.sent(record, fault)
         result = {"score": score, "p_value": 0.001, "timestamp": int(1000 * time.time())}
-        board.observe(Observation("sensors", 0, 1, number, 1, [Outlier(record, result)] if score else []))
+        board.observe(Observation("sensors", 0, [result], [Outlier(record, result)] if score else [], number, 1))
     return board
 
 

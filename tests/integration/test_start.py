@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import select
+import socket
+import socketserver
 import threading
 import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -45,6 +49,76 @@ def test_a_start_that_cannot_succeed_says_what_to_do_within_15_seconds(
     assert time.monotonic() - began < 15
     assert words in running.text()
     assert "Traceback" not in running.text()
+    (line,) = (line for line in running.text().splitlines() if "compiling_kernels" not in line)
+    assert line.startswith("fomo-stream: ")  # without lines of the Kafka client before it
+
+
+class Relay:
+    """A broker's address that begins to answer when this is entered: passes every byte on to the broker."""
+
+    def __init__(self, port: int, broker: Broker) -> None:
+        host, _, number = broker.bootstrap.rpartition(":")
+
+        class Handler(socketserver.BaseRequestHandler):
+            def handle(self) -> None:
+                with socket.create_connection((host, int(number))) as target:
+                    sides = {self.request: target, target: self.request}
+                    while True:
+                        for side in select.select(list(sides), [], [])[0]:
+                            data = side.recv(65536)
+                            if not data:
+                                return
+                            sides[side].sendall(data)
+
+        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", port), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever)
+
+    def __enter__(self) -> Relay:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.mark.parametrize("order", ["broker first", "service first"])
+def test_an_instance_that_waits_starts_when_its_topic_is_there(broker: Broker, order: str) -> None:
+    if not broker.is_kafka:
+        pytest.skip("the embedded broker creates a topic when it is asked about it")
+    topic = unique("sensors")
+    port = free_ports()
+    bootstrap = broker.bootstrap if order == "broker first" else f"127.0.0.1:{port}"
+    running = Running(make_settings(broker, topic, wait=True, bootstrap=bootstrap))
+    why = f"there is no topic {topic}" if order == "broker first" else f"no broker answers at 127.0.0.1:{port}"
+    with running, ExitStack() as stack:
+        wait_for(lambda: why in "".join(running.service.not_ready()), "the reason for waiting")
+        assert running.service.not_ready()[0].startswith("the service is waiting: ")
+        assert running.service.snapshot().state == "waiting"
+        assert running.service.not_live() == []
+        broker.create_topic(topic)
+        if order == "service first":
+            stack.enter_context(Relay(port, broker))
+        wait_for(lambda: running.service.ready, "the service to be ready")
+        broker.produce(topic, readings(60))
+        assert len(broker.read(f"{topic}-scores", at_least=60)) == 60
+
+
+def test_an_instance_that_waits_can_be_stopped(broker: Broker) -> None:
+    running = Running(make_settings(broker, "t", wait=True, bootstrap="127.0.0.1:1"))
+    with running:
+        wait_for(lambda: running.service.snapshot().state == "waiting", "the service to wait")
+
+
+def test_an_instance_does_not_wait_for_a_mistake_to_go_away(broker: Broker) -> None:
+    topic = unique("sensors")
+    broker.create_topic(topic)
+    with Running(make_settings(broker, topic)) as first:
+        wait_for(lambda: first.service.ready, "the service to be ready")
+        with pytest.raises(ConfigError, match="choose another --group"):
+            Service(make_settings(broker, topic, wait=True, out=f"{topic}-other")).run()
 
 
 def test_the_earliest_proposal_is_the_schema_of_all_who_propose_at_once(broker: Broker) -> None:

@@ -106,12 +106,12 @@ class Instance(Member):
         delivery.start(LONG_S)
         pipeline = Pipeline(SETTINGS, cheap_model(), delivery, self.executor, lambda: broker.partitions)
         pipeline.begin(SCHEMA)
-        self.restorer = Restoring(broker, lambda task: pipeline.tasks.get(task.number) is task)
+        self.restoring = Restoring(broker, lambda task: pipeline.tasks.get(task.number) is task)
         topics = TopicReport(SETTINGS)
         topics.begin(broker.seen)
         clients: dict[str, Any] = {
             "consumer": self.consumer,
-            "restorer": self.restorer,
+            "restorer": self.restoring,
             "watch": broker,
             "search": None,
         }

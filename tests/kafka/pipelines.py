@@ -153,7 +153,7 @@ def begin(pipeline: Pipeline, number: int, start: int = 0) -> None:
 def commit(pipeline: Pipeline) -> dict[tuple[str, int], int]:
     """A commit succeeds; returns its offsets."""
     offsets = pipeline.stage(TopicsSeen({"t": 2, "f": 2}, {}))
-    pipeline.committed(offsets, 0.0)
+    pipeline.committed(offsets, 0.0, 0.0, 0.0)
     return {(found.topic, found.partition): found.offset for found in offsets}
 
 

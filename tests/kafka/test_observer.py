@@ -26,4 +26,4 @@ def test_every_report_reaches_all_observers_in_order() -> None:
         getattr(both, method)(*given)
         expected += [("first", method, given), ("second", method, given)]
     assert calls == expected
-    assert len(METHODS) == 7
+    assert len(METHODS) == 11

@@ -263,9 +263,11 @@ def test_a_late_generation_stops_only_its_own_partition_and_nothing_is_lost() ->
     scored = [json.loads(output.value or b"")["fomo"] for output in delivery.outputs]
     assert [len([s for s in scored if s["partition"] == number]) for number in (0, 1)] == [20, 60]
     assert len(pipeline.tasks[0].batch) == 40
+    assert [pipeline.tasks[number].late_since is not None for number in (0, 1)] == [True, False]
     assert executor.release is not None
     executor.release()
     pipeline.score_due(1e9)
+    assert pipeline.tasks[0].late_since is None
     ours = [output for output in delivery.outputs if output.partition == 0]
     assert list(offsets(ours)) == list(range(60))
     assert json.loads(ours[20].value or b"")["fomo"]["generation"] == 1

@@ -6,10 +6,12 @@ import pytest
 
 from fomo_stream.kafka.observer import Observation, Outlier
 from fomo_stream.ops.progress import EVERY_S, ProgressLog
+from fomo_stream.records.result import Result
 
 
 def batch(n: int, outliers: int = 0, missing: int = 0) -> Observation:
-    return Observation("t", 0, n, 100, 1, [Outlier({}, {})] * outliers, missing)
+    results: list[Result] = [{"missing": missing if i == 0 else 0} for i in range(n)]
+    return Observation("t", 0, results, [Outlier({}, {})] * outliers, context_rows=100, generation=1)
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -25,7 +27,7 @@ def test_a_line_counts_what_was_done_since_the_last_one(caplog: pytest.LogCaptur
     progress.dead_letter("not_json")
     progress.labelled(4)
     progress.regime_changed()
-    progress.committed([0.01] * 98 + [0.2, 0.3])
+    progress.committed([0.01] * 98 + [0.2, 0.3], [], 0.01)
     progress.aborted()
     progress.turned(1000.0 + EVERY_S - 0.1)
     assert lines(caplog) == []
@@ -43,6 +45,6 @@ def test_there_is_no_line_about_nothing(caplog: pytest.LogCaptureFixture) -> Non
     caplog.set_level("INFO")
     progress = ProgressLog()
     for at in range(5):
-        progress.committed([])
+        progress.committed([], [], 0.0)
         progress.turned(at * EVERY_S)
     assert lines(caplog) == []

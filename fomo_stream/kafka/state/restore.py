@@ -43,6 +43,7 @@ class Restorer:
         self._wanted = wanted
         self._check: Callable[[], None] | None = check
         self.waits: dict[int, str] = {}  # by partition: why it could not be restored yet
+        self.retries = 0  # attempts that have to be repeated
         self._state = StateReader(settings, watch, lambda: self._stopped)
         self._queue: deque[tuple[Any, float]] = deque()  # requested tasks, and the earliest time for each
         self._results: SimpleQueue[tuple[Any, Restored | Exception]] = SimpleQueue()
@@ -114,6 +115,7 @@ class Restorer:
     def _retry(self, task: Any, reason: str) -> None:
         """Try again later, and log why."""
         self.waits[task.number] = reason
+        self.retries += 1
         if self._throttle.allow(f"{task.number} {reason}") is not None:
             log.info(kv("not_restored_yet", topic=self._settings.topic, partition=task.number, reason=reason))
         if self._wanted(task):

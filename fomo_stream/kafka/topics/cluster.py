@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, OffsetSpec, ResourceType
@@ -15,6 +16,15 @@ from fomo_stream.settings.service import ServiceSettings
 log = logging.getLogger(__name__)
 
 ANSWER_S = 5.0
+
+Place = tuple[str, int]  # topic and partition
+
+
+class Ends(NamedTuple):
+    """Where a partition ends."""
+
+    readable: int  # offset of the first record that readers of committed records do not get, or will be written next
+    end: int  # offset of the record that will be written next
 
 
 class Cluster:
@@ -108,6 +118,21 @@ class Cluster:
             asked = self.admin.list_offsets(wanted, isolation_level=isolation, request_timeout=ANSWER_S)
             ends.append(asked[partition].result().offset)
         return bool(ends[0] < ends[1])
+
+    def ends(self, places: Collection[Place]) -> dict[Place, Ends]:
+        """The ends of partitions, where the broker reports them."""
+        found: dict[Place, list[int]] = {}
+        for isolation in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
+            wanted = {TopicPartition(*place): OffsetSpec.latest() for place in places}
+            asked = self.admin.list_offsets(wanted, isolation_level=isolation, request_timeout=ANSWER_S)
+            for partition, answer in asked.items():
+                try:
+                    offset = answer.result().offset
+                except KafkaException as error:
+                    log.debug(kv("end_unknown", topic=partition.topic, reason=error.args[0].str()))
+                else:
+                    found.setdefault((partition.topic, partition.partition), []).append(offset)
+        return {place: Ends(*offsets) for place, offsets in found.items() if len(offsets) == 2}
 
     def first_offsets(self, topic: str, count: int) -> dict[int, int]:
         """First offset that is retained, by partition, where the broker reports it."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
 
-from fomo_stream.kafka.topics.cluster import Cluster
+from fomo_stream.kafka.topics.cluster import Cluster, Ends, Place
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.settings.service import ServiceSettings
 
@@ -47,11 +49,18 @@ class TopicsSeen:
         return max(0, self.partitions.get(other, 0) - self.partitions.get(topic, 1 << 31))
 
 
+class EndsSeen(NamedTuple):
+    """The broker's last answer about the end of a partition."""
+
+    ends: Ends
+    open_since: float | None  # seconds, monotonic: since then readers wait for a transaction to end; None: none is open
+
+
 class TopicWatch:
     """Asks the broker for the topics of the service, after `start` every few seconds in a thread.
 
-    The answers show whether the broker is available, whether a topic was deleted or created again, and its partitions.
-    The state topic and the feedback topic grow with the input.
+    The answers show whether the broker is available, whether a topic was deleted or created again, its partitions, and
+    where those end that this instance has. The state topic and the feedback topic grow with the input.
     """
 
     def __init__(self, settings: ServiceSettings) -> None:
@@ -63,6 +72,8 @@ class TopicWatch:
         named = (settings.topic, settings.out, settings.dead_letters, settings.feedback)
         self.topics: tuple[str, ...] = tuple(topic for topic in named if topic is not None)
         self.seen = TopicsSeen({}, {})
+        self.numbers: Callable[[], Iterable[int]] = tuple  # of the partitions that this instance has
+        self.ends: Mapping[Place, EndsSeen] = {}  # of the input and of the state topic
         self._throttle = Throttle()
 
     def start(self) -> None:
@@ -102,11 +113,25 @@ class TopicWatch:
             try:
                 self.look()
                 self.grow()
+                self._look_at_ends(time.monotonic())
                 if look % OFFSETS_EVERY == 0:
                     self._ask_first_offsets()
             except Exception as error:  # the service must see it: without this thread no change is seen
                 log.exception(kv("topics_not_seen", reason=error))
                 self.seen = replace(self.seen, trouble=str(error))
+
+    def _look_at_ends(self, now: float) -> None:
+        topics = (self._settings.topic, self._settings.state_topic)
+        places = [(topic, number) for number in list(self.numbers()) for topic in topics]
+        if not places or not self.cluster.has_controller:
+            return
+        before, seen = self.ends, {}
+        for place, ends in self.cluster.ends(places).items():
+            is_open = ends.readable < ends.end
+            last = before.get(place)
+            is_same = last is not None and last.ends.readable == ends.readable and last.open_since is not None
+            seen[place] = EndsSeen(ends, (last.open_since if last and is_same else now) if is_open else None)
+        self.ends = seen
 
     def grow(self) -> None:
         """Try to give the state topic and the feedback topic as many partitions as the input has."""

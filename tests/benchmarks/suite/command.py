@@ -21,14 +21,14 @@ def benchmarks() -> Mapping[str, Benchmark]:
     """The benchmarks by name, in the order in which they run."""
     import torch
 
-    from . import build, codec, memory, scoring, service, streaming
+    from . import build, codec, memory, metrics, scoring, service, streaming
 
     torch.set_num_threads(1)
-    modules = (scoring, build, codec, streaming, memory, service)
+    modules = (scoring, build, codec, streaming, metrics, memory, service)
     return dict(zip(NAMES, (module.measure for module in modules), strict=True))
 
 
-NAMES = ("scoring", "build", "codec", "river", "memory", "service")
+NAMES = ("scoring", "build", "codec", "river", "metrics", "memory", "service")
 
 
 def parser() -> argparse.ArgumentParser:

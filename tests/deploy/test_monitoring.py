@@ -1,0 +1,240 @@
+"""Dashboard, alerts and runbooks: all names exist, every alert fires when it should, and says what to do."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from documents import ROOT, Document
+from prometheus_client import ProcessCollector
+from queries import PROCESS, TARGET, exposed, names, unknown
+from tools import needed
+
+from fomo_stream.cli.parser import build_parser
+from fomo_stream.ops.metrics import METRICS
+from fomo_stream.settings.service import ServiceSettings
+
+FOLDER = ROOT / "deploy/chart/monitoring"
+DASHBOARD: dict[str, Any] = json.loads((FOLDER / "dashboard.json").read_text())
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+RULES: list[dict[str, Any]] = [
+    rule for group in yaml.safe_load((FOLDER / "rules.yaml").read_text())["groups"] for rule in group["rules"]
+]
+ALERTS = [rule["alert"] for rule in RULES]
+TESTS: list[dict[str, Any]] = yaml.safe_load((FOLDER / "rules_test.yaml").read_text())["tests"]
+RUNBOOKS = Document.read(ROOT / "deploy/runbooks.md")
+NOT_SHOWN: dict[str, str] = {}  # metrics that the dashboard leaves out, with the reason
+VARIABLES = {variable["name"]: variable for variable in DASHBOARD["templating"]["list"]}
+GIVEN = {"__rate_interval"}  # variables that Grafana has by itself
+
+
+def promtool(*arguments: str | Path) -> tuple[int, str]:
+    """Exit status and output."""
+    command = [needed("promtool", "prometheus"), *map(str, arguments)]
+    done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+# --- names
+
+
+def dashboard_queries() -> list[str]:
+    """The queries of the panels and of the variables, as Grafana sends them while all is chosen."""
+    queries = [target["expr"] for panel in PANELS for target in panel["targets"]]
+    for variable in VARIABLES.values():
+        if variable["type"] == "query":
+            found = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]["query"])
+            assert found is not None, variable["name"]
+            queries.append(f"count by ({found[2]}) ({found[1]})")
+    filled = [query.replace("$__rate_interval", "5m") for query in queries]
+    return [re.sub(r'"\$(namespace|job|pod)"', '".*"', query) for query in filled]
+
+
+def test_queries_name_only_metrics_and_labels_that_exist() -> None:
+    assert unknown(dashboard_queries()) == []
+    assert unknown(rule["expr"] for rule in RULES) == []
+    series = [(test["name"], one["series"]) for test in TESTS for one in test["input_series"]]
+    assert [name for name, one in series if unknown([one])] == []
+
+
+@pytest.mark.parametrize(
+    ("query", "wrong"),
+    [
+        ("sum(rate(fomo_recods_total[5m]))", "fomo_recods_total"),
+        ("fomo_records > 1", "fomo_records"),  # a counter ends in _total
+        ("fomo_ready or fomo_gone", "fomo_gone"),
+        ("histogram_quantile(0.5, sum by (le) (rate(fomo_score[5m])))", "fomo_score"),
+        ('fomo_dead_letters_total{cause="x"}', "fomo_dead_letters_total{cause}"),
+        ("fomo_ready unless on (pod) process_up", "process_up"),
+        ("max by (partition) (fomo_ready)", "by (partition)"),
+        ("count without (le) (fomo_score_sum)", "by (le)"),
+    ],
+)
+def test_a_name_that_does_not_exist_is_found(query: str, wrong: str) -> None:
+    assert [found.split(":")[0] for found in unknown([query])][:1] == [wrong]
+
+
+@pytest.mark.parametrize("query", ['{job="x"}', 'sum({__name__=~"fomo_.*"})', "fomo_ready ~ 1"])
+def test_queries_that_cannot_be_checked_are_refused(query: str) -> None:
+    with pytest.raises(ValueError, match=r"without a metric|cannot read"):
+        names(query)
+
+
+def test_every_metric_is_on_the_dashboard_or_has_a_reason_why_not() -> None:
+    shown = {metric for query in dashboard_queries() for metric, _ in names(query).selectors}
+    left_out = {
+        metric.name
+        for metric in METRICS
+        if not shown & {metric.name + ending for ending in ("", "_total", "_bucket", "_sum", "_count")}
+    }
+    assert left_out == set(NOT_SHOWN)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="prometheus_client reads /proc, which is Linux's")
+def test_the_metrics_of_the_process_are_those_of_prometheus_client() -> None:
+    collected = {sample.name for family in ProcessCollector(registry=None).collect() for sample in family.samples}
+    assert collected == set(PROCESS)
+
+
+# --- the dashboard
+
+
+def made_series() -> Iterator[dict[str, str]]:
+    """Series of everything that an instance exposes."""
+    for name, labels in exposed().items():
+        choices = {"le": ("0.1", "1", "+Inf"), "severity": ("info", "warning"), "outcome": ("committed", "aborted")}
+        varied = next((label for label in choices if label in labels), "instance")
+        for value in choices.get(varied, ("a",)):
+            given = dict.fromkeys(labels | TARGET, "0") | {varied: value}
+            pairs = ", ".join(f'{label}="{value}"' for label, value in given.items())
+            yield {"series": f"{name}{{{pairs}}}", "values": "1+60x30"}
+
+
+def without_result(queries: list[str], folder: Path) -> int:
+    """How many queries promtool refuses, or find nothing though all metrics are there."""
+    expected = [{"labels": "{}", "value": 1}]
+    tests = [
+        {"expr": f"count({query}) > bool 0", "eval_time": "20m", "exp_samples": expected}
+        for query in dict.fromkeys(queries)
+    ]
+    file = folder / "queries.yaml"
+    made = {"interval": "1m", "input_series": list(made_series()), "promql_expr_test": tests}
+    file.write_text(json.dumps({"evaluation_interval": "1m", "tests": [made]}))
+    status, output = promtool("test", "rules", file)
+    failed = output.count("expr:")
+    assert (status == 0) == (failed == 0), output
+    return failed
+
+
+def test_every_query_of_the_dashboard_finds_something(tmp_path: Path) -> None:
+    assert without_result(dashboard_queries(), tmp_path) == 0
+
+
+def test_a_query_that_finds_nothing_or_cannot_be_read_is_noticed(tmp_path: Path) -> None:
+    wrong = ["fomo_records_total and on (partition) fomo_lag_records", "sum(fomo_ready"]
+    assert without_result(["fomo_ready", *wrong], tmp_path) == len(wrong)
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
+def test_panels_explain_themselves(panel: dict[str, Any]) -> None:
+    assert panel["fieldConfig"]["defaults"]["unit"]
+    assert re.match(r"(.*[.] )?Good: .+[.] .+[.]$", panel["description"]), "what is good, and what to do"
+    assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+    for target in panel["targets"]:
+        assert target["datasource"] == panel["datasource"]
+        assert set(re.findall(r"\$\{?(\w+)", target["expr"])) <= {*VARIABLES, *GIVEN}
+        found = names(target["expr"].replace("[$__rate_interval]", "[5m]"))
+        assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= found.grouped
+        for metric, labels in found.selectors:
+            assert {"namespace", "job", "pod"} <= labels, f"{metric} of all groups"
+
+
+def test_panels_have_ids_titles_and_places_of_their_own() -> None:
+    everything = DASHBOARD["panels"]
+    for name in ("id", "title"):
+        values = [panel[name] for panel in everything]
+        assert len(set(values)) == len(values)
+    cells = [
+        (place["x"] + i, place["y"] + j)
+        for place in (panel["gridPos"] for panel in everything)
+        for i in range(place["w"])
+        for j in range(place["h"])
+    ]
+    assert len(set(cells)) == len(cells), "panels overlap"
+    assert {x for x, _ in cells} <= set(range(24))
+    assert {panel["title"] for panel in everything if panel["type"] == "row"} == {
+        "Is it keeping up?",
+        "Are its answers good?",
+        "How long does it take?",
+        "What does it know?",
+        "How does it run?",
+    }
+
+
+def test_flags_and_alerts_that_texts_name_exist() -> None:
+    texts = [panel["description"] for panel in PANELS] + [
+        text for rule in RULES for text in rule["annotations"].values()
+    ]
+    text = "\n".join(texts)
+    flags = {name for action in build_parser(ServiceSettings)._actions for name in action.option_strings}
+    assert set(re.findall(r"(?<![\w-])--[a-z-]+", text)) <= flags
+    assert set(re.findall(r"\bFomo\w+", text)) <= set(ALERTS)
+
+
+# --- alerts
+
+
+def test_promtool_accepts_the_rules() -> None:
+    status, output = promtool("check", "rules", "--lint=all", "--lint-fatal", "rules.yaml")
+    assert status == 0, output
+    assert f"{len(RULES)} rules found" in output
+
+
+def test_alerts_fire_in_their_cases_and_only_there() -> None:
+    status, output = promtool("test", "rules", "rules_test.yaml")
+    assert status == 0, output
+
+
+def test_an_alert_that_never_fires_is_noticed(tmp_path: Path) -> None:
+    rules = (FOLDER / "rules.yaml").read_text()
+    (tmp_path / "rules.yaml").write_text(rules.replace("> 2000) > 0", "> 20000) > 0"))
+    case = next(test for test in TESTS if test["name"] == "a partition gets no new contexts")
+    file = tmp_path / "rules_test.yaml"
+    file.write_text(json.dumps({"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [case]}))
+    status, output = promtool("test", "rules", file)
+    assert status == 1
+    assert "FomoGenerationStale" in output
+
+
+def test_every_alert_has_a_case_and_is_quiet_in_good_health() -> None:
+    checked = [(test["name"], one) for test in TESTS for one in test["alert_rule_test"]]
+    assert sorted(ALERTS) == sorted({one["alertname"] for _, one in checked if one.get("exp_alerts")})
+    health = {test["name"] for test in TESTS if "in good health" in test["name"]}
+    assert len(health) == 2
+    for name in health:
+        quiet = [one["alertname"] for case, one in checked if case == name and not one.get("exp_alerts")]
+        assert sorted({*quiet}) == sorted(ALERTS)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_alerts_say_how_bad_it_is_and_what_to_do(rule: dict[str, Any]) -> None:
+    assert rule["labels"] in [{"severity": level} for level in ("critical", "warning", "info")]
+    assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
+    path, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+    assert path == RUNBOOKS.name
+    assert anchor == rule["alert"].lower()
+    assert anchor in RUNBOOKS.anchors
+
+
+def test_every_runbook_has_an_alert_and_all_its_parts() -> None:
+    titles = re.findall(r"^## (.+)$", RUNBOOKS.prose, re.MULTILINE)
+    assert [title for title in titles if title.startswith("Fomo")] == ALERTS
+    for alert in ALERTS:
+        text = RUNBOOKS.section(alert).text
+        assert re.findall(r"^\*\*(.+?)\*\*", text, re.MULTILINE) == ["Meaning.", "Look.", "Do.", "Ignore it"]
