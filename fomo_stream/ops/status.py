@@ -172,7 +172,8 @@ def _instance(snapshot: Snapshot) -> dict[str, Any]:
 
 def _partition(one: PartitionSnapshot) -> dict[str, Any]:
     names = ("number", "waits", "position", "committed", "lag", "oldest_unscored_s", "open_transactions")
-    return {**{name: getattr(one, name) for name in names}, **one.detector._asdict()}
+    known = {name: getattr(one, name) for name in (*names, "generation_age_s", "context_late_s")}
+    return {**known, **one.detector._asdict()}
 
 
 def _leaves(name: str, value: Any) -> Iterator[tuple[str, str]]:

@@ -28,7 +28,8 @@ RUNNING = replace(
         PartitionSnapshot(0, "", 1_204_332, lag=40, oldest_unscored_s=0.3, detector=SOUND),
         PartitionSnapshot(1, f"a reason {SCRIPT}"),
         PartitionSnapshot(2, lag=2, oldest_unscored_s=134.0, open_transactions=(("sensors", 134.0),), detector=SOUND),
-        *(PartitionSnapshot(number, lag=0, oldest_unscored_s=0.0) for number in range(3, 200)),
+        PartitionSnapshot(3, context_late_s=4.2, detector=SOUND),
+        *(PartitionSnapshot(number, lag=0, oldest_unscored_s=0.0) for number in range(4, 200)),
     ),
 )
 
@@ -119,7 +120,8 @@ def test_the_page_shows_an_instance_at_work_and_runs_nothing_that_comes_from_a_r
     assert rows[0] == ["0", "● scoring", "40", "300 ms", "1,204,332", "5,000", "118", "261", "2 (drift 31 %)"]
     assert rows[1][:3] == ["1", f"◌ waiting a reason {SCRIPT}", "–"]
     assert rows[2][1] == "△ blocked a transaction in sensors is open for 2.2 min"
-    assert rows[3][:4] == ["3", "◌ warming up too few rows for a context", "0", "none"]
+    assert rows[3][1] == "△ late its next context is not built yet, for 4.2 s"
+    assert rows[4][:4] == ["4", "◌ warming up too few rows for a context", "0", "none"]
 
     heads, alert = shown.rows("alerts")
     assert heads == ["Time", "Severity", "Partition", "Offset", "Score", "p-value", "Key", "Record"]

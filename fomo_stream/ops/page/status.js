@@ -86,6 +86,7 @@ function partitionState(partition) {
   let kind = "good", word = "scoring", more = "";
   if (partition.waits) [kind, word, more] = ["wait", "waiting", partition.waits];
   else if (seconds >= 10) [kind, word, more] = ["warn", "blocked", `a transaction in ${topic} is open for ${duration(seconds)}`];
+  else if (partition.context_late_s >= 2) [kind, word, more] = ["warn", "late", `its next context is not built yet, for ${duration(partition.context_late_s)}`];
   else if (!partition.generation) [kind, word, more] = ["wait", "warming up", "too few rows for a context"];
   return {
     key: `${word} ${more}`,
