@@ -12,7 +12,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from typing import NoReturn
 
 from fomo_stream.cli.parser import DEMO_INTRO, REDRIVE_INTRO, RUN_INTRO, SCORE_INTRO, parse
@@ -74,10 +73,10 @@ def run(argv: Sequence[str]) -> int:
     limit_threads(settings.threads)
     sys.setswitchinterval(SWITCH_S)
     from fomo_stream.kafka.service import Service  # torch and confluent_kafka
-    from fomo_stream.ops.health import HealthServer
-    from fomo_stream.ops.progress import ProgressLog
+    from fomo_stream.ops.monitor import Monitor
 
-    service = Service(settings, observer=ProgressLog())
+    monitor = Monitor(settings)
+    service = Service(settings, observer=monitor)
 
     def stop(number: int, _frame: object) -> None:
         log.info(kv("stopping", signal=signal.Signals(number).name))
@@ -92,9 +91,7 @@ def run(argv: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGUSR1, leave)
-    with ExitStack() as stack:
-        if settings.health_port is not None:
-            stack.enter_context(HealthServer(settings.health_port, service.not_live, service.not_ready))
+    with monitor.serve(service):
         service.run()
     return 0
 
