@@ -42,6 +42,12 @@ def configure_logging(level: str) -> None:
     logger.setLevel(number)
 
 
+def hide_client_lines() -> None:
+    """Leave out the lines of Kafka clients below the level debug: for commands whose one error line says enough."""
+    if not logging.getLogger("fomo_stream").isEnabledFor(logging.DEBUG):
+        logging.getLogger(f"{__package__}.kafka").addFilter(lambda _record: False)
+
+
 class Throttle:
     """Limits how often a repeating event is logged, and counts the occurrences that were suppressed."""
 
