@@ -11,7 +11,18 @@ from fomo_stream.errors import ConfigError
 from fomo_stream.settings.sources import AnySettings, BaseFlags, did_you_mean, load, option
 
 KAFKA_FLAG = "--kafka."
-GROUP_ORDER = ("Demo", "Report", "Topics", "Delivery", "Broker", "Input", "Records", "Detector", "Throughput", "General")
+GROUP_ORDER = (
+    "Demo",
+    "Report",
+    "Topics",
+    "Delivery",
+    "Broker",
+    "Input",
+    "Records",
+    "Detector",
+    "Throughput",
+    "General",
+)
 
 RUN_INTRO = """Find outliers in a Kafka topic: score every record, without labels, training or tuning.
 

@@ -97,15 +97,15 @@ def describe_group(settings: GroupSettings, partitions: Mapping[str, int]) -> Gr
     try:
         about = ask_about_group(settings)
         offsets = _committed(cluster.admin, settings, partitions[settings.topic])
-        ends = _offsets(cluster.admin, settings.topic, partitions[settings.topic], OffsetSpec.latest())
-        state = (cluster.admin, settings.state_topic, partitions[settings.state_topic])
-        firsts, written = _offsets(*state, OffsetSpec.earliest()), _offsets(*state, OffsetSpec.max_timestamp())
-        stable = _offsets(*state, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
+        ends = cluster.offsets(settings.topic, partitions[settings.topic], OffsetSpec.latest())
+        state = (settings.state_topic, partitions[settings.state_topic])
+        firsts, written = cluster.first_offsets(*state), cluster.offsets(*state, OffsetSpec.max_timestamp())
+        stable = cluster.offsets(*state, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
     except KafkaException as error:
         raise _explained(error, settings, f"group {settings.group} cannot be described") from None
     finally:
         cluster.close()
-    spans = {number: (firsts[number].offset, stable[number].offset) for number in firsts if number in stable}
+    spans = {number: (firsts[number], stable[number].offset) for number in firsts if number in stable}
     sizes, reason = state_sizes(settings, spans, settings.state_seconds) if settings.state_seconds else ({}, "")
     described = [
         PartitionDescription(
@@ -158,22 +158,6 @@ def _committed(admin: Any, settings: ServiceSettings, count: int) -> dict[int, i
     return {one.partition: one.offset for one in answer.topic_partitions if one.error is None and one.offset >= 0}
 
 
-def _offsets(
-    admin: Any, topic: str, count: int, spec: Any, isolation: Any = IsolationLevel.READ_UNCOMMITTED
-) -> dict[int, Any]:
-    """The broker's answers by partition, without partitions that it does not answer about."""
-    wanted = {TopicPartition(topic, number): spec for number in range(count)}
-    found = {}
-    asked = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=ANSWER_S)
-    for partition, answer in asked.items():
-        try:
-            found[partition.partition] = answer.result()
-        except KafkaException as error:
-            if error.args[0].code() in NOT_PERMITTED:
-                raise
-    return found
-
-
 def _seconds(timestamp_ms: int) -> float | None:
     return timestamp_ms / 1000 if timestamp_ms >= 0 else None
 
@@ -186,5 +170,3 @@ def _explained(error: KafkaException, settings: ServiceSettings, what: str) -> B
             f"and Read on topic {settings.state_topic}, with kafka-acls.sh"
         )
     return BrokerError(f"{what} ({reason}); check that all brokers run, and try again")
-
-

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, OffsetSpec, ResourceType
@@ -111,11 +112,18 @@ class Cluster:
 
     def first_offsets(self, topic: str, count: int) -> dict[int, int]:
         """First offset that is retained, by partition, where the broker reports it."""
-        offsets = {}
-        wanted = {TopicPartition(topic, number): OffsetSpec.earliest() for number in range(count)}
-        for partition, answer in self.admin.list_offsets(wanted, request_timeout=ANSWER_S).items():
+        return {number: found.offset for number, found in self.offsets(topic, count, OffsetSpec.earliest()).items()}
+
+    def offsets(
+        self, topic: str, count: int, spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    ) -> dict[int, Any]:
+        """The broker's answers (offset, timestamp) by partition, without partitions that it does not answer about."""
+        found = {}
+        wanted = {TopicPartition(topic, number): spec for number in range(count)}
+        asked = self.admin.list_offsets(wanted, isolation_level=isolation, request_timeout=ANSWER_S)
+        for partition, answer in asked.items():
             try:
-                offsets[partition.partition] = answer.result().offset
+                found[partition.partition] = answer.result()
             except KafkaException as error:
-                log.debug(kv("first_offset_unknown", topic=topic, reason=error.args[0].str()))
-        return offsets
+                log.debug(kv("offset_unknown", topic=topic, reason=error.args[0].str()))
+        return found

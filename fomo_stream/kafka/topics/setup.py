@@ -29,6 +29,9 @@ STATE_TOPIC_CONFIG = {
 }
 
 
+RESULT_BYTES = 64 << 10  # room for the result in an output record
+
+
 class TopicSetup:
     """Checks and creates the topics of a service.
 
@@ -140,7 +143,7 @@ class TopicSetup:
         config = self._cluster.configs([self._settings.topic]).get(self._settings.topic)
         if config is None:  # not permitted: the broker's defaults apply
             return {}
-        limit = int(config["max.message.bytes"]) + (64 << 10)
+        limit = int(config["max.message.bytes"]) + RESULT_BYTES
         return {"max.message.bytes": str(limit), "retention.ms": config["retention.ms"]}
 
     def _check_policy(self) -> None:
