@@ -70,7 +70,7 @@ It takes all flags of the service, so give it the same environment and --config 
 which settings differ here. With --update-group it changes those that are given and may change, while the
 group has no members; the others stay as they are."""
 
-DOCTOR_INTRO = """Check a deployment, and say what to do: brokers, replicas, permissions, topics, transactions, settings.
+DOCTOR_INTRO = """Check a deployment and say what to do: brokers, replicas, permissions, topics, transactions, settings.
 
   fomo-stream doctor --topic sensors --config fomo.toml
 

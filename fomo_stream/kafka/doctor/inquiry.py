@@ -1,7 +1,7 @@
 """Asks the brokers all that the checks need to know.
 
-It writes no record and changes no topic and no group. To learn whether transactions are possible, it asks for them under
-an id of its own.
+It writes no record, and changes no topic and no group. To learn whether transactions are possible, it asks for them
+under an id of its own.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _transactions(settings: DoctorSettings) -> FomoError | None:
 
 
 def _standing(cluster: Cluster, sizes: dict[str, int], seconds: float) -> dict[str, tuple[int, ...]]:
-    """By topic, the partitions whose committed records end at the same place now and `seconds` later, before its end."""
+    """By topic, the partitions with a transaction that is open now and still open `seconds` later."""
     before = {topic: _open_transactions(cluster, topic, size) for topic, size in sizes.items()}
     before = {topic: found for topic, found in before.items() if found}
     if not before:

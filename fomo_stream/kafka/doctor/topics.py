@@ -24,7 +24,8 @@ from fomo_stream.settings.commands import DoctorSettings
 
 LARGE_SEGMENT = 128 << 20  # bytes
 SLOW_SEGMENT_MS = 3_600_000
-FOR_EVER = -1
+FOR_EVER = -1  # of retention.ms
+NO_LIMIT = (1 << 63) - 1  # of message.timestamp.before.max.ms
 
 
 def topics(settings: DoctorSettings, facts: Facts) -> Iterator[Finding]:
@@ -129,13 +130,12 @@ def _output(settings: DoctorSettings, topic: str, found: TopicFacts, source: Top
         )
     kept, kept_input = found.number("retention.ms"), source.number("retention.ms")
     deletes = "delete" in config.get("cleanup.policy", "delete")
-    if deletes and kept is not None and kept_input is not None and kept != FOR_EVER:
-        if kept_input == FOR_EVER or kept < kept_input:
-            yield warning(
-                f"{topic} keeps records for {in_time(kept / 1000)}, less than {settings.topic}: its records have the "
-                "input's timestamps, so old ones are deleted as soon as they are written",
-                _alter(settings, topic, f"retention.ms={kept_input}"),
-            )
+    if deletes and kept is not None and kept_input is not None and _is_shorter(kept, kept_input):
+        yield warning(
+            f"{topic} keeps records for {in_time(kept / 1000)}, less than {settings.topic}: its records have the "
+            "input's timestamps, so old ones are deleted as soon as they are written",
+            _alter(settings, topic, f"retention.ms={kept_input}"),
+        )
     if "compact" in config.get("cleanup.policy", ""):
         yield warning(
             f"{topic} is compacted: only the last record of each key stays",
@@ -147,11 +147,15 @@ def _output(settings: DoctorSettings, topic: str, found: TopicFacts, source: Top
             _alter(settings, topic, "message.timestamp.type=CreateTime"),
         )
     oldest = found.number("message.timestamp.before.max.ms")
-    if oldest is not None and (kept_input == FOR_EVER or oldest < (kept_input or 0)):
+    if oldest is not None and kept_input is not None and oldest < NO_LIMIT and _is_shorter(oldest, kept_input):
         yield warning(
             f"{topic} refuses timestamps older than {in_time(oldest / 1000)}, and {settings.topic} keeps older records",
-            _alter(settings, topic, f"message.timestamp.before.max.ms={(1 << 63) - 1}"),
+            _alter(settings, topic, f"message.timestamp.before.max.ms={NO_LIMIT}"),
         )
+
+
+def _is_shorter(kept: int, than: int) -> bool:
+    return kept != FOR_EVER and (than == FOR_EVER or kept < than)
 
 
 def _command(settings: DoctorSettings, action: str, topic: str) -> str:
