@@ -13,6 +13,8 @@ from services import unique
 from fomo_stream.cli.main import main
 from fomo_stream.kafka.doctor.report import CHECKS
 
+pytestmark = pytest.mark.usefixtures("restored_logging")
+
 
 def findings(capsys: pytest.CaptureFixture[str], bootstrap: str, *flags: str) -> tuple[int, dict[str, list[Any]]]:
     """Exit code, and findings by check."""

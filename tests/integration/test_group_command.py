@@ -53,7 +53,7 @@ class Look:
 
 
 @pytest.fixture
-def look(capsys: pytest.CaptureFixture[str]) -> Look:
+def look(capsys: pytest.CaptureFixture[str], restored_logging: None) -> Look:
     return Look(capsys)
 
 

@@ -212,6 +212,7 @@ def diagnosis(kafka: SecureKafka, capsys: pytest.CaptureFixture[str]) -> tuple[i
     return code, found
 
 
+@pytest.mark.usefixtures("restored_logging")
 def test_the_doctor_is_content_with_the_permissions_of_the_guide(
     kafka: SecureKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -225,6 +226,7 @@ def test_the_doctor_is_content_with_the_permissions_of_the_guide(
     assert "ok: the broker gives transactions to this user" in found["transactions"]
 
 
+@pytest.mark.usefixtures("restored_logging")
 @pytest.mark.parametrize("missing", FOR_SERVICE, ids=named)
 def test_the_doctor_names_a_permission_that_is_missing(
     kafka: SecureKafka, missing: AclBinding, capsys: pytest.CaptureFixture[str]

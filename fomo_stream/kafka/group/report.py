@@ -130,7 +130,8 @@ def _settings_lines(agreed: Agreed) -> list[str]:
         return [*aligned([row[:2] for row in rows]), "the settings given here agree with the group's"]
     lines = aligned([(name, group, here.get(name, own)) for name, group, own in rows])
     lasting = [name for name in here if name not in CHANGEABLE_SETTINGS]
-    verdict = f"{len(here)} of them differ here: an instance with the settings given here "
+    count = f"{len(here)} settings differ" if len(here) > 1 else "1 setting differs"
+    verdict = f"{count} here: an instance with the settings given here "
     if lasting:
         return [*lines, f"{verdict}would be refused ({', '.join(lasting)})"]
     return [*lines, f"{verdict}would be refused while the group has members, and change them otherwise"]
