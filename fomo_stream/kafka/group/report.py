@@ -19,7 +19,6 @@ from fomo_stream.kafka.group.agreement import (
 )
 from fomo_stream.kafka.group.description import (
     GroupDescription,
-    PartitionDescription,
     check_group_exists,
     describe_group,
 )
@@ -173,18 +172,11 @@ def _partition_lines(found: GroupDescription, now: float) -> list[str]:
                 "-" if one.state_written is None else f"{in_time(max(0.0, now - one.state_written))} ago",
             )
         )
-    total = _total(found.partitions)
-    rows.append(("all", "", "", "", str(total["lag"]), in_bytes(total["bytes"]), in_bytes(total["log_bytes"]), ""))
+    sizes = [one.state for one in found.partitions if one.state is not None]
+    state, log = sum(size.bytes for size in sizes), sum(size.log_bytes for size in sizes)
+    shown_sizes = (in_bytes(state), in_bytes(log)) if sizes else ("-", "-")
+    rows.append(("all", "", "", "", str(sum(one.lag or 0 for one in found.partitions)), *shown_sizes, ""))
     return aligned(rows, right=[0, 2, 3, 4, 5, 6, 7])
-
-
-def _total(partitions: Sequence[PartitionDescription]) -> dict[str, int]:
-    sizes = [one.state for one in partitions if one.state is not None]
-    return {
-        "lag": sum(one.lag or 0 for one in partitions),
-        "bytes": sum(size.bytes for size in sizes),
-        "log_bytes": sum(size.log_bytes for size in sizes),
-    }
 
 
 def _or_dash(value: int | None) -> str:

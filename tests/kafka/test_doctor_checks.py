@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -38,8 +38,8 @@ def good_settings(**changes: Any) -> DoctorSettings:
 SETTINGS = good_settings(feedback="labels")
 
 
-def topic(partitions: int = 4, replicas: int = 3, **config: str) -> TopicFacts:
-    return TopicFacts((PartitionFacts(replicas, replicas),) * partitions, config, EVERYTHING)
+def topic(partitions: int = 4, replicas: int = 3, config: Mapping[str, str] | None = None) -> TopicFacts:
+    return TopicFacts((PartitionFacts(replicas, replicas),) * partitions, config or {}, EVERYTHING)
 
 
 def good_facts() -> Facts:
@@ -47,13 +47,13 @@ def good_facts() -> Facts:
         now=1000.0,
         brokers={1: "a:9092", 2: "b:9092", 3: "c:9092"},
         topics={
-            "t": topic(**INPUT),
-            "t-scores": topic(**OUTPUT),
-            "t-dead-letters": topic(**OUTPUT),
-            "labels": topic(**INPUT),
-            "g-t-state": topic(**INPUT, **STATE_TOPIC_CONFIG),
-            "__consumer_offsets": topic(50, **{"min.insync.replicas": "2"}),
-            "__transaction_state": topic(50, **{"min.insync.replicas": "2"}),
+            "t": topic(config=INPUT),
+            "t-scores": topic(config=OUTPUT),
+            "t-dead-letters": topic(config=OUTPUT),
+            "labels": topic(config=INPUT),
+            "g-t-state": topic(config={**INPUT, **STATE_TOPIC_CONFIG}),
+            "__consumer_offsets": topic(50, config={"min.insync.replicas": "2"}),
+            "__transaction_state": topic(50, config={"min.insync.replicas": "2"}),
         },
         broker_configs=(BROKER, BROKER, BROKER),
         cluster_operations=EVERYTHING,
