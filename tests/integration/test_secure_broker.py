@@ -238,3 +238,30 @@ def test_the_doctor_names_a_permission_that_is_missing(
     remedy = f"--operation {missing.operation.name.capitalize()} --{kind} {missing.name}"
     assert remedy in found["transactions" if kind == "transactional-id" else "permissions"]
     assert PASSWORD not in str(found)
+
+
+@pytest.mark.usefixtures("restored_logging")
+def test_a_group_can_be_looked_at_by_a_user_who_may_only_look(
+    kafka: SecureKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    resources = (
+        (ResourceType.TOPIC, "sensors", AclOperation.DESCRIBE),
+        (ResourceType.GROUP, "fomo-stream", AclOperation.DESCRIBE),
+        (ResourceType.TOPIC, "fomo-stream-sensors-state", AclOperation.READ),
+    )
+    acls = [
+        AclBinding(kind, name, ResourcePatternType.LITERAL, PRINCIPAL, "*", operation, AclPermissionType.ALLOW)
+        for kind, name, operation in resources
+    ]
+    secrets = [f"--kafka.{key}={value}" for key, value in kafka.secrets().items()]
+    command = ["group", "--topic", "sensors", "--bootstrap", kafka.address, *secrets]
+    kafka.permit(acls)
+    assert main(command) == 0
+    assert "group fomo-stream on topic sensors" in capsys.readouterr().out
+    for missing in acls:
+        kafka.permit([acl for acl in acls if acl is not missing])
+        assert main(command) == NotPermittedError.exit_code
+        shown = capsys.readouterr()
+        assert named(missing) in shown.err
+        assert shown.err.count("\n") == 1
+        assert PASSWORD not in shown.err
