@@ -218,7 +218,7 @@ def test_the_doctor_is_content_with_the_permissions_of_the_guide(
 ) -> None:
     kafka.permit(FOR_SERVICE)
     code, found = diagnosis(kafka, capsys)
-    assert code == 0
+    assert code == 0, found
     for name in ("DescribeConfigs", "Alter", "Delete"):  # useful, but not required
         assert f"warning: {name} is not permitted on" in found["permissions"]
     assert found["broker settings"].startswith("not checked: this user may not read the brokers' configuration")

@@ -141,6 +141,7 @@ DEFECTS: list[tuple[Callable[[Facts], Facts], str, int | None, str]] = [
     (lambda f: replace(f, broker_configs=()), "broker settings", None, "may not read the brokers' configuration"),
     (lambda f: replace(f, group_operations=frozenset({AclOperation.DESCRIBE})), "permissions", 9, "may not read group"),
     (lambda f: replace(f, group_operations=None, is_group_hidden=True), "permissions", 9, "may not read group"),
+    (lambda f: replace(f, group_operations=None, group_trouble="gone"), "permissions", 7, "coordinator of group g"),
     (with_topic("t", operations=None), "permissions", None, "does not report permissions on t"),
     (with_topic("t", operations=EVERYTHING - {AclOperation.DESCRIBE_CONFIGS}), "permissions", 0, "DescribeConfigs"),
     (with_topic("g-t-state", operations=EVERYTHING - {AclOperation.DELETE}), "permissions", 0, "Delete is not"),

@@ -6,8 +6,18 @@ from collections.abc import Iterator
 
 from confluent_kafka.admin import AclOperation
 
-from fomo_stream.errors import ConfigError, NotPermittedError
-from fomo_stream.kafka.doctor.facts import Facts, Finding, Level, ok, problem, topics_of, unchecked, warning
+from fomo_stream.errors import BrokerError, ConfigError, NotPermittedError
+from fomo_stream.kafka.doctor.facts import (
+    CONSUMER_OFFSETS,
+    Facts,
+    Finding,
+    Level,
+    ok,
+    problem,
+    topics_of,
+    unchecked,
+    warning,
+)
 from fomo_stream.kafka.permissions import READ, permit, service_needs
 from fomo_stream.settings.commands import DoctorSettings
 
@@ -42,6 +52,9 @@ def _missing_on_topics(settings: DoctorSettings, facts: Facts) -> Iterator[Findi
 
 
 def _missing_on_group(settings: DoctorSettings, facts: Facts) -> Iterator[Finding]:
+    if facts.group_trouble:
+        what = f"the coordinator of group {settings.group} does not answer ({facts.group_trouble})"
+        yield problem(BrokerError, what, f"check that all brokers run, and the replicas of {CONSUMER_OFFSETS}")
     is_refused = bool(facts.group_operations) and READ not in (facts.group_operations or ())
     if facts.is_group_hidden or is_refused:
         what = f"this user may not read group {settings.group}: it cannot join or commit offsets"

@@ -69,6 +69,7 @@ class Facts:
     cluster_operations: frozenset[AclOperation] | None = None
     group_operations: frozenset[AclOperation] | None = None
     is_group_hidden: bool = False
+    group_trouble: str = ""  # why the group cannot be described, if that is not because of permissions
     transactions: FomoError | None = None  # why the broker does not give transactions
     newest: Mapping[str, float] = field(default_factory=dict)  # by topic, the newest timestamp, seconds since 1970
     standing: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # partitions with an open transaction

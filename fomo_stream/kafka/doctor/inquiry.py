@@ -56,7 +56,7 @@ def _inquire(settings: DoctorSettings, cluster: Cluster) -> Facts:
         )
         for name, description in described.items()
     }
-    group_operations, is_group_hidden = _group(settings)
+    group_operations, is_group_hidden, group_trouble = _group(settings)
     sizes = {name: len(topics[name].partitions) for name in topics_of(settings) if name in topics}
     return Facts(
         brokers=brokers,
@@ -67,6 +67,7 @@ def _inquire(settings: DoctorSettings, cluster: Cluster) -> Facts:
         cluster_operations=_operations(about),
         group_operations=group_operations,
         is_group_hidden=is_group_hidden,
+        group_trouble=group_trouble,
         transactions=_transactions(settings) if settings.delivery == "exactly-once" else None,
         standing=_standing(cluster, sizes, settings.watch_seconds),
         newest=_newest(
@@ -97,16 +98,14 @@ def _operations(description: Any) -> frozenset[AclOperation] | None:
     return frozenset(description.authorized_operations) if description.authorized_operations else None
 
 
-def _group(settings: DoctorSettings) -> tuple[frozenset[AclOperation] | None, bool]:
-    """The permitted operations on the group, if the broker reports them; and whether the group may not be described."""
+def _group(settings: DoctorSettings) -> tuple[frozenset[AclOperation] | None, bool, str]:
+    """The fields of Facts about the group."""
     try:
-        return _operations(ask_about_group(settings, include_authorized_operations=True)), False
+        return _operations(ask_about_group(settings, include_authorized_operations=True)), False, ""
     except KafkaException as error:
-        if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
-            return None, False
-        if error.args[0].code() in NOT_PERMITTED:
-            return None, True
-        raise
+        code = error.args[0].code()
+        is_unknown, is_hidden = code == KafkaError.GROUP_ID_NOT_FOUND, code in NOT_PERMITTED
+        return None, is_hidden, "" if is_unknown or is_hidden else f"{error.args[0].name()} {error.args[0].str()}"
 
 
 def _broker_configs(admin: Any, brokers: Iterable[int]) -> Iterable[dict[str, str]]:
