@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -22,6 +23,17 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.upper().startswith("FOMO_"):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def restored_logging() -> Iterator[None]:
+    """For tests that run a command in this process: it decides where log lines go."""
+    loggers = [logging.getLogger(name) for name in ("fomo_stream", "fomo_stream.kafka")]
+    before = [(one.handlers[:], one.filters[:], one.level, one.propagate) for one in loggers]
+    yield
+    for one, (handlers, filters, level, propagate) in zip(loggers, before, strict=True):
+        one.handlers[:], one.filters[:], one.propagate = handlers, filters, propagate
+        one.setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,13 @@ from fomo_stream.cli.parser import build_parser, parse
 from fomo_stream.detector.calibration import AlertThreshold
 from fomo_stream.detector.results import Results, Scores
 from fomo_stream.errors import REASONS
-from fomo_stream.settings.commands import DemoSettings, RedriveSettings, ScoreSettings
+from fomo_stream.settings.commands import (
+    DemoSettings,
+    DoctorSettings,
+    GroupSettings,
+    RedriveSettings,
+    ScoreSettings,
+)
 from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import BaseFlags, option
 from pretrain import __main__ as pretrain
@@ -43,6 +49,8 @@ SETTINGS: dict[str, type[BaseFlags]] = {
     "run": ServiceSettings,
     "score": ScoreSettings,
     "redrive": RedriveSettings,
+    "group": GroupSettings,
+    "doctor": DoctorSettings,
     "demo": DemoSettings,
 }
 LANGUAGES = {"python", "sh", "json", "mermaid", "toml"}
@@ -229,7 +237,8 @@ def test_flags_in_the_text_exist(page: Document) -> None:
 
 def documented_flags(command: str) -> dict[str, tuple[str, str]]:
     """By flag, its group and its default in `docs/flags-and-output.md`."""
-    found = {}
+    takes_all_of_run = command != "run" and issubclass(SETTINGS[command], ServiceSettings)
+    found = documented_flags("run") if takes_all_of_run else {}
     for group, text in FLAGS.section(f"fomo-stream {command}").subsections().items():
         for cells in table_rows(text):
             for span in re.findall(r"`([^`]+)`", cells[0]):

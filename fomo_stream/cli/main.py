@@ -1,4 +1,4 @@
-"""The command line: `fomo-stream [run]`, `demo`, `score` and `redrive`.
+"""The command line: `fomo-stream [run]`, `demo`, `score`, `redrive`, `group` and `doctor`.
 
 Each command imports its large packages only after its flags were parsed, so `--help` and mistakes are answered at once.
 """
@@ -12,13 +12,12 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from typing import NoReturn
 
-from fomo_stream.cli.parser import DEMO_INTRO, REDRIVE_INTRO, RUN_INTRO, SCORE_INTRO, parse
+from fomo_stream.cli.parser import DEMO_INTRO, DOCTOR_INTRO, GROUP_INTRO, REDRIVE_INTRO, RUN_INTRO, SCORE_INTRO, parse
 from fomo_stream.errors import ConfigError, FomoError, ShutdownError
-from fomo_stream.logs import configure_logging, kv
-from fomo_stream.settings.commands import DemoSettings, RedriveSettings, ScoreSettings
+from fomo_stream.logs import configure_logging, kv, quiet_clients
+from fomo_stream.settings.commands import DemoSettings, DoctorSettings, GroupSettings, RedriveSettings, ScoreSettings
 from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import did_you_mean
 from fomo_stream.threads import limit_threads
@@ -74,10 +73,10 @@ def run(argv: Sequence[str]) -> int:
     limit_threads(settings.threads)
     sys.setswitchinterval(SWITCH_S)
     from fomo_stream.kafka.service import Service  # torch and confluent_kafka
-    from fomo_stream.ops.health import HealthServer
-    from fomo_stream.ops.progress import ProgressLog
+    from fomo_stream.ops.monitor import Monitor
 
-    service = Service(settings, observer=ProgressLog())
+    monitor = Monitor(settings)
+    service = Service(settings, observer=monitor)
 
     def stop(number: int, _frame: object) -> None:
         log.info(kv("stopping", signal=signal.Signals(number).name))
@@ -92,9 +91,7 @@ def run(argv: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGUSR1, leave)
-    with ExitStack() as stack:
-        if settings.health_port is not None:
-            stack.enter_context(HealthServer(settings.health_port, service.not_live, service.not_ready))
+    with monitor.serve(service):
         service.run()
     return 0
 
@@ -144,7 +141,37 @@ def redrive(argv: Sequence[str]) -> int:
     return 0
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"run": run, "demo": demo, "score": score, "redrive": redrive}
+def group(argv: Sequence[str]) -> int:
+    """Show a group, or change its agreement."""
+    settings = parse(GroupSettings, argv, GROUP_INTRO, "group")
+    configure_logging(settings.log_level)
+    from fomo_stream.kafka.group.report import look_at_group, update_group
+
+    with quiet_clients():
+        print(update_group(settings) if settings.update_group else look_at_group(settings))
+    return 0
+
+
+def doctor(argv: Sequence[str]) -> int:
+    """Check a deployment; the exit code is that of the first problem."""
+    settings = parse(DoctorSettings, argv, DOCTOR_INTRO, "doctor")
+    configure_logging(settings.log_level)
+    from fomo_stream.kafka.doctor.report import examine
+
+    with quiet_clients():
+        text, code = examine(settings)
+    print(text)
+    return code
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "run": run,
+    "demo": demo,
+    "score": score,
+    "redrive": redrive,
+    "group": group,
+    "doctor": doctor,
+}
 
 
 def _split_command(arguments: list[str]) -> tuple[str, list[str]]:

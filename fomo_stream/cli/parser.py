@@ -11,7 +11,18 @@ from fomo_stream.errors import ConfigError
 from fomo_stream.settings.sources import AnySettings, BaseFlags, did_you_mean, load, option
 
 KAFKA_FLAG = "--kafka."
-GROUP_ORDER = ("Demo", "Topics", "Delivery", "Broker", "Input", "Records", "Detector", "Throughput", "General")
+GROUP_ORDER = (
+    "Demo",
+    "Report",
+    "Topics",
+    "Delivery",
+    "Broker",
+    "Input",
+    "Records",
+    "Detector",
+    "Throughput",
+    "General",
+)
 
 RUN_INTRO = """Find outliers in a Kafka topic: score every record, without labels, training or tuning.
 
@@ -19,6 +30,8 @@ RUN_INTRO = """Find outliers in a Kafka topic: score every record, without label
   fomo-stream demo                                watch it work: embedded broker, simulated sensors
   fomo-stream score data.csv                      score a file or a pipe, without Kafka
   fomo-stream redrive --dead-letters TOPIC        send dead letters back, after a fix
+  fomo-stream doctor --topic sensors              check brokers, topics, permissions and settings
+  fomo-stream group --topic sensors               show the group: settings, members, lag, state
 
 Records are JSON objects; their numbers and booleans are the features. Each record is written to the output
 topic with its key, headers and timestamp, and with its result in the field `fomo`. Each is scored exactly
@@ -47,6 +60,22 @@ REDRIVE_INTRO = """Send dead letters back to the topics that they came from, aft
 Each goes back with its key, value, headers, timestamp and partition. Each is sent only once, even if the
 command runs again or with other reasons, and stays in the topic of dead letters. A record that was cut to
 fit that topic cannot be sent back."""
+
+GROUP_INTRO = """Show what a group has agreed on, its members, and the lag and the state of its partitions.
+
+  fomo-stream group --topic sensors                               look; nothing is changed
+  fomo-stream group --topic sensors --out alerts --update-group   change what may change
+
+It takes all flags of the service, so give it the same environment and --config file as an instance. It shows
+which settings differ here. With --update-group it changes those that are given and may change, while the
+group has no members; the others stay as they are."""
+
+DOCTOR_INTRO = """Check a deployment and say what to do: brokers, replicas, permissions, topics, transactions, settings.
+
+  fomo-stream doctor --topic sensors --config fomo.toml
+
+It takes all flags of the service, so give it the same environment and --config file as an instance. It changes
+nothing and reads no values of records. It exits with 0 if there is no problem; warnings are no problems."""
 
 EPILOG = """Each flag can also be set by an environment variable (FOMO_BATCH_SIZE for --batch-size) or in the TOML file
 of --config (batch-size = 64). Flags win over the environment, and the environment wins over the file."""

@@ -12,13 +12,28 @@ from confluent_kafka.admin import AclOperation
 from fomo_stream.errors import NotPermittedError
 from fomo_stream.kafka.group.members import ask_about_group
 from fomo_stream.settings.broker import BrokerFlags
+from fomo_stream.settings.service import ServiceSettings
 
 ANSWER_S = 3.0
-READ, WRITE = AclOperation.READ, AclOperation.WRITE
+DESCRIBE, READ, WRITE = AclOperation.DESCRIBE, AclOperation.READ, AclOperation.WRITE
 
 
-def check_permissions(settings: BrokerFlags, admin: Any, topics: Mapping[str, Collection[AclOperation]]) -> None:
-    """Raise NotPermittedError when an operation on a topic that exists, or reading the group, is not permitted.
+def service_needs(settings: ServiceSettings) -> dict[str, list[AclOperation]]:
+    """The operations on topics that the service needs, by topic."""
+    needs = {settings.topic: [READ], settings.out: [WRITE], settings.dead_letters: [WRITE]}
+    needs[settings.state_topic] = [READ, WRITE]
+    if settings.feedback is not None:
+        needs[settings.feedback] = [READ]
+    return needs
+
+
+def check_permissions(
+    settings: BrokerFlags,
+    admin: Any,
+    topics: Mapping[str, Collection[AclOperation]],
+    of_group: AclOperation = READ,
+) -> None:
+    """Raise NotPermittedError when an operation on a topic that exists, or on the group, is not permitted.
 
     Nothing is raised for a broker that does not report permissions, or for a topic or group that does not exist.
     """
@@ -31,15 +46,21 @@ def check_permissions(settings: BrokerFlags, admin: Any, topics: Mapping[str, Co
         for operation in _missing(answer.result, topics[topic])
     ]
     about_group = partial(ask_about_group, settings, include_authorized_operations=True)
-    missing += [(operation, "group", group) for operation in _missing(about_group, [READ])]
+    missing += [(operation, "group", group) for operation in _missing(about_group, [of_group])]
     if missing:
         named = ", ".join(f"{operation.name.capitalize()} on {kind} {name}" for operation, kind, name in missing)
         operation, kind, name = missing[0]
-        raise NotPermittedError(
-            f"not permitted: {named}; permit it with kafka-acls.sh --bootstrap-server {settings.bootstrap} --add "
-            f"--allow-principal User:NAME --operation {operation.name.capitalize()} --{kind} {name}"
-            + (", and so on" if missing[1:] else "")
-        )
+        remedy = permit(settings, operation, kind, name) + (", and so on" if missing[1:] else "")
+        raise NotPermittedError(f"not permitted: {named}; permit it with {remedy}")
+
+
+def permit(settings: BrokerFlags, operation: AclOperation, kind: str, name: str) -> str:
+    """The command that permits an operation on a resource. kind: `topic` or `group`."""
+    words = "".join(part.capitalize() for part in operation.name.split("_"))
+    return (
+        f"kafka-acls.sh --bootstrap-server {settings.bootstrap} --add --allow-principal User:NAME "
+        f"--operation {words} --{kind} {name}"
+    )
 
 
 def _missing(answer: Callable[[], Any], needed: Collection[AclOperation]) -> list[AclOperation]:

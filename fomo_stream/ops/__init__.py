@@ -1,1 +1,1 @@
-"""How the service is doing: its progress in the log, its health over HTTP."""
+"""How the service is doing: its progress in the log; probes, metrics and the status page over HTTP."""

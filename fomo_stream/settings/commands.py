@@ -1,11 +1,13 @@
-"""Settings of the other commands: `redrive`, `demo` and `score`."""
+"""Settings of the other commands: `redrive`, `demo`, `score`, `group` and `doctor`."""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, field_validator, model_validator
 
 from fomo_stream.errors import REASONS
 from fomo_stream.limits import MAX_CONTEXT
@@ -19,6 +21,7 @@ from fomo_stream.settings.flags import (
     min_context_flag,
     split_names,
 )
+from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import LogLevel, did_you_mean, flag, log_level_flag
 
 
@@ -119,3 +122,53 @@ class ScoreSettings(RecordFlags):
         if self.key is not None and self.context is not None and not self.lags:
             raise ValueError("with --context, --key has an effect only with --lags; add --lags K, or leave --key out")
         return self
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", UserWarning)  # pydantic has a method of that name, which it no longer supports
+
+    class ReportFlags(ServiceSettings):
+        """All flags of the service, so that its configuration can be used as it is, for a command that reports."""
+
+        json: bool = flag("Report", False, "print JSON for programs in place of text")  # type: ignore[assignment]
+        log_level: LogLevel = log_level_flag("warning")
+        _given: frozenset[str] = PrivateAttr(frozenset())
+
+        @model_validator(mode="wrap")
+        @classmethod
+        def _note_given(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+            made = handler(values)
+            made._given = frozenset(values) if isinstance(values, Mapping) else frozenset()
+            return made
+
+        def is_given(self, name: str) -> bool:
+            """Whether a setting, named as its flag, has a value from a flag, the environment or the file."""
+            return name.replace("-", "_") in self._given
+
+
+class GroupSettings(ReportFlags):
+    """`fomo-stream group`: show what a group has agreed on, its members and its partitions."""
+
+    update_group: bool = flag(
+        "Report", False, "change the group's agreement to the settings given here, while the group has no members"
+    )
+    state_seconds: float = flag(
+        "Report",
+        3.0,
+        "read the state topic for at most this long, to measure the state of the partitions; 0: do not read it",
+        metavar="SECONDS",
+        ge=0,
+    )
+
+
+class DoctorSettings(ReportFlags):
+    """`fomo-stream doctor`: check a deployment."""
+
+    watch_seconds: float = flag(
+        "Report",
+        3.0,
+        "time between two looks at transactions: one that is open at both is reported",
+        metavar="SECONDS",
+        ge=0,
+        le=600,
+    )

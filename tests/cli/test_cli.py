@@ -19,7 +19,13 @@ from fomo_stream.cli.parser import parse
 from fomo_stream.errors import ConfigError, FomoError
 from fomo_stream.kafka.clients import make_admin
 from fomo_stream.logs import ClientLog, kv
-from fomo_stream.settings.commands import DemoSettings, RedriveSettings, ScoreSettings
+from fomo_stream.settings.commands import (
+    DemoSettings,
+    DoctorSettings,
+    GroupSettings,
+    RedriveSettings,
+    ScoreSettings,
+)
 from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import BaseFlags, option
 
@@ -116,7 +122,14 @@ def test_the_guide_lists_every_exit_code() -> None:
 
 @pytest.mark.parametrize(
     ("command", "settings"),
-    [("run", ServiceSettings), ("demo", DemoSettings), ("score", ScoreSettings), ("redrive", RedriveSettings)],
+    [
+        ("run", ServiceSettings),
+        ("demo", DemoSettings),
+        ("score", ScoreSettings),
+        ("redrive", RedriveSettings),
+        ("group", GroupSettings),
+        ("doctor", DoctorSettings),
+    ],
 )
 def test_help_describes_every_flag_with_its_default(
     command: str, settings: type[BaseFlags], capsys: pytest.CaptureFixture[str]

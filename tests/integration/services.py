@@ -11,7 +11,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,7 +22,7 @@ from fomo_stream.kafka.member import Member
 from fomo_stream.kafka.service import Service
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.model.zero_shot import ZeroShotModel
-from fomo_stream.ops.health import HealthServer
+from fomo_stream.ops.monitor import Monitor
 from fomo_stream.settings.service import ServiceSettings
 
 # Short enough for a test to see a dead member leave; the minimum of Apache Kafka.
@@ -64,7 +64,8 @@ class Running:
 
     def __init__(self, settings: ServiceSettings, model: ZeroShotModel | None = None) -> None:
         self.settings = settings
-        self.service = Service(settings, model or shared_model(settings.model, kernel=settings.kernel))
+        self._monitor = Monitor(settings)
+        self.service = Service(settings, model or shared_model(settings.model, kernel=settings.kernel), self._monitor)
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
 
@@ -76,10 +77,7 @@ class Running:
 
     def _run(self) -> None:
         try:
-            with ExitStack() as stack:
-                if self.settings.health_port is not None:
-                    health = HealthServer(self.settings.health_port, self.service.not_live, self.service.not_ready)
-                    stack.enter_context(health)
+            with self._monitor.serve(self.service):
                 self.service.run()
         except BaseException as error:
             self._error = error

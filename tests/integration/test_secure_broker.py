@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -23,6 +24,7 @@ from confluent_kafka.admin import (
 )
 from services import CLIENT, Command, Running, command, readings
 
+from fomo_stream.cli.main import main
 from fomo_stream.errors import BrokerError, NotPermittedError, TopicError
 from fomo_stream.kafka.redrive import redrive
 from fomo_stream.settings.commands import RedriveSettings
@@ -197,3 +199,69 @@ def test_a_wrong_password_and_an_unknown_certificate_are_refused(kafka: SecureKa
     assert "Authentication failed" in of_password
     assert "wrong-horse" not in of_password
     assert "certificate" in of_broker
+
+
+def diagnosis(kafka: SecureKafka, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, str]]:
+    """Exit code of the doctor, and its findings with their levels by check."""
+    secrets = [f"--kafka.{key}={value}" for key, value in kafka.secrets().items()]
+    capsys.readouterr()
+    code = main(["doctor", "--json", "--topic", "sensors", "--bootstrap", kafka.address, *secrets])
+    found: dict[str, str] = {}
+    for one in json.loads(capsys.readouterr().out)["findings"]:
+        found[one["check"]] = found.get(one["check"], "") + f"{one['level']}: {one['what']} -> {one['remedy']}; "
+    return code, found
+
+
+@pytest.mark.usefixtures("restored_logging")
+def test_the_doctor_is_content_with_the_permissions_of_the_guide(
+    kafka: SecureKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kafka.permit(FOR_SERVICE)
+    code, found = diagnosis(kafka, capsys)
+    assert code == 0, found
+    for name in ("DescribeConfigs", "Alter", "Delete"):  # useful, but not required
+        assert f"warning: {name} is not permitted on" in found["permissions"]
+    assert found["broker settings"].startswith("not checked: this user may not read the brokers' configuration")
+    assert "not checked: __consumer_offsets, __transaction_state: " in found["replicas"]
+    assert "ok: the broker gives transactions to this user" in found["transactions"]
+
+
+@pytest.mark.usefixtures("restored_logging")
+@pytest.mark.parametrize("missing", FOR_SERVICE, ids=named)
+def test_the_doctor_names_a_permission_that_is_missing(
+    kafka: SecureKafka, missing: AclBinding, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kafka.permit([acl for acl in FOR_SERVICE if acl is not missing])
+    code, found = diagnosis(kafka, capsys)
+    assert code == NotPermittedError.exit_code
+    kind = missing.restype.name.lower().replace("_", "-")
+    remedy = f"--operation {missing.operation.name.capitalize()} --{kind} {missing.name}"
+    assert remedy in found["transactions" if kind == "transactional-id" else "permissions"]
+    assert PASSWORD not in str(found)
+
+
+@pytest.mark.usefixtures("restored_logging")
+def test_a_group_can_be_looked_at_by_a_user_who_may_only_look(
+    kafka: SecureKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    resources = (
+        (ResourceType.TOPIC, "sensors", AclOperation.DESCRIBE),
+        (ResourceType.GROUP, "fomo-stream", AclOperation.DESCRIBE),
+        (ResourceType.TOPIC, "fomo-stream-sensors-state", AclOperation.READ),
+    )
+    acls = [
+        AclBinding(kind, name, ResourcePatternType.LITERAL, PRINCIPAL, "*", operation, AclPermissionType.ALLOW)
+        for kind, name, operation in resources
+    ]
+    secrets = [f"--kafka.{key}={value}" for key, value in kafka.secrets().items()]
+    command = ["group", "--topic", "sensors", "--bootstrap", kafka.address, *secrets]
+    kafka.permit(acls)
+    assert main(command) == 0
+    assert "group fomo-stream on topic sensors" in capsys.readouterr().out
+    for missing in acls:
+        kafka.permit([acl for acl in acls if acl is not missing])
+        assert main(command) == NotPermittedError.exit_code
+        shown = capsys.readouterr()
+        assert named(missing) in shown.err
+        assert shown.err.count("\n") == 1
+        assert PASSWORD not in shown.err

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from fomo_stream.errors import AgreementError, BrokerError
 from fomo_stream.kafka.group.log import Entry, GroupLog
@@ -53,20 +53,45 @@ DERIVED = {
     "remembered-scores": "the number of remembered scores (by --alert-rate, --feedback-memory and --context-size)",
 }
 
+# The flags that decide about a setting, where that is not only the flag of the same name.
+DECIDED_BY = {
+    "views": ("views", "lags", "admit"),
+    "remembered-rows": ("feedback-memory", "context-size", "feedback"),
+    "remembered-scores": ("feedback-memory", "context-size", "feedback", "alert-rate"),
+}
+
 Values = dict[str, Any]
+
+
+class Difference(NamedTuple):
+    """A setting whose value in the group is another one than here, as a user would write them."""
+
+    name: str
+    agreed: str
+    own: str
 
 
 class Agreement:
     """Agrees with the group on the settings.
 
-    model: name and digest of the checkpoint. kernel: what computes it, "numba" or "torch". Calls raise BrokerError if
-    the broker does not answer in time.
+    model: name and digest of the checkpoint. kernel: what computes it, "numba" or "torch". is_given: whether a flag,
+    by its name, is given; of settings whose flags are not given, the group's values are used. Calls raise BrokerError
+    if the broker does not answer in time.
     """
 
-    def __init__(self, settings: ServiceSettings, model: str, kernel: str, group_log: GroupLog) -> None:
+    def __init__(
+        self,
+        settings: ServiceSettings,
+        model: str,
+        kernel: str,
+        group_log: GroupLog,
+        is_given: Callable[[str], bool] = lambda _flag: True,
+    ) -> None:
         self._settings = settings
         self._log = group_log
-        self._own = self._values(model, kernel)
+        self._model = model
+        self._kernel = kernel
+        self._is_given = is_given
         self.is_new = False  # the group has not run with these settings before
 
     def join(self) -> ServiceSettings:
@@ -78,13 +103,35 @@ class Agreement:
         found, agreed = self._current()
         self.is_new = found is None
         if found is None:
-            found, agreed = self._propose(None, self._own)
-        differing = self._differing(agreed)
-        if differing:
-            self._check_change(agreed, differing)
-            agreed = self._change(found, agreed, differing)
+            found, agreed = self._propose(None, self._own(agreed))
+        if self._differing(agreed):
+            before, agreed = agreed, self._change(found, agreed)
             self.is_new = True
+            changes = {one.name.replace("-", "_"): f"{one.agreed} -> {one.own}" for one in self._compare(before)}
+            log.warning(kv("group_settings_changed", group=self._settings.group, **changes))
         return self._settings.model_copy(update={"categorical": tuple(agreed["categorical"])})
+
+    def update(self) -> list[Difference]:
+        """Change the group's settings to these, for a group that has run before; returns what has changed.
+
+        Raises AgreementError as `join` does, and if the group has not run before.
+        """
+        found, agreed = self._current()
+        if found is None:
+            raise AgreementError(f"group {self._settings.group} has agreed on nothing yet; start an instance first")
+        changes = self._compare(agreed)
+        if changes:
+            self._change(found, agreed)
+        return changes
+
+    def agreed(self) -> Values:
+        """The group's settings by name; empty if the group has agreed on nothing yet."""
+        return self._current()[1]
+
+    def compare(self) -> list[Difference]:
+        """The settings that differ from the group's. They are none if the group has agreed on nothing yet."""
+        agreed = self.agreed()
+        return self._compare(agreed) if agreed else []
 
     def check(self) -> None:
         """Raise AgreementError if the group has agreed on other settings since `join`.
@@ -111,31 +158,39 @@ class Agreement:
             "was killed or has an --instance-id leaves when its session times out)"
         )
 
-    def _change(self, found: Entry | None, agreed: Values, differing: list[str]) -> Values:
-        changed, now = self._propose(found, {**self._own, "categorical": agreed["categorical"]})
+    def _change(self, found: Entry | None, agreed: Values) -> Values:
+        """Change the group's settings to these; returns them. Raises AgreementError if they may not be changed."""
+        differing = self._differing(agreed)
+        self._check_change(agreed, differing)
+        changed, now = self._propose(found, {**self._own(agreed), "categorical": agreed["categorical"]})
         if still := self._differing(now):
             raise self._refusal(now, still, "another instance was faster; use the group's, or choose another --group")
         if members := count_members(self._settings):  # an instance has joined meanwhile, with the former settings
             self._propose(changed, agreed)
             raise self._refusal(agreed, differing, self._stop_first(members))
-        changes = {name.replace("-", "_"): f"{_shown(agreed.get(name))} -> {_shown(now[name])}" for name in differing}
-        log.warning(kv("group_settings_changed", group=self._settings.group, **changes))
         return now
 
     def _refusal(self, agreed: Values, differing: list[str], remedy: str) -> AgreementError:
-        group, own = self._settings.group, self._own
         named = "; ".join(
-            f"{DERIVED.get(name, '--' + name)} is {_shown(agreed.get(name, 'not recorded'))} in the group, "
-            f"{_shown(own[name])} here"
-            for name in differing
+            f"{DERIVED.get(one.name, '--' + one.name)} is {one.agreed} in the group, {one.own} here"
+            for one in self._compare(agreed)
+            if one.name in differing
         )
-        return AgreementError(f"group {group} has agreed on other settings: {named}; {remedy}")
+        return AgreementError(f"group {self._settings.group} has agreed on other settings: {named}; {remedy}")
 
     def _differing(self, agreed: Mapping[str, Any]) -> list[str]:
-        names = [name for name in (*STATE_SETTINGS, *CHANGEABLE_SETTINGS) if agreed.get(name) != self._own[name]]
-        if not self._own["categorical"]:  # then the group's are used
+        own = self._own(agreed)
+        names = [name for name in (*STATE_SETTINGS, *CHANGEABLE_SETTINGS) if agreed.get(name) != own[name]]
+        if not own["categorical"]:  # then the group's are used
             names = [name for name in names if name != "categorical"]
         return names
+
+    def _compare(self, agreed: Mapping[str, Any]) -> list[Difference]:
+        own = self._own(agreed)
+        return [
+            Difference(name, shown(agreed.get(name, "not recorded")), shown(own[name]))
+            for name in self._differing(agreed)
+        ]
 
     def _propose(self, former: Entry | None, values: Values) -> tuple[Entry | None, Values]:
         """Record these settings in place of `former`; returns the valid entry and its settings."""
@@ -162,26 +217,40 @@ class Agreement:
                 found, agreed = entry, values
         return found, agreed
 
-    def _values(self, model: str, kernel: str) -> Values:
-        settings, config = self._settings, self._settings.detector_config()
-        flags = (*STATE_SETTINGS, *CHANGEABLE_SETTINGS)
-        values = {name: getattr(settings, name.replace("-", "_")) for name in flags if name not in DERIVED}
+    def _own(self, agreed: Mapping[str, Any]) -> Values:
+        """This instance's values of all settings; the group's where no flag is given that decides about them."""
+        names = (*STATE_SETTINGS, *CHANGEABLE_SETTINGS)
+        flags = {name: DECIDED_BY.get(name, (name,)) for name in names}
+        kept = {name: agreed[name] for name in names if name in agreed and not any(map(self._is_given, flags[name]))}
+        settings = _with(self._settings, {name: agreed[name] for name in agreed if not self._is_given(name)})
+        config = settings.detector_config()
+        values = {name: getattr(settings, name.replace("-", "_")) for name in names if name not in DERIVED}
         return {
             **values,
-            "model": model,
+            "model": self._model,
             "views": list(config.wanted_views),
-            "kernel": kernel,
+            "kernel": self._kernel,
             "categorical": sorted(settings.categorical),
             "threads": min(settings.threads, usable_processors()),  # the last digits of scores may depend on it
             "remembered-rows": config.history_rows,
             "remembered-scores": config.history_scores,
+            **kept,
         }
 
 
-def _shown(value: Any) -> str:
+def _with(settings: ServiceSettings, agreed: Mapping[str, Any]) -> ServiceSettings:
+    """`settings` with the group's values of these settings, where a field of the same name holds them."""
+    fields = {name.replace("-", "_"): tuple(v) if isinstance(v, list) else v for name, v in agreed.items()}
+    update = {name: value for name, value in fields.items() if name in type(settings).model_fields}
+    if "context_size" in update:
+        update["min_context"] = min(settings.min_context, update["context_size"])
+    return settings.model_copy(update=update)
+
+
+def shown(value: Any) -> str:
     """A value as a user would write it.
 
-    >>> _shown(["a", "b"]), _shown(None), _shown(True), _shown("x")
+    >>> shown(["a", "b"]), shown(None), shown(True), shown("x")
     ('a,b', 'none', 'true', 'x')
     """
     if isinstance(value, list):

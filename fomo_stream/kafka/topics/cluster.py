@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, OffsetSpec, ResourceType
@@ -121,26 +121,32 @@ class Cluster:
 
     def ends(self, places: Collection[Place]) -> dict[Place, Ends]:
         """The ends of partitions, where the broker reports them."""
-        found: dict[Place, list[int]] = {}
-        for isolation in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
-            wanted = {TopicPartition(*place): OffsetSpec.latest() for place in places}
-            asked = self.admin.list_offsets(wanted, isolation_level=isolation, request_timeout=ANSWER_S)
-            for partition, answer in asked.items():
-                try:
-                    offset = answer.result().offset
-                except KafkaException as error:
-                    log.debug(kv("end_unknown", topic=partition.topic, reason=error.args[0].str()))
-                else:
-                    found.setdefault((partition.topic, partition.partition), []).append(offset)
-        return {place: Ends(*offsets) for place, offsets in found.items() if len(offsets) == 2}
+        readable, end = (
+            self._offsets([TopicPartition(*place) for place in places], OffsetSpec.latest(), isolation)
+            for isolation in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+        )
+        return {place: Ends(readable[place].offset, end[place].offset) for place in readable.keys() & end.keys()}
 
     def first_offsets(self, topic: str, count: int) -> dict[int, int]:
         """First offset that is retained, by partition, where the broker reports it."""
-        offsets = {}
-        wanted = {TopicPartition(topic, number): OffsetSpec.earliest() for number in range(count)}
-        for partition, answer in self.admin.list_offsets(wanted, request_timeout=ANSWER_S).items():
+        return {number: found.offset for number, found in self.offsets(topic, count, OffsetSpec.earliest()).items()}
+
+    def offsets(
+        self, topic: str, count: int, spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    ) -> dict[int, Any]:
+        """The broker's answers (offset, timestamp) by partition, without partitions that it does not answer about."""
+        places = [TopicPartition(topic, number) for number in range(count)]
+        return {number: found for (_, number), found in self._offsets(places, spec, isolation).items()}
+
+    def _offsets(
+        self, partitions: Iterable[TopicPartition], spec: OffsetSpec, isolation: IsolationLevel
+    ) -> dict[Place, Any]:
+        found = {}
+        wanted = dict.fromkeys(partitions, spec)
+        asked = self.admin.list_offsets(wanted, isolation_level=isolation, request_timeout=ANSWER_S)
+        for partition, answer in asked.items():
             try:
-                offsets[partition.partition] = answer.result().offset
+                found[partition.topic, partition.partition] = answer.result()
             except KafkaException as error:
-                log.debug(kv("first_offset_unknown", topic=topic, reason=error.args[0].str()))
-        return offsets
+                log.debug(kv("offset_unknown", topic=partition.topic, reason=error.args[0].str()))
+        return found

@@ -11,7 +11,7 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
 from fomo_stream.errors import BrokerError, TopicError
 from fomo_stream.kafka.clients import START_TIMEOUT_S
 from fomo_stream.kafka.group.members import count_members
-from fomo_stream.kafka.permissions import READ, WRITE, check_permissions
+from fomo_stream.kafka.permissions import check_permissions, service_needs
 from fomo_stream.kafka.topics.cluster import Cluster
 from fomo_stream.kafka.topics.watch import TopicWatch
 from fomo_stream.logs import kv
@@ -27,6 +27,9 @@ STATE_TOPIC_CONFIG = {
     "min.cleanable.dirty.ratio": "0.1",
     "delete.retention.ms": "60000",
 }
+
+
+RESULT_BYTES = 64 << 10  # room for the result in an output record
 
 
 class TopicSetup:
@@ -93,12 +96,7 @@ class TopicSetup:
     def _check_permissions(self) -> None:
         if not self._cluster.has_controller:
             return
-        settings = self._settings
-        needs = {settings.topic: [READ], settings.out: [WRITE], settings.dead_letters: [WRITE]}
-        needs[settings.state_topic] = [READ, WRITE]
-        if settings.feedback is not None:
-            needs[settings.feedback] = [READ]
-        check_permissions(settings, self._cluster.admin, needs)
+        check_permissions(self._settings, self._cluster.admin, service_needs(self._settings))
 
     def _create_missing(self, wanted: Mapping[str, Mapping[str, str]]) -> None:
         """Create these topics if they are missing, with their configuration and as many partitions as the input has."""
@@ -145,7 +143,7 @@ class TopicSetup:
         config = self._cluster.configs([self._settings.topic]).get(self._settings.topic)
         if config is None:  # not permitted: the broker's defaults apply
             return {}
-        limit = int(config["max.message.bytes"]) + (64 << 10)
+        limit = int(config["max.message.bytes"]) + RESULT_BYTES
         return {"max.message.bytes": str(limit), "retention.ms": config["retention.ms"]}
 
     def _check_policy(self) -> None:

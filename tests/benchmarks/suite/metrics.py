@@ -1,4 +1,4 @@
-"""The cost of metrics: their share of the time of the service's thread, and the time of one scrape.
+"""The cost of metrics and of the status page: their share of the time of the service's thread, and one scrape.
 
 The share is of decoding, scoring and encoding only. With the Kafka client's work, which is not measured here, it is
 smaller.
@@ -17,13 +17,14 @@ from fomo_stream import load_model
 from fomo_stream.detector.standing import Standing
 from fomo_stream.kafka.builds import BuildThread
 from fomo_stream.kafka.delivery.output import Output
-from fomo_stream.kafka.observer import Observer
+from fomo_stream.kafka.observer import Observer, Observers
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.record import Record
 from fomo_stream.kafka.snapshot import PartitionSnapshot, Snapshot
 from fomo_stream.kafka.state.position import Restored
 from fomo_stream.kafka.topics.watch import TopicsSeen
 from fomo_stream.ops.metrics import Metrics
+from fomo_stream.ops.status import StatusBoard
 from fomo_stream.records.schema import Schema
 from fomo_stream.settings.service import ServiceSettings
 
@@ -40,7 +41,7 @@ PARTITIONS = 100  # of the instance that is scraped
 def measure(scale: Scale) -> Iterator[Measurement]:
     """Both, of the default views and with every metric."""
     metrics = Metrics()
-    share = share_of(metrics, scale.metrics_records)
+    share = share_of(Observers([metrics, StatusBoard(records=False)]), scale.metrics_records)
     yield Measurement("metrics", {"of": "time of the thread", "features": FEATURES}, 100 * share, "%")
     partitions = tuple(_partition(number) for number in range(PARTITIONS))
     snapshot = Snapshot("running", (), "t", "o", "g", None, "m", "numba", names(), 0.01, partitions)

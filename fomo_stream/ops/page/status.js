@@ -1,0 +1,297 @@
+"use strict";
+// Asks for status.json every 2 s while the page is visible. Text from the service is only ever set as text.
+
+const EVERY_MS = 2000, PATIENCE_MS = 5000;
+const byId = (id) => document.getElementById(id);
+
+// --- numbers as text
+
+const NONE = "–";
+const number = (x, digits = 0) =>
+  x == null ? NONE : x.toLocaleString("en", { maximumFractionDigits: digits, minimumFractionDigits: 0 });
+const rate = (x) => number(x, x < 10 ? 1 : 0);
+function duration(s) {
+  if (s == null) return NONE;
+  if (s < 0.9995) return `${number(1000 * s, s < 0.00995 ? 1 : 0)} ms`;
+  if (s < 59.5) return `${number(s, s < 9.95 ? 1 : 0)} s`;
+  if (s < 3570) return `${number(s / 60, s < 595 ? 1 : 0)} min`;
+  if (s < 172000) return `${number(s / 3600, s < 36000 ? 1 : 0)} h`;
+  return `${number(s / 86400)} days`;
+}
+const age = (s) => (s === 0 ? "none" : duration(s));
+function share(x) {
+  return x == null ? NONE : `${number(100 * x, x < 0.001 ? 3 : x < 0.1 ? 2 : 1)} %`;
+}
+function moment(seconds) {
+  const at = new Date(1000 * seconds), two = (n) => String(n).padStart(2, "0");
+  const time = [at.getHours(), at.getMinutes(), at.getSeconds()].map(two).join(":");
+  if (at.toDateString() === new Date().toDateString()) return time;
+  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${time}`;
+}
+
+// --- elements
+
+function put(node, text) {
+  if (typeof node === "string") node = byId(node);
+  text = String(text);
+  if (node.textContent !== text) node.textContent = text;
+}
+function make(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+function mark(kind, word) {
+  const sign = { good: "●", wait: "◌", bad: "▲", warn: "△" }[kind];
+  const node = make("span", { class: "mark", "data-kind": kind === "warn" ? "wait" : kind });
+  node.append(make("span", { "aria-hidden": "true" }, sign), word);
+  return node;
+}
+
+// Rows that are there already stay, so that a selection or an open row survives.
+function fill(body, items, keyOf, columns) {
+  const rows = new Map([...body.children].map((row) => [row.dataset.key, row]));
+  let last = null;
+  for (const item of items) {
+    const key = keyOf(item);
+    let row = rows.get(key);
+    rows.delete(key);
+    if (!row) {
+      row = make("tr", { "data-key": key });
+      for (const column of columns) {
+        const attributes = column.kind ? { class: column.kind } : {};
+        row.append(column.head ? make("th", { scope: "row", ...attributes }) : make("td", attributes));
+      }
+    }
+    columns.forEach((column, i) => {
+      const cell = row.children[i], shown = column.show(item);
+      if (typeof shown === "string") put(cell, shown);
+      else if (cell.dataset.shown !== shown.key) {
+        cell.dataset.shown = shown.key;
+        cell.replaceChildren(...shown.nodes());
+      }
+    });
+    const place = last ? last.nextSibling : body.firstChild;
+    if (place !== row) body.insertBefore(row, place);
+    last = row;
+  }
+  for (const row of rows.values()) row.remove();
+}
+
+// --- partitions
+
+function partitionState(partition) {
+  const [topic, seconds] = partition.open_transactions.reduce((a, b) => (b[1] > a[1] ? b : a), ["", 0]);
+  let kind = "good", word = "scoring", more = "";
+  if (partition.waits) [kind, word, more] = ["wait", "waiting", partition.waits];
+  else if (seconds >= 10) [kind, word, more] = ["warn", "blocked", `a transaction in ${topic} is open for ${duration(seconds)}`];
+  else if (partition.context_late_s >= 2) [kind, word, more] = ["warn", "late", `its next context is not built yet, for ${duration(partition.context_late_s)}`];
+  else if (!partition.generation) [kind, word, more] = ["wait", "warming up", "too few rows for a context"];
+  return {
+    key: `${word} ${more}`,
+    nodes: () => [mark(kind, word), ...(more ? [make("span", { class: "more" }, more)] : [])],
+  };
+}
+const regime = (p) => (p.drift >= 0.05 ? `${p.regime} (drift ${share(p.drift)})` : String(p.regime));
+const PARTITIONS = [
+  { name: "Partition", head: true, kind: "text", show: (p) => String(p.number), order: (p) => p.number },
+  { name: "State", kind: "text long", show: partitionState, order: (p) => (p.waits ? 2 : p.generation ? 0 : 1) },
+  { name: "Lag", show: (p) => number(p.lag), order: (p) => p.lag },
+  { name: "Oldest unscored", show: (p) => age(p.oldest_unscored_s), order: (p) => p.oldest_unscored_s },
+  { name: "Position", show: (p) => number(p.position), order: (p) => p.position },
+  { name: "Context rows", show: (p) => number(p.context_rows), order: (p) => p.context_rows },
+  { name: "Generation", show: (p) => number(p.generation), order: (p) => p.generation },
+  { name: "Records since context", show: (p) => number(p.generation_age), order: (p) => p.generation_age },
+  { name: "Regime", show: regime, order: (p) => p.regime + p.drift },
+];
+let sorted = { by: 0, down: false }, latest = null;
+
+function showPartitions(partitions) {
+  const { order } = PARTITIONS[sorted.by], sign = sorted.down ? -1 : 1;
+  const value = (p) => order(p) ?? -1;
+  const items = [...partitions].sort((a, b) => sign * (value(a) - value(b)) || a.number - b.number);
+  fill(byId("partitions").tBodies[0], items, (p) => String(p.number), PARTITIONS);
+  for (const [i, head] of [...byId("partition-heads").children].entries())
+    head.setAttribute("aria-sort", i !== sorted.by ? "none" : sorted.down ? "descending" : "ascending");
+}
+
+// --- alerts
+
+const severity = (a) => ({
+  key: a.severity,
+  nodes: () => [mark(a.severity === "critical" ? "bad" : "warn", a.severity)],
+});
+function fields(alert) {
+  const summary = alert.fields.slice(0, 3).map(([name, value]) => `${name} ${value}`).join(", ");
+  const list = () => make("dl", {}, ...alert.fields.flatMap(([k, v]) => [make("dt", {}, k), make("dd", {}, v)]));
+  return {
+    key: "fields",
+    nodes: () => [make("details", {}, make("summary", {}, summary || "no fields"), list())],
+  };
+}
+const ALERTS = [
+  { name: "Time", head: true, kind: "text", show: (a) => moment(a.time) },
+  { name: "Severity", kind: "text", show: severity },
+  { name: "Partition", show: (a) => String(a.partition) },
+  { name: "Offset", show: (a) => number(a.offset) },
+  { name: "Score", show: (a) => (a.score == null ? NONE : a.score.toFixed(4)) },
+  { name: "p-value", show: (a) => (a.p_value == null ? NONE : String(Number(a.p_value.toPrecision(2)))) },
+];
+const RECORD = [
+  { name: "Key", kind: "text", show: (a) => a.key ?? NONE },
+  { name: "Record", kind: "text long", show: fields },
+];
+
+// --- the whole page
+
+function headings(row, columns, sortable) {
+  const heads = columns.map((column, i) => {
+    const head = make("th", { scope: "col", class: column.kind || "" }, sortable ? "" : column.name);
+    if (sortable) {
+      const button = make("button", { type: "button" }, column.name);
+      button.addEventListener("click", () => {
+        sorted = { by: i, down: sorted.by === i ? !sorted.down : i > 1 };
+        if (latest) showPartitions(latest.partitions);
+      });
+      head.append(button);
+    }
+    return head;
+  });
+  byId(row).replaceChildren(...heads);
+}
+
+function spark({ series, step_s: step }) {
+  const known = series.map((y, i) => [i, y]).filter(([, y]) => y != null);
+  const peak = Math.max(0, ...known.map(([, y]) => y));
+  const x = (i) => (240 * i) / (series.length - 1), y = (value) => 46 - (peak ? (42 * value) / peak : 0);
+  const line = known.map(([i, value]) => `${x(i).toFixed(1)},${y(value).toFixed(1)}`);
+  const part = (tag, attributes) => {
+    const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+    return node;
+  };
+  const parts = [part("line", { class: "base", x1: 0, x2: 240, y1: 47.5, y2: 47.5 })];
+  if (known.length > 1) {
+    const [first, last] = [known[0][0], known[known.length - 1][0]].map((i) => x(i).toFixed(1));
+    parts.push(part("polygon", { class: "area", points: `${first},47 ${line.join(" ")} ${last},47` }));
+    parts.push(part("polyline", { class: "line", points: line.join(" ") }));
+  }
+  byId("spark").replaceChildren(...parts);
+  const minutes = (step * series.length) / 60;
+  byId("spark").setAttribute("aria-label", `Records per second over the last ${minutes} minutes, at most ${rate(peak)}`);
+  put("rate-peak", known.length ? `peak ${rate(peak)}/s` : "");
+}
+
+const STATES = {
+  starting: "Starting", waiting: "Waiting", stopping: "Stopping", stopped: "Stopped", failed: "Failed",
+};
+function state({ state: word, not_ready: reasons }, partitions) {
+  if (word === "failed" || word === "stopped") return ["bad", STATES[word]];
+  if (word !== "running") return ["wait", STATES[word] ?? word];
+  if (reasons.length) return ["wait", "Not ready"];
+  return partitions.length ? ["good", "Scoring"] : ["wait", "Ready, without partitions"];
+}
+
+function showState(kind, word) {
+  put("state", word);
+  byId("state").dataset.kind = kind;
+}
+
+function total(values) {
+  const known = values.filter((x) => x != null);
+  return known.length ? known.reduce((a, b) => a + b, 0) : null;
+}
+
+function show(status) {
+  latest = status;
+  const { instance, partitions, alerts, latency } = status;
+  const [kind, word] = state(instance, partitions);
+  showState(kind, word);
+  document.title = `${kind === "good" ? "" : `${word} · `}${instance.topic} · ${rate(status.rate.per_second)}/s · fomo-stream`;
+
+  byId("facts").hidden = false;
+  put("topic", instance.topic);
+  put("out", instance.out);
+  put("group", instance.group);
+  put("instance", instance.instance_id ?? "unnamed");
+  put("model", instance.model ? `${instance.model}${instance.kernel ? ` (${instance.kernel})` : ""}` : "not loaded yet");
+  byId("features-box").hidden = !instance.features.length;
+  byId("no-features").hidden = Boolean(instance.features.length);
+  put("features-count", instance.features.length);
+  put("features", instance.features.join(", "));
+  put("version", status.version);
+
+  byId("why").hidden = !instance.not_ready.length;
+  const reasons = byId("reasons");
+  if (reasons.dataset.shown !== JSON.stringify(instance.not_ready)) {
+    reasons.dataset.shown = JSON.stringify(instance.not_ready);
+    reasons.replaceChildren(...instance.not_ready.map((reason) => make("li", {}, reason)));
+  }
+
+  put("rate", rate(status.rate.per_second));
+  spark(status.rate);
+  put("p50", duration(latency.end_to_end.p50_s));
+  put("p99", duration(latency.end_to_end.p99_s));
+  put("wait", latency.poll_to_commit.p50_s == null ? NONE : `${duration(latency.poll_to_commit.p50_s)} / ${duration(latency.poll_to_commit.p99_s)}`);
+  const lag = total(partitions.map((p) => p.lag)), ages = partitions.map((p) => p.oldest_unscored_s).filter((s) => s != null);
+  put("lag", number(lag));
+  put("lag-unit", lag === 1 ? "record" : "records");
+  put("oldest", ages.length ? age(Math.max(...ages)) : NONE);
+  const behind = partitions.filter((p) => p.lag).length;
+  put("lag-note", partitions.length ? `in ${number(behind)} of ${number(partitions.length)} partitions` : "no partitions");
+  put("outliers", number(alerts.outliers));
+  put("realised", share(alerts.realised_rate));
+  put("requested", share(alerts.requested_rate));
+
+  put("partitions-count", partitions.length ? number(partitions.length) : "");
+  byId("partitions").parentElement.hidden = !partitions.length;
+  byId("no-partitions").hidden = Boolean(partitions.length);
+  put("no-partitions", instance.state === "running" && !instance.not_ready.length
+    ? "No partitions: other instances of the group read them all. This one takes over when one of them ends."
+    : "No partitions yet. The group gives them to this instance when it has joined.");
+  showPartitions(partitions);
+
+  const columns = status.shows_records ? [...ALERTS, ...RECORD] : ALERTS;
+  if (byId("alert-heads").children.length !== columns.length) headings("alert-heads", columns, false);
+  put("alerts-count", alerts.recent.length ? `newest ${number(alerts.recent.length)}, newest first` : "");
+  byId("alerts").parentElement.hidden = !alerts.recent.length;
+  byId("no-alerts").hidden = Boolean(alerts.recent.length);
+  put("no-alerts", partitions.some((p) => p.generation)
+    ? "No alerts since this instance has started."
+    : "No alerts yet. They begin when a partition has a context and enough scores to compare with.");
+  fill(byId("alerts").tBodies[0], alerts.recent, (a) => `${a.partition}:${a.offset}`, columns);
+}
+
+// --- asking
+
+let seen = null, timer = 0, asking = false;
+
+async function look() {
+  clearTimeout(timer);
+  if (document.hidden || asking) return;
+  asking = true;
+  try {
+    const answer = await fetch("status.json", { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });
+    if (!answer.ok) throw new Error(`it answers with status ${answer.status}`);
+    show(await answer.json());
+    seen = new Date();
+    byId("lost").hidden = true;
+    byId("live").classList.remove("stale");
+  } catch (error) {
+    showState("bad", "Connection lost");
+    document.title = "Connection lost · fomo-stream";
+    const since = seen ? `The last answer came at ${moment(seen / 1000)}; the numbers are from then. ` : "";
+    put("lost-text", `This instance does not give its numbers (${error.message}). ${since}The page asks again every ${EVERY_MS / 1000} s.`);
+    byId("lost").hidden = false;
+    byId("live").classList.add("stale");
+  } finally {
+    asking = false;
+    timer = setTimeout(look, EVERY_MS);
+  }
+}
+
+headings("partition-heads", PARTITIONS, true);
+headings("alert-heads", ALERTS, false);
+document.addEventListener("visibilitychange", look);
+look();

@@ -1,0 +1,80 @@
+"""`fomo-stream doctor` against a real broker: it finds what is wrong, and changes nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from brokers import Broker
+from confluent_kafka import Producer
+from services import unique
+
+from fomo_stream.cli.main import main
+from fomo_stream.kafka.doctor.report import CHECKS
+
+pytestmark = pytest.mark.usefixtures("restored_logging")
+
+
+def findings(capsys: pytest.CaptureFixture[str], bootstrap: str, *flags: str) -> tuple[int, dict[str, list[Any]]]:
+    """Exit code, and findings by check."""
+    capsys.readouterr()
+    code = main(["doctor", "--json", "--bootstrap", bootstrap, *flags])
+    found: dict[str, list[Any]] = {}
+    for one in json.loads(capsys.readouterr().out)["findings"]:
+        found.setdefault(one["check"], []).append(one)
+    return code, found
+
+
+def levels(found: list[Any]) -> set[str]:
+    return {one["level"] for one in found}
+
+
+@pytest.fixture
+def kafka(broker: Broker) -> Broker:
+    if not broker.is_kafka:
+        pytest.skip("the embedded broker answers few of the questions")
+    return broker
+
+
+def test_bad_topics_and_an_open_transaction_are_found(kafka: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    topic, group = unique("sensors"), unique("group")
+    kafka.create_topic(topic, 3)
+    short = {"retention.ms": "60000", "max.message.bytes": "100000", "message.timestamp.type": "LogAppendTime"}
+    kafka.create_topic(f"{topic}-scores", 2, config=short)
+    kafka.create_topic(f"{group}-{topic}-state", 3, config={"cleanup.policy": "delete"})
+    writer = Producer({**kafka.config, "transactional.id": unique("writer")})
+    writer.init_transactions(20)
+    writer.begin_transaction()
+    writer.produce(topic, b"{}", partition=1)
+    writer.flush(20)
+    before = set(kafka.admin.list_topics(timeout=10).topics)
+    flags = ("--topic", topic, "--group", group, "--kafka.session.timeout.ms=1000", "--watch-seconds", "0")
+    try:
+        code, found = findings(capsys, kafka.bootstrap, *flags)
+    finally:
+        writer.abort_transaction(20)
+    assert code == 8
+    assert list(found) == list(CHECKS)
+    of_topics = " ".join(f"{one['level']}: {one['what']};" for one in found["topics"])
+    for words in (
+        f"problem: {group}-{topic}-state has cleanup.policy=delete",
+        f"warning: {topic}-scores has 2 partitions, {topic} has 3",
+        f"warning: {topic}-scores keeps records for 60 s",
+        f"warning: {topic}-scores takes records of 97.7 KiB",
+        f"warning: {topic}-scores has message.timestamp.type=LogAppendTime",
+        f"ok: {topic}-dead-letters does not exist yet",
+    ):
+        assert words in of_topics
+    assert levels(found["broker settings"]) == {"problem"}  # such a short session is not allowed
+    (open_one,) = (one for one in found["transactions"] if one["level"] == "warning")
+    assert f"{topic}: in partitions 1 a transaction" in open_one["what"]
+    assert set(kafka.admin.list_topics(timeout=10).topics) - before <= {"__consumer_offsets"}
+
+
+def test_a_broker_that_is_away_is_the_only_problem(capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = findings(capsys, "127.0.0.1:1", "--topic", "t", "--instance-id", "a", "--health-port", "8080")
+    assert code == 7
+    assert levels(found.pop("brokers")) == {"problem"}
+    assert levels(found.pop("settings")) == {"ok"}
+    assert {level for each in found.values() for level in levels(each)} == {"not checked"}

@@ -1,0 +1,255 @@
+"""The checks of `fomo-stream doctor`: a good deployment has only good findings, and each defect is found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AclOperation
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fomo_stream.errors import BrokerError, ConfigError, NotPermittedError, TopicError
+from fomo_stream.kafka.doctor.facts import Facts, Finding, Level, PartitionFacts, TopicFacts
+from fomo_stream.kafka.doctor.report import CHECKS, as_json, as_text, exit_code, findings, without_answer
+from fomo_stream.kafka.permissions import service_needs
+from fomo_stream.kafka.topics.setup import RESULT_BYTES, STATE_TOPIC_CONFIG
+from fomo_stream.settings.commands import DoctorSettings
+
+EVERYTHING = frozenset(AclOperation) - {AclOperation.UNKNOWN, AclOperation.ANY, AclOperation.ALL}
+INPUT = {"max.message.bytes": "1000000", "retention.ms": "604800000", "min.insync.replicas": "2"}
+OUTPUT = {**INPUT, "max.message.bytes": str(1_000_000 + RESULT_BYTES), "message.timestamp.type": "CreateTime"}
+BROKER = {
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+    "transaction.max.timeout.ms": "900000",
+    "group.min.session.timeout.ms": "6000",
+    "group.max.session.timeout.ms": "1800000",
+    "offsets.retention.minutes": "10080",
+}
+
+
+def good_settings(**changes: Any) -> DoctorSettings:
+    return DoctorSettings(**{"topic": "t", "group": "g", "instance_id": "a", "health_port": 8080, **changes})
+
+
+SETTINGS = good_settings(feedback="labels")
+
+
+def topic(partitions: int = 4, replicas: int = 3, config: Mapping[str, str] | None = None) -> TopicFacts:
+    return TopicFacts((PartitionFacts(replicas, replicas),) * partitions, config or {}, EVERYTHING)
+
+
+def good_facts() -> Facts:
+    return Facts(
+        now=1000.0,
+        brokers={1: "a:9092", 2: "b:9092", 3: "c:9092"},
+        topics={
+            "t": topic(config=INPUT),
+            "t-scores": topic(config=OUTPUT),
+            "t-dead-letters": topic(config=OUTPUT),
+            "labels": topic(config=INPUT),
+            "g-t-state": topic(config={**INPUT, **STATE_TOPIC_CONFIG}),
+            "__consumer_offsets": topic(50, config={"min.insync.replicas": "2"}),
+            "__transaction_state": topic(50, config={"min.insync.replicas": "2"}),
+        },
+        broker_configs=(BROKER, BROKER, BROKER),
+        cluster_operations=EVERYTHING,
+        group_operations=EVERYTHING,
+        newest={"t": 998.0},
+    )
+
+
+def found(settings: DoctorSettings, facts: Facts) -> list[tuple[str, Finding]]:
+    return [(name, finding) for name, finding in findings(settings, facts) if finding.level is not Level.OK]
+
+
+def with_topic(name: str, **changes: Any) -> Callable[[Facts], Facts]:
+    """A deployment in which a topic has other facts; a value with a dot in its name is of its configuration."""
+
+    def change(facts: Facts) -> Facts:
+        before = facts.topics[name]
+        config = {**(before.config or {}), **{key: value for key, value in changes.items() if "." in key}}
+        others = {key: value for key, value in changes.items() if "." not in key}
+        return replace(facts, topics={**facts.topics, name: replace(before, config=config, **others)})
+
+    return change
+
+
+def without(*names: str, **changes: Any) -> Callable[[Facts], Facts]:
+    def change(facts: Facts) -> Facts:
+        topics = {name: about for name, about in facts.topics.items() if name not in names}
+        return replace(facts, topics=topics, **changes)
+
+    return change
+
+
+def brokers(**config: str) -> Callable[[Facts], Facts]:
+    """One of the three brokers has another configuration."""
+    return lambda facts: replace(facts, broker_configs=(BROKER, {**BROKER, **config}, BROKER))
+
+
+PARTITIONS = with_topic("t-scores", partitions=topic(2).partitions)
+# A defect, the check that finds it, its exit code (0: a warning, None: not checked), and words of the finding.
+DEFECTS: list[tuple[Callable[[Facts], Facts], str, int | None, str]] = [
+    (lambda f: replace(f, has_topic_ids=False), "brokers", 0, "older than Kafka 2.8"),
+    (without("t"), "topics", TopicError.exit_code, "there is no topic t"),
+    (without("t-scores", cluster_operations=frozenset()), "topics", 0, "t-scores does not exist yet"),
+    (without("t-scores", hidden=frozenset({"t-scores"})), "permissions", 9, "may not write topic t-scores"),
+    (PARTITIONS, "topics", 0, "t-scores has 2 partitions, t has 4"),
+    (with_topic("g-t-state", partitions=topic(2).partitions), "topics", 0, "g-t-state has 2 partitions"),
+    (
+        with_topic("g-t-state", partitions=topic(2).partitions, operations=EVERYTHING - {AclOperation.ALTER}),
+        "topics",
+        TopicError.exit_code,
+        "the others cannot be scored",
+    ),
+    (with_topic("labels", partitions=topic(5).partitions), "topics", TopicError.exit_code, "labels has 5 partitions"),
+    (with_topic("g-t-state", **{"cleanup.policy": "delete"}), "topics", TopicError.exit_code, "cleanup.policy=delete"),
+    (with_topic("g-t-state", **{"segment.bytes": "1073741824"}), "topics", 0, "segments of 1.0 GiB"),
+    (with_topic("g-t-state", **{"segment.ms": "604800000"}), "topics", 0, "compacted late"),
+    (with_topic("t-scores", **{"max.message.bytes": "1000000"}), "topics", 0, "the largest do not fit"),
+    (with_topic("t-scores", **{"retention.ms": "1000"}), "topics", 0, "t-scores keeps records for 1 s"),
+    (with_topic("t", **{"retention.ms": "-1"}), "topics", 0, "t-dead-letters keeps records for 7 d"),
+    (with_topic("t-scores", **{"cleanup.policy": "compact,delete"}), "topics", 0, "t-scores is compacted"),
+    (with_topic("t-scores", **{"message.timestamp.type": "LogAppendTime"}), "topics", 0, "LogAppendTime"),
+    (with_topic("t-scores", **{"message.timestamp.before.max.ms": "3600000"}), "topics", 0, "older than 60 min"),
+    (
+        with_topic("t", partitions=topic(replicas=1).partitions, **{"min.insync.replicas": "1"}),
+        "replicas",
+        0,
+        "t: 1 replica:",
+    ),
+    (with_topic("t", partitions=topic(replicas=2).partitions), "replicas", 0, "t: 2 replicas"),
+    (with_topic("__transaction_state", **{"min.insync.replicas": "1"}), "replicas", 0, "__transaction_state: min.ins"),
+    (with_topic("t", partitions=(PartitionFacts(3, 2),) * 4), "replicas", 0, "t: not all replicas are in sync"),
+    (with_topic("t", partitions=(PartitionFacts(3, 1),) * 4), "replicas", 7, "t: 1 replicas in sync"),
+    (with_topic("t", partitions=(PartitionFacts(3, 0, has_leader=False),) * 4), "replicas", 7, "has no leader"),
+    (without("__consumer_offsets"), "replicas", None, "__consumer_offsets: it does not exist yet"),
+    (
+        brokers(**{"transaction.abort.timed.out.transaction.cleanup.interval.ms": "10000"}),
+        "broker settings",
+        0,
+        "interval.ms=10000",
+    ),
+    (brokers(**{"transaction.max.timeout.ms": "30000"}), "broker settings", 2, "transactions here may take 45000 ms"),
+    (brokers(**{"group.min.session.timeout.ms": "60000"}), "broker settings", 2, "sessions of 60000 to 1800000 ms"),
+    (brokers(**{"group.max.session.timeout.ms": "30000"}), "broker settings", 2, "sessions of 6000 to 30000 ms"),
+    (brokers(**{"offsets.retention.minutes": "60"}), "broker settings", 0, "offsets.retention.minutes=60"),
+    (lambda f: replace(f, broker_configs=()), "broker settings", None, "may not read the brokers' configuration"),
+    (lambda f: replace(f, group_operations=frozenset({AclOperation.DESCRIBE})), "permissions", 9, "may not read group"),
+    (lambda f: replace(f, group_operations=None, is_group_hidden=True), "permissions", 9, "may not read group"),
+    (lambda f: replace(f, group_operations=None, group_trouble="gone"), "permissions", 7, "coordinator of group g"),
+    (with_topic("t", operations=None), "permissions", None, "does not report permissions on t"),
+    (with_topic("t", operations=EVERYTHING - {AclOperation.DESCRIBE_CONFIGS}), "permissions", 0, "DescribeConfigs"),
+    (with_topic("g-t-state", operations=EVERYTHING - {AclOperation.DELETE}), "permissions", 0, "Delete is not"),
+    (lambda f: replace(f, transactions=NotPermittedError("no; permit it")), "transactions", 9, "no"),
+    (lambda f: replace(f, transactions=BrokerError("gone; check")), "transactions", 7, "gone"),
+    (lambda f: replace(f, standing={"t": (1, 3)}), "transactions", 0, "in partitions 1, 3 a transaction"),
+    (lambda f: replace(f, newest={"t": 1060.0}), "clock", 0, "60 s in the future"),
+    (lambda f: replace(f, newest={}), "clock", None, "no topic has a record"),
+]
+
+
+def test_a_good_deployment_has_only_good_findings() -> None:
+    assert found(SETTINGS, good_facts()) == []
+    every = findings(SETTINGS, good_facts())
+    assert {name for name, _ in every} == set(CHECKS)
+    assert exit_code(every) == 0
+
+
+@pytest.mark.parametrize(("defect", "check", "code", "words"), DEFECTS, ids=[words for *_, words in DEFECTS])
+def test_each_defect_is_found(defect: Callable[[Facts], Facts], check: str, code: int | None, words: str) -> None:
+    level = {0: Level.WARNING, None: Level.UNCHECKED}.get(code, Level.PROBLEM)
+    bad = found(SETTINGS, defect(good_facts()))
+    assert [(name, one.level) for name, one in bad if words in one.what] == [(check, level)]
+    assert exit_code(bad) == (code or 0)
+    assert all(one.remedy for _, one in bad if one.level in (Level.PROBLEM, Level.WARNING))
+    assert all("\n" not in one.what + one.remedy for _, one in bad)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"instance_id": None}, "no --instance-id"),
+        ({"health_port": None}, "no --health-port"),
+        ({"reset_state": True}, "--reset-state is set"),
+        ({"admit": "feedback"}, "nothing is learned"),
+    ],
+)
+def test_settings_are_advised_about(changes: dict[str, Any], words: str) -> None:
+    ((name, finding),) = found(good_settings(**changes), good_facts())
+    assert (name, finding.level) == ("settings", Level.WARNING)
+    assert words in finding.what
+
+
+@given(st.data())
+def test_every_operation_that_the_service_needs_is_looked_for(data: st.DataObject) -> None:
+    needs = [(name, operation) for name, needed in service_needs(SETTINGS).items() for operation in needed]
+    name, operation = data.draw(st.sampled_from(needs))
+    facts = with_topic(name, operations=EVERYTHING - {operation})(good_facts())
+    (missing,) = [one for _, one in found(SETTINGS, facts) if one.code == NotPermittedError.exit_code]
+    assert f"{operation.name.lower()} topic {name}" in missing.what
+    assert f"--operation {operation.name.capitalize()} --topic {name}" in missing.remedy
+
+
+@given(st.sets(st.sampled_from(sorted(good_facts().topics))), st.booleans())
+def test_what_may_not_be_seen_is_no_problem_and_no_warning(names: set[str], has_brokers: bool) -> None:
+    """This user may describe the topics, but read no configuration and no permissions."""
+    facts = good_facts()
+    topics = {n: TopicFacts(one.partitions) if n in names else one for n, one in facts.topics.items()}
+    facts = replace(facts, topics=topics, broker_configs=facts.broker_configs if has_brokers else ())
+    bad = found(SETTINGS, facts)
+    assert {one.level for _, one in bad} <= {Level.UNCHECKED}
+    assert bool(bad) == (not has_brokers or bool(names - {"__consumer_offsets", "__transaction_state"}))
+
+
+@given(st.integers(-1, 10_000), st.integers(-1, 10_000))
+def test_outputs_have_to_be_kept_as_long_as_the_input(kept: int, kept_input: int) -> None:
+    facts = with_topic("t", **{"retention.ms": str(kept_input)})(good_facts())
+    facts = with_topic("t-scores", **{"retention.ms": str(kept)})(facts)
+    warned = any("t-scores keeps" in one.what for _, one in found(SETTINGS, facts))
+    for_ever = float("inf")
+    assert warned == ((kept if kept >= 0 else for_ever) < (kept_input if kept_input >= 0 else for_ever))
+
+
+def test_without_transactions_nothing_is_said_about_them() -> None:
+    settings = good_settings(delivery="at-least-once")
+    config = {**BROKER, "transaction.abort.timed.out.transaction.cleanup.interval.ms": "10000"}
+    facts = without("__transaction_state", broker_configs=(config,), transactions=BrokerError("no"))(good_facts())
+    assert found(settings, facts) == []
+
+
+def test_where_no_broker_answers_nothing_else_is_checked() -> None:
+    every = without_answer(good_settings(), BrokerError("no broker answers; start it"))
+    assert [name for name, _ in every] == list(CHECKS)
+    assert [one.level for _, one in every] == [Level.PROBLEM, *[Level.UNCHECKED] * (len(CHECKS) - 2), Level.OK]
+    assert exit_code(every) == BrokerError.exit_code
+    assert every[0][1].remedy == "start it"
+
+
+def test_the_exit_code_is_that_of_the_first_problem() -> None:
+    facts = with_topic("t", operations=EVERYTHING - {AclOperation.READ})(good_facts())
+    facts = brokers(**{"group.min.session.timeout.ms": "60000"})(facts)
+    every = findings(SETTINGS, facts)
+    assert {one.code for _, one in every} == {0, NotPermittedError.exit_code, ConfigError.exit_code}
+    assert exit_code(every) == NotPermittedError.exit_code
+
+
+def test_the_report_has_a_line_for_each_finding_and_its_remedy() -> None:
+    every = findings(SETTINGS, PARTITIONS(good_facts()))
+    lines = as_text(every).splitlines()
+    assert len(lines) == len(every) + sum(bool(one.remedy) for _, one in every) + 2
+    assert lines[-1] == "no problems, 1 warning, 0 not checked"
+    columns = {line.index(one.what) for _, one in every for line in lines if one.what in line}
+    assert len(columns) == 1  # aligned
+    assert max(map(len, as_text(every, width=80).splitlines())) <= 80
+
+
+def test_the_json_holds_all_findings() -> None:
+    every = findings(SETTINGS, PARTITIONS(good_facts()))
+    content = json.loads(as_json(every))
+    assert content["exit_code"] == 0
+    assert [(one["check"], one["what"]) for one in content["findings"]] == [(name, one.what) for name, one in every]

@@ -1,0 +1,286 @@
+"""The HTTP server: its answers, what it refuses, and clients that are slow, silent or many."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import threading
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from fnmatch import fnmatch
+from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
+from typing import Any
+
+import pytest
+from brokers import wait_for
+from prometheus_client.parser import text_string_to_metric_families
+
+from fomo_stream.errors import ConfigError
+from fomo_stream.ops import http
+from fomo_stream.ops.http import CONNECTIONS, HttpServer, Sources
+
+LARGE = b"x" * (8 << 20)  # more than the buffers of a connection hold
+PATHS = ["/", "/status.css", "/status.js", "/status.json", "/metrics", "/livez", "/readyz"]
+
+
+class Told:
+    """Sources whose answers a test chooses."""
+
+    def __init__(self) -> None:
+        self.live: list[str] = []
+        self.ready: list[str] = []
+        self.metrics: Callable[[], bytes] = lambda: b"fomo_ready 1.0\n"
+        self.status = b'{"rate": 3}'
+
+    def sources(self) -> Sources:
+        return Sources(lambda: self.live, lambda: self.ready, lambda: self.metrics(), lambda: self.status)
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def server(told: Told) -> Iterator[HttpServer]:
+    with HttpServer("127.0.0.1", 0, told.sources()) as server:
+        yield server
+
+
+def ask(
+    server: HttpServer, path: str, method: str = "GET", address: str = "127.0.0.1", **given: Any
+) -> tuple[HTTPResponse, bytes]:
+    connection = HTTPConnection(address, server.port, timeout=20)
+    try:
+        connection.request(method, path, **given)
+        answer = connection.getresponse()
+        return answer, answer.read()
+    finally:
+        connection.close()
+
+
+def send(server: HttpServer, request: bytes) -> socket.socket:
+    client = socket.create_connection(("127.0.0.1", server.port), timeout=20)
+    client.sendall(request)
+    return client
+
+
+def everything(client: socket.socket) -> bytes:
+    with client:
+        parts = []
+        while part := client.recv(1 << 16):
+            parts.append(part)
+        return b"".join(parts)
+
+
+# --- answers
+
+
+def test_probes_say_yes_or_why_not(server: HttpServer, told: Told) -> None:
+    for path, reasons in (("/livez", told.live), ("/readyz", told.ready)):
+        answer, body = ask(server, path)
+        assert (answer.status, json.loads(body)) == (200, {"ok": True, "reasons": []})
+        reasons.append("sensors[3] waits to be restored")
+        answer, body = ask(server, path + "?verbose")
+        assert (answer.status, json.loads(body)) == (503, {"ok": False, "reasons": ["sensors[3] waits to be restored"]})
+        reasons.clear()
+
+
+def test_metrics_are_what_a_scraper_reads(server: HttpServer) -> None:
+    answer, body = ask(server, "/metrics")
+    assert answer.status == 200
+    assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert [family.name for family in text_string_to_metric_families(body.decode())] == ["fomo_ready"]
+
+
+def test_the_page_and_its_data(server: HttpServer) -> None:
+    answer, body = ask(server, "/")
+    assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert body.startswith(b"<!doctype html>")
+    assert b'href="status.css"' in body
+    assert b'src="status.js"' in body
+    answer, body = ask(server, "/status.json")
+    assert (answer.headers["Content-Type"], body) == ("application/json", b'{"rate": 3}')
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/nothing"])
+def test_every_answer_can_be_asked_for_without_its_body_and_forbids_what_the_page_does_not_need(
+    server: HttpServer, path: str
+) -> None:
+    answer, body = ask(server, path)
+    head, nothing = ask(server, path, "HEAD")
+    assert nothing == b""
+    assert head.status == answer.status
+    assert {**dict(head.headers), "Date": ""} == {**dict(answer.headers), "Date": ""}
+    assert answer.headers["Content-Length"] == str(len(body))
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert answer.headers["Referrer-Policy"] == "no-referrer"
+    policy = dict(part.split(" ", 1) for part in answer.headers["Content-Security-Policy"].split("; "))
+    assert policy["default-src"] == policy["frame-ancestors"] == policy["base-uri"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/../status.json", "/page.html", "/livez/", "//", "*"])
+def test_other_paths_are_answered_with_those_that_exist(server: HttpServer, path: str) -> None:
+    answer, body = ask(server, path)
+    assert answer.status == 404
+    assert all(name in json.loads(body)["reasons"][0] for name in ("/livez", "/readyz", "/metrics", "/status.json"))
+    assert body == ask(server, "/another")[1]  # an answer repeats nothing of a request
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "get"])
+def test_nothing_can_be_changed(server: HttpServer, method: str) -> None:
+    answer, _ = ask(server, "/status.json", method)
+    assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD")
+
+
+def test_a_client_that_sends_a_body_still_gets_its_answer(server: HttpServer) -> None:
+    client = send(server, b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3000000\r\n\r\n" + b"x" * 3_000_000)
+    assert everything(client).startswith(b"HTTP/1.1 405 ")
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"nonsense\r\n\r\n", 400),
+        (b"GET /livez\r\n\r\n", 400),
+        (b"GET /livez HTTP/2.0\r\n\r\n", 400),
+        (b"\xff\x00 \xfe\r\n\r\n", 400),
+        (b"GET /livez HTTP/1.0\r\n\r\n", 200),
+        (b"GET / HTTP/1.1\r\nX: " + b"x" * (http.MAX_REQUEST + 1), 431),
+    ],
+)
+def test_requests_that_are_no_http_are_refused(server: HttpServer, request_: bytes, status: int) -> None:
+    assert everything(send(server, request_)).startswith(f"HTTP/1.1 {status} ".encode())
+    assert ask(server, "/livez")[0].status == 200
+
+
+def test_a_defect_is_logged_without_contents_of_records_and_the_others_are_answered(
+    server: HttpServer, told: Told, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> bytes:
+        raise ValueError("marker")
+
+    told.metrics = fail
+    with caplog.at_level(logging.ERROR):
+        answer, body = ask(server, "/metrics")
+        ask(server, "/metrics")
+    assert answer.status == 500
+    assert b"marker" not in body
+    assert [record.message.split(" at=")[0] for record in caplog.records] == [
+        "http_failed path=/metrics error=ValueError"
+    ]
+    assert "marker" not in caplog.text
+    assert ask(server, "/livez")[0].status == 200
+
+
+# --- clients that do not behave
+
+
+def test_silent_and_slow_clients_do_not_keep_others_from_an_answer(told: Told) -> None:
+    told.status = LARGE
+    with HttpServer("127.0.0.1", 0, told.sources()) as server, ExitStack() as clients:
+        threads = threading.active_count()
+        for request in (b"", b"GET /", b"GET /status.json HTTP/1.1\r\n\r\n"):  # the last ones do not read
+            for _ in range(CONNECTIONS):
+                clients.enter_context(send(server, request))
+        for path in ("/livez", "/metrics", "/"):
+            assert ask(server, path)[0].status == 200
+        assert threading.active_count() == threads
+        assert len(server._open) <= CONNECTIONS
+
+
+@pytest.mark.parametrize("request_", [b"", b"GET /livez HTTP/1.1\r\n", b"GET /status.json HTTP/1.1\r\n\r\n"])
+def test_a_client_that_stops_is_disconnected(told: Told, monkeypatch: pytest.MonkeyPatch, request_: bytes) -> None:
+    monkeypatch.setattr(http, "PATIENCE_S", 0.1)
+    told.status = LARGE
+    with HttpServer("127.0.0.1", 0, told.sources()) as server, send(server, request_) as client:
+        if b"json" in request_:
+            assert client.recv(1) == b"H"  # and then no more
+            wait_for(lambda: not server._open, "the connection to be closed")
+        else:
+            assert client.recv(1) == b""
+        assert ask(server, "/livez")[0].status == 200
+
+
+def test_nothing_is_left_after_its_end(told: Told) -> None:
+    before = set(threading.enumerate())
+    with HttpServer("127.0.0.1", 0, told.sources()) as server:
+        client = send(server, b"GET /")
+        assert ask(server, "/livez")[0].status == 200
+    with client, pytest.raises(ConnectionRefusedError):
+        send(server, b"")
+    assert set(threading.enumerate()) <= before
+
+
+# --- addresses
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:8080", 200),
+        ("[::1]:8080", 200),
+        ("192.168.1.4", 200),
+        ("localhost:1", 200),
+        ("LOCALHOST", 200),
+        ("page.localhost", 200),
+        ("evil.example:8080", 403),
+        ("localhost.evil.example", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("[::1", 403),
+        ("", 403),
+    ],
+)
+@pytest.mark.parametrize("path", ["/status.json", "/nothing"])
+def test_another_site_that_points_to_this_machine_reads_nothing(
+    server: HttpServer, path: str, host: str, status: int
+) -> None:
+    answer, body = ask(server, path, headers={"Host": host})
+    assert answer.status == (404 if status == 200 and path == "/nothing" else status)
+    assert status == 200 or (b"rate" not in body and b"localhost" in body)
+
+
+def test_a_server_for_other_machines_has_names_that_it_does_not_know(told: Told) -> None:
+    with HttpServer("0.0.0.0", 0, told.sources()) as server:
+        assert ask(server, "/status.json", headers={"Host": "fomo.streams.svc:8080"})[1] == b'{"rate": 3}'
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_two_colons_are_all_addresses_of_both_kinds(told: Told) -> None:
+    with HttpServer("::", 0, told.sources()) as server:
+        for address in ("127.0.0.1", "::1"):
+            assert ask(server, "/livez", address=address)[0].status == 200
+    with HttpServer("::1", 0, told.sources()) as server:
+        assert ask(server, "/livez", address="::1")[0].status == 200
+        assert ask(server, "/livez", address="::1", headers={"Host": "evil.example"})[0].status == 403
+
+
+def test_a_name_is_every_address_that_it_has(told: Told) -> None:
+    with HttpServer("localhost", 0, told.sources()) as server:
+        for address in {str(found[4][0]) for found in socket.getaddrinfo("localhost", 0)}:
+            if address != "::1" or socket.has_dualstack_ipv6():
+                assert ask(server, "/livez", address=address)[0].status == 200
+
+
+def test_a_port_in_use_and_a_wrong_host_are_refused_by_their_flags(server: HttpServer, told: Told) -> None:
+    with pytest.raises(ConfigError, match=rf"--health-port {server.port}: Address already in use; choose a free port"):
+        HttpServer("127.0.0.1", server.port, told.sources())
+    with pytest.raises(ConfigError, match=r"--http-host 192\.0\.2\.1: it is no address of this machine; use 127"):
+        HttpServer("192.0.2.1", 0, told.sources())
+    for host in ("no-such-host.invalid", "a" * 300, "[::1]"):
+        with pytest.raises(ConfigError, match=r"--http-host .*: there is no such host; use 127"):
+            HttpServer(host, 0, told.sources())
+
+
+def test_the_files_of_the_page_are_installed() -> None:
+    package = Path(http.__file__).parents[1]
+    project = tomllib.loads((package.parent / "pyproject.toml").read_text())
+    patterns = project["tool"]["setuptools"]["package-data"]["fomo_stream"]
+    files = [str(path.relative_to(package)) for path in Path(http.__file__).with_name("page").iterdir()]
+    assert len(files) == len(http.PAGE)
+    assert all(any(fnmatch(name, pattern) for pattern in patterns) for name in files)

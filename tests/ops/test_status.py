@@ -1,0 +1,228 @@
+"""The data of the status page, from the reports of a service and a snapshot."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fomo_stream.kafka.observer import Observation, Outlier
+from fomo_stream.kafka.snapshot import PartitionSnapshot, Snapshot
+from fomo_stream.ops.status import ALERTS, FIELDS, LEAST_CALIBRATED, STEP_S, STEPS, Latencies, StatusBoard
+from fomo_stream.records.result import Result
+
+EMPTY = Snapshot(
+    state="running",
+    not_ready=(),
+    topic="sensors",
+    out="sensors-scores",
+    group="g",
+    instance_id=None,
+    model="fusion@1",
+    kernel="numba",
+    features=("flow",),
+    alert_rate=0.01,
+    partitions=(),
+)
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def board_and_clock(records: bool = False) -> tuple[StatusBoard, Clock]:
+    clock = Clock()
+    return StatusBoard(records, clock), clock
+
+
+def batch(n: int, *outliers: Outlier, partition: int = 0, status: str = "ok") -> Observation:
+    results: list[Result] = [{"status": status}] * n
+    return Observation("sensors", partition, results, outliers, 100, 1)
+
+
+def outlier(offset: int, fields: Any = None, key: bytes | None = None, timestamp: int | None = 5000) -> Outlier:
+    result = {"offset": offset, "timestamp": timestamp, "score": 0.9, "p_value": 0.001, "severity": "critical"}
+    return Outlier({"flow": 1.5} if fields is None else fields, result, key)
+
+
+def status(board: StatusBoard, snapshot: Snapshot = EMPTY) -> Any:
+    return json.loads(board.status(snapshot))
+
+
+# --- rates
+
+
+def test_the_rate_is_over_the_last_complete_seconds() -> None:
+    board, clock = board_and_clock()
+    assert status(board)["rate"]["per_second"] == 0
+    for second in range(30):
+        clock.now = 1000.25 + second
+        board.scored(batch(20))
+        board.scored(batch(second))
+        rate = status(board)["rate"]
+        assert rate["over_s"] == min(10, max(1, second))
+        before = range(max(0, second - 10), second)
+        assert rate["per_second"] == pytest.approx(sum(20 + n for n in before) / rate["over_s"])
+    clock.now += 10
+    assert status(board)["rate"]["per_second"] == pytest.approx((20 + 29) / 10)
+    clock.now += 1
+    assert status(board)["rate"]["per_second"] == 0
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 90), st.integers(0, 50)), max_size=60), st.floats(0, 700))
+def test_the_series_has_every_record_of_its_time_once(reports: list[tuple[float, int]], wait: float) -> None:
+    board, clock = board_and_clock()
+    seen = []
+    for gap, n in reports:
+        clock.now += gap
+        board.scored(batch(n))
+        seen.append((clock.now, n))
+    clock.now += wait
+    rate = status(board)["rate"]
+    end = clock.now // STEP_S * STEP_S
+    begin = max(1000, end - STEP_S * STEPS)
+    assert len(rate["series"]) == STEPS
+    known = [value for value in rate["series"] if value is not None]
+    assert rate["series"] == [None] * (STEPS - len(known)) + known
+    assert len(known) == (end - begin) / STEP_S
+    assert sum(known) * STEP_S == pytest.approx(sum(n for at, n in seen if begin <= at < end))
+
+
+# --- latencies
+
+
+@given(st.lists(st.floats(1e-4, 1e6), min_size=1, max_size=300), st.sampled_from([0.01, 0.5, 0.99, 1.0]))
+def test_quantiles_are_close(seconds: list[float], share: float) -> None:
+    latencies = Latencies()
+    half = len(seconds) // 2
+    for now, part in enumerate((seconds[:half], seconds[half:])):
+        if part:
+            latencies.add(now, part)
+    expected = np.quantile(seconds, share, method="inverted_cdf")
+    (found,) = latencies.quantiles(1, [share])
+    assert found == pytest.approx(expected, rel=0.026)
+
+
+def test_latencies_are_of_the_last_minute() -> None:
+    board, clock = board_and_clock()
+    none = {"p50_s": None, "p99_s": None}
+    assert status(board)["latency"] == {"over_s": 60, "end_to_end": none, "poll_to_commit": none}
+    board.committed([0.04] * 90 + [0.2] * 10, [0.3, -7.0], 0.01)
+    board.committed([], [], 0.0)
+    clock.now += 59
+    found = status(board)["latency"]
+    assert found["poll_to_commit"] == {"p50_s": pytest.approx(0.04, rel=0.026), "p99_s": pytest.approx(0.2, rel=0.026)}
+    assert found["end_to_end"]["p50_s"] < 0.001  # the producer's clock is ahead
+    assert found["end_to_end"]["p99_s"] == pytest.approx(0.3, rel=0.026)
+    clock.now += 1
+    assert status(board)["latency"]["poll_to_commit"] == none
+
+
+# --- alerts
+
+
+def test_alerts_are_shown_once_newest_first_and_only_the_newest() -> None:
+    board, _ = board_and_clock()
+    board.scored(batch(9, outlier(1), outlier(2), partition=3))
+    board.scored(batch(9, outlier(1)))
+    board.scored(batch(9, outlier(2), partition=3))  # scored again after a commit that failed
+    recent = status(board)["alerts"]["recent"]
+    assert [(alert["partition"], alert["offset"]) for alert in recent] == [(3, 2), (0, 1), (3, 1)]
+    shown = {"partition": 3, "offset": 2, "time": 5.0, "score": 0.9, "p_value": 0.001, "severity": "critical"}
+    assert recent[0] == shown
+    board.scored(batch(400, *(outlier(offset) for offset in range(10, 300))))
+    recent = status(board)["alerts"]["recent"]
+    assert [alert["offset"] for alert in recent] == list(range(299, 299 - ALERTS, -1))
+
+
+def test_the_realised_rate_is_of_records_that_could_be_outliers() -> None:
+    board, clock = board_and_clock()
+    board.scored(batch(5000, status="calibrating"))
+    board.scored(batch(LEAST_CALIBRATED - 1, outlier(1), outlier(2)))
+    assert status(board)["alerts"]["realised_rate"] is None
+    clock.now += 300
+    board.scored(batch(1, outlier(3)))
+    alerts = status(board)["alerts"]
+    assert (alerts["realised_rate"], alerts["outliers"]) == (3 / LEAST_CALIBRATED, 3)
+    assert alerts["requested_rate"] == 0.01
+    clock.now += STEP_S * STEPS - 300
+    assert status(board)["alerts"]["outliers"] == 1
+
+
+def test_contents_of_records_are_kept_only_if_wanted() -> None:
+    marked = outlier(1, {"marker": "marker", "inner": {"marker": ["marker"]}}, b"marker")
+    without, with_them = StatusBoard(), StatusBoard(records=True)
+    for board in (without, with_them):
+        board.scored(batch(2, marked))
+    assert b"marker" not in without.status(EMPTY)
+    assert status(without)["shows_records"] is False
+    (alert,) = status(with_them)["alerts"]["recent"]
+    assert alert["key"] == "marker"
+    assert alert["fields"] == [["marker", "marker"], ["inner.marker[0]", "marker"]]
+    assert status(with_them)["shows_records"] is True
+
+
+def test_contents_are_shown_as_text_and_cut() -> None:
+    board = StatusBoard(records=True)
+    fields = {"a": 10**400, "b": [True, None, {}, []], "c": "x" * 5000, "d\ud800": float("nan"), "e" * 999: 0.1}
+    many = {str(number): number for number in range(10_000)}
+    for offset, (record, key) in enumerate([(fields, b"\xff"), (many, b"k" * 9999), ({}, None)]):
+        board.scored(batch(1, outlier(offset, record, key)))
+    empty, wide, strange = status(board)["alerts"]["recent"]
+    assert (empty["key"], empty["fields"]) == (None, [["", "{}"]])
+    assert len(wide["fields"]) == FIELDS
+    assert wide["key"] == "k" * 119 + "…"
+    names, values = zip(*strange["fields"], strict=True)
+    assert names == ("a", "b[0]", "b[1]", "b[2]", "b[3]", "c", "d\\ud800", "e" * 99 + "e")
+    assert values[1:5] == ("true", "null", "{}", "[]")
+    assert values[6:] == ("NaN", "0.1")
+    assert [len(value) for value in (values[0], values[5])] == [120, 120]
+    assert strange["key"] == "\ufffd"
+
+
+# --- the present
+
+
+def test_the_snapshot_is_shown_whatever_its_texts_are() -> None:
+    partition = PartitionSnapshot(7, "wait <b>", open_transactions=(("sensors", 3.0),))
+    snapshot = replace(EMPTY, features=("a\ud800", "<script>"), not_ready=("no\udfff",), partitions=(partition,))
+    found = status(StatusBoard(), snapshot)
+    assert found["instance"]["features"] == ["a\\ud800", "<script>"]
+    assert found["instance"]["not_ready"] == ["no\\udfff"]
+    assert found["instance"]["topic"] == "sensors"
+    (shown,) = found["partitions"]
+    assert (shown["number"], shown["waits"], shown["lag"], shown["generation"]) == (7, "wait <b>", None, 0)
+    assert shown["open_transactions"] == [["sensors", 3.0]]
+
+
+def test_it_can_be_asked_while_the_service_works() -> None:
+    board = StatusBoard(records=True)
+    done = threading.Event()
+    answers: list[Any] = []
+
+    def look() -> None:
+        while not done.is_set():
+            answers.append(status(board))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    for offset in range(3000):
+        board.scored(batch(2, outlier(offset)))
+        board.committed([0.01], [0.02], 0.001)
+    done.set()
+    looking.join()
+    assert status(board)["alerts"]["outliers"] == 3000
+    counts = [answer["alerts"]["outliers"] for answer in answers]
+    assert counts == sorted(counts)
