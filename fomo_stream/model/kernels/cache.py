@@ -49,7 +49,9 @@ class _Folder:
         return f"{super().get_disambiguator()}-{SOURCES}"  # type: ignore[misc]
 
 
-FOLDERS = tuple(type(kind.__name__, (_Folder, kind), {}) for kind in CompileResultCacheImpl._locator_classes)
+FOLDERS: tuple[Any, ...] = tuple(
+    type(kind.__name__, (_Folder, kind), {}) for kind in CompileResultCacheImpl._locator_classes
+)
 
 
 class _Files(CompileResultCacheImpl):  # type: ignore[misc]
