@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import gc
 import logging
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fomo_stream.logs import configure_logging, kv
 
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from fomo_stream.model.zero_shot import ZeroShotModel
 
 log = logging.getLogger("fomo_stream.loading")  # also as a program
-
-SLOW_S = 1.0  # longer than to read compiled kernels from the cache
 
 
 def load_ready(name_or_path: str = "default", device: str = "auto", kernel: str = "auto") -> ZeroShotModel:
@@ -31,8 +28,7 @@ def load_ready(name_or_path: str = "default", device: str = "auto", kernel: str 
     from fomo_stream.model.scoring import warm_up
 
     model = load_model(name_or_path, device, kernel)
-    effect = "it takes about 10 s, and is done once where a cache can be written"
-    with _logged_if_slow(kv("compiling_kernels", effect=effect)) if model.kernel == "numba" else nullcontext():
+    with _compiling_is_logged() if model.kernel == "numba" else nullcontext():
         warm_up(model)
     # Collecting the garbage of all modules would stop every thread for 80 ms; they stay as long as the process.
     gc.collect()
@@ -41,14 +37,24 @@ def load_ready(name_or_path: str = "default", device: str = "auto", kernel: str 
 
 
 @contextmanager
-def _logged_if_slow(line: str) -> Iterator[None]:
-    timer = threading.Timer(SLOW_S, log.warning, [line])
-    timer.daemon = True
-    timer.start()
-    try:
+def _compiling_is_logged() -> Iterator[None]:
+    """Log one line when numba begins to compile; reading compiled code from the cache is no compiling."""
+    from numba.core import event
+
+    class Listener(event.Listener):  # type: ignore[misc]
+        logged = False
+
+        def on_start(self, _event: Any) -> None:
+            if not self.logged:
+                self.logged = True
+                effect = "it takes about 10 s, and is done once where a cache can be written"
+                log.warning(kv("compiling_kernels", effect=effect))
+
+        def on_end(self, _event: Any) -> None:
+            pass
+
+    with event.install_listener("numba:compile", Listener()):
         yield
-    finally:
-        timer.cancel()
 
 
 if __name__ == "__main__":

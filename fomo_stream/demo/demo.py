@@ -12,14 +12,14 @@ import threading
 import time
 from collections.abc import Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import orjson
 from confluent_kafka import Producer
 from rich.console import Console
 from rich.live import Live
 
 from fomo_stream.demo.board import Board, plain_event, plain_numbers, screen
+from fomo_stream.demo.producer import send
 from fomo_stream.demo.sensors import sensor_stream
 from fomo_stream.errors import BrokerError
 from fomo_stream.kafka.embedded_broker import EmbeddedBroker
@@ -46,7 +46,6 @@ DETECTOR = (
     "adapt_after",
     "seed",
 )  # for the service
-PACE_S = 0.01  # shortest time between two bursts of readings
 
 
 def run_demo(settings: DemoSettings) -> int:
@@ -126,18 +125,12 @@ class Pump:
         self._thread.start()
 
     def _send(self) -> None:
-        due = time.monotonic()  # time of the next reading
-        while not self._stopped.wait(max(PACE_S, due - time.monotonic())):
-            now = time.monotonic()
-            if now - due > 1.0:  # this machine is too slow or was asleep: continue from now, without catching up
-                due = now
-            while due <= now:
-                record, fault = next(self._readings)
-                self._board.sent(record, fault)
-                self._producer.produce(TOPIC, orjson.dumps(record), key=record["pump"])
-                due += 1 / self._rate
-            self._producer.poll(0)
-        self._producer.flush(2)
+        send(self._producer, TOPIC, self._noted(), self._rate, self._stopped)
+
+    def _noted(self) -> Iterator[dict[str, Any]]:
+        for record, fault in self._readings:
+            self._board.sent(record, fault)
+            yield record
 
 
 class Display(Observer):

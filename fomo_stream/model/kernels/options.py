@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 import numba
 from llvmlite import binding
+
+from fomo_stream.model.kernels.cache import KernelCache
 
 PORTABLE = "x86-64-v3"  # x86 processors with AVX2 and FMA: from 2013 (Intel) and 2015 (AMD) on
 
@@ -31,14 +32,6 @@ def _compile_for_all() -> None:
 _compile_for_all()
 
 
-def _digest_of_sources() -> str:
-    """A digest of all modules of this package: the compiled code of one holds functions and constants of others."""
-    paths = sorted(Path(__file__).parent.glob("*.py"))
-    return sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:12]
-
-
-SOURCES = _digest_of_sources()
-
 # Rows are complete and finite in the kernels (missing values are replaced first), so NaN need not be kept.
 FAST = {"reassoc", "contract", "nnan", "nsz"}
 
@@ -47,18 +40,15 @@ def kernel(function: Callable[..., Any], exact: bool = False, inline: bool = Fal
     """Compile a function when it is first called, and keep the code in numba's cache (see NUMBA_CACHE_DIR).
 
     exact: sums and products run as they are written, and NaN is allowed; inline: into its callers.
-    Where no folder can be written for the cache, each process compiles for itself.
+    Where no folder can be written and none holds the code, each process compiles for itself.
     """
-    # numba compares a function in the cache with the function's own file alone, and would use old code after a change
-    # in another file. The name is a part of the name of the file in the cache. Files of old versions stay there.
-    function.__qualname__ += f"_{SOURCES}"
     # "fastmath" is named even where it is off, because a function that does not name it takes its caller's.
     options = {"nogil": True, "error_model": "numpy", "fastmath": False if exact else FAST}
     options["inline"] = "always" if inline else "never"
-    try:
-        return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # numba finds no folder
-        return numba.njit(**options)(function)
+    compiled = numba.njit(**options)(function)
+    with suppress(RuntimeError):  # there is no folder
+        compiled._cache = KernelCache(function)  # as enable_caching() does with numba's own
+    return compiled
 
 
 exact_kernel = partial(kernel, exact=True)
