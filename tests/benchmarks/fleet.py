@@ -61,7 +61,7 @@ WARM_UP = 300  # records of a partition before the first restore is measured
 TOLERANCE = 0.3
 ENTRY_BYTES = 25  # of an entry in the state topic, besides its name and value
 PATIENCE_S = 900.0
-STEADY_S = 10.0
+LEAD_S, STEADY_S = 2.0, 8.0
 STEADY_RATE = 10.0  # records a second of a partition
 TOPICS = "kafka.server:type=BrokerTopicMetrics,"
 # Requests between broker and controller, and those of this program.
@@ -150,6 +150,15 @@ class Instance:
         assert self.running is not None
         return [one for one in parse(self.running.text()) if one.name == name and one.at >= since]
 
+    def partitions(self) -> list[int]:
+        """Those that it has."""
+        assert self.running is not None
+        owned: dict[str, bool] = {}
+        for one in parse(self.running.text()):
+            if one.name in ("assigned", "released"):
+                owned[one.fields["partition"]] = one.name == "assigned"
+        return [int(number) for number, is_owned in owned.items() if is_owned]
+
     def restored_since(self, since: float) -> tuple[int, int]:
         """Number of partitions that were assigned, and restored, since then."""
         return len(self.events("assigned", since)), len(self.events("restored", since))
@@ -218,17 +227,17 @@ class Run:
 
     def steady(self) -> dict[str, float]:
         """What the broker counts in a second, at a steady rate of records."""
-        count = int(STEADY_S * STEADY_RATE * self.partitions)
-        counted = []
-        for share in (0.2, 0.8):  # the first part brings all partitions to work
-            counted.append((time.monotonic(), self.monitor.counts(self.settings)))
-            feed(self.broker.bootstrap, self.topic, self.partitions, int(share * count), STEADY_RATE * self.partitions)
-            self._produced += int(share * count)
-        (_, _), (began, before) = counted
-        elapsed = int(0.8 * count) / (STEADY_RATE * self.partitions)
+        rate = STEADY_RATE * self.partitions
+        self._feed(LEAD_S, rate)  # brings all partitions to work
+        before = self.monitor.counts(self.settings)
+        self._feed(STEADY_S, rate)
         after = self.monitor.counts(self.settings)
         self._until_scored()
-        return {name: (after[name] - before[name]) / elapsed for name in after if after[name] > before[name]}
+        return {name: (after[name] - before[name]) / STEADY_S for name in after if after[name] > before[name]}
+
+    def _feed(self, seconds: float, rate: float) -> None:
+        feed(self.broker.bootstrap, self.topic, self.partitions, int(seconds * rate), rate)
+        self._produced += int(seconds * rate)
 
     def _until_scored(self) -> None:
         places = [TopicPartition(self.topic, number) for number in range(self.partitions)]
@@ -238,7 +247,7 @@ class Run:
                 found = self._reader.committed(places, timeout=10)
             except KafkaException:
                 return False
-            return sum(max(0, place.offset) for place in found) >= self._produced
+            return bool(sum(max(0, place.offset) for place in found) >= self._produced)
 
         wait_for(done, "all records to be scored", PATIENCE_S)
 
@@ -260,10 +269,10 @@ class Run:
         return self._come(instance, score=False)
 
     def leave(self, phase: float) -> Takeover:
-        """The last instance leaves, so long after a heartbeat of the others; one record waits in each of its partitions."""
+        """The last instance leaves, so long after a heartbeat; one record waits in each of its partitions."""
         *others, last = self.instances
         on_disk = self.monitor.state_bytes(self.settings.state_topic)
-        numbers = [int(event.fields["partition"]) for event in last.events("assigned")]
+        numbers = last.partitions()
         self._sleep_until(phase)
         left = last.stop()
         self.one_each(numbers)
@@ -417,7 +426,8 @@ def measure_large(run: Run, records: int, count: int) -> Measured:
     """Three instances, 48 partitions."""
     for instance in run.instances:
         instance.start()
-    wait_for(lambda: all(instance.events("restored") for instance in run.instances), "all to have partitions", 120)
+    share = run.partitions // len(run.instances)
+    wait_for(lambda: all(len(one.partitions()) == share for one in run.instances), "all to have partitions", 120)
     run.score(records)
     steady = run.steady()
     found = cycles(run, count)
@@ -476,6 +486,7 @@ def compare(model: Constants, large: Measured, many: dict[str, float]) -> list[t
         predicted = [restore_s(model, one.partitions, one.bytes_on_disk) for one in found]
         return statistics.median(predicted), statistics.median(one.restore_s for one in found)
 
+    written = large.steady["state"] + large.steady["output"]
     encodes = [(one.partitions * model.encode_s, one.encode_s or 0.0) for one in leaves]
     rows = [
         ("rebalance after a leave, s", leave_s(model), statistics.fmean(one.rebalance_s for one in leaves), True),
@@ -486,12 +497,7 @@ def compare(model: Constants, large: Measured, many: dict[str, float]) -> list[t
         ("state in use, MB", model.live_bytes * 48 / 1e6, large.live_bytes * 48 / 1e6, True),
         ("transactions/s", expected["transactions"], large.steady["transactions"], False),
         ("requests/s", expected["requests"], large.steady["requests"], False),
-        (
-            "state and outputs, MB/s",
-            expected["bytes"] / 1e6,
-            (large.steady["state"] + large.steady["output"]) / 1e6,
-            False,
-        ),
+        ("state and outputs, MB/s", expected["bytes"] / 1e6, written / 1e6, False),
     ]
     if many:
         rows += [
@@ -518,10 +524,8 @@ def measure_members(broker: Broker, members: int, count: int) -> dict[str, float
 def show(title: str, rows: Iterable[tuple[Any, ...]]) -> None:
     print(f"\n{title}")
     for name, *values in rows:
-        print(
-            f"  {name:<46}"
-            + "".join(f"{value:>14,.3f}" if isinstance(value, float) else f"{value:>14}" for value in values)
-        )
+        cells = (f"{value:14,.3f}" if isinstance(value, float) else f"{value:>14}" for value in values)
+        print(f"  {name:<46}", *cells)
 
 
 def measure_all(options: argparse.Namespace) -> tuple[Constants, list[tuple[str, float, float, bool]], dict[str, Any]]:
@@ -532,6 +536,7 @@ def measure_all(options: argparse.Namespace) -> tuple[Constants, list[tuple[str,
         with closing(Run(broker, monitor, folder, 1, 16)) as run:
             restarts, small = measure_small(run, folder, options.records, options.cycles)
         model = fit(restarts, small)
+        show("constants", asdict(model).items())
         with closing(Run(broker, monitor, folder, 3, 48)) as run:
             large = measure_large(run, options.records, options.cycles)
         many = measure_members(broker, options.members, options.cycles)
@@ -548,18 +553,14 @@ def main() -> int:
     if kafka_home() is None:
         parser.error("this needs a Kafka of its own: set KAFKA_HOME, and not TEST_BOOTSTRAP")
     model, compared, raw = measure_all(options)
-    show("constants", asdict(model).items())
     rows = [(name, wanted, found, wanted / found - 1) for name, wanted, found, _ in compared]
     show("predicted, measured, difference", rows)
     simulated = {}
     for rate in (20.0, 1000.0):
         live, written = established(max(1, round(rate * model.commit_s)))
-        grown = replace(model, live_bytes=live, written_bytes=written)
-        simulated[f"{rate:g} records/s a partition"] = simulate(grown, Fleet(100, 1000, rate))
-        show(
-            f"100 instances, 1,000 partitions, {rate:g} records/s each",
-            simulated[f"{rate:g} records/s a partition"].items(),
-        )
+        found = simulate(replace(model, live_bytes=live, written_bytes=written), Fleet(100, 1000, rate))
+        show(f"100 instances, 1,000 partitions, {rate:g} records/s in each", found.items())
+        simulated[f"{rate:g} records/s"] = found
     result = {"benchmark": "fleet", "constants": asdict(model), "compared": compared, "simulated": simulated}
     print(json.dumps({**result, "raw": raw}, default=lambda value: asdict(value)))
     return int(any(must and abs(wanted / found - 1) > TOLERANCE for _, wanted, found, must in compared))
