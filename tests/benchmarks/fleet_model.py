@@ -81,12 +81,12 @@ def touched(rate: float, seconds: float) -> float:
 
 def load(model: Constants, fleet: Fleet) -> dict[str, float]:
     """What the brokers have to do in a second, replication not counted."""
-    in_use = fleet.partitions / fleet.instances * touched(fleet.rate, model.commit_s)  # partitions of a transaction
+    in_use = fleet.partitions * touched(fleet.rate, model.commit_s) / model.commit_s  # partitions of all transactions
     transactions = fleet.instances / model.commit_s * touched(fleet.rate * fleet.share, model.commit_s)
     return {
         "transactions": transactions,
-        "requests": transactions * (model.requests + model.requests_per_partition * in_use),
-        "markers": transactions * (2 * in_use + 1),  # in outputs, state and offsets
+        "requests": transactions * model.requests + in_use * model.requests_per_partition,
+        "markers": transactions + 2 * in_use,  # in offsets; in outputs and state
         "bytes": fleet.partitions * fleet.rate * (model.written_bytes + model.output_bytes),
     }
 
