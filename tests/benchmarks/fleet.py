@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import statistics
@@ -59,13 +60,15 @@ from fomo_stream.settings.service import ServiceSettings  # noqa: E402
 MARGIN_S = 0.5  # for what comes before
 WARM_UP = 300  # records of a partition before the first restore is measured
 TOLERANCE = 0.3
+RATES = (20.0, 1000.0)  # simulated: records a second of a partition
+AGE = 100_000  # records of each partition before the simulation
 ENTRY_BYTES = 25  # of an entry in the state topic, besides its name and value
 PATIENCE_S = 900.0
 LEAD_S, STEADY_S = 2.0, 8.0
-STEADY_RATE = 10.0  # records a second of a partition
+STEADY_RATE = 6.0  # records a second of a partition
 TOPICS = "kafka.server:type=BrokerTopicMetrics,"
-# Requests between broker and controller, and those of this program.
-OWN = ("BrokerHeartbeat", "BrokerRegistration", "ControllerRegistration", "Metadata", "ApiVersions")
+# Requests between broker and controller, those of this program, and a second name of Fetch.
+OWN = ("BrokerHeartbeat", "BrokerRegistration", "ControllerRegistration", "Metadata", "ApiVersions", "FetchConsumer")
 
 
 @dataclass
@@ -434,24 +437,49 @@ def measure_large(run: Run, records: int, count: int) -> Measured:
     return Measured(Fleet(3, run.partitions, STEADY_RATE), *found, run.live_bytes(run.instances[-1]), steady)
 
 
-def established(per_commit: int, records: int = 20_000) -> tuple[float, float]:
-    """State of a partition after so many records, in bytes: in use, and written for each record of the last 2,000."""
+@dataclass
+class Established:
+    """State of a partition of an established stream, in bytes."""
+
+    in_use: float
+    generations: float  # written for each record, times the age: a view is renewed when a tenth of its rows has changed
+    other: dict[int, float]  # written for each record apart from generations, by records of a partition in a commit
+
+    def written(self, per_commit: int, age: int) -> float:
+        """Bytes written for each record after `age` records."""
+        return self.other[per_commit] + self.generations / age
+
+
+def established(per_commits: Iterable[int]) -> Established:
+    """Measures a detector: generations between 10,000 and 20,000 records, then 1,000 records for each size of a commit."""
     detector = Detector(shared_model(), FEATURES, ServiceSettings(topic="t").detector_config())
-    rows = sensor_rows(records, FEATURES, seed=0)
-    in_use: dict[str, int] = {}
-    written = 0
-    for start in range(0, records, size := 64):
-        for first in range(start, min(start + size, records), per_commit if start >= records - 2000 else size):
-            detector.process(rows[first : first + (per_commit if start >= records - 2000 else size)])
+    rows = sensor_rows(40_000, FEATURES, seed=0)
+    entries: dict[str, bytes] = {}
+    done = 0
+
+    def written(records: int, per_commit: int, generations: bool) -> int:
+        """Bytes of the state that these records write."""
+        nonlocal done
+        size, last = 0, done + records
+        while done < last:
+            count = min(per_commit, last - done)
+            detector.process(rows[done : done + count])
+            done += count
             for name, value in detector.changes().items():
-                in_use[name] = len(value or b"")
-                written += len(value or b"") + len(name) + ENTRY_BYTES if start >= records - 2000 else 0
-    return float(sum(in_use.values())), written / (records - max(0, (records - 2000) // size * size))
+                entries[name] = value or b""
+                if name.startswith("generation/") == generations:
+                    size += len(name) + len(value or b"") + ENTRY_BYTES
+        return size
+
+    written(10_000, 64, True)
+    generations = written(10_000, 64, True) / math.log(2)  # the integral of 1 / age
+    other = {count: written(1000, count, False) / 1000 for count in sorted(set(per_commits))}
+    return Established(float(sum(map(len, entries.values()))), generations, other)
 
 
 def fit(restarts: list[Takeover], small: list[Measured]) -> Constants:
     """The constants of the model, from the small runs."""
-    alone, both = small
+    _, both = small
     rounds = [one.rebalance_s - HEARTBEAT_S / 2 for one in both.leaves]
     rounds += [(one.rebalance_s - 1.5 * HEARTBEAT_S) / 2 for one in both.joins]
     takeovers = [*restarts, *both.leaves, *both.joins]
@@ -469,7 +497,7 @@ def fit(restarts: list[Takeover], small: list[Measured]) -> Constants:
         max(0.0, statistics.fmean(rounds)),
         *restore,
         statistics.median(encodes),
-        alone.live_bytes,
+        statistics.fmean(run.live_bytes for run in small),
         statistics.fmean(run.steady["state"] / records for run in small),
         statistics.fmean(run.steady["output"] / records for run in small),
         commit_s,
@@ -501,8 +529,8 @@ def compare(model: Constants, large: Measured, many: dict[str, float]) -> list[t
     ]
     if many:
         rows += [
-            (f"rebalance after a leave, {int(many['members'])} members, s", leave_s(model), many["leave_s"], True),
-            (f"rebalance of a join, {int(many['members'])} members, s", join_s(model), many["join_s"], True),
+            (f"rebalance after a leave, {int(many['members'])} members, s", leave_s(model), many["leave_s"], False),
+            (f"rebalance of a join, {int(many['members'])} members, s", join_s(model), many["join_s"], False),
         ]
     return rows
 
@@ -555,12 +583,22 @@ def main() -> int:
     model, compared, raw = measure_all(options)
     rows = [(name, wanted, found, wanted / found - 1) for name, wanted, found, _ in compared]
     show("predicted, measured, difference", rows)
+    many = raw["many"]
+    if many:  # a round of so many members takes longer
+        rounds = many["leave_s"] - HEARTBEAT_S / 2, (many["join_s"] - 1.5 * HEARTBEAT_S) / 2
+        model = replace(model, round_s=max(0.0, statistics.fmean(rounds)))
     simulated = {}
-    for rate in (20.0, 1000.0):
-        live, written = established(max(1, round(rate * model.commit_s)))
-        found = simulate(replace(model, live_bytes=live, written_bytes=written), Fleet(100, 1000, rate))
-        show(f"100 instances, 1,000 partitions, {rate:g} records/s in each", found.items())
+    per_commit = {rate: max(1, round(rate * model.commit_s)) for rate in RATES}
+    grown = established(per_commit.values())
+    for rate, count in per_commit.items():
+        sizes = {"live_bytes": grown.in_use, "written_bytes": grown.written(count, AGE)}
+        found = {
+            **simulate(replace(model, **sizes), Fleet(100, 1000, rate)),
+            "state bytes a record": sizes["written_bytes"],
+        }
+        show(f"100 instances, 1,000 partitions, {rate:g} records/s in each, {AGE:,} records before", found.items())
         simulated[f"{rate:g} records/s"] = found
+    raw["established"] = grown
     result = {"benchmark": "fleet", "constants": asdict(model), "compared": compared, "simulated": simulated}
     print(json.dumps({**result, "raw": raw}, default=lambda value: asdict(value)))
     return int(any(must and abs(wanted / found - 1) > TOLERANCE for _, wanted, found, must in compared))
