@@ -2,13 +2,15 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(min(4, 1 + (os.cpu_count() or 1)))')
 
 .PHONY: demo test audit format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fomo-stream demo $(ARGS)
 
-# One process per core, up to four, with one thread each; a file is run by one process, as its tests share a cluster.
+# One process more than cores, up to four, with one thread each: tests against a broker mostly wait. A file is run by one
+# process, as its tests share a cluster.
 # A single file starts sooner without them:
 # make test ARGS='-n0 tests/model/test_evidence.py'
 test: $(VENV)/.installed-dev
@@ -17,7 +19,7 @@ test: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m fomo_stream.loading  # compiles the kernels once, before several processes need them
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 audit: $(VENV)/.installed-dev
 	$(BIN)/python .ci/audit

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fomo_stream.errors import ConfigError
-
-_CLIENTS = "fomo_stream.kafka.clients.log"  # logger of the Kafka clients' own lines
 
 
 def kv(event: str, **fields: object) -> str:
@@ -69,17 +68,23 @@ class Throttle:
         return suppressed
 
 
+class _Quiet:
+    """How many blocks of `quiet_clients` are open, in all threads."""
+
+    blocks = 0
+    lock = threading.Lock()
+
+
 @contextmanager
 def quiet_clients() -> Iterator[None]:
     """Without log lines of the Kafka clients, unless the level is debug: the caller reports what went wrong."""
-    logger = logging.getLogger(_CLIENTS)
-    before = logger.level
-    if not logger.isEnabledFor(logging.DEBUG):
-        logger.setLevel(logging.CRITICAL + 1)
+    with _Quiet.lock:
+        _Quiet.blocks += 1
     try:
         yield
     finally:
-        logger.setLevel(before)
+        with _Quiet.lock:
+            _Quiet.blocks -= 1
 
 
 class ClientLog:
@@ -93,12 +98,12 @@ class ClientLog:
 
     def __init__(self, client: str) -> None:
         self._client = client
-        self._logger = logging.getLogger(_CLIENTS)
+        self._logger = logging.getLogger(f"{__package__}.kafka")
         self._throttle = Throttle()
 
     def log(self, level: int, _template: str, kind: str, _name: str, text: str) -> None:
         """Called by confluent_kafka. kind: FAIL, ERROR and so on, as in syslog."""
-        if kind in self._NOISE:
+        if kind in self._NOISE or (_Quiet.blocks and not self._logger.isEnabledFor(logging.DEBUG)):
             return
         suppressed = self._throttle.allow(kind)
         if suppressed is None:

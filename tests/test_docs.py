@@ -296,7 +296,7 @@ def test_every_reason_and_header_of_dead_letters_is_documented() -> None:
     rows = [name for cells in table_rows(FLAGS.section("Dead letters").prose) for name in cells[0].split(", ")]
     headers = {name for name in rows if name.startswith("`fomo-")}
     assert [name for name in rows if name not in headers] == [f"`{reason}`" for reason in REASONS]
-    assert headers == {f"`{name}`" for name in (*letters.ADDED, letters.TRUNCATED_FROM)}
+    assert headers == {f"`{name}`" for name in (*letters.ADDED, letters.TRUNCATED_FROM, letters.ATTEMPTS)}
 
 
 def test_events_of_the_log_are_documented() -> None:

@@ -19,6 +19,7 @@ CUTS = (None, 512 << 10, 0)
 
 TRUNCATED_FROM = "fomo-truncated-from"  # header of a cut letter: bytes of the original value
 SOURCE_TOPIC, SOURCE_PARTITION, SOURCE_TIMESTAMP = "fomo-source-topic", "fomo-source-partition", "fomo-source-timestamp"
+ATTEMPTS = "fomo-attempts"  # header of a record that was sent back, and of its next dead letter: how often
 REASON = "fomo-reason"
 ADDED = (REASON, "fomo-error", "fomo-exception", SOURCE_TOPIC, SOURCE_PARTITION, "fomo-source-offset", SOURCE_TIMESTAMP)
 
@@ -63,8 +64,13 @@ class DeadLetters:
         return Output(self._topic, record.key, record.value, headers, partition, record.timestamp_or_now, record)
 
 
+def without_attempts(headers: Headers) -> Headers:
+    """The headers of a record that was scored: how often it was sent back no longer matters."""
+    return [header for header in headers if header[0] != ATTEMPTS] if headers else headers
+
+
 def own_headers(record: Record) -> Headers:
-    """The headers of a record without those that are added to a dead letter."""
+    """The headers of a record without those that are added to a dead letter; the number of attempts stays."""
     return [header for header in record.headers if header[0] not in (*ADDED, TRUNCATED_FROM)]
 
 

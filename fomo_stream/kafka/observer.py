@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from fomo_stream.records.result import Result
@@ -36,10 +37,15 @@ class Observation:
         """Records with a result."""
         return len(self.results)
 
-    @property
+    @cached_property
     def missing(self) -> int:
         """Feature values that they lack."""
-        return sum(result["missing"] for result in self.results)
+        return sum([result["missing"] for result in self.results])
+
+    @cached_property
+    def calibrated(self) -> int:
+        """How many have the status ok: only these can be outliers."""
+        return sum([result["status"] == "ok" for result in self.results])
 
 
 class Observer:

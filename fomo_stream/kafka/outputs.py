@@ -8,7 +8,7 @@ from typing import NamedTuple
 from confluent_kafka import KafkaError
 
 from fomo_stream.errors import RecordError
-from fomo_stream.kafka.dead_letters import DeadLetters
+from fomo_stream.kafka.dead_letters import DeadLetters, without_attempts
 from fomo_stream.kafka.delivery.base import Delivery
 from fomo_stream.kafka.delivery.output import Output
 from fomo_stream.kafka.observer import Observer
@@ -72,7 +72,8 @@ class Outputs:
             return dead_letter_reason(item.error, "no_features", NO_FEATURES)
         record, topic = item.record, self._settings.out
         written = self._settings.result_field, self._settings.scores_only
-        output = Output(topic, record.key, None, record.headers, partition, record.timestamp_or_now, record)
+        headers = without_attempts(record.headers)
+        output = Output(topic, record.key, None, headers, partition, record.timestamp_or_now, record)
         fits = False
         try:
             if item.is_strict and record.value is not None:

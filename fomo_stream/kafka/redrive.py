@@ -2,13 +2,15 @@
 
 A letter goes back as the original record: key, value, headers, timestamp, and partition where that still exists. With
 exactly-once each is sent once, however often this runs and for which reasons; with at-least-once a letter may be sent
-twice after a crash. For each partition of dead letters, a `RedrivePosition` stores the offset below which all letters
-are done, and later offsets for some reasons. It is committed together with the letters.
+twice after a crash. For each partition of dead letters, a `RedrivePosition` says which letters are done. It is
+committed together with the letters.
+
+A header of the record counts how often it was sent back. The service keeps it when the record becomes a dead letter
+again, so that a record that never works ends at --max-attempts.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,6 +21,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from fomo_stream.errors import UNKNOWN, BrokerError, FencedError, NotPermittedError, TopicError
 from fomo_stream.kafka.clients import connect, make_producer
 from fomo_stream.kafka.dead_letters import (
+    ATTEMPTS,
     REASON,
     SOURCE_PARTITION,
     SOURCE_TIMESTAMP,
@@ -29,58 +32,17 @@ from fomo_stream.kafka.dead_letters import (
 from fomo_stream.kafka.delivery.transactions import NOT_PERMITTED, Commit, Transactions
 from fomo_stream.kafka.permissions import READ, WRITE, check_permissions
 from fomo_stream.kafka.record import Record, to_record
+from fomo_stream.kafka.redrive_position import RedrivePosition
 from fomo_stream.kafka.topic_reader import NoProgressError, TopicReader, raise_partition_error
-from fomo_stream.settings.commands import RedriveSettings
+from fomo_stream.settings.commands import MAX_ATTEMPTS, RedriveSettings
 
 TIMEOUT_S = 10.0  # to wait for an answer
 STALLED_S = 30  # to wait for the next letter, or for an acknowledgement
 BATCH_RECORDS = 1000  # in one transaction; fewer if they are large
 BATCH_BYTES = 16 << 20
+MOST_DIGITS = 18  # of a number that a client can send
 AGAIN = "running it again continues where it stopped"
-
-
-@dataclass(frozen=True)
-class RedrivePosition:
-    """Done letters of a partition: all below `offset`, and for each reason in `ahead` those below its offset.
-
-    >>> position = RedrivePosition(10).advanced(50, ["not_json"])
-    >>> position.is_done("not_json", 49), position.is_done("too_large", 49)
-    (True, False)
-    >>> position.advanced(60, [])
-    RedrivePosition(offset=60, ahead={})
-    """
-
-    offset: int
-    ahead: dict[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def committed(cls, found: TopicPartition, first: int, end: int) -> RedrivePosition:
-        """The group's committed position; `first` without one, or when the topic was created again and ends earlier."""
-        try:
-            ahead = {str(reason): int(offset) for reason, offset in json.loads(found.metadata or "{}").items()}
-        except (ValueError, TypeError, AttributeError):  # another tool has set the offset
-            ahead = {}
-        is_usable = found.offset >= 0 and max(found.offset, *ahead.values(), 0) <= end
-        return cls(found.offset, ahead) if is_usable else cls(first)
-
-    def as_offset(self, topic: str, partition: int) -> TopicPartition:
-        """The offset to commit; `ahead` is its metadata."""
-        metadata = json.dumps(self.ahead, sort_keys=True) if self.ahead else ""
-        return TopicPartition(topic, partition, self.offset, metadata)
-
-    def is_done(self, reason: str, offset: int) -> bool:
-        """Whether an earlier run has handled the letter at `offset`, which has this reason."""
-        return offset < max(self.offset, self.ahead.get(reason, 0))
-
-    def first(self, reasons: Sequence[str]) -> int:
-        """Below this offset all letters with one of these reasons (none: any) are done."""
-        return min((max(self.offset, self.ahead.get(reason, 0)) for reason in reasons), default=self.offset)
-
-    def advanced(self, to: int, reasons: Sequence[str]) -> RedrivePosition:
-        """The position when the letters below `to` with one of these reasons (none: any) are done."""
-        offset = self.offset if reasons else to
-        ahead = {**self.ahead, **{reason: max(to, self.ahead.get(reason, 0)) for reason in reasons}}
-        return RedrivePosition(offset, {reason: done for reason, done in ahead.items() if done > offset})
+AT_LIMIT = "at the limit"
 
 
 @dataclass
@@ -169,13 +131,14 @@ class _Redrive:
 
     def _letters(self) -> Iterator[Record]:
         """The letters that no earlier run has handled."""
-        topic, reasons = self._settings.dead_letters, self._settings.reason
-        ranges = {number: (at.first(reasons), self._ends[number]) for number, at in self._positions.items()}
+        topic, reasons, limit = self._settings.dead_letters, self._settings.reason, self._settings.max_attempts
+        ranges = {number: (at.first(reasons, limit), self._ends[number]) for number, at in self._positions.items()}
         try:
             with _explained(f"topic {topic} cannot be read", "check that it may be read"):
                 for message in self._reader.read(topic, ranges, STALLED_S):
                     letter = to_record(message)
-                    if not self._positions[letter.partition].is_done(_reason(letter), letter.offset):
+                    position = self._positions[letter.partition]
+                    if not position.is_done(_reason(letter), _attempts(letter), letter.offset):
                         yield letter
         except NoProgressError:
             raise BrokerError(
@@ -186,8 +149,13 @@ class _Redrive:
         """Send the letters of a batch that can be sent; then all offsets below `reached`, by partition, are done."""
         whys = [self._why_left(letter) for letter in batch]
         outgoing = [letter for letter, why in zip(batch, whys, strict=True) if why is None]
+        held: dict[int, int] = {}  # by partition, the first letter at the limit
+        for letter, why in zip(batch, whys, strict=True):
+            if why == AT_LIMIT:
+                held.setdefault(letter.partition, letter.offset)
+        run = self._settings.reason, self._settings.max_attempts
         positions = {
-            number: self._positions[number].advanced(offset, self._settings.reason)
+            number: self._positions[number].advanced(offset, *run, held.get(number))
             for number, offset in reached.items()
         }
         changed = {number: position for number, position in positions.items() if position != self._positions[number]}
@@ -207,7 +175,7 @@ class _Redrive:
             return "cut"
         if self._settings.to is None and not headers.get(SOURCE_TOPIC):
             return "without source topic"
-        return None
+        return AT_LIMIT if _attempts(letter) >= self._settings.max_attempts else None
 
 
 class _Sender:
@@ -260,6 +228,7 @@ class _Sender:
 
     def _produce(self, letter: Record) -> None:
         headers = dict(letter.headers)
+        own = [header for header in own_headers(letter) if header[0] != ATTEMPTS]
         source = (headers.get(SOURCE_TOPIC) or b"").decode(errors="replace")
         topic = self._settings.to or source
         if topic not in self._partitions:
@@ -279,7 +248,7 @@ class _Sender:
                 topic,
                 key=letter.key,
                 value=letter.value,
-                headers=own_headers(letter),
+                headers=[*own, (ATTEMPTS, str(_attempts(letter) + 1).encode())],
                 partition=number if number is not None and number < self._partitions[topic] else -1,  # -1: by key
                 timestamp=letter.timestamp_or_now if timestamp is None else timestamp,
                 on_delivery=delivered,
@@ -291,8 +260,13 @@ def _reason(letter: Record) -> str:
     return (dict(letter.headers).get(REASON) or UNKNOWN.encode()).decode(errors="replace")
 
 
+def _attempts(letter: Record) -> int:
+    """How often it was sent back; 0 if its header is no number. Anybody can write one, and the largest can be sent."""
+    return min(_number(dict(letter.headers).get(ATTEMPTS)) or 0, MAX_ATTEMPTS - 1)
+
+
 def _number(text: bytes | None) -> int | None:
-    return int(text) if text is not None and text.isdigit() else None
+    return int(text) if text is not None and text.isdigit() and len(text) <= MOST_DIGITS else None
 
 
 @contextmanager

@@ -182,7 +182,7 @@ class Metrics(Observer):
         self._histograms[PREFIX + "score"].add(scores)
         for severity in [result["severity"] for result in seen.results if result["severity"] is not None]:
             self._counts["alerts"][severity,] += 1
-        self._calibrated(sum([result["status"] == "ok" for result in seen.results]), len(seen.outliers))
+        self._calibrated(seen.calibrated, len(seen.outliers))
         self._time("score_seconds", seen.score_s)
         self._time("produce_seconds", seen.produce_s)
         self._working_s += seen.score_s + seen.produce_s

@@ -80,12 +80,11 @@ class StatusBoard(Observer):
 
     def scored(self, seen: Observation) -> None:
         now = int(self._clock())
-        calibrated = sum([result["status"] == "ok" for result in seen.results])
         alerts = [self._alert(seen.partition, outlier) for outlier in seen.outliers[-ALERTS:]]
         with self._lock:
             counts = self._counts.pop() if self._counts and self._counts[-1][0] == now else (now, 0, 0, 0)
             _, records, ok, outliers = counts
-            self._counts.append((now, records + seen.n_records, ok + calibrated, outliers + len(seen.outliers)))
+            self._counts.append((now, records + seen.n_records, ok + seen.calibrated, outliers + len(seen.outliers)))
             for alert in alerts:
                 place = alert["partition"], alert["offset"]
                 self._alerts.pop(place, None)

@@ -24,6 +24,8 @@ from fomo_stream.settings.flags import (
 from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import LogLevel, did_you_mean, flag, log_level_flag
 
+MAX_ATTEMPTS = 1_000_000  # of a redrive, so many that no letter has to stay for ever
+
 
 class RedriveSettings(BrokerFlags):
     """`fomo-stream redrive`: send dead letters back to their topics."""
@@ -41,6 +43,14 @@ class RedriveSettings(BrokerFlags):
     )
     reason: Names = flag(
         "Topics", (), "send only those with these reasons, and leave the others for a later run", metavar="CODE,CODE"
+    )
+    max_attempts: int = flag(
+        "Topics",
+        5,
+        "leave letters that were sent back so many times already; a later run with a higher limit sends them",
+        metavar="N",
+        ge=1,
+        le=MAX_ATTEMPTS,
     )
     dry_run: bool = flag("Topics", False, "only count them by reason; send nothing")
     delivery: Literal["exactly-once", "at-least-once"] = flag(

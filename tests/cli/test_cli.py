@@ -18,7 +18,7 @@ from fomo_stream.cli.main import COMMANDS, main
 from fomo_stream.cli.parser import parse
 from fomo_stream.errors import ConfigError, FomoError
 from fomo_stream.kafka.clients import make_admin
-from fomo_stream.logs import ClientLog, kv
+from fomo_stream.logs import ClientLog, kv, quiet_clients
 from fomo_stream.settings.commands import (
     DemoSettings,
     DoctorSettings,
@@ -160,6 +160,25 @@ def test_a_repeating_client_log_line_is_not_repeated(caplog: pytest.LogCaptureFi
     assert [record.getMessage() for record in caplog.records] == [
         'kafka_client client=consumer kind=FAIL message="connect refused"'
     ]
+
+
+def test_client_log_lines_are_left_out_while_any_start_is_under_way(caplog: pytest.LogCaptureFixture) -> None:
+    def say(kind: str) -> None:
+        ClientLog("consumer").log(logging.ERROR, "%s [%s] %s", kind, "rdkafka#1", "connect refused")
+
+    with caplog.at_level(logging.INFO):
+        one, other = quiet_clients(), quiet_clients()
+        with one:
+            other.__enter__()
+            say("ONE")
+        say("OTHER")  # two starts in two threads do not end in the order of a stack
+        other.__exit__(None, None, None)
+        say("AFTER")
+    assert [record.getMessage().split()[2] for record in caplog.records] == ["kind=AFTER"]
+    caplog.clear()
+    with caplog.at_level(logging.DEBUG), quiet_clients():
+        say("DEBUG")
+    assert len(caplog.records) == 1
 
 
 def test_a_log_line_is_one_line_without_terminal_codes() -> None:

@@ -63,7 +63,8 @@ class Service(RuleBasedStateMachine):
     """A partition whose process may end at any moment, beside one that nothing ever happens to."""
 
     seen: ClassVar[Counter[str]] = Counter()
-    start: ClassVar[int]  # records before the rules; near 400 a regime is announced, and often a generation is next
+    # records before the rules: with 330 the next generation is of the view past, near 400 a regime is announced
+    start: ClassVar[int]
     config: ClassVar[DetectorConfig]
 
     @initialize(seeded=st.sampled_from([0, 10, SEEDED]))
@@ -149,7 +150,7 @@ class Service(RuleBasedStateMachine):
 
 def test_any_commits_aborts_and_crashes_equal_the_uninterrupted_run() -> None:
     Service.seen.clear()
-    for start, config in product([0, 130, 400, 430], [CONFIG, SHORT]):
+    for start, config in product([0, 130, 330, 430], [CONFIG, SHORT]):
         case = type("Case", (Service,), {"start": start, "config": config})
         run_state_machine_as_test(
             case, settings=settings(max_examples=8, stateful_step_count=30, deadline=None, derandomize=True)

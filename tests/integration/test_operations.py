@@ -11,6 +11,7 @@ from brokers import Broker, wait_for
 from confluent_kafka import TopicPartition
 from services import Running, command, make_settings, readings, results, unique
 
+from fomo_stream.detector.fingerprint import FORMAT
 from fomo_stream.errors import BrokerError, FomoError
 from fomo_stream.kafka.clients import make_producer
 from fomo_stream.settings.service import ServiceSettings
@@ -72,14 +73,27 @@ def test_the_state_survives_a_restart_with_lags_categories_and_labels(broker: Br
     assert [output["fomo"]["status"] for output in outputs].count("warming_up") == 50
 
 
-def test_another_checkpoint_is_refused_until_the_state_is_reset(broker: Broker) -> None:
+def test_another_checkpoint_or_format_is_refused_until_the_state_is_reset(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The upgrade of deploy/README.md: refused, then with --reset-state scored from the committed offset on."""
     settings = sensors(broker)
-    run_over(broker, settings, readings(100), 100)
     other = changed(settings, model="fusion")
-    error = refusal(other)
-    assert "--model is fusion-router@" in str(error)
-    assert "--reset-state" in str(error)
-    outputs = run_over(broker, changed(other, reset_state=True), readings(100, start=100), 200)
+    with monkeypatch.context() as older:
+        older.setattr("fomo_stream.detector.fingerprint.FORMAT", FORMAT - 1)
+        run_over(broker, settings, readings(100), 100)
+        error = refusal(other)
+        assert "--model is fusion-router@" in str(error)
+        assert "--reset-state" in str(error)
+    broker.produce(settings.topic, readings(100, start=100), partition=0)
+    error = refusal(settings)
+    assert f"another version of fomo-stream wrote the state: it has format {FORMAT - 1}, " in str(error)
+    assert all(remedy in str(error) for remedy in ("--group", "--reset-state"))
+    assert error.exit_code == 6
+    assert len(broker.read(settings.out)) == 100
+    outputs = run_over(broker, changed(other, reset_state=True), readings(20, start=200), 220)
+    assert [output["fomo"]["status"] for output in outputs].count("warming_up") == 100
+    outputs = run_over(broker, other, readings(20, start=220), 240)  # without the flag it goes on with the new state
     assert [output["fomo"]["status"] for output in outputs].count("warming_up") == 100
 
 

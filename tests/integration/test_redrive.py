@@ -80,27 +80,50 @@ def test_a_letter_goes_back_as_the_original_record(broker: Broker, topics: tuple
     first, second = sorted(broker.read(source), key=lambda message: message.value() or b"")
     assert (first.value(), second.value()) == (None, b"{")
     for message in (first, second):
-        assert (message.key(), message.headers(), message.partition()) == (b"k1", [("trace", b"own")], 1)
+        assert (message.key(), message.partition()) == (b"k1", 1)
+        assert message.headers() == [("trace", b"own"), ("fomo-attempts", b"1")]
         assert message.timestamp()[1] == TIME
     assert len(broker.read(dead)) == 2
 
 
-def test_a_record_that_the_service_could_not_score_comes_back_to_it(broker: Broker, topics: tuple[str, str]) -> None:
+def test_a_record_that_the_service_cannot_score_comes_back_to_it_until_the_limit(
+    broker: Broker, topics: tuple[str, str]
+) -> None:
     source, dead = topics
-    write(
-        broker,
-        source,
-        [{"value": b"{", "key": b"k1", "headers": [("trace", b"own")], "timestamp": TIME, "partition": 2}],
-    )
+    original = {"value": b"{", "key": b"k1", "headers": [("trace", b"own")], "timestamp": TIME, "partition": 2}
+    write(broker, source, [original])
     with Running(make_settings(broker, source)):
-        (letter,) = broker.read(dead, at_least=1)
-    headers = dict(letter.headers())
-    assert headers["fomo-reason"] == b"not_json"
-    assert headers["fomo-exception"] == b"JSONDecodeError"
-    assert run(broker, dead).sent == Counter(not_json=1)
-    first, second = broker.read(source)
-    for part in ("value", "key", "headers", "partition", "timestamp"):
-        assert getattr(first, part)() == getattr(second, part)()
+        for attempt in range(3):
+            letter = broker.read(dead, at_least=attempt + 1)[-1]
+            headers = dict(letter.headers())
+            assert headers["fomo-reason"] == b"not_json"
+            assert headers["fomo-exception"] == b"JSONDecodeError"
+            assert headers.get("fomo-attempts") == (b"%d" % attempt if attempt else None)
+            done = run(broker, dead, max_attempts=2)
+            assert (done.sent["not_json"], done.left["at the limit"]) == ((1, 0) if attempt < 2 else (0, 1))
+    records = broker.read(source)
+    for number, record in enumerate(records):
+        for part in ("value", "key", "partition", "timestamp"):
+            assert getattr(record, part)() == getattr(records[0], part)()
+        assert record.headers() == [("trace", b"own"), *([("fomo-attempts", b"%d" % number)] if number else [])]
+    assert len(records) == 3
+
+
+def test_letters_at_the_limit_stay_for_a_run_with_a_higher_one(broker: Broker, topics: tuple[str, str]) -> None:
+    source, dead = topics
+    forged = ("-1", "2.5", "x", "", "9" * 5000)  # count as none
+    attempts = ("4", "5", None, "7", "9" * 18, *forged)
+    write(broker, dead, [dead_letter(source, b"%d" % i, attempts=text) for i, text in enumerate(attempts)])
+    first = run(broker, dead)
+    assert str(first) == f"sent 7 dead letters of {dead} (7 not_json), left 3 (3 at the limit)"
+    assert run(broker, dead) == Summary(dead)
+    assert run(broker, dead, max_attempts=6).sent.total() == 1
+    assert run(broker, dead, max_attempts=6) == Summary(dead)
+    assert run(broker, dead, max_attempts=1_000_000).sent.total() == 2
+    assert run(broker, dead, max_attempts=1_000_000) == Summary(dead)
+    counts = {message.value(): dict(message.headers())["fomo-attempts"] for message in broker.read(source)}
+    expected = [b"5", b"6", b"1", b"8", b"1000000", *[b"1"] * len(forged)]
+    assert counts == {b"%d" % i: count for i, count in enumerate(expected)}
 
 
 def test_each_is_sent_once_and_new_ones_by_the_next_run(broker: Broker, topics: tuple[str, str]) -> None:

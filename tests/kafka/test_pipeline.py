@@ -27,7 +27,7 @@ from pipelines import (
 
 from fomo_stream.detector.views import DEFAULT
 from fomo_stream.errors import BrokerError
-from fomo_stream.kafka.record import Record
+from fomo_stream.kafka.record import Headers, Record
 from fomo_stream.kafka.state.position import Restored
 from fomo_stream.kafka.topics.watch import TopicsSeen
 
@@ -199,6 +199,18 @@ def test_a_timestamp_that_is_refused_is_left_out(value: bytes) -> None:
         pipeline.receive(record(offset, value=value), 0.0)
     assert [output.timestamp for output in delivery.to(topic)] == [1_700_000_000_000, 0]
     assert not any("fomo-truncated-from" in dict(output.headers) for output in delivery.outputs)
+
+
+def test_the_number_of_attempts_stays_in_dead_letters_and_not_in_scored_records() -> None:
+    delivery = Recording()
+    pipeline = make_pipeline(delivery)
+    headers: Headers = [("trace", b"own"), ("fomo-attempts", b"2")]
+    for offset, value in enumerate((b'{"x": 1.0}', b"{")):
+        pipeline.receive(record(offset, value=value)._replace(headers=headers), 0.0)
+    pipeline.finish([0])
+    assert [output.headers for output in delivery.to("t-scores")] == [headers[:1]]
+    (letter,) = delivery.to("t-dead-letters")
+    assert letter.headers[:2] == headers
 
 
 def test_a_dead_letter_that_is_refused_is_cut_and_in_the_end_a_matter_for_people() -> None:

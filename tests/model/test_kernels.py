@@ -62,7 +62,8 @@ def test_statistics_are_those_of_torch(n: int, d: int, seed: int) -> None:
     found = compiled.channels(fitted, queries)[:, ::2]
     # where the context's own statistics are all but equal, their spread is of the size of float32's last digits
     seen = torchs.spread[0, 0].numpy() > 1e-2
-    np.testing.assert_allclose(found[:, seen], expected[:, seen], atol=5e-3)
+    # whitening of as many columns as rows loses digits in float32
+    np.testing.assert_allclose(found[:, seen], expected[:, seen], atol=5e-3, rtol=5e-3)
 
 
 @pytest.mark.parametrize("name", ["fusion", "fusion-router"])
