@@ -9,14 +9,14 @@ import logging
 import os
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from fomo_stream.cli.parser import DEMO_INTRO, DOCTOR_INTRO, GROUP_INTRO, REDRIVE_INTRO, RUN_INTRO, SCORE_INTRO, parse
-from fomo_stream.errors import ConfigError, FomoError, ShutdownError
-from fomo_stream.logs import configure_logging, kv, quiet_clients
+from fomo_stream.cli.signals import Signals
+from fomo_stream.errors import ConfigError, FomoError
+from fomo_stream.logs import configure_logging, quiet_clients
 from fomo_stream.settings.commands import DemoSettings, DoctorSettings, GroupSettings, RedriveSettings, ScoreSettings
 from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import did_you_mean
@@ -25,7 +25,6 @@ from fomo_stream.threads import limit_threads
 log = logging.getLogger(__name__)
 
 SWITCH_S = 0.001  # a record waits at most so long for the thread that builds contexts; Python's own value is 5 ms
-SHUTDOWN_S = 24.0  # from the signal until the process ends in any case
 
 
 def program() -> NoReturn:
@@ -70,6 +69,7 @@ def run(argv: Sequence[str]) -> int:
     """Score a topic until SIGTERM or Ctrl-C."""
     settings = parse(ServiceSettings, argv, RUN_INTRO)
     configure_logging(settings.log_level)
+    signals = Signals()
     limit_threads(settings.threads)
     sys.setswitchinterval(SWITCH_S)
     from fomo_stream.kafka.service import Service  # torch and confluent_kafka
@@ -77,37 +77,10 @@ def run(argv: Sequence[str]) -> int:
 
     monitor = Monitor(settings)
     service = Service(settings, observer=monitor)
-
-    def stop(number: int, _frame: object) -> None:
-        log.info(kv("stopping", signal=signal.Signals(number).name))
-        end_within(SHUTDOWN_S)
-        service.stop()
-        signal.signal(number, signal.SIG_DFL)  # a second signal ends the process at once
-
-    def leave(_number: int, _frame: object) -> None:
-        log.info(kv("leaving", effect="this instance leaves the group when it stops"))
-        service.leave()
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGUSR1, leave)
+    signals.attach(service)
     with monitor.serve(service):
         service.run()
     return 0
-
-
-def end_within(seconds: float) -> None:
-    """End this process after `seconds` at the latest, even inside a call of the Kafka client that has no timeout."""
-
-    def cut_short() -> None:
-        effect = "the next owner reads the uncommitted records again"
-        log.error(kv("shutdown_cut_short", after_s=seconds, reason="the broker does not answer", effect=effect))
-        os._exit(ShutdownError.exit_code)
-
-    timer = threading.Timer(seconds, cut_short)
-    timer.daemon = True
-    signal.setitimer(signal.ITIMER_REAL, seconds + 0.5)  # works even if the interpreter runs no threads any more
-    timer.start()
 
 
 def demo(argv: Sequence[str]) -> int:

@@ -121,5 +121,13 @@ class Assignment:
             return None
         return marks[1] if marks is not None and marks[1] >= 0 else None
 
+    def read_until(self, number: int) -> int | None:
+        """The offset up to which an input partition was read, with markers of transactions. Safe from any thread."""
+        try:
+            (found,) = self._consumer.position([TopicPartition(self._topics[0], number)])
+        except (KafkaException, RuntimeError):  # RuntimeError: the consumer is closed
+            return None
+        return found.offset if found.offset >= 0 else None
+
     def _places(self, numbers: Iterable[int]) -> set[Place]:
         return {(topic, number) for number in numbers for topic in self._topics}

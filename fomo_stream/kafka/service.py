@@ -63,6 +63,11 @@ class Service:
         self._leaving.set()
 
     @property
+    def is_loading(self) -> bool:
+        """Whether the model is not loaded yet. Until then the service has no client."""
+        return self._model is None
+
+    @property
     def ready(self) -> bool:
         """Whether records that arrive now are scored."""
         return not self.not_ready()
@@ -74,7 +79,9 @@ class Service:
         return not_ready(self.member)
 
     def not_live(self) -> list[str]:
-        """Reasons to restart the process; empty while the main loop turns."""
+        """Reasons to restart the process; empty while the main loop turns, and while the model is loaded."""
+        if self.is_loading:  # compiling its kernels takes minutes where a container has little CPU time
+            return []
         stalled = time.monotonic() - (self._began if self.member is None else self.member.turned_at)
         return [f"the loop has not turned for {stalled:.0f} s"] if stalled > STALLED_AFTER_S else []
 

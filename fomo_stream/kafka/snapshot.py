@@ -22,9 +22,9 @@ class PartitionSnapshot:
     number: int
     waits: str = ""  # why it is not read yet; empty while it is read
     position: int | None = None  # offset before which every record is finished
-    committed: int | None = None  # the last position that is committed
+    committed: int | None = None  # offset before which every record is committed
     end: int | None = None  # offset of the next record that a producer writes, as the broker last said
-    lag: int | None = None  # records from the committed offset to the end
+    lag: int | None = None  # offsets from there to the end
     oldest_unscored_s: float | None = None  # age of the oldest record that is not scored; 0: all are
     open_transactions: tuple[tuple[str, float], ...] = ()  # (topic, seconds) that readers wait for a transaction to end
     generation_age_s: float | None = None  # since this instance first scored with the newest context
@@ -77,16 +77,19 @@ def _partition(member: Member, task: PartitionTask, now: float, clock: float) ->
         task.position,
     )
     end = max((offset for offset in known if offset is not None), default=None)
-    lag = None if end is None or task.committed is None else max(0, end - task.committed)
+    position, committed = task.position, task.committed
+    if position is not None and not len(task.batch):  # what was read and is no record are markers of transactions
+        position = max(position, member.assignment.read_until(task.number) or 0)
+        committed = position if committed == task.position else committed
     waits = _waits(member, task)
     return PartitionSnapshot(
         task.number,
         waits,
-        task.position,
-        task.committed,
+        position,
+        committed,
         end,
-        lag,
-        _oldest_unscored_s(task, end, clock),
+        None if end is None or committed is None else max(0, end - committed),
+        0.0 if end is not None and position == end else _oldest_unscored_s(task, clock),
         tuple((topic, _open_s(found, now)) for topic, found in seen.items() if found is not None),
         None if task.generation_since is None else now - task.generation_since,
         0.0 if task.late_since is None else now - task.late_since,
@@ -102,13 +105,8 @@ def _open_s(seen: EndsSeen, now: float) -> float:
     return 0.0 if seen.open_since is None else now - seen.open_since
 
 
-def _oldest_unscored_s(task: PartitionTask, end: int | None, clock: float) -> float | None:
-    """Age of the first record that waits; if none was read yet, of the last scored one, which is a little older.
-
-    One offset may be the marker of a transaction, which is no record.
-    """
-    if end is not None and task.position is not None and not len(task.batch) and task.position >= end - 1:
-        return 0.0
+def _oldest_unscored_s(task: PartitionTask, clock: float) -> float | None:
+    """Age of the first record that waits; if none was read yet, of the last scored one, which is a little older."""
     try:
         timestamp = task.batch.items[0].record.timestamp
     except IndexError:

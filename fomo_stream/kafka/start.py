@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 
 CLOSE_S = 5.0  # to leave the group
 LEAVE_POLL_S = 0.05
+LATE = "its partitions go to others when its session times out"
 
 
 class Prepared(NamedTuple):
@@ -83,7 +84,7 @@ def start(
     stack.callback(restorer.stop)
     errors = ConsumerErrors()
     consumer = _make_consumer(settings, delivery, errors)
-    stack.callback(_close, consumer, is_leaving)
+    stack.callback(_close, consumer, lambda: is_leaving() and _can_leave(settings))
     if settings.start == "latest":
         for topic in filter(None, (settings.topic, settings.feedback)):
             start_at_latest(consumer, topic, topics.seen.partitions[topic])
@@ -159,6 +160,14 @@ def _make_consumer(settings: ServiceSettings, delivery: Delivery, errors: Consum
     return make_consumer(settings, error_cb=errors, **answers)
 
 
+def _can_leave(settings: ServiceSettings) -> bool:
+    """Whether the client leaves a group in spite of an instance id."""
+    if settings.instance_id is None or settings.kafka.get("group.protocol", "classic") == "classic":
+        return True
+    log.warning(kv("group_not_left", reason="group.protocol is not classic", effect=LATE))
+    return False
+
+
 def _close(consumer: Any, is_leaving: Callable[[], bool]) -> None:
     """Close the consumer. The client would wait for the brokers without limit; the process must not."""
 
@@ -170,5 +179,4 @@ def _close(consumer: Any, is_leaving: Callable[[], bool]) -> None:
         consumer.close()
 
     if not Call(close).wait(CLOSE_S):
-        effect = "its partitions go to others when its session times out"
-        log.warning(kv("group_not_left", reason="the broker does not answer", effect=effect))
+        log.warning(kv("group_not_left", reason="the broker does not answer", effect=LATE))

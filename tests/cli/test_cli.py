@@ -205,8 +205,8 @@ def test_parse_reports_unknown_flags_of_clients_as_unknown() -> None:
 )
 def test_an_end_that_takes_too_long_is_cut_short(waits: str, code: int) -> None:
     program = (
-        "import time; from fomo_stream.cli import main as cli; from fomo_stream.logs import configure_logging\n"
-        f"configure_logging('info'); cli.end_within(0.5); {waits}"
+        "import time; from fomo_stream.cli.signals import end_within; from fomo_stream.logs import configure_logging\n"
+        f"configure_logging('info'); end_within(0.5); {waits}"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20)
     assert ended.returncode == code

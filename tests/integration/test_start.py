@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import select
+import signal
 import socket
 import socketserver
 import threading
@@ -104,6 +106,24 @@ def test_an_instance_that_waits_starts_when_its_topic_is_there(broker: Broker, o
         wait_for(lambda: running.service.ready, "the service to be ready")
         broker.produce(topic, readings(60))
         assert len(broker.read(f"{topic}-scores", at_least=60)) == 60
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells which signals a process handles")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)], ids=["SIGTERM", "Ctrl-C"])
+def test_a_signal_is_not_lost_while_the_process_is_still_loading(tmp_path: Path, number: int, code: int) -> None:
+    running = Command(tmp_path / "log", "--topic", "t", "--bootstrap", "127.0.0.1:1", "--wait")
+
+    def handled() -> int:
+        status = Path(f"/proc/{running.process.pid}/status").read_text()
+        return int(re.search(r"SigCgt:\s+(\w+)", status)[1], 16)  # type: ignore[index]
+
+    wait_for(lambda: handled() >> (signal.SIGUSR1 - 1) & 1, "the handlers")
+    running.process.send_signal(signal.SIGUSR1)
+    wait_for(lambda: "leaving" in running.text(), "the first signal to be seen")
+    running.process.send_signal(number)
+    assert running.process.wait(20) == code, running.text()
+    assert "stopping signal=" in running.text()
+    assert "Traceback" not in running.text()
 
 
 def test_an_instance_that_waits_can_be_stopped(broker: Broker) -> None:

@@ -68,7 +68,7 @@ class TopicWatch:
         self.cluster = Cluster(settings)
         self.is_temporary = False  # the last trouble may end soon
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="fomo-topic-watch", daemon=True)
+        self._thread: threading.Thread | None = None
         named = (settings.topic, settings.out, settings.dead_letters, settings.feedback)
         self.topics: tuple[str, ...] = tuple(topic for topic in named if topic is not None)
         self.seen = TopicsSeen({}, {})
@@ -78,14 +78,15 @@ class TopicWatch:
 
     def start(self) -> None:
         """Look at the topics every WATCH_INTERVAL_S seconds from now on."""
+        self._thread = threading.Thread(target=self._watch, name="fomo-topic-watch", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """End the thread and close the clients, unless the thread still waits for an answer."""
         self._stopped.set()
-        if self._thread.is_alive():
+        if self._thread is not None:
             self._thread.join(1.0)
-        if not self._thread.is_alive():
+        if self._thread is None or not self._thread.is_alive():
             self.cluster.close()
 
     def wait(self, seconds: float) -> None:

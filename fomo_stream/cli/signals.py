@@ -1,0 +1,76 @@
+"""How a service is stopped from outside: SIGTERM, Ctrl-C and SIGUSR1, from the first moment of the process on."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+from fomo_stream.errors import ShutdownError
+from fomo_stream.logs import kv
+
+if TYPE_CHECKING:
+    from fomo_stream.kafka.service import Service
+
+log = logging.getLogger(__name__)
+
+SHUTDOWN_S = 24.0  # from the signal until the process ends in any case
+CTRL_C = 130  # exit code
+
+
+class Signals:
+    """Handles the signals of a service.
+
+    It is made before the large packages are imported, because the first process of a container gets only signals that
+    it handles. Until the model is loaded nothing is held, and the process ends at once.
+    """
+
+    def __init__(self) -> None:
+        self._service: Service | None = None
+        self._is_leaving = False
+        signal.signal(signal.SIGTERM, self._stop)
+        signal.signal(signal.SIGINT, self._stop)
+        signal.signal(signal.SIGUSR1, self._leave)
+
+    def attach(self, service: Service) -> None:
+        """The signals are for this service from now on."""
+        self._service = service
+        if self._is_leaving:
+            service.leave()
+
+    def _stop(self, number: int, _frame: object) -> None:
+        log.info(kv("stopping", signal=signal.Signals(number).name))
+        if self._service is None or self._service.is_loading:
+            os._exit(CTRL_C if number == signal.SIGINT else 0)
+        signal.signal(number, _end)
+        end_within(SHUTDOWN_S)
+        self._service.stop()
+
+    def _leave(self, _number: int, _frame: object) -> None:
+        log.info(kv("leaving", effect="this instance leaves the group when it stops"))
+        self._is_leaving = True
+        if self._service is not None:
+            self._service.leave()
+
+
+def _end(number: int, _frame: object) -> None:
+    """A second signal ends the process at once."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    os._exit(128 + number)  # the first process of a container ignores it
+
+
+def end_within(seconds: float) -> None:
+    """End this process after `seconds` at the latest, even inside a call of the Kafka client that has no timeout."""
+
+    def cut_short() -> None:
+        effect = "the next owner reads the uncommitted records again"
+        log.error(kv("shutdown_cut_short", after_s=seconds, reason="the broker does not answer", effect=effect))
+        os._exit(ShutdownError.exit_code)
+
+    timer = threading.Timer(seconds, cut_short)
+    timer.daemon = True
+    signal.setitimer(signal.ITIMER_REAL, seconds + 0.5)  # works even if the interpreter runs no threads any more
+    timer.start()
