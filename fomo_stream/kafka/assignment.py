@@ -12,14 +12,12 @@ from collections.abc import Iterable
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 
+from fomo_stream.kafka.topics.cluster import Place
 from fomo_stream.logs import kv
 
 log = logging.getLogger(__name__)
 
 WATERMARK_TIMEOUT_S = 1.0
-
-
-Place = tuple[str, int]  # topic and partition
 
 
 class Assignment:
