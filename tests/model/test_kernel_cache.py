@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ def total(values):
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file with one small function to compile; the cache is in a folder beside it."""
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "kernels"))
+    monkeypatch.setitem(sys.modules, "small", None)
     path = tmp_path / "small.py"
     path.write_text(SOURCE)
     return path
@@ -39,6 +41,7 @@ def hits(module: Path) -> int:
     assert found is not None
     assert found.loader is not None
     loaded: Any = importlib.util.module_from_spec(found)
+    sys.modules["small"] = loaded  # numba looks for it there
     found.loader.exec_module(loaded)
     total = kernel(loaded.total)
     assert total(np.arange(5.0)) == 10.0
