@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import helm_python
+import kubernetes_validate
 import pytest
 import yaml
 
@@ -18,17 +20,37 @@ from fomo_stream.settings.sources import load
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "chart"
 VALUES = Path(__file__).parent / "values"
-RELEASE = {"name": "fomo", "namespace": "scoring"}
 NAME = "fomo-fomo-stream"
 SETS = sorted(path.stem for path in VALUES.glob("*.yaml"))
 
 every_set = pytest.mark.parametrize("name", SETS)
 
+VERSIONS = ("1.31", "1.35")  # of Kubernetes
+
 Object = dict[str, Any]
+
+# Objects of operators, for which there is no schema here: what their documentation requires and allows in `spec`.
+OPERATORS: dict[tuple[str, str], tuple[set[str], set[str]]] = {
+    ("keda.sh/v1alpha1", "ScaledObject"): (
+        {"scaleTargetRef", "triggers"},
+        {"minReplicaCount", "maxReplicaCount", "pollingInterval", "cooldownPeriod", "advanced"},
+    ),
+    ("keda.sh/v1alpha1", "TriggerAuthentication"): (set(), {"env", "secretTargetRef"}),
+    ("kafka.strimzi.io/v1beta2", "KafkaTopic"): ({"topicName", "partitions", "replicas", "config"}, set()),
+    ("kafka.strimzi.io/v1beta2", "KafkaUser"): ({"authentication", "authorization"}, set()),
+    ("monitoring.coreos.com/v1", "ServiceMonitor"): ({"selector", "endpoints"}, set()),
+    ("monitoring.coreos.com/v1", "PrometheusRule"): ({"groups"}, set()),
+}
+
+# reading the schemas from disk takes far longer than validating
+kubernetes_validate.utils.schema_contents = functools.cache(kubernetes_validate.utils.schema_contents)
 
 
 class StrictLoader(yaml.SafeLoader):  # type: ignore[misc]
-    """YAML in which no key occurs twice: Kubernetes would take one of the two without a word."""
+    """YAML in which no key occurs twice: Kubernetes would take one of the two without a word.
+
+    As for Kubernetes, `1e3` is a number.
+    """
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
@@ -36,6 +58,9 @@ class StrictLoader(yaml.SafeLoader):  # type: ignore[misc]
         assert not twice, f"{node.start_mark}: {twice} twice"
         found: dict[Any, Any] = super().construct_mapping(node, deep)
         return found
+
+
+StrictLoader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), [*"+-0123456789"])
 
 
 def value_set(name: str) -> dict[str, Any]:
@@ -62,9 +87,9 @@ def chart() -> Any:
 class Rendered:
     """Everything that the chart makes of some values."""
 
-    def __init__(self, values: dict[str, Any]) -> None:
+    def __init__(self, values: dict[str, Any], release: str = "fomo", namespace: str = "scoring") -> None:
         self.values: dict[str, Any] = chart().merge_values(values)
-        files: dict[str, str] = chart().render(values, **RELEASE)
+        files: dict[str, str] = chart().render(values, name=release, namespace=namespace)
         self.notes = next(text for name, text in files.items() if name.endswith("NOTES.txt"))
         self.objects: list[Object] = [
             found
@@ -116,6 +141,15 @@ def rendered(name: str = "default", **changes: Any) -> Rendered:
 def plain(name: str) -> Rendered:
     """The chart with the values of a set; shared, so do not change it."""
     return rendered(name)
+
+
+def validate(found: Object, version: str) -> None:
+    """Raise an error unless this is a valid object of that version of Kubernetes, or of an operator."""
+    if (found["apiVersion"], found["kind"]) in OPERATORS:
+        required, allowed = OPERATORS[found["apiVersion"], found["kind"]]
+        assert required <= set(found["spec"]) <= required | allowed, found["kind"]
+    else:
+        kubernetes_validate.validate(found, version, strict=True)
 
 
 def environment(found: Rendered, folder: Path) -> dict[str, str]:

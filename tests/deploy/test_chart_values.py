@@ -82,12 +82,13 @@ IN_TEMPLATES = {"topic", "bootstrap", "group", "out", "dead_letters", "feedback"
 
 
 def expected(field: Object) -> Object:
-    """The schema of a setting, as pydantic has it."""
+    """The schema of a setting, as pydantic has it; null is the default."""
     field = next((one for one in field.get("anyOf", []) if one["type"] != "null"), field)
     if field["type"] == "array":
-        return {"type": ["array", "string"], "items": {"type": "string"}}
+        return {"type": ["array", "string", "null"], "items": {"type": "string"}}
     words = ("type", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength")
-    return {word: field[word] for word in words if word in field}
+    found = {word: field[word] for word in words if word in field}
+    return found | {"type": [field["type"], "null"]} | ({"enum": [*field["enum"], None]} if "enum" in field else {})
 
 
 def test_the_schema_has_the_settings_of_the_program_with_their_limits() -> None:
@@ -97,6 +98,8 @@ def test_the_schema_has_the_settings_of_the_program_with_their_limits() -> None:
     for name in fields.keys() - BY_CHART - IN_TEMPLATES:
         assert settings[name.replace("_", "-")] == expected(fields[name]), name
 
+
+OWN_LABELS = sorted(plain("default").pod["metadata"]["labels"])  # selectors need some of them
 
 BAD: list[tuple[Object, str]] = [
     ({"settings": {"topic": ""}}, "settings.topic is required"),
@@ -138,6 +141,9 @@ BAD: list[tuple[Object, str]] = [
     ({"image": {"digest": "latest"}}, "/image/digest"),
     ({"service": {"port": 80}}, "/service/port"),
     ({"extraEnv": [{"name": "FOMO_INSTANCE_ID", "value": "one"}]}, "/extraEnv/0/name"),
+    *(({"podLabels": {label: "x"}}, f"invalid propertyName '{label}'") for label in OWN_LABELS),
+    ({"keda": {"labels": {"app.kubernetes.io/name": "x"}}}, "invalid propertyName 'app.kubernetes.io/name'"),
+    ({"podAnnotations": {"checksum/config": "x"}}, "invalid propertyName 'checksum/config'"),
     ({"strimzi": {"topics": {"config": {"min.insync.replicas": 1}}}}, "as strimzi.topics.minInsyncReplicas"),
     ({"strimzi": {"user": {"enabled": True}}}, "strimzi.cluster is required"),
     ({"strimzi": {"cluster": "c", "topics": {"enabled": True}}}, "strimzi.topics needs `partitions`"),

@@ -4,7 +4,8 @@ A named instance stays a member of its group when it stops, so that a rolling re
 StatefulSet is scaled in or deleted, the pod does not come back, and its partitions would wait for the session timeout.
 In that case this script sends SIGUSR1, which means: when you stop, leave the group for good.
 
-If the API server does not answer, it changes nothing. It always ends with 0. Standard library only.
+If the API server does not answer, or refuses, it changes nothing. `helm uninstall` may delete the permission before the
+script asks: the instance then stays a member until its session times out. It always ends with 0. Standard library only.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ ssl.key.location: /etc/fomo/tls/client/{{ $tls.client.privateKeyKey }}
 {{ $name }} = {{ include "fomo-stream.tomlValue" $value }}
 {{- end }}
 {{- end }}
-{{- $client := merge (dict) .Values.kafka.settings (include "fomo-stream.security" . | fromYaml) }}
+{{- $client := merge (dict) (default dict .Values.kafka.settings) (include "fomo-stream.security" . | fromYaml) }}
 {{- if $client }}
 
 [kafka]
@@ -61,7 +61,7 @@ ssl.key.location: /etc/fomo/tls/client/{{ $tls.client.privateKeyKey }}
 - name: FOMO_HEALTH_PORT
   value: {{ .Values.service.port | int | quote }}
 - name: FOMO_WAIT
-  value: {{ .Values.settings.wait | quote }}
+  value: {{ kindIs "invalid" .Values.settings.wait | ternary true .Values.settings.wait | quote }}
 {{- if .Values.gpu.enabled }}
 - name: FOMO_DEVICE
   value: cuda
@@ -74,14 +74,14 @@ ssl.key.location: /etc/fomo/tls/client/{{ $tls.client.privateKeyKey }}
   {{- else }}
   valueFrom:
     secretKeyRef:
-      name: {{ .existingSecret }}
-      key: {{ .usernameKey }}
+      name: {{ .existingSecret | quote }}
+      key: {{ .usernameKey | quote }}
   {{- end }}
 - name: FOMO_KAFKA_SASL_PASSWORD
   valueFrom:
     secretKeyRef:
-      name: {{ .existingSecret }}
-      key: {{ .passwordKey }}
+      name: {{ .existingSecret | quote }}
+      key: {{ .passwordKey | quote }}
 {{- end }}
 {{- end }}
 {{- with .Values.kafka.tls.client }}
@@ -89,8 +89,8 @@ ssl.key.location: /etc/fomo/tls/client/{{ $tls.client.privateKeyKey }}
 - name: FOMO_KAFKA_SSL_KEY_PASSWORD
   valueFrom:
     secretKeyRef:
-      name: {{ .existingSecret }}
-      key: {{ .passwordKey }}
+      name: {{ .existingSecret | quote }}
+      key: {{ .passwordKey | quote }}
 {{- end }}
 {{- end }}
 {{- with .Values.extraEnv }}
@@ -122,7 +122,7 @@ ssl.key.location: /etc/fomo/tls/client/{{ $tls.client.privateKeyKey }}
 {{- define "fomo-stream.volumes" -}}
 - name: config
   configMap:
-    name: {{ include "fomo-stream.fullname" . }}
+    name: {{ include "fomo-stream.fullname" . | quote }}
 - name: tmp
   emptyDir:
     sizeLimit: 256Mi
@@ -130,24 +130,24 @@ ssl.key.location: /etc/fomo/tls/client/{{ $tls.client.privateKeyKey }}
 {{- if .existingSecret }}
 - name: tls-ca
   secret:
-    secretName: {{ .existingSecret }}
+    secretName: {{ .existingSecret | quote }}
     defaultMode: 0440
     items:
-      - key: {{ .key }}
-        path: {{ .key }}
+      - key: {{ .key | quote }}
+        path: {{ .key | quote }}
 {{- end }}
 {{- end }}
 {{- with .Values.kafka.tls.client }}
 {{- if .existingSecret }}
 - name: tls-client
   secret:
-    secretName: {{ .existingSecret }}
+    secretName: {{ .existingSecret | quote }}
     defaultMode: 0440
     items:
-      - key: {{ .certificateKey }}
-        path: {{ .certificateKey }}
-      - key: {{ .privateKeyKey }}
-        path: {{ .privateKeyKey }}
+      - key: {{ .certificateKey | quote }}
+        path: {{ .certificateKey | quote }}
+      - key: {{ .privateKeyKey | quote }}
+        path: {{ .privateKeyKey | quote }}
 {{- end }}
 {{- end }}
 {{- with .Values.extraVolumes }}
@@ -159,8 +159,8 @@ ssl.key.location: /etc/fomo/tls/client/{{ $tls.client.privateKeyKey }}
 {{- define "fomo-stream.placement" -}}
 {{- $onNodes := .Values.nodeSelector -}}{{- $tolerations := .Values.tolerations -}}
 {{- if .Values.gpu.enabled -}}
-{{- $onNodes = merge (dict) .Values.nodeSelector .Values.gpu.nodeSelector -}}
-{{- $tolerations = concat .Values.tolerations .Values.gpu.tolerations -}}
+{{- $onNodes = merge (dict) (default dict .Values.nodeSelector) (default dict .Values.gpu.nodeSelector) -}}
+{{- $tolerations = concat (default list .Values.tolerations) (default list .Values.gpu.tolerations) -}}
 {{- end -}}
 {{- with $onNodes }}
 nodeSelector:
@@ -175,10 +175,10 @@ affinity:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .Values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- if and .Values.gpu.enabled .Values.gpu.runtimeClassName }}
-runtimeClassName: {{ .Values.gpu.runtimeClassName }}
+runtimeClassName: {{ .Values.gpu.runtimeClassName | quote }}
 {{- end }}
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets:
@@ -187,7 +187,7 @@ imagePullSecrets:
 {{- end -}}
 
 {{- define "fomo-stream.resources" -}}
-{{- $resources := deepCopy .Values.resources -}}
+{{- $resources := deepCopy (default dict .Values.resources) -}}
 {{- if .Values.gpu.enabled -}}
 {{- $gpu := dict .Values.gpu.resourceName (int .Values.gpu.count) -}}
 {{- $_ := set $resources "limits" (merge (dict) $gpu (default dict $resources.limits)) -}}

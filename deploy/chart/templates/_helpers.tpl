@@ -15,8 +15,8 @@
 {{- end -}}
 
 {{- define "fomo-stream.releaseLabels" -}}
-app.kubernetes.io/name: {{ include "fomo-stream.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "fomo-stream.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{/* The pods of the service; the pod of `helm test` has another component. */}}

@@ -8,7 +8,7 @@
 {{- end -}}
 {{- if .Values.keda.enabled -}}{{- include "fomo-stream.validateScale" (list . "keda" .Values.keda) -}}{{- end -}}
 {{- if .Values.autoscaling.enabled -}}{{- include "fomo-stream.validateScale" (list . "autoscaling" .Values.autoscaling) -}}{{- end -}}
-{{- if and .Values.autoscaling.enabled (not (dig "requests" "cpu" "" .Values.resources)) -}}
+{{- if and .Values.autoscaling.enabled (not (dig "requests" "cpu" "" (default dict .Values.resources))) -}}
 {{- fail "autoscaling needs resources.requests.cpu: it scales on a percentage of it" -}}
 {{- end -}}
 {{- if and .Values.partitions (not (include "fomo-stream.isScaled" .)) (gt (int .Values.replicas) (int .Values.partitions)) -}}
@@ -22,7 +22,7 @@
 {{- if or .Values.strimzi.topics.enabled .Values.strimzi.user.enabled -}}
 {{- $cluster := required "strimzi.cluster is required: the name of the Kafka object" .Values.strimzi.cluster -}}
 {{- end -}}
-{{- if hasKey .Values.strimzi.topics.config "min.insync.replicas" -}}
+{{- if hasKey (default dict .Values.strimzi.topics.config) "min.insync.replicas" -}}
 {{- fail "strimzi.topics.config: give min.insync.replicas as strimzi.topics.minInsyncReplicas" -}}
 {{- end -}}
 {{- if and .Values.strimzi.topics.enabled (not .Values.partitions) -}}
