@@ -6,6 +6,7 @@ metrics are asked for.
 
 from __future__ import annotations
 
+import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
@@ -110,6 +111,7 @@ SCORE_BOUNDS = (*tuple(i / 20 for i in range(1, 20)), 0.99, 1.0)
 SECONDS_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 LONG_BOUNDS = (*SECONDS_BOUNDS, 30.0, 60.0, 300.0, 3600.0)
 BOUNDS = {"score": SCORE_BOUNDS, "end_to_end_seconds": LONG_BOUNDS, "restore_seconds": LONG_BOUNDS}
+COUNTED_TOGETHER = 1024  # values of a histogram
 REALISED_OVER = 10_000  # calibrated records over which the realised alert rate is taken
 REALISED_LEAST = 1_000  # fewer say too little
 
@@ -119,29 +121,35 @@ class Histogram:
 
     >>> histogram = Histogram((1.0, 2.0))
     >>> histogram.add([0.5, 1.0, 1.5, 9.0])
-    >>> histogram.buckets(), histogram.sum
+    >>> histogram.buckets()
     ([('1.0', 2.0), ('2.0', 3.0), ('+Inf', 4.0)], 12.0)
     """
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = np.array(bounds)
         self._counts = np.zeros(len(bounds) + 1, dtype=np.int64)
-        self.sum = 0.0
+        self._sum = 0.0
+        self._new: list[float] = []  # values that are not counted yet: a thousand cost little more than one
+        self._lock = threading.Lock()
 
     def add(self, values: Sequence[float]) -> None:
         """Count these values."""
-        if len(values) > 1:
-            found = np.array(values)
-            self._counts += np.bincount(self._bounds.searchsorted(found), minlength=len(self._counts))
-            self.sum += float(found.sum())
-        elif values:
-            self._counts[self._bounds.searchsorted(values[0])] += 1
-            self.sum += values[0]
+        with self._lock:
+            self._new += values
+            if len(self._new) >= COUNTED_TOGETHER:
+                self._count()
 
-    def buckets(self) -> list[tuple[str, float]]:
-        """Upper bound of each bucket, and how many values are not above it."""
-        names = (*map(str, self._bounds.tolist()), "+Inf")
-        return list(zip(names, self._counts.cumsum().astype(float).tolist(), strict=True))
+    def buckets(self) -> tuple[list[tuple[str, float]], float]:
+        """Upper bound of each bucket, and how many values are not above it; then the sum of all values."""
+        with self._lock:
+            self._count()
+            counts, total = self._counts.cumsum().astype(float), self._sum
+        return list(zip((*map(str, self._bounds.tolist()), "+Inf"), counts.tolist(), strict=True)), total
+
+    def _count(self) -> None:
+        new, self._new = np.array(self._new), []
+        self._counts += np.bincount(self._bounds.searchsorted(new), minlength=len(self._counts))
+        self._sum += float(new.sum())
 
 
 class Metrics(Observer):
@@ -263,7 +271,7 @@ class Metrics(Observer):
         for metric in METRICS:
             if metric.kind == "histogram":
                 histogram = self._histograms[metric.name]
-                yield HistogramMetricFamily(metric.name, metric.text, histogram.buckets(), histogram.sum)
+                yield HistogramMetricFamily(metric.name, metric.text, *histogram.buckets())
                 continue
             is_counter = metric.kind == "counter"
             family = (CounterMetricFamily if is_counter else GaugeMetricFamily)(

@@ -152,7 +152,9 @@ def test_histograms_agree_with_those_of_the_client_library(values: list[float]) 
     ours = Histogram(SECONDS_BOUNDS)
     ours.add(values)
     theirs = {s.labels["le"]: s.value for f in reference.collect() for s in f.samples if s.name == "x_bucket"}
-    assert dict(ours.buckets()) == theirs
+    buckets, total = ours.buckets()
+    assert dict(buckets) == theirs
+    assert total == pytest.approx(sum(values))
 
 
 @settings(max_examples=20, deadline=None)
