@@ -22,7 +22,8 @@ log = logging.getLogger("fomo_stream.loading")  # also as a program
 def load_ready(name_or_path: str = "default", device: str = "auto", kernel: str = "auto") -> ZeroShotModel:
     """`load_model` for a program, and a first score, which compiles the kernels where the cache does not have them.
 
-    Compiling takes about 10 seconds, in which the process does nothing else, so it must not come with the first record.
+    Compiling takes about 25 seconds of a processor, in which the process does nothing else, so it must not come with
+    the first record.
     """
     from fomo_stream.model.checkpoint import load_model
     from fomo_stream.model.scoring import warm_up
@@ -47,7 +48,7 @@ def _compiling_is_logged() -> Iterator[None]:
         def on_start(self, _event: Any) -> None:
             if not self.logged:
                 self.logged = True
-                effect = "it takes about 10 s, and is done once where a cache can be written"
+                effect = "it takes about 25 s, and is done once where a cache can be written"
                 log.warning(kv("compiling_kernels", effect=effect))
 
         def on_end(self, _event: Any) -> None:
