@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from brokers import Broker, wait_for
-from services import Running, make_settings, readings, results, unique
+from services import Running, make_settings, member_that_joins_late, readings, results, unique
 from test_operations import changed, refusal
 
 from fomo_stream.errors import AgreementError
@@ -141,22 +141,10 @@ def test_a_member_that_joins_while_others_change_the_settings_keeps_them(
     settings = make_settings(broker, topic)
     broker.create_topic(settings.state_topic, 1, config={"cleanup.policy": "compact"})
     agreement(settings).join()
-    append, started = GroupLog.append, Running(settings)
-
-    def late(log: GroupLog, kind: bytes, value: bytes) -> bytes:
-        """A member joins after the members were counted."""
-        monkeypatch.setattr(GroupLog, "append", append)
-        started.__enter__()
-        wait_for(lambda: started.service.ready and started.member.pipeline.tasks, "the member to be at work")
-        return append(log, kind, value)
-
-    monkeypatch.setattr(GroupLog, "append", late)
-    try:
+    with member_that_joins_late(settings, monkeypatch):  # after the members were counted
         with pytest.raises(AgreementError, match=r"--out is .* stop the group first, which has 1 members"):
             agreement(changed(settings, out="elsewhere")).join()
         agreement(settings).check()
-    finally:
-        started.stop()
 
 
 def test_a_setting_that_an_earlier_version_did_not_record_is_refused_as_such(broker: Broker) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from brokers import Broker, wait_for
-from services import Running, make_settings, readings, results, unique
+from services import Running, make_settings, member_that_joins_late, readings, results, unique
 from test_operations import changed
 
 from fomo_stream.cli.main import main
@@ -194,19 +194,7 @@ def test_an_update_is_undone_if_a_member_joins_meanwhile(
     settings = make_settings(broker, topic)
     with Running(settings) as running:
         wait_for(lambda: running.service.ready, "the group to agree")
-    append, started = GroupLog.append, Running(settings)
-
-    def late(log: GroupLog, kind: bytes, value: bytes) -> bytes:
-        """A member joins after the members were counted."""
-        monkeypatch.setattr(GroupLog, "append", append)
-        started.__enter__()
-        wait_for(lambda: started.service.ready and started.member.pipeline.tasks, "the member to be at work")
-        return append(log, kind, value)
-
-    monkeypatch.setattr(GroupLog, "append", late)
-    try:
+    with member_that_joins_late(settings, monkeypatch):  # after the members were counted
         done = look(settings, "--update-group", "--out", "elsewhere")
-    finally:
-        started.stop()
     assert done.code == 10
     assert look(settings, "--json").json["agreement"]["settings"]["out"] == settings.out
