@@ -1,4 +1,4 @@
-"""The command line: `fomo-stream [run]`, `demo`, `score`, `redrive`, `group` and `doctor`.
+"""The command line: `fomo-stream [run]`, `demo`, `score`, `replay`, `compare`, `redrive`, `group` and `doctor`.
 
 Each command imports its large packages only after its flags were parsed, so `--help` and mistakes are answered at once.
 """
@@ -13,11 +13,22 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from fomo_stream.cli.parser import DEMO_INTRO, DOCTOR_INTRO, GROUP_INTRO, REDRIVE_INTRO, RUN_INTRO, SCORE_INTRO, parse
+from fomo_stream.cli.parser import (
+    COMPARE_INTRO,
+    DEMO_INTRO,
+    DOCTOR_INTRO,
+    GROUP_INTRO,
+    REDRIVE_INTRO,
+    REPLAY_INTRO,
+    RUN_INTRO,
+    SCORE_INTRO,
+    parse,
+)
 from fomo_stream.cli.signals import Signals
 from fomo_stream.errors import ConfigError, FomoError
 from fomo_stream.logs import configure_logging, quiet_clients
 from fomo_stream.settings.commands import DemoSettings, DoctorSettings, GroupSettings, RedriveSettings, ScoreSettings
+from fomo_stream.settings.replay import CompareSettings, ReplaySettings
 from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import did_you_mean
 from fomo_stream.threads import limit_threads
@@ -103,6 +114,26 @@ def score(argv: Sequence[str]) -> int:
     return run_score(settings)
 
 
+def replay(argv: Sequence[str]) -> int:
+    """Replay a topic or a file, and report."""
+    settings = parse(ReplaySettings, argv, REPLAY_INTRO, "replay")
+    configure_logging(settings.log_level)
+    limit_threads(settings.threads)
+    from fomo_stream.replaying.command import run_replay
+
+    return run_replay(settings)
+
+
+def compare(argv: Sequence[str]) -> int:
+    """Compare two replays."""
+    settings = parse(CompareSettings, argv, COMPARE_INTRO, "compare")
+    configure_logging(settings.log_level)
+    from fomo_stream.replaying.comparison import compare_files
+
+    print(compare_files(settings.before, settings.after))
+    return 0
+
+
 def redrive(argv: Sequence[str]) -> int:
     """Send dead letters back."""
     settings = parse(RedriveSettings, argv, REDRIVE_INTRO, "redrive")
@@ -141,6 +172,8 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "run": run,
     "demo": demo,
     "score": score,
+    "replay": replay,
+    "compare": compare,
     "redrive": redrive,
     "group": group,
     "doctor": doctor,

@@ -19,6 +19,8 @@ GROUP_ORDER = (
     "Broker",
     "Input",
     "Records",
+    "Labels",
+    "Detectors",
     "Detector",
     "Throughput",
     "General",
@@ -29,6 +31,7 @@ RUN_INTRO = """Find outliers in a Kafka topic: score every record, without label
   fomo-stream --topic sensors --out anomalies     score a topic (the command name `run` may be left out)
   fomo-stream demo                                watch it work: embedded broker, simulated sensors
   fomo-stream score data.csv                      score a file or a pipe, without Kafka
+  fomo-stream replay --topic sensors --last 7d    see how well it would have done on past records
   fomo-stream redrive --dead-letters TOPIC        send dead letters back, after a fix
   fomo-stream doctor --topic sensors              check brokers, topics, permissions and settings
   fomo-stream group --topic sensors               show the group: settings, members, lag, state
@@ -77,6 +80,22 @@ DOCTOR_INTRO = """Check a deployment and say what to do: brokers, replicas, perm
 It takes all flags of the service, so give it the same environment and --config file as an instance. It changes
 nothing and reads no values of records. It exits with 0 if there is no problem; warnings are no problems."""
 
+REPLAY_INTRO = """Replay past records, and see how well fomo-stream would have done: an HTML report, and a summary here.
+
+  fomo-stream replay --topic sensors --last 7d
+  fomo-stream replay --topic sensors --group fomo-stream --from 2026-10-01 --to 2026-11-01 --label is_anomaly
+  fomo-stream replay --file rows.csv --label is_anomaly --compare knn,river.HalfSpaceTrees
+  fomo-stream replay --topic sensors --prepare fomo-stream      start the service warm
+
+Records go through the same detector as in the service, in their order. The offsets and the state of a group are
+never touched. With --group, the settings, features and labels are those that the group has agreed on. It takes
+all flags of the service, so it can be given the same environment and --config file; what only a running service
+needs is ignored. Ctrl-C ends it with a report of what was replayed."""
+
+COMPARE_INTRO = """Compare two replays: what changed, and whether by more than chance.
+
+  fomo-stream compare before.json after.json      files that `fomo-stream replay --json FILE` has written"""
+
 EPILOG = """Each flag can also be set by an environment variable (FOMO_BATCH_SIZE for --batch-size) or in the TOML file
 of --config (batch-size = 64). Flags win over the environment, and the environment wins over the file."""
 
@@ -109,7 +128,7 @@ def build_parser(cls: type[BaseFlags], intro: str = "", command: str = "") -> ar
     parser = _Parser(
         prog=f"fomo-stream {command}".strip(),
         usage=f"fomo-stream {command + ' ' if command else ''}[FLAGS]"
-        + (" FILE" if "file" in cls.model_fields else ""),
+        + "".join(f" {name.upper()}" for name, field in cls.model_fields.items() if _extra(field).get("positional")),
         description=intro,
         epilog=EPILOG,
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=34, width=110),
@@ -119,19 +138,22 @@ def build_parser(cls: type[BaseFlags], intro: str = "", command: str = "") -> ar
     )
     groups = {name: parser.add_argument_group(name) for name in GROUP_ORDER}
     for name, field in cls.model_fields.items():
-        extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+        extra = _extra(field)
         text = _help_text(field)
         metavar = str(extra.get("metavar") or name.upper())
         if extra.get("positional"):
-            parser.add_argument(name, metavar="FILE", nargs="?", help=text)
+            parser.add_argument(name, metavar=name.upper(), nargs="?", help=text)
             continue
         group = groups[str(extra["group"])]
         if name == "kafka":
             group.add_argument(f"{KAFKA_FLAG}KEY", metavar=metavar, dest="kafka", help=text)
         elif field.annotation is bool:
             group.add_argument(option(name), action=argparse.BooleanOptionalAction, help=text)
+        elif extra.get("words"):
+            group.add_argument(option(name), dest=name, nargs="+", action="extend", metavar=metavar, help=text)
         else:
-            group.add_argument(option(name), metavar=_choices(field.annotation) or metavar, help=text)
+            metavar = _choices(field.annotation) or metavar
+            group.add_argument(option(name), dest=name, metavar=metavar, help=text)
     groups["General"].add_argument(
         "--version", action="version", version=f"fomo-stream {__version__}", help="print the version"
     )
@@ -163,8 +185,12 @@ def _take_kafka(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     return kafka, rest
 
 
+def _extra(field: Any) -> dict[str, Any]:
+    return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+
+
 def _help_text(field: Any) -> str:
-    extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+    extra = _extra(field)
     if field.is_required():
         note = " (required)"
     elif extra.get("follows"):

@@ -134,26 +134,31 @@ class ScoreSettings(RecordFlags):
         return self
 
 
+class GivenFlags(ServiceSettings):
+    """All flags of the service, so that its configuration can be used as it is; it knows which of them are given."""
+
+    _given: frozenset[str] = PrivateAttr(frozenset())
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _note_given(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        made = handler(values)
+        made._given = frozenset(values) if isinstance(values, Mapping) else frozenset()
+        return made
+
+    def is_given(self, name: str) -> bool:
+        """Whether a setting, named as its flag, has a value from a flag, the environment or the file."""
+        return name.replace("-", "_") in self._given
+
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", UserWarning)  # pydantic has a method of that name, which it no longer supports
 
-    class ReportFlags(ServiceSettings):
-        """All flags of the service, so that its configuration can be used as it is, for a command that reports."""
+    class ReportFlags(GivenFlags):
+        """For a command that prints a report."""
 
         json: bool = flag("Report", False, "print JSON for programs in place of text")  # type: ignore[assignment]
         log_level: LogLevel = log_level_flag("warning")
-        _given: frozenset[str] = PrivateAttr(frozenset())
-
-        @model_validator(mode="wrap")
-        @classmethod
-        def _note_given(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-            made = handler(values)
-            made._given = frozenset(values) if isinstance(values, Mapping) else frozenset()
-            return made
-
-        def is_given(self, name: str) -> bool:
-            """Whether a setting, named as its flag, has a value from a flag, the environment or the file."""
-            return name.replace("-", "_") in self._given
 
 
 class GroupSettings(ReportFlags):

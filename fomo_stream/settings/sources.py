@@ -36,12 +36,22 @@ _SERVICE_VARIABLE = re.compile(
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
-def flag(group: str, default: Any, text: str, *, metavar: str = "", follows: str = "", **constraints: Any) -> Any:
+def flag(
+    group: str,
+    default: Any,
+    text: str,
+    *,
+    metavar: str = "",
+    follows: str = "",
+    words: bool = False,
+    **constraints: Any,
+) -> Any:
     """A setting with its group in `--help`, its default (`...`: required) and its one-line description.
 
     follows: how the default follows from another setting, in words; shown instead of the value.
+    words: whether the flag takes several words.
     """
-    extra: Any = {"group": group, "metavar": metavar, "follows": follows}
+    extra: Any = {"group": group, "metavar": metavar, "follows": follows, "words": words}
     return Field(default, description=text, json_schema_extra=extra, **constraints)
 
 
@@ -68,7 +78,9 @@ class BaseFlags(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Order of precedence, highest first: flags, environment, file."""
-        sources = [init_settings, env_settings]
+        words = {name: _variables().get(ENV_PREFIX + name[:-1].upper()) for name in cls.model_fields if name[-1] == "_"}
+        of_words = InitSettingsSource(settings_cls, {name: value for name, value in words.items() if value})
+        sources = [init_settings, env_settings, of_words]
         if "kafka" in cls.model_fields:
             sources.append(InitSettingsSource(settings_cls, _kafka_environment(_variables())))
         path = init_settings().get("config") or _variables().get(f"{ENV_PREFIX}CONFIG")
@@ -95,8 +107,8 @@ def load(cls: type[AnySettings], flags: Mapping[str, Any]) -> AnySettings:
 
 
 def option(name: str) -> str:
-    """The flag of a setting: `batch_size` -> `--batch-size`."""
-    return "--" + name.replace("_", "-")
+    """The flag of a setting: `batch_size` -> `--batch-size`, `from_` (`from` is a word of Python) -> `--from`."""
+    return "--" + name.strip("_").replace("_", "-")
 
 
 def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
@@ -120,9 +132,9 @@ def _check_environment() -> None:
 
     The message does not show their values.
     """
-    for module in ("commands", "service"):  # so that the settings of all commands are known
+    for module in ("commands", "replay", "service"):  # so that the settings of all commands are known
         import_module(f"{__package__}.{module}")
-    known = {field.upper() for cls in _subclasses(BaseFlags) for field in cls.model_fields}
+    known = {field.strip("_").upper() for cls in _subclasses(BaseFlags) for field in cls.model_fields}
     problems = []
     for name in _variables():
         word = name.removeprefix(ENV_PREFIX)
@@ -167,13 +179,18 @@ def _read_file(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"--config {path}: cannot be read as TOML: {reason}") from None
-    values = {key.replace("-", "_"): value for key, value in content.items()}
+    values = {_field(key.replace("-", "_"), fields): value for key, value in content.items()}
     for key in values:
         if key not in fields or key == "config":
-            names = [name.replace("_", "-") for name in fields]
+            names = [option(name)[2:] for name in fields]
             shown = key.replace("_", "-")
             raise ConfigError(f"--config {path}: there is no setting {shown}{did_you_mean(shown, names)}")
     return values
+
+
+def _field(name: str, fields: Mapping[str, Any]) -> str:
+    """The field of a setting: `from_` for `from`."""
+    return name + "_" if name + "_" in fields else name
 
 
 def _kafka_environment(environment: Mapping[str, str]) -> dict[str, Any]:

@@ -1,0 +1,75 @@
+"""What the parts of a replay hand to each other: samples of a source, and blocks of scored records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fomo_stream.detector.results import Results
+from fomo_stream.errors import RecordError
+
+Float = NDArray[np.float64]
+Int = NDArray[np.int64]
+
+BLOCK = 1024  # scored records in a block; the last one of a partition may be shorter
+INLIER, OUTLIER, UNKNOWN = 0, 1, -1  # labels
+
+
+class Sample(NamedTuple):
+    """One record of a source, in its order."""
+
+    offset: int  # in a file: the number of the record, from 0
+    timestamp: int | None  # milliseconds since 1970
+    key: bytes | str | None  # names its series
+    fields: dict[str, Any]  # empty if `error`
+    error: RecordError | None = None  # why it cannot be scored
+    label: int = UNKNOWN
+    raw: bytes | None = None  # the value of a Kafka record, for --scores-topic
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What one detector says about the n records of a block."""
+
+    score: Float  # (n,) ranks records, higher = more anomalous; NaN: no score (warm-up)
+    p_value: Float  # (n,) NaN: none
+    alert: NDArray[np.bool_]  # (n,)
+
+
+@dataclass(frozen=True)
+class ContextNote:
+    """The context of the first view after a generation took effect."""
+
+    record: int  # place in the block of the first record that it scored
+    generation: int
+    rows: int  # in the context
+    renewed: float  # share of its rows that the context before did not have; NaN for the first
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive scored records of one partition, n of them, with what every detector says about them.
+
+    Records that cannot be scored (malformed, without features) are only counted, in `skipped`.
+    """
+
+    partition: int
+    offsets: Int  # (n,) ascending
+    times: Int  # (n,) milliseconds since 1970, never descending; the record's number where records have no time
+    labels: NDArray[np.int8]  # (n,) INLIER, OUTLIER or UNKNOWN
+    rows: Float  # (n, d) values of the features, raw units, NaN = missing
+    results: Results  # (n,) of the detector itself
+    judgements: Mapping[str, Judgement]  # by name, in the order of the plan; first the detector itself
+    fields: list[dict[str, Any]]  # (n,) the records
+    skipped: Mapping[str, int] = field(default_factory=dict)  # records without a score, by reason
+    contexts: tuple[ContextNote, ...] = ()
+    batch_s: tuple[float, ...] = ()  # seconds that each micro-batch took to be scored and learned
+    odd_times: int = 0  # records whose time was missing, in the future or before the record before
+
+    def __len__(self) -> int:
+        return len(self.offsets)

@@ -1,0 +1,1 @@
+"""Counts what happened in a replay, in constant memory: one `Tally` per partition, merged at the end."""

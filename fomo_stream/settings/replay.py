@@ -1,0 +1,159 @@
+"""Settings of `fomo-stream replay` and `fomo-stream compare`."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from fomo_stream.settings.commands import GivenFlags
+from fomo_stream.settings.flags import Names
+from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, log_level_flag
+
+NO_REPORT = "none"
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", UserWarning)  # pydantic has a method named json, which it no longer supports
+
+    class ReplaySettings(GivenFlags):
+        """`fomo-stream replay`: all flags of the service, so that its configuration can be used as it is, and these."""
+
+        topic: str = flag("Input", "", "topic to replay", metavar="TOPIC")
+        file: Path | None = flag("Input", None, "file to replay in place of a topic", metavar="FILE")
+        format: Literal["auto", "csv", "jsonl", "parquet", "npz"] = flag(
+            "Input", "auto", "format of --file; auto: by the ending of its name, else by its first character"
+        )
+        from_: str = flag(
+            "Input",
+            "",
+            "first record: a time (2026-10-01, 2026-10-01T12:00Z; without a zone: UTC), an offset, or an offset for "
+            "each partition (0:812,1:790) (default: the first record that the topic retains)",
+            metavar="PLACE",
+        )
+        to: str = flag(
+            "Input",
+            "",
+            "end of the range, written as --from; its record is not replayed (default: all)",
+            metavar="PLACE",
+        )
+        last: str = flag("Input", "", "replay the last 90s, 30m, 12h or 7d, in place of --from", metavar="DURATION")
+        key: str | None = flag(
+            "Records",
+            None,
+            "with --file: field that names the series of a record, such as its device (default: all are one series)",
+            metavar="FIELD",
+        )
+        time: str | None = flag(
+            "Records",
+            None,
+            "with --file: field with the time of a record: seconds or milliseconds since 1970, or ISO 8601",
+            metavar="FIELD",
+        )
+        label: str | None = flag(
+            "Labels", None, "field that says whether a record is an outlier: true or false, 1 or 0", metavar="FIELD"
+        )
+        labels_topic: str | None = flag(
+            "Labels", None, "topic with labels, as the service takes them by --feedback", metavar="TOPIC", min_length=1
+        )
+        labels_file: Path | None = flag(
+            "Labels",
+            None,
+            "CSV or JSON lines with labels: offset or key, outlier, and perhaps partition",
+            metavar="FILE",
+        )
+        compare: Names = flag(
+            "Detectors",
+            (),
+            "other detectors to compare with in the same pass: river.HalfSpaceTrees, river.OneClassSVM, knn, or "
+            "module:factory",
+            metavar="A,B",
+        )
+        grid: tuple[str, ...] = flag(
+            "Detectors",
+            (),
+            "own settings to compare with, in all combinations: alert_rate=0.01,0.001 context_size=1000,5000",
+            metavar="NAME=A,B",
+            words=True,
+        )
+        report: str = flag(
+            "Report", "fomo-replay.html", f"HTML file for the report; {NO_REPORT}: write none", metavar="FILE"
+        )
+        json: Path | None = flag("Report", None, "also write the report as JSON, for compare", metavar="FILE")  # type: ignore[assignment]
+        scores_file: Path | None = flag(
+            "Report", None, "also write the scored records to this file, as JSON lines", metavar="FILE"
+        )
+        scores_topic: str | None = flag(
+            "Report", None, "also write the scored records to this topic", metavar="TOPIC", min_length=1
+        )
+        resume: Path | None = flag(
+            "Report", None, "keep the progress in this folder, and go on with the progress that it has", metavar="DIR"
+        )
+        prepare: str | None = flag(
+            "Report",
+            None,
+            "write the state at the end of the replay for this consumer group, which must have no members and no "
+            "state, so that it goes on as if it had read everything",
+            metavar="GROUP",
+            min_length=1,
+        )
+        jobs: int = flag(
+            "Throughput", 0, "partitions to replay at the same time (0: one per processor)", metavar="N", ge=0, le=1024
+        )
+        log_level: LogLevel = log_level_flag("warning")
+
+        @model_validator(mode="after")
+        def _source_is_one(self) -> Self:
+            if bool(self.topic) == (self.file is not None):
+                raise ValueError("name what to replay: either --topic or --file")
+            only_of_topic = {
+                "--from": self.from_,
+                "--to": self.to,
+                "--last": self.last,
+                "--labels-topic": self.labels_topic,
+                "--prepare": self.prepare,
+            }
+            if self.file is not None and (named := [name for name, value in only_of_topic.items() if value]):
+                raise ValueError(f"{named[0]} needs --topic; a --file is replayed as a whole, by no group")
+            only_of_file = {"--key": self.key, "--time": self.time}
+            if self.file is None and (named := [name for name, value in only_of_file.items() if value]):
+                raise ValueError(
+                    f"{named[0]} needs --file; the records of a topic have keys and timestamps of their own"
+                )
+            if self.last and self.from_:
+                raise ValueError("--last and --from both name the first record; give one of them")
+            return self
+
+        @model_validator(mode="after")
+        def _labels_are_of_one_kind(self) -> Self:
+            given = {"--label": self.label, "--labels-topic": self.labels_topic, "--labels-file": self.labels_file}
+            if len(named := [name for name, value in given.items() if value is not None]) > 1:
+                raise ValueError(f"{' and '.join(named)} name different labels; give one of them")
+            return self
+
+        @model_validator(mode="after")
+        def _output_is_new(self) -> Self:
+            """The topics that the service reads and writes are never touched."""
+            taken = (self.topic, self.out, self.dead_letters, self.feedback, self.labels_topic, self.state_topic)
+            if self.scores_topic is not None and self.scores_topic in taken:
+                raise ValueError(f"--scores-topic {self.scores_topic} is a topic of the service; name one of its own")
+            return self
+
+
+class CompareSettings(BaseFlags):
+    """`fomo-stream compare`: what changed between two replays."""
+
+    before: Path = Field(..., description="JSON report of a replay", json_schema_extra={"positional": True})
+    after: Path = Field(..., description="JSON report of another replay", json_schema_extra={"positional": True})
+    log_level: LogLevel = log_level_flag("warning")
+
+
+def option_values(settings: BaseFlags) -> dict[str, Any]:
+    """The settings as they can be written again, without secrets."""
+    return {
+        name: value
+        for name, value in settings.model_dump(mode="json", exclude={"kafka", "config"}).items()
+        if value not in (None, "", [], ())
+    }
