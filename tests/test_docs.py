@@ -30,6 +30,7 @@ from fomo_stream.settings.commands import (
     RedriveSettings,
     ScoreSettings,
 )
+from fomo_stream.settings.replay import CompareSettings, ReplaySettings
 from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import BaseFlags, option
 from pretrain import __main__ as pretrain
@@ -48,6 +49,8 @@ FLAGS = next(page for page in PAGES if page.name == "docs/flags-and-output.md")
 SETTINGS: dict[str, type[BaseFlags]] = {
     "run": ServiceSettings,
     "score": ScoreSettings,
+    "replay": ReplaySettings,
+    "compare": CompareSettings,
     "redrive": RedriveSettings,
     "group": GroupSettings,
     "doctor": DoctorSettings,

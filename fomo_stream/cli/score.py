@@ -13,9 +13,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, BinaryIO, TextIO
 
-from fomo_stream.cli.scorers import Batch, FixedContextScorer, PrequentialScorer, text_columns
+from fomo_stream.cli.scorers import Batch, FixedContextScorer, PrequentialScorer
 from fomo_stream.errors import ConfigError, FomoError
 from fomo_stream.loading import load_ready
+from fomo_stream.records.choice import text_columns
 from fomo_stream.records.files import Line, RecordFile, open_records
 from fomo_stream.records.result import Result, results_of
 from fomo_stream.records.writers import CsvWriter, JsonWriter
@@ -33,7 +34,7 @@ def run_score(settings: ScoreSettings) -> int:
         raise ConfigError("standard input or output is closed; open it, or name a file")
     name = "standard input" if stdin else settings.file
     with nullcontext(sys.stdin.buffer) if stdin else open_records(settings.file) as stream:
-        table = RecordFile(stream, settings.format, name, text_columns(settings))
+        table = RecordFile(stream, settings.format, name, text_columns(settings, settings.key))
         try:
             Scoring(settings, table, sys.stdout.buffer, sys.stderr).run()
         except OSError as error:  # keep the interpreter from flushing the rest again at exit

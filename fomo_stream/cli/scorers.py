@@ -23,18 +23,15 @@ from fomo_stream.detector.views import VIEWS
 from fomo_stream.errors import SchemaError
 from fomo_stream.limits import MAX_CONTEXT, MAX_FEATURES
 from fomo_stream.model.zero_shot import ZeroShotModel
+from fomo_stream.records.choice import Note, choose_features, key_of, text_columns
 from fomo_stream.records.files import BLOCK, Line, RecordFile, open_records, read_records
-from fomo_stream.records.inference import infer_schema
 from fomo_stream.records.rows import RowReader, Rows
-from fomo_stream.records.schema import Schema, look_up, shown
-from fomo_stream.records.writers import csv_columns
+from fomo_stream.records.schema import Schema
 
 if TYPE_CHECKING:
     from fomo_stream.settings.commands import ScoreSettings
 
 Float = NDArray[np.float64]
-Note = Callable[[str], None]  # writes one line for the user
-NAMES_SHOWN = 20  # fields that a note lists
 MAX_HELD = 20  # times min_context: maximum number of unusable lines, and of records, held in memory
 
 
@@ -79,9 +76,9 @@ class FixedContextScorer:
         path, config = settings.context, settings.detector_config()
         assert path is not None
         with open_records(path) as stream:  # read once, because it may be a pipe
-            records = read_records(stream, name=str(path), text=text_columns(settings))
+            records = read_records(stream, name=str(path), text=text_columns(settings, settings.key))
             sample = list(islice(records, BLOCK))
-            schema = choose_features(settings, table.format, sample, str(path), note)
+            schema = choose_features(settings, table.format, sample, str(path), special(settings), note)
             self._reader, blocks = LineReader(schema, settings), []
             self._series = Series(self._reader.width, settings.lags, movement=False)
             while sample:
@@ -158,7 +155,9 @@ class PrequentialScorer:
         name = self._table.name
         if self._reader is None:
             records = [line.record for line in self._held if line.record is not None]
-            schema = choose_features(self._settings, self._table.format, records, name, self._note)
+            schema = choose_features(
+                self._settings, self._table.format, records, name, special(self._settings), self._note
+            )
             self._reader = LineReader(schema, self._settings)
         n_usable = self._reader.count_usable(self._held)
         if n_usable < self._min_context and not at_end:
@@ -191,49 +190,6 @@ class PrequentialScorer:
         return Results.concatenate([detector.cross_scored(), detector.process(rows[n:], keys[n:])])
 
 
-def choose_features(
-    settings: ScoreSettings, format: str, records: Sequence[dict[str, Any]], source: str, note: Note
-) -> Schema:
-    """The schema of `settings.features`, or else the one inferred from `records`, which is noted.
-
-    format: csv or jsonl, of the input. Raises SchemaError if no record has a value of a feature that is named.
-    """
-    if not records:
-        raise SchemaError(f"no line of {source} is a record; see --format for the formats that can be read")
-    if settings.features is not None:
-        schema = Schema.of(settings.features, settings.categorical)
-    else:
-        if format == "csv":
-            earlier = set(csv_columns(settings.result_field))
-            records = [{name: v for name, v in record.items() if name not in earlier} for record in records]
-        schema, left_out = infer_schema(records, settings.result_field, settings.categorical, settings.key)
-        names = ", ".join(schema.features[:NAMES_SHOWN]) + (", ..." if len(schema.features) > NAMES_SHOWN else "")
-        reasons = ", ".join(f"{path} ({reason})" for path, reason in list(left_out.items())[:NAMES_SHOWN])
-        note(f"features: {names}" + (f"; left out: {reasons}" if reasons else ""))
-    _check_fields(settings, schema, records, source)
-    return schema
-
-
-def _check_fields(settings: ScoreSettings, schema: Schema, records: Sequence[dict[str, Any]], source: str) -> None:
-    absent = np.array(schema.features)[np.isnan(schema.rows(records)).all(axis=0)].tolist()
-    key = settings.key
-    for kind, names, flag in (
-        ("number", [name for name in absent if name not in schema.categorical], "--features"),
-        ("value", [name for name in absent if name in schema.categorical], "--categorical"),
-        ("value", [key] if key and not any(key_of(record, key) for record in records) else [], "--key"),
-    ):
-        if names:
-            raise SchemaError(
-                f"the first {len(records)} records of {source} have no {kind} in {shown(names)}; check {flag}"
-            )
-
-
-def text_columns(settings: ScoreSettings) -> set[str]:
-    """Columns of a CSV file whose cells are text, even where they look like numbers."""
-    return {*settings.categorical, *({settings.key or ""} - set(settings.features or ()))}
-
-
-def key_of(record: Mapping[str, Any], field: str | None) -> str | None:
-    """The series that a record belongs to; None if it has no such field."""
-    value = None if field is None else look_up(record, field)
-    return None if value is None else str(value)
+def special(settings: ScoreSettings) -> dict[str, str]:
+    """The fields that have another role than to be a feature, by name, with the flags that name them."""
+    return {settings.key: "--key"} if settings.key is not None else {}

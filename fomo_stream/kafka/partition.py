@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import orjson
 
 from fomo_stream.detector.changelog import Entries
 from fomo_stream.detector.detector import Detector
+from fomo_stream.detector.results import Results
+from fomo_stream.detector.series import Key
 from fomo_stream.errors import DamagedStateError, RecordError, StateError
 from fomo_stream.kafka.batching import MicroBatch
 from fomo_stream.kafka.feedback.effects import Effects
 from fomo_stream.kafka.feedback.labels import LabelQueue, RecordIndex
 from fomo_stream.kafka.record import Record
 from fomo_stream.kafka.state.position import POSITION, Position, Restored
-from fomo_stream.records.rows import RowReader
+from fomo_stream.records.rows import Float, RowReader
 from fomo_stream.records.schema import Schema, shown
 from fomo_stream.settings.service import ServiceSettings
 
@@ -103,6 +105,18 @@ class PartitionTask:
                 old = {name for name in entries if name.startswith(f"{INDEX}/") and not name.startswith(kept)}
                 self._restored = Restored(self._restored.start, stale=self._restored.stale | old)
         return self.detector, self.reader
+
+    def score(self, rows: Float, keys: list[Key], offsets: Iterable[int], learn: bool = True) -> Results:
+        """Score rows (n, d), which come next, and learn them; then labels can be about their records.
+
+        keys, offsets: (n,) of their records. learn: False for records that were learned before; then nothing changes.
+        """
+        assert self.detector is not None
+        if not learn:
+            return self.detector.score_rows(rows, keys)
+        for number, (offset, key) in enumerate(zip(offsets, keys, strict=True), self.detector.records):
+            self.index.add(number, offset, key)
+        return self.detector.process(rows, keys)
 
     def discard_state(self) -> None:
         """Forget the restored state: its entries will be deleted, and learning starts again."""

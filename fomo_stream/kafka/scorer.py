@@ -56,12 +56,9 @@ class Scorer:
         self._labelling = labelling
         self._observer = observer
         # Every partition begins as a copy of this one: a seed context is the same for all, so it is encoded once.
-        self._prototype = _detector(settings, model, schema, executor)
+        self._prototype = first_detector(settings, model, schema, executor)
         for view in self._prototype.left_out:
             log.warning(kv("view_left_out", view=view.view, columns=view.columns, limit=view.limit))
-        rows = _read_seed(settings, schema)
-        if rows is not None:
-            self._prototype.seed_context(rows)
 
     def equip(self, task: PartitionTask) -> tuple[Detector, RowReader]:
         """The detector and the reader of a partition. Raises StateError, with a remedy, when its state does not fit."""
@@ -109,8 +106,8 @@ class Scorer:
         n_again = bisect_left(sound, task.learned_until, key=lambda item: item.record.offset)
         began, known = time.perf_counter(), detector.records
         found = iter(
-            self._results(task, detector, reader, sound[:n_again], learn=False)
-            + self._results(task, detector, reader, sound[n_again:], learn=True)
+            self._results(task, reader, sound[:n_again], learn=False)
+            + self._results(task, reader, sound[n_again:], learn=True)
         )
         results = [next(found) if item.error is None else None for item in pending]
         scored = time.perf_counter()
@@ -137,23 +134,19 @@ class Scorer:
         )
 
     def _results(
-        self, task: PartitionTask, detector: Detector, reader: RowReader, items: list[Pending], learn: bool
+        self, task: PartitionTask, reader: RowReader, items: list[Pending], learn: bool
     ) -> list[Result | None]:
         """The result of each record, None where it has no features. learn: they were not learned before."""
         if not items:
             return []
         fields = [item.fields for item in items]
-        rows, keys, has_features, missing = reader.read(fields, [item.record.key for item in items])
-        usable = list(compress(items, has_features.tolist()))
-        if not usable:
+        rows, keys, usable, missing = reader.read(fields, [item.record.key for item in items])
+        sources = [item.record[:4] for item in compress(items, usable.tolist())]
+        if not sources:
             return [None] * len(items)
-        if learn:
-            for number, item in enumerate(usable, detector.records):
-                task.index.add(number, item.record.offset, item.record.key)
-        scored = detector.process(rows, keys) if learn else detector.score_rows(rows, keys)
-        sources = [item.record[:4] for item in usable]
-        results = iter(results_of(scored, self._model_name, missing[has_features].tolist(), sources))
-        return [next(results) if has else None for has in has_features.tolist()]
+        scored = task.score(rows, keys, [offset for _, _, offset, _ in sources], learn)
+        results = iter(results_of(scored, self._model_name, missing[usable].tolist(), sources))
+        return [next(results) if has_features else None for has_features in usable.tolist()]
 
     def _announce(self, task: PartitionTask, results: Iterable[Result]) -> None:
         """Log new regimes, and tell the observer."""
@@ -169,6 +162,16 @@ def check_schema(settings: ServiceSettings, model: ZeroShotModel, schema: Schema
     """Raise SchemaError when the model cannot take as many features, or the seed context has none of them."""
     _detector(settings, model, schema, None)
     _read_seed(settings, schema)
+
+
+def first_detector(
+    settings: ServiceSettings, model: ZeroShotModel, schema: Schema, executor: Executor | None
+) -> Detector:
+    """The detector that every partition begins with a copy of; it knows the seed context. Raises SchemaError."""
+    detector, rows = _detector(settings, model, schema, executor), _read_seed(settings, schema)
+    if rows is not None:
+        detector.seed_context(rows)
+    return detector
 
 
 def _detector(settings: ServiceSettings, model: ZeroShotModel, schema: Schema, executor: Executor | None) -> Detector:

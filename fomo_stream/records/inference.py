@@ -32,15 +32,15 @@ def infer_schema(
     records: Iterable[Mapping[str, Any]],
     result_field: str = "fomo",
     categorical: Sequence[str] = (),
-    key: str | None = None,
+    other: Mapping[str, str] | None = None,
 ) -> tuple[Schema, dict[str, str]]:
     """Choose the features of a stream from its first records, taken in order.
 
     Returns the schema (numeric and boolean leaves, sorted by path) and the leaves left out, with the reason for
     each: text, lists, timestamps, counters, near-unique identifiers, and results of an earlier run under
     `result_field`. Paths of more than 1,000 characters are ignored. In doubt, a leaf is a feature. Constant leaves
-    are features too, because a change in them matters. `categorical` fields are always features; the field `key`,
-    which names the series, is not one.
+    are features too, because a change in them matters. `categorical` fields are always features; the fields in
+    `other` never are, for the reason given there.
     Raises SchemaError if there is no feature, and TooManyFeaturesError if there are more than `MAX_FEATURES`.
 
     >>> orders = [{"order_id": 7919 * i % 1000, "price": i % 7, "shop": "x"} for i in range(50)]
@@ -49,6 +49,7 @@ def infer_schema(
     (('price',), {'order_id': 'near-unique identifier', 'shop': 'text'})
     """
     sample = list(records)
+    special = other or {}
     leaves: dict[str, list[Any]] = {}
     for record in sample:
         for path, value in _leaves(record):
@@ -58,8 +59,8 @@ def infer_schema(
     for path in sorted(leaves.keys() - set(categorical)):
         if path == result_field or path.startswith(result_field + "."):
             left_out[path] = "result of an earlier run"
-        elif path == key:
-            left_out[path] = "key of the series"
+        elif name := next((name for name in special if path == name or path.startswith(name + ".")), None):
+            left_out[path] = special[name]
         elif reason := _why_not(path, leaves[path], len(sample)):
             left_out[path] = reason
         elif len(features) < MAX_FEATURES:

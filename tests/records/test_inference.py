@@ -312,6 +312,9 @@ def test_categorical_fields_count_against_the_limit_of_inferred_features() -> No
 def test_the_field_that_tells_series_apart_is_no_feature_unless_it_is_a_category() -> None:
     batch = [{"x": i % 7, "device": i % 3} for i in range(50)]
     assert infer_schema(batch)[0].features == ("device", "x")
-    schema, left_out = infer_schema(batch, key="device")
+    schema, left_out = infer_schema(batch, other={"device": "key of the series"})
     assert (schema.features, left_out) == (("x",), {"device": "key of the series"})
-    assert infer_schema(batch, key="device", categorical=("device",))[0].features == ("device", "x")
+    assert infer_schema(batch, other={"device": "key of the series"}, categorical=("device",))[0].features == (
+        "device",
+        "x",
+    )

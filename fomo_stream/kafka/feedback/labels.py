@@ -18,6 +18,7 @@ import numpy as np
 import orjson
 
 from fomo_stream.detector.changelog import Entries, StoredEntries, Table
+from fomo_stream.detector.series import Key
 from fomo_stream.errors import DamagedStateError, RecordError
 from fomo_stream.kafka.feedback.offset_tracker import OffsetTracker
 from fomo_stream.limits import MAX_RECORD_BYTES
@@ -115,11 +116,13 @@ class RecordIndex:
     def __len__(self) -> int:
         return len(self._records)
 
-    def add(self, number: int, offset: int, key: bytes | None) -> None:
+    def add(self, number: int, offset: int, key: Key) -> None:
         """Add the record at `offset`, which must come after all earlier ones.
 
         number: its number in the detector, one more than the last.
         """
+        if not self._capacity:
+            return
         digest = NO_KEY if key is None else _digest(key)
         self._records.append((number, offset, digest))
         self._numbers[offset] = number
@@ -163,8 +166,9 @@ class RecordIndex:
         self._offsets = {key: offset for _, offset, key in self._records if key != NO_KEY}
 
 
-def _digest(key: bytes) -> bytes:
+def _digest(key: bytes | str) -> bytes:
     """A key of any length as a few bytes, so that memory is bounded."""
+    key = key.encode(errors="surrogatepass") if isinstance(key, str) else key
     return hashlib.blake2b(key, digest_size=DIGEST_BYTES).digest()
 
 

@@ -1,0 +1,95 @@
+"""The features of a file of records: those that flags name, or those inferred from the first records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from fomo_stream.errors import SchemaError
+from fomo_stream.records.inference import infer_schema
+from fomo_stream.records.schema import Schema, look_up, shown
+from fomo_stream.records.writers import csv_columns
+
+Note = Callable[[str], None]  # writes one line for the user
+NAMES_SHOWN = 20  # fields that a note lists
+
+# Why a field is no feature, by the flag that names it.
+ROLES = {"--key": "key of the series", "--time": "time of the record", "--label": "label of the record"}
+
+
+class RecordSettings(Protocol):
+    """The settings that say which fields are features."""
+
+    @property
+    def features(self) -> tuple[str, ...] | None: ...
+    @property
+    def categorical(self) -> tuple[str, ...]: ...
+    @property
+    def result_field(self) -> str: ...
+
+
+def choose_features(
+    settings: RecordSettings,
+    format: str,
+    records: Sequence[Mapping[str, Any]],
+    source: str,
+    special: Mapping[str, str],
+    note: Note,
+) -> Schema:
+    """The schema of `settings.features`, or else the one inferred from `records`, which is noted.
+
+    format: of the input. special: fields that are never inferred as features, with the flag that names each, one of
+    `ROLES`. Raises SchemaError if no record has a value of a feature or a special field that is named; the first
+    records may lack labels.
+    """
+    if not records:
+        raise SchemaError(f"no line of {source} is a record; see --format for the formats that can be read")
+    if settings.features is not None:
+        schema = Schema.of(settings.features, settings.categorical)
+    else:
+        if format != "jsonl":
+            earlier = set(csv_columns(settings.result_field))
+            records = [{name: v for name, v in record.items() if name not in earlier} for record in records]
+        roles = {name: ROLES[flag] for name, flag in special.items()}
+        schema, left_out = infer_schema(records, settings.result_field, settings.categorical, roles)
+        note(features_note(schema, left_out))
+    _check_fields(schema, records, source, special)
+    return schema
+
+
+def features_note(schema: Schema, left_out: Mapping[str, str]) -> str:
+    """The inferred features and the fields that are none, in one line."""
+    names = ", ".join(schema.features[:NAMES_SHOWN]) + (", ..." if len(schema.features) > NAMES_SHOWN else "")
+    reasons = ", ".join(f"{path} ({reason})" for path, reason in list(left_out.items())[:NAMES_SHOWN])
+    return f"features: {names}" + (f"; left out: {reasons}" if reasons else "")
+
+
+def _check_fields(
+    schema: Schema, records: Sequence[Mapping[str, Any]], source: str, special: Mapping[str, str]
+) -> None:
+    absent = np.array(schema.features)[np.isnan(schema.rows(records)).all(axis=0)].tolist()
+    found = [
+        ("number", [name for name in absent if name not in schema.categorical], "--features"),
+        ("value", [name for name in absent if name in schema.categorical], "--categorical"),
+    ]
+    for name, flag in special.items():
+        if flag != "--label" and not any(key_of(record, name) for record in records):
+            found.append(("value", [name], flag))
+    for kind, names, flag in found:
+        if names:
+            raise SchemaError(
+                f"the first {len(records)} records of {source} have no {kind} in {shown(names)}; check {flag}"
+            )
+
+
+def text_columns(settings: RecordSettings, key: str | None) -> set[str]:
+    """Columns of a CSV file whose cells are text, even where they look like numbers. key: field that names a series."""
+    return {*settings.categorical, *({key or ""} - set(settings.features or ()))}
+
+
+def key_of(record: Mapping[str, Any], field: str | None) -> str | None:
+    """The series that a record belongs to; None if it has no such field."""
+    value = None if field is None else look_up(record, field)
+    return None if value is None else str(value)

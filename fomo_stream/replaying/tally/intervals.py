@@ -1,0 +1,40 @@
+"""Intervals by a block bootstrap over windows.
+
+Records that follow each other are alike, so whole windows of time are resampled, with replacement (non-overlapping
+block bootstrap, Carlstein 1986). Percentile intervals are too narrow for few windows, so their levels are those of the
+expanded percentile interval (Hesterberg 2015, What Teachers Should Know About the Bootstrap).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+Float = NDArray[np.float64]
+
+REPLICATES = 500
+FEWEST_WINDOWS = 8  # windows that count for a metric, fewer give no interval
+_SEED = 20250117
+
+
+def resamples(n_windows: int) -> Float:
+    """How often each window is drawn in each replicate (n_windows, REPLICATES): the same for every call."""
+    draws = np.random.RandomState(_SEED).randint(0, n_windows, (REPLICATES, n_windows))  # its numbers never change
+    rows = np.arange(REPLICATES)[:, None] * n_windows + draws
+    counts = np.bincount(rows.reshape(-1), minlength=REPLICATES * n_windows)
+    return counts.reshape(REPLICATES, n_windows).T.astype(np.float64)
+
+
+def interval(replicates: Float, n_windows: int) -> tuple[float, float] | None:
+    """The 95 % interval of replicates (r,) of a metric, to which n_windows windows contribute.
+
+    None if they are too few, or if too many replicates have no value (NaN).
+    """
+    known = replicates[~np.isnan(replicates)]
+    if n_windows < FEWEST_WINDOWS or len(known) < 0.9 * len(replicates):
+        return None
+    expansion = np.sqrt(n_windows / (n_windows - 1))
+    share = float(special.ndtr(expansion * special.stdtrit(n_windows - 1, 0.025)))
+    low, high = np.quantile(known, [share, 1 - share])
+    return float(low), float(high)

@@ -1,0 +1,118 @@
+"""Makes blocks of scored records, for tests of what comes after the scoring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fomo_stream.detector.results import Results, Status, sigmoid
+from fomo_stream.replaying.blocks import BLOCK, UNKNOWN, Block, ContextNote, Judgement
+from fomo_stream.replaying.tally.spec import TallySpec
+from fomo_stream.replaying.tally.tally import Tally
+
+Float = NDArray[np.float64]
+Int = NDArray[np.int64]
+OWN = "fomo-stream"
+
+
+def results(logit: Float, alert: NDArray[np.bool_] | None = None, p_value: Float | None = None) -> Results:
+    """Results with these logits (n,), NaN while warming up."""
+    n, is_known = len(logit), ~np.isnan(logit)
+    alert = np.zeros(n, bool) if alert is None else alert
+    return Results(
+        score=sigmoid(logit),
+        remembered_logit=logit,
+        logit=logit,
+        by_view=logit[:, None],
+        p_value=np.where(is_known, 0.5, np.nan) if p_value is None else p_value,
+        outlier=alert,
+        generation=is_known.astype(np.int64),
+        regime=is_known.astype(np.int64),
+        severity=np.where(alert, 2, 0).astype(np.int8),
+        status=[Status.OK if known else Status.WARMING_UP for known in is_known],
+    )
+
+
+def block(
+    scores: Mapping[str, Float] | Float,
+    labels: Any = None,
+    *,
+    first: int = 0,
+    partition: int = 0,
+    times: Any = None,
+    rows: Float | None = None,
+    alerts: Mapping[str, NDArray[np.bool_]] | NDArray[np.bool_] | None = None,
+    p_values: Mapping[str, Float] | None = None,
+    **more: Any,
+) -> Block:
+    """A block of n records from offset `first` on; scores (n,) by detector, the first one OWN unless named otherwise.
+
+    Without alerts, a record alerts if its score is above 2. Without rows, they have no features.
+    """
+    named = scores if isinstance(scores, Mapping) else {OWN: np.asarray(scores, np.float64)}
+    own, n = next(iter(named)), len(next(iter(named.values())))
+    if not isinstance(alerts, Mapping):
+        alerts = {name: score > 2 if alerts is None else alerts for name, score in named.items()}
+    if p_values is None:
+        p_values = {name: np.where(np.isnan(score), np.nan, sigmoid(-score)) for name, score in named.items()}
+    offsets = np.arange(first, first + n)
+    return Block(
+        partition=partition,
+        offsets=offsets,
+        times=offsets * 1000 if times is None else np.asarray(times, np.int64),
+        labels=np.full(n, UNKNOWN, np.int8) if labels is None else np.asarray(labels, np.int8),
+        rows=np.zeros((n, 0)) if rows is None else rows,
+        results=results(named[own], alerts[own], p_values[own]),
+        judgements={name: Judgement(score, p_values[name], alerts[name]) for name, score in named.items()},
+        fields=[{"n": int(offset)} for offset in offsets],
+        **more,
+    )
+
+
+def made_stream(
+    seed: int, n: int, features: int = 3, detectors: tuple[str, ...] = (OWN,), partition: int = 0
+) -> Iterator[Block]:
+    """A stream of n records in blocks: outliers in short segments, scores that follow each other, some missing values."""
+    rng = np.random.default_rng(seed)
+    labels = np.zeros(n, np.int8)
+    for start in rng.integers(0, n, max(1, n // 200)):
+        labels[start : start + rng.integers(1, 8)] = 1
+    labels[rng.random(n) < 0.1] = UNKNOWN
+    level = np.cumsum(rng.normal(size=n)) / max(1.0, n**0.5)
+    scores = {name: level + rng.normal(size=n) + 2.0 * (labels == 1) for name in detectors}
+    for score in scores.values():
+        score[: min(n, 50)] = np.nan
+    rows = rng.normal(size=(n, features)) + np.linspace(0, 1, n)[:, None]
+    rows[rng.random(rows.shape) < 0.02] = np.nan
+    times = 1_760_000_000_000 + np.cumsum(rng.integers(0, 20_000, n))
+    for a in range(0, n, BLOCK):
+        part = slice(a, min(a + BLOCK, n))
+        yield block(
+            {name: score[part] for name, score in scores.items()},
+            labels[part],
+            first=a,
+            partition=partition,
+            times=times[part],
+            rows=rows[part],
+            skipped={"not_json": 1},
+            contexts=(ContextNote(0, a // BLOCK + 1, 500, 0.1),),
+            batch_s=(0.01,) * 4,
+        )
+
+
+def spec_of(blocks: list[Block], **more: Any) -> TallySpec:
+    """A spec that fits blocks."""
+    given = {"alert_rate": 0.01, "has_labels": True, "axis": "time", **more}
+    features = tuple(f"f{i}" for i in range(blocks[0].rows.shape[1]))
+    return TallySpec(tuple(blocks[0].judgements), features, **given)
+
+
+def tallied(blocks: list[Block], **more: Any) -> Tally:
+    """The tally of blocks of one partition."""
+    tally = Tally(spec_of(blocks, **more))
+    for part in blocks:
+        tally.add(part)
+    return tally

@@ -1,0 +1,104 @@
+"""A replay of records in memory: stand-ins for the plan, the source and labels, and a cheap model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from fomo_stream.detector.config import DetectorConfig
+from fomo_stream.errors import RecordError
+from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel
+from fomo_stream.records.schema import Schema
+from fomo_stream.replaying.blocks import Sample
+from fomo_stream.replaying.partition import Sink
+from fomo_stream.settings.replay import ReplaySettings
+
+SCHEMA = Schema(("x", "y"))
+MODEL = ModelConfig(raw_features=8, evidence=False, fusion=False, layers=1, width=8, heads=2, feed_forward=8, routers=2)
+
+
+@cache
+def cheap_model() -> ZeroShotModel:
+    """Untrained, and a tenth of the work: its scores say nothing, but depend on the record and on the context."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return ZeroShotModel(MODEL, "cheap").eval()
+
+
+class QuickSettings(ReplaySettings):
+    """Few records are enough for a generation, a regime, or to forget one."""
+
+    def detector_config(self) -> DetectorConfig:
+        return replace(super().detector_config(), lag=16, recent_every=32, calibration_size=50)
+
+
+def quick_settings(**changes: Any) -> QuickSettings:
+    flags: dict[str, Any] = {"topic": "t", "min_context": 10, "context_size": 20, "adapt_after": 60, "alert_rate": 0.1}
+    return QuickSettings(**{**flags, "batch_size": 8, "report": "none", **changes})
+
+
+def sample(offset: int, partition: int = 0) -> Sample:
+    """Of three series; some are bad, some lack a feature, some have a bad time; after 90 all is different."""
+    rng = np.random.default_rng([partition, offset])
+    key = (b"p", b"q", None)[rng.integers(3)]
+    shift = 20 if offset >= 90 else 0
+    timestamp = [1_000_000 + 10 * offset, 5, None, 10**15][rng.choice(4, p=[0.97, 0.01, 0.01, 0.01])]
+    label = int(rng.integers(-1, 2))
+    if rng.random() < 0.05:
+        return Sample(offset, timestamp, key, {}, RecordError("not_json", "no JSON"))
+    fields: dict[str, Any] = {"x": float(rng.normal(shift)), "y": float(rng.normal(5 + shift, 2)), "z": 0}
+    for name in rng.choice(np.array(["x", "y", "z"]), size=rng.choice(3, p=[0.8, 0.1, 0.1]), replace=False):
+        del fields[str(name)]
+    return Sample(offset, timestamp, key, fields, label=label)
+
+
+@dataclass(frozen=True)
+class MemorySource:
+    """Made samples: `records` of each partition, with gaps in their offsets."""
+
+    records: int = 200
+    partitions: tuple[int, ...] = (0,)
+    name: str = "t"
+    first: int = 0
+    make: Callable[[int, int], Sample] = sample
+
+    def start(self, partition: int) -> int:
+        return self.first
+
+    def total(self, partition: int) -> int | None:
+        return self.records
+
+    def read(self, partition: int, start: int, is_stopped: Callable[[], bool]) -> Iterator[Sample]:
+        for offset in range(start, self.first + self.records):
+            if is_stopped():
+                return
+            if offset % 13:
+                yield self.make(offset, partition)
+
+
+@dataclass(frozen=True)
+class Effect:
+    input_offset: int
+    labels: tuple[tuple[int, bool], ...]
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """A plan as `make_plan` makes it."""
+
+    settings: ReplaySettings = field(default_factory=quick_settings)
+    schema: Schema = SCHEMA
+    source: MemorySource = field(default_factory=MemorySource)
+    effects: Mapping[int, Sequence[Effect]] = field(default_factory=dict)
+    has_labels: bool = False
+    axis: Literal["time", "record"] = "time"
+    notes: tuple[str, ...] = ("Equal to the live output from the first record.",)
+    now_ms: int = 10**12
+
+    def sink(self, partition: int) -> Sink | None:
+        return None

@@ -1,0 +1,97 @@
+"""The replay of a partition gives the results of the detector, bit for bit, however it is split."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory_source import Effect, MemoryPlan, MemorySource, cheap_model, quick_settings, sample
+
+from fomo_stream.detector.detector import Detector
+from fomo_stream.detector.results import Results
+from fomo_stream.kafka.scorer import first_detector
+from fomo_stream.replaying import partition as module
+from fomo_stream.replaying.blocks import Block
+from fomo_stream.replaying.partition import OWN, Others, PartitionReplay
+
+ARRAYS = ("score", "remembered_logit", "logit", "by_view", "p_value", "outlier", "generation", "regime", "severity")
+
+
+def make_replay(plan: MemoryPlan, others: Others | None = None) -> PartitionReplay:
+    return PartitionReplay(plan, 0, first_detector(plan.settings, cheap_model(), plan.schema, None), others)
+
+
+def replayed(plan: MemoryPlan, others: Others | None = None) -> list[Block]:
+    return list(make_replay(plan, others).blocks(lambda: False))
+
+
+def expected(plan: MemoryPlan) -> tuple[list[int], Results]:
+    """Offsets and results of the scored records, by a plain detector with the labels at the same places."""
+    found = [one for one in plan.source.read(0, 0, lambda: False) if plan.schema.features and one.error is None]
+    found = [one for one in found if {"x", "y"} & set(one.fields)]
+    offsets = [one.offset for one in found]
+    detector = Detector(cheap_model(), 2, plan.settings.detector_config())
+    effects = sorted(plan.effects.get(0, ()), key=lambda effect: effect.input_offset)
+    borders = np.searchsorted(offsets, [effect.input_offset for effect in effects]).tolist()
+    parts = []
+    memory = detector.config.feedback_memory
+    for at, (start, stop) in enumerate(pairwise([0, *borders, len(found)])):
+        if at:
+            known = [(offsets.index(to), is_outlier) for to, is_outlier in effects[at - 1].labels if to in offsets]
+            known = [(number, is_outlier) for number, is_outlier in known if start - memory <= number < start]
+            numbers = np.array([number for number, _ in known], dtype=np.int64)
+            detector.feedback(numbers, np.array([is_outlier for _, is_outlier in known], dtype=bool))
+        rows = plan.schema.rows([one.fields for one in found[start:stop]])
+        parts.append(detector.process(rows, [one.key for one in found[start:stop]]))
+    return offsets, Results.concatenate(parts)
+
+
+def assert_same(one: Results, other: Results) -> None:
+    for name in ARRAYS:
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
+    assert one.status == other.status
+
+
+labels = st.lists(st.tuples(st.integers(0, 220), st.booleans()), min_size=1, max_size=4).map(tuple)
+some_effects = st.lists(st.builds(Effect, st.integers(0, 220), labels), max_size=6)
+
+
+@settings(deadline=None, max_examples=25)
+@given(effects=some_effects, block=st.integers(1, 70), batch_size=st.integers(1, 40), feedback=st.booleans())
+def test_results_are_those_of_the_detector(effects: list[Effect], block: int, batch_size: int, feedback: bool) -> None:
+    changes = {"feedback": "f", "feedback_memory": 30} if feedback else {}
+    plan = MemoryPlan(quick_settings(batch_size=batch_size, lags=1, **changes), effects={0: effects})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "BLOCK", block)
+        blocks = replayed(plan)
+    offsets, results = expected(plan)
+    assert [len(one) for one in blocks[:-1]] == [block] * (len(blocks) - 1)
+    assert np.concatenate([one.offsets for one in blocks]).tolist() == offsets
+    assert_same(Results.concatenate([one.results for one in blocks]), results)
+    for one in blocks:
+        np.testing.assert_array_equal(one.judgements[OWN].score, one.results.remembered_logit)
+        assert [sample(at).fields for at in one.offsets.tolist()] == one.fields
+        assert [sample(at).label for at in one.offsets.tolist()] == one.labels.tolist()
+
+
+def test_records_without_a_score_are_counted_by_reason() -> None:
+    plan = MemoryPlan()
+    samples = list(plan.source.read(0, 0, lambda: False))
+    skipped: Counter[str] = Counter()
+    for one in replayed(plan):
+        skipped.update(one.skipped)
+    malformed = sum(one.error is not None for one in samples)
+    empty = sum(one.error is None and not {"x", "y"} & set(one.fields) for one in samples)
+    assert min(malformed, empty) > 0
+    assert skipped == {"not_json": malformed, "no_features": empty}
+
+
+def test_a_source_of_malformed_records_only_is_counted() -> None:
+    plan = MemoryPlan(source=MemorySource(30, make=lambda offset, _: sample(offset)._replace(fields={})))
+    (block,) = replayed(plan)
+    assert len(block) == 0
+    assert sum(block.skipped.values()) == 27
