@@ -20,10 +20,10 @@ log = logging.getLogger("fomo_stream.loading")  # also as a program
 
 
 def load_ready(name_or_path: str = "default", device: str = "auto", kernel: str = "auto") -> ZeroShotModel:
-    """`load_model` for a program, and a first score, which compiles the kernels where the cache does not have them.
+    """`load_model` for a program, and a first score, so that all kernels are there.
 
-    Compiling takes about 25 seconds of a processor, in which the process does nothing else, so it must not come with
-    the first record.
+    Where the cache does not have them, another process compiles them. That takes about 25 seconds of a processor, so it
+    must not come with the first record.
     """
     from fomo_stream.model.checkpoint import load_model
     from fomo_stream.model.scoring import warm_up
@@ -39,22 +39,35 @@ def load_ready(name_or_path: str = "default", device: str = "auto", kernel: str 
 
 @contextmanager
 def _compiling_is_logged() -> Iterator[None]:
-    """Log one line when numba begins to compile; reading compiled code from the cache is no compiling."""
+    """Log one line when another process begins to compile, and one when this process does.
+
+    Reading compiled code from the cache is no compiling.
+    """
     from numba.core import event
 
-    class Listener(event.Listener):  # type: ignore[misc]
-        logged = False
+    from fomo_stream.model.kernels import compiling
 
-        def on_start(self, _event: Any) -> None:
-            if not self.logged:
-                self.logged = True
-                effect = "it takes about 25 s, and is done once where a cache can be written"
-                log.warning(kv("compiling_kernels", effect=effect))
+    class Listener(event.Listener):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.logged: set[str] = set()
+
+        def on_start(self, begun: Any) -> None:
+            if begun.kind not in self.logged:
+                self.logged.add(begun.kind)
+                self.log(begun.kind == compiling.EVENT)
+
+        def log(self, is_elsewhere: bool) -> None:
+            if is_elsewhere:
+                log.warning(kv("compiling_kernels", effect="it takes about 25 s, and is done once"))
+            else:
+                effect = "it takes about 25 s at each start, and last digits of scores may differ between processes"
+                log.warning(kv("compiling_kernels", effect=effect, reason=compiling.why_here()))
 
         def on_end(self, _event: Any) -> None:
             pass
 
-    with event.install_listener("numba:compile", Listener()):
+    listener = Listener()
+    with event.install_listener("numba:compile", listener), event.install_listener(compiling.EVENT, listener):
         yield
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -46,6 +48,44 @@ def test_a_user_of_any_command_sees_that_kernels_are_compiled(monkeypatch: pytes
             loading.load_ready(kernel="numba")
         finally:
             loading.log.removeHandler(handler)
+
+
+FROM_AN_EMPTY_CACHE = """
+import sys
+import numpy as np
+from fomo_stream import Detector, DetectorConfig, load_model
+from fomo_stream.loading import load_ready
+from fomo_stream.logs import configure_logging
+
+configure_logging("warning")
+model = load_ready(kernel="numba") if sys.argv[1] == "program" else load_model(kernel="numba")
+detector = Detector(model, 8, DetectorConfig(min_context=100, context_size=1000))
+rng = np.random.default_rng(0)
+print(np.concatenate([detector.process(rng.normal(size=(50, 8))).logit for _ in range(20)]).tobytes().hex())
+modules = [module for name, module in sys.modules.items() if name.startswith("fomo_stream.model.kernels.")]
+kernels = {id(f): f for module in modules for f in vars(module).values() if hasattr(f, "signatures")}.values()
+print(sum(sum(f.stats.cache_misses.values()) for f in kernels))
+"""
+
+
+def test_a_process_that_finds_no_kernels_scores_as_later_ones_do(tmp_path: Path) -> None:
+    """Bit for bit. A program and a library that find the cache empty at the same time, then a later program."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+
+    def start(kind: str) -> subprocess.Popen[str]:
+        script = [sys.executable, "-c", FROM_AN_EMPTY_CACHE, kind]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(script, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+    first = [start("program"), start("library")]
+    outputs = [process.communicate() for process in first]
+    outputs.append(start("program").communicate())
+    assert [log.count("compiling_kernels") for _, log in outputs] == [1, 0, 0], "a library logs nothing"
+    assert "reason=" not in outputs[0][1]
+    (expected, _), *others = [out.splitlines() for out, _ in outputs]
+    assert [out.splitlines()[1] for out, _ in outputs] == ["0"] * 3, "kernels that the process compiled itself"
+    assert [scores for scores, _ in others] == [expected] * 2
+    assert len(expected) == 16 * 1000
 
 
 def test_a_service_that_is_stopped_while_it_loads_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,40 +190,56 @@ def test_committees_score_as_other_contexts_do(n: int, d: int, seed: int) -> Non
 
 ONE_KERNEL = """
 import numpy as np
-from fomo_stream.model.kernels import network
+from fomo_stream.model.kernels import compiling, network
 x = np.ones(1, np.float32)
 network._gelu_all(x)
 print(sum(network._gelu_all.stats.cache_hits.values()), x[0])
+print(compiling.why_here())
 """
 
 
-def test_compiled_code_is_not_used_after_a_change_in_another_file(tmp_path: Path) -> None:
+@pytest.fixture
+def alone(tmp_path: Path) -> Path:
+    """A folder with a copy of the kernels, and no other modules of the package."""
     kernels = tmp_path / "fomo_stream" / "model" / "kernels"
     shutil.copytree(Path(network.__file__).parent, kernels, ignore=shutil.ignore_patterns("__pycache__"))
+    return kernels
 
-    def run() -> tuple[int, float]:
-        environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
-        environment["PYTHONPATH"] = str(tmp_path)  # the copy has no other modules of the package
-        found = subprocess.run(
-            [sys.executable, "-c", ONE_KERNEL],
-            env=environment,
-            cwd=tmp_path,
-            check=True,
-            capture_output=True,
-            text=True,
-        )
-        hits, value = found.stdout.split()
-        return int(hits), float(value)
 
-    (first, before), (again, same) = run(), run()
+def one_kernel(alone: Path) -> tuple[int, float, str]:
+    """Call one kernel in a new process: hits in the cache, its result, and why it was compiled there, if it was."""
+    folder = alone.parents[2]
+    caches = dict.fromkeys(("NUMBA_CACHE_DIR", "XDG_CACHE_HOME"), str(folder / "cache"))
+    environment = {**os.environ, **caches, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    script = [sys.executable, "-c", ONE_KERNEL]
+    found = subprocess.run(script, env=environment, cwd=folder, check=True, capture_output=True, text=True)
+    values, reason = found.stdout.splitlines()
+    hits, value = values.split()
+    return int(hits), float(value), reason
+
+
+def test_compiled_code_is_not_used_after_a_change_in_another_file(alone: Path) -> None:
+    (first, before, _), (again, same, _) = one_kernel(alone), one_kernel(alone)
     assert (first, again) == (0, 1)
     assert before == same
-    text = (kernels / "arithmetic.py").read_text()
+    text = (alone / "arithmetic.py").read_text()
     assert text.count("return np.float32(0.5) * x *") == 1
-    (kernels / "arithmetic.py").write_text(text.replace("return np.float32(0.5) * x *", "return np.float32(1.5) * x *"))
-    hits, after = run()
+    (alone / "arithmetic.py").write_text(text.replace("return np.float32(0.5) * x *", "return np.float32(1.5) * x *"))
+    hits, after, _ = one_kernel(alone)
     assert hits == 0
     assert after == pytest.approx(3 * before)
+
+
+def test_where_another_process_cannot_compile_this_one_does(alone: Path) -> None:
+    """It fails, because the modules that tell it what to compile are missing, or no folder can be written."""
+    hits, value, reason = one_kernel(alone)
+    assert hits == 0
+    assert value == pytest.approx(0.8413, abs=1e-4)
+    assert "another process that compiled them failed: ModuleNotFoundError: No module named 'fomo_stream." in reason
+    shutil.rmtree(alone.parents[2] / "cache")
+    for folder in (alone.parents[2] / "cache", alone / "__pycache__"):
+        folder.touch()  # a file in the way
+    assert one_kernel(alone) == (0, value, "no folder of the cache can be written")
 
 
 def test_rows_that_do_not_fit_are_refused() -> None:

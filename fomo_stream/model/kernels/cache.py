@@ -14,6 +14,8 @@ from typing import Any
 
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 
+from fomo_stream.model.kernels import compiling
+
 
 def _digest_of_sources() -> str:
     """A digest of all modules of this package: the compiled code of one holds functions and constants of others."""
@@ -42,6 +44,13 @@ class _Folder:
             if not any(Path(self.get_cache_path()).glob(f"*-{SOURCES}.*.nbi")):
                 raise
 
+    def can_be_written(self) -> bool:
+        try:
+            super().ensure_cache_path()  # type: ignore[misc]
+        except OSError:
+            return False
+        return True
+
     def get_source_stamp(self) -> str:
         return SOURCES
 
@@ -64,7 +73,23 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
     _impl_class = _Files
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The compiled code for a signature; None if it is missing, damaged, or may not be read."""
+        """The compiled code for a signature; None if this process has to compile it.
+
+        That is: it is missing, damaged, or may not be read, and another process cannot change that.
+        """
+        found = self._read(sig, target_context)
+        if found is not None or not self._can_be_filled():
+            return found
+        with compiling.one_at_a_time(Path(self.cache_path)):
+            if self._read(sig, target_context) is None:
+                compiling.compile_in_other_process()
+            return self._read(sig, target_context)
+
+    def _can_be_filled(self) -> bool:
+        is_kernel = self._py_func.__module__.startswith(f"{__package__}.")
+        return is_kernel and compiling.may_be_started() and self._impl.locator.can_be_written()
+
+    def _read(self, sig: Any, target_context: Any) -> Any:
         try:
             return super().load_overload(sig, target_context)
         except Exception:  # pickle raises errors of any kind on damaged files
