@@ -59,7 +59,12 @@ class OfTopic:
 
 
 def replay_settings(settings: ServiceSettings, **changes: Any) -> ReplaySettings:
-    given = {"bootstrap": settings.bootstrap, "topic": settings.topic, "group": settings.group, "kafka": settings.kafka}
+    given: dict[str, Any] = {
+        "bootstrap": settings.bootstrap,
+        "topic": settings.topic,
+        "group": settings.group,
+        "kafka": settings.kafka,
+    }
     return ReplaySettings(**given, **changes)
 
 

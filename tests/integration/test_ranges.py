@@ -160,7 +160,8 @@ def test_a_range_is_read_from_any_offset_and_commits_nothing(broker: Broker, top
 
 
 def test_a_stopped_read_ends(broker: Broker, topic: str) -> None:
-    settings, seen = settings_of(broker, topic), []
+    settings = settings_of(broker, topic)
+    seen: list[int] = []
     (found, _), _ = resolve_ranges(settings, "", "", "", NOW)
     for record in read_range(settings, topic, found, 0, lambda: len(seen) == 4):
         seen.append(record.offset)
