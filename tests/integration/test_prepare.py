@@ -96,6 +96,11 @@ def replayed(settings: ReplaySettings, recorded: Recorded, to: str = "") -> tupl
     return found, tasks
 
 
+def identity(settings: ServiceSettings) -> tuple[str, str]:
+    model = shared_model(settings.model, kernel=settings.kernel)
+    return model.name, model.kernel
+
+
 def live(broker: Broker, settings: ServiceSettings, at_least: int) -> dict[tuple[int, int], dict[str, Any]]:
     """The results in the output topic by place, without where and when the record was."""
     found = {}
@@ -165,7 +170,7 @@ def test_a_prepared_group_goes_on_as_the_group_that_ran_live(broker: Broker) -> 
     assert found == live(broker, settings, 720)
     assert any(result["outlier"] for result in found.values())
     twin = prepared(settings)
-    notes = prepare_group(twin, SCHEMA, tasks, recorded.effects)
+    notes = prepare_group(twin, SCHEMA, *identity(settings), tasks, recorded.effects)
     assert notes == []
     assert broker.committed(twin.group, settings.topic) == 720
     assert broker.committed(twin.group, settings.feedback or "") == 2 * 24
@@ -192,7 +197,7 @@ def test_a_group_is_prepared_from_an_earlier_end_with_the_labels_of_then(broker:
     outputs = live(broker, settings, 600)
     assert found == {place: result for place, result in outputs.items() if place[1] < 200}
     twin = prepared(settings)
-    prepare_group(twin, SCHEMA, tasks, recorded.effects)
+    prepare_group(twin, SCHEMA, *identity(settings), tasks, recorded.effects)
     assert broker.committed(twin.group, settings.topic) == 400
     assert broker.committed(twin.group, settings.feedback or "") == 32
 
@@ -207,7 +212,7 @@ def test_a_group_without_a_past_counts_all_labels_as_read(broker: Broker) -> Non
         settings, **{name: getattr(settings, name) for name in ("min_context", "context_size", "feedback")}
     )
     _, tasks = replayed(own, Recorded(own, SCHEMA))
-    (note,) = prepare_group(settings, SCHEMA, tasks)
+    (note,) = prepare_group(settings, SCHEMA, *identity(settings), tasks)
     assert "have no effect in group" in note
     assert broker.committed(settings.group, settings.feedback or "") == 4
 
@@ -220,7 +225,7 @@ def refused(settings: ServiceSettings, kind: type[FomoError]) -> str:
     with pytest.raises(kind) as caught:
         check_unused(settings, SCHEMA)
     with pytest.raises(kind):
-        prepare_group(settings, SCHEMA, empty_tasks())
+        prepare_group(settings, SCHEMA, *identity(settings), empty_tasks())
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -266,7 +271,7 @@ def test_a_preparation_that_fails_leaves_nothing_behind(broker: Broker, monkeypa
 
     monkeypatch.setattr(prepare._Preparation, "commit", joined)
     with pytest.raises(ConfigError, match="got 1 members during the replay; nothing was written"):
-        prepare_group(settings, SCHEMA, tasks)
+        prepare_group(settings, SCHEMA, *identity(settings), tasks)
     monkeypatch.undo()
     written = broker.read(settings.state_topic)
     assert not [message for message in written if message.value() is not None]
@@ -274,7 +279,7 @@ def test_a_preparation_that_fails_leaves_nothing_behind(broker: Broker, monkeypa
     assert GroupSchema(settings).stored() is None
     assert broker.committed(settings.group, settings.topic) == 0
     check_unused(settings.model_copy(update={"context_size": 77}))
-    prepare_group(settings, SCHEMA, tasks)
+    prepare_group(settings, SCHEMA, *identity(settings), tasks)
     assert GroupSchema(settings).stored() == SCHEMA
     assert len(GroupLog(settings).entries(b"settings/")) == 1
     with Running(settings) as running:
