@@ -72,10 +72,10 @@ class Plan:
 
 
 def make_plan(settings: ReplaySettings) -> Plan:
-    """The plan of a replay. Raises a FomoError, in one sentence, if there is nothing to replay or a setting is wrong."""
+    """The plan of a replay. Raises a FomoError if there is nothing to replay, or a setting is wrong."""
     now_ms = time.time_ns() // 1_000_000
     if settings.label is not None and settings.label in (*(settings.features or ()), *settings.categorical):
-        raise ConfigError(f"{settings.label} is the --label and a feature; scores may not see the label: leave one out")
+        raise ConfigError(f"{settings.label} is a feature and the --label, but scores may not see it; leave one out")
     if settings.scores_file is not None:
         check_writable(settings.scores_file)
     plan = _plan_of_topic(settings, now_ms) if settings.file is None else _plan_of_file(settings, now_ms)
