@@ -59,7 +59,7 @@ def test_records_are_decoded_as_the_service_decodes_them(broker: Broker, topic: 
     assert found[5].key == b"k1"
     assert [one.error.reason if one.error else None for one in found[40:]] == ["not_json", "tombstone", None, None]
     assert [one.raw for one in found[42:]] == [None, ODD[3]]  # bytes with NaN are no strict JSON
-    assert read(plan, 0, 30) == found[30:]
+    assert [one[:4] for one in read(plan, 0, 30)] == [one[:4] for one in found[30:]]
     assert len(read(plan.part(1), 1)) == 10
 
 

@@ -16,7 +16,7 @@ from fomo_stream.replaying.plan import Plan, make_plan
 from fomo_stream.settings.replay import ReplaySettings
 
 RNG = np.random.default_rng(5)
-RECORDS = [
+RECORDS: list[dict[str, Any]] = [
     {
         "at": 1_759_276_800 + 60 * i,
         "device": f"{7 * i % 3:03}",
