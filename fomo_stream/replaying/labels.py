@@ -166,7 +166,8 @@ class LabelTable:
 
     def _notes(self, conflicts: int, outside: int, verdicts: NDArray[np.int8]) -> Iterator[str]:
         if self._bad:
-            yield f"Left out of {self._source}: {_count(self._bad, 'record')} that are no labels ({self._first_bad})."
+            records = _count(self._bad, "record")
+            yield f"Not readable as labels, so left out: {records} of {self._source}, the first at {self._first_bad}."
         if conflicts:
             records = _count(conflicts, "record")
             yield f"{self._source} has labels that contradict each other about {records}: the last one counts."

@@ -63,7 +63,12 @@ class Plan:
             is_same = count == (len(self.ranges) or 1)
             topic = ScoredTopic(self.settings, name, partition, count, is_same)
         file = part_of(path, partition) if path is not None else None
-        return Sink(self.settings, file, topic) if file is not None or topic is not None else None
+        if file is None and topic is None:
+            return None
+        sink = Sink(self.settings, file, topic)
+        if self.settings.resume is None:
+            sink.begin()
+        return sink
 
     def join_sinks(self, keep: bool = False) -> None:
         """Join the files of all partitions. keep: so that the replay can go on later. Raises ConfigError."""

@@ -102,7 +102,7 @@ def test_labels_of_a_topic_are_about_the_records_that_they_name(broker: Broker, 
     assert {one.offset: one.label for one in read(plan) if one.label != UNKNOWN} == {3: INLIER, 10: OUTLIER}
     assert [one.offset for one in read(plan, 1) if one.label == OUTLIER] == [9]
     notes = " ".join(plan.notes)
-    assert f"Left out of topic {labels}: 1 record that are no labels ({labels}[0]@4" in notes
+    assert f"so left out: 1 record of topic {labels}, the first at {labels}[0]@4: " in notes
     assert f"Left out of topic {labels}: 2 labels about no record of the range." in notes
     assert "contradict each other about 1 record:" in notes
     with pytest.raises(TopicError, match="--labels-topic: there is no topic"):

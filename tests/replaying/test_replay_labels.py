@@ -117,7 +117,8 @@ def test_lines_that_are_no_labels_are_counted_and_the_first_is_shown(tmp_path: P
     labels, notes = read_label_file(write(tmp_path / "labels.jsonl", lines), ONE)
     assert labels_of(labels[0], samples(5)) == [UNKNOWN, OUTLIER, UNKNOWN, INLIER, UNKNOWN]
     assert notes == [
-        "Left out of labels.jsonl: 4 records that are no labels (line 2: outlier must be true or false, or 1 or 0)."
+        "Not readable as labels, so left out: 4 records of labels.jsonl, the first at line 2: "
+        "outlier must be true or false, or 1 or 0."
     ]
 
 

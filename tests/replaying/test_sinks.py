@@ -86,6 +86,19 @@ def test_parts_are_joined_in_the_order_of_the_partitions(tmp_path: Path, keep: b
         assert [one.name for one in tmp_path.iterdir()] == ["scores"]
 
 
+def test_closing_leaves_alone_what_an_earlier_run_wrote_until_the_replay_begins(tmp_path: Path) -> None:
+    path = tmp_path / "scores"
+    path.write_text("earlier\n")
+    sink = Sink(settings_of(), path, None)
+    sink.close()
+    assert path.read_text() == "earlier\n"
+    sink.begin()
+    sink.close()
+    assert not path.exists()
+    join_parts(path, [0])
+    assert path.read_bytes() == b""
+
+
 def test_a_place_that_cannot_be_written_is_named_before_anything_is_read(tmp_path: Path) -> None:
     check_writable(tmp_path / "scores")
     for path, complaint in ((tmp_path, "is a folder"), (tmp_path / "absent" / "scores", "there is no folder")):
