@@ -8,6 +8,7 @@ from typing import Any
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.replaying import command
+from fomo_stream.replaying.progress import shown_progress
 from fomo_stream.replaying.results import ReplayResult
 from fomo_stream.replaying.sources.memory import MemoryTable
 from fomo_stream.settings.replay import ReplaySettings
@@ -65,7 +66,7 @@ def replay(
     if data is not None:
         flags["topic"] = topic or ""  # also where the environment names one
     loaded = load(ReplaySettings, {name: value for name, value in flags.items() if value not in (None, ())})
-    return command.replay_settings(loaded, table=table, progress=progress)
+    return command.replay_settings(loaded, shown_progress() if progress else None, table)
 
 
 def grid_words(grid: Grid) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 import orjson
 import pandas as pd
 import pytest
+from fomo_stream.replaying.progress import Progress
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -114,7 +115,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The settings and the table that a call asks the engine to replay; the engine has tests of its own."""
     found: dict[str, Any] = {}
 
-    def note(settings: ReplaySettings, table: MemoryTable | None, progress: bool) -> None:
+    def note(settings: ReplaySettings, progress: Progress | None, table: MemoryTable | None) -> None:
         found.update(settings=settings, table=table, progress=progress)
 
     monkeypatch.setattr(command, "replay_settings", note, raising=False)
@@ -139,12 +140,13 @@ def test_keywords_are_the_flags(asked: dict[str, Any], tmp_path: Path) -> None:
     assert made.is_given("context_size")
     assert not made.is_given("group")
     assert asked["table"] is None
-    assert asked["progress"]
+    assert isinstance(asked["progress"], Progress)
 
 
 def test_a_topic_is_replayed_by_name(asked: dict[str, Any]) -> None:
     replay(topic="sensors", from_="2026-10-01", group="g", kafka={"client.id": "x"})
     made = asked["settings"]
+    assert asked["progress"] is None
     assert (made.topic, made.from_, made.group, made.kafka) == ("sensors", "2026-10-01", "g", {"client.id": "x"})
     assert made.is_given("group")
 
@@ -185,6 +187,24 @@ def test_mistakes_are_explained_in_one_sentence(asked: dict[str, Any], arguments
     assert words in str(error.value)
     assert "\n" not in str(error.value)
     assert not asked
+
+
+def test_a_frame_gives_the_report_that_its_file_gives(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(600, 2)), columns=["a", "b"])
+    frame.index = pd.date_range("2026-10-01", periods=len(frame), freq="s", name="at")
+    outlier = rng.random(len(frame)) < 0.05
+    frame[outlier] += 6.0
+    path = tmp_path / "rows.csv"
+    frame.assign(y=outlier.astype(int)).to_csv(path, date_format="%Y-%m-%dT%H:%M:%S")
+    small: dict[str, Any] = {"context_size": 100, "min_context": 20, "views": "fast", "compare": "knn"}
+    small["grid"] = {"context_size": [50]}
+    of_frame, of_file = replay(frame, labels=outlier, **small), replay(path, time="at", label="y", **small)
+    assert of_frame.metrics.index.tolist() == ["fomo-stream", "context_size=50", "knn"]
+    assert of_frame.metrics["auroc"].min() > 0.8
+    for name in ("detectors", "windows", "timeline", "generations", "segments", "drift", "context", "partitions"):
+        assert of_frame.report[name] == of_file.report[name]
+    assert of_frame.alerts["offset"].tolist() == of_file.alerts["offset"].tolist()
 
 
 def test_a_grid_may_be_written_as_for_the_flag() -> None:

@@ -27,7 +27,7 @@ Shown = Callable[[Report, Report], str]  # of a report and one of its detectors
 
 
 def terminal_text(report: Report, written: Sequence[Path] = (), stream: TextIO | None = None) -> str:
-    """The report as text for a stream, standard output by default; it ends with a line feed.
+    """The report as text for a stream, standard output by default.
 
     written: files with more, which the last lines name. Colours only on a terminal, and not with NO_COLOR; a stream
     that is no terminal gets plain text, and lines as wide as COLUMNS says, or 80 columns.
@@ -45,7 +45,7 @@ def terminal_text(report: Report, written: Sequence[Path] = (), stream: TextIO |
         for path in written:
             console.print(Text.assemble("Report: ", (_clean(str(path)), "bold")), soft_wrap=True)
     lines = (line.rstrip() for line in capture.get().splitlines())
-    text = "\n".join(lines).strip("\n") + "\n"
+    text = "\n".join(lines).strip("\n")
     encoding = console.encoding
     return text if encoding.lower().startswith("utf") else text.encode(encoding, "replace").decode(encoding)
 
