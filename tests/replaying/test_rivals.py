@@ -46,7 +46,7 @@ MODULE = """
     class Largest:
         '''Takes and gives arrays; missing values stay missing.'''
         def judge(self, rows):
-            rows -= 0  # its own copy
+            rows -= 0.0  # in place: the rows are its own copy
             return np.abs(np.nan_to_num(rows)).max(axis=1)
 
     class Strict:
