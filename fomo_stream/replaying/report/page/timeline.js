@@ -55,7 +55,7 @@ let showInTimeline = null; // (from, to): zooms the timeline there, once it is o
 function timelineSummary(line, middle) {
   const top = highest(line.max), at = line.start[line.max.indexOf(top)], outliers = known(line.outliers).filter((n) => n > 0);
   const alerts = known(line.alerts), total = alerts.reduce((a, b) => a + b, 0);
-  const parts = [`${plural(line.start.length, "bin")} with records, of ${plural(highest(line.records) ?? 0, "record")} at most.`];
+  const parts = [`Scores in ${plural(line.start.length, "bin")} of ${plural(highest(line.records) ?? 0, "record")} at most.`];
   if (isKnown(top)) parts.push(`The highest score, ${number(top)}, is at ${place(at)}${isTimed ? " UTC" : ""}.`);
   if (has(middle)) parts.push(`Most of the time the ${line.median ? "median" : "mean"} is between ${number(lowest(middle))} and ${number(highest(middle))}.`);
   parts.push(`${plural(total, "alert")} in ${plural(alerts.filter((n) => n > 0).length, "bin")}.`);
