@@ -24,6 +24,8 @@ function showContext(box) {
     figure.start();
   }
   if (!changes.length) return null;
+  const total = context.regime_change_count ?? changes.length;
+  if (total > changes.length) box.append(sentence(`${count(total)} new regimes; the first ${count(changes.length)} are listed.`));
   box.append(make("h3", {}, "New regimes"), table("regimes-table", "New regimes", changes, [
     { name: "Partition", of: (one) => one.partition, as: count }, { name: "Offset", of: (one) => one.offset, as: count },
     { name: PLACE, of: (one) => one.time, as: place },

@@ -37,8 +37,8 @@ const number = (x) => digits(x, SHORT);
 const padded = (x) => digits(x, PADDED);
 /** Three decimals: for numbers from 0 to 1 that are compared in a column. */
 const decimals = (x) => (isKnown(x) ? x.toFixed(3) : NONE);
-const share = (x) => (isKnown(x) ? `${number(100 * x)} %` : NONE);
-const paddedShare = (x) => (isKnown(x) ? `${padded(100 * x)} %` : NONE);
+const share = (x) => (isKnown(x) ? `${number(100 * x)}\u00a0%` : NONE);
+const paddedShare = (x) => (isKnown(x) ? `${padded(100 * x)}\u00a0%` : NONE);
 function duration(s) {
   if (!isKnown(s)) return NONE;
   if (s === 0) return "0 s";
