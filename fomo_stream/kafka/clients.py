@@ -99,12 +99,13 @@ def session_timeout_ms(settings: BrokerFlags) -> int:
     return int(text)
 
 
-def make_reader(settings: BrokerFlags, isolation: str = "read_committed") -> Consumer:
+def make_reader(settings: BrokerFlags, isolation: str = "read_committed", on_lost: str = "earliest") -> Consumer:
     """A consumer that is no member of the group and commits nothing by itself, to read partitions to their end.
 
     isolation: as in Kafka: read_committed, or read_uncommitted for records that are written without transactions, so
-    that reading them does not wait for transactions of others. It can also ask for the group's committed offsets;
-    the broker answers only when no open transaction can change them.
+    that reading them does not wait for transactions of others. on_lost: where to read on if the next record is no
+    longer retained, or `error`. It can also ask for the group's committed offsets; the broker answers only when no open
+    transaction can change them.
     """
     config = {
         **client_config(settings),
@@ -114,7 +115,7 @@ def make_reader(settings: BrokerFlags, isolation: str = "read_committed") -> Con
         "enable.partition.eof": True,
         "fetch.wait.max.ms": 10,  # report the end at once instead of waiting for more
         "queued.max.messages.kbytes": 64 << 10,
-        "auto.offset.reset": "earliest",
+        "auto.offset.reset": on_lost,
     }
     config.pop("group.protocol", None)
     return _create(Consumer, config, "reader")

@@ -27,7 +27,8 @@ class TopicReader:
     """Reads topics with a consumer that is no member of the group and commits nothing by itself.
 
     isolation: as in Kafka, read_committed or read_uncommitted. is_stopped: called
-    between two messages; True ends the read.
+    between two messages; True ends the read. on_lost: where to read on if the next record is no longer retained;
+    `error`: raise KafkaException with the code _AUTO_OFFSET_RESET, even where errors are retried.
     """
 
     def __init__(
@@ -35,10 +36,12 @@ class TopicReader:
         settings: BrokerFlags,
         isolation: str = "read_committed",
         is_stopped: Callable[[], bool] = lambda: False,
+        on_lost: str = "earliest",
     ) -> None:
         self._settings = settings
         self._isolation = isolation
         self._is_stopped = is_stopped
+        self._on_lost = on_lost
         self._client: Consumer | None = None
 
     def __enter__(self) -> TopicReader:
@@ -53,7 +56,7 @@ class TopicReader:
     def client(self) -> Consumer:
         """The consumer; a read that makes no progress replaces it."""
         if self._client is None:
-            self._client = make_reader(self._settings, self._isolation)
+            self._client = make_reader(self._settings, self._isolation, self._on_lost)
         return self._client
 
     def close(self) -> None:
@@ -95,7 +98,7 @@ class TopicReader:
                 continue
             error = message.error()
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                if not retry_errors:
+                if not retry_errors or error.code() == KafkaError._AUTO_OFFSET_RESET:
                     raise KafkaException(error)
                 reason = error.str()
                 continue

@@ -222,7 +222,7 @@ class Agreement:
         names = (*STATE_SETTINGS, *CHANGEABLE_SETTINGS)
         flags = {name: DECIDED_BY.get(name, (name,)) for name in names}
         kept = {name: agreed[name] for name in names if name in agreed and not any(map(self._is_given, flags[name]))}
-        settings = _with(self._settings, {name: agreed[name] for name in agreed if not self._is_given(name)})
+        settings = with_agreed(self._settings, {name: agreed[name] for name in agreed if not self._is_given(name)})
         config = settings.detector_config()
         values = {name: getattr(settings, name.replace("-", "_")) for name in names if name not in DERIVED}
         return {
@@ -238,7 +238,7 @@ class Agreement:
         }
 
 
-def _with(settings: ServiceSettings, agreed: Mapping[str, Any]) -> ServiceSettings:
+def with_agreed(settings: ServiceSettings, agreed: Mapping[str, Any]) -> ServiceSettings:
     """`settings` with the group's values of these settings, where a field of the same name holds them."""
     fields = {name.replace("-", "_"): tuple(v) if isinstance(v, list) else v for name, v in agreed.items()}
     update = {name: value for name, value in fields.items() if name in type(settings).model_fields}

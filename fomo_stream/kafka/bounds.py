@@ -1,0 +1,96 @@
+"""The bounds of a range of records, as a user writes them: `--from`, `--to` and `--last`. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from fomo_stream.errors import ConfigError
+
+EXAMPLES = "a time (2026-10-01, 2026-10-01T12:00Z), an offset (812), or an offset for each partition (0:812,1:790)"
+DURATIONS = "write a number and a unit: 90s, 30m, 12h, 7d or 2w"
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+MOST_OFFSET = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One bound of a range; at most one of its values is given, and none means all records."""
+
+    text: str = ""  # as in messages: `--from 812`
+    time_ms: int | None = None  # milliseconds since 1970
+    offset: int | None = None  # of all partitions
+    offsets: dict[int, int] = field(default_factory=dict)  # by partition
+
+    @property
+    def is_given(self) -> bool:
+        """Whether it excludes any record."""
+        return bool(self.text)
+
+    def offset_of(self, partition: int) -> int | None:
+        """The offset of a partition; None if the bound is a time, or says nothing about this partition."""
+        return self.offsets.get(partition, self.offset)
+
+
+def parse_bounds(from_: str, to: str, last: str, now_ms: int) -> tuple[Bound, Bound]:
+    """The first record of a range, and its end. Raises ConfigError if a text is not understood or they are swapped.
+
+    A time without a zone is in UTC. `last` counts back from `now_ms`, the present in milliseconds since 1970.
+    """
+    begin = _parse_last(last, now_ms) if last.strip() else _parse("--from", from_)
+    end = _parse("--to", to)
+    pairs = [(begin.time_ms, end.time_ms), (begin.offset, end.offset)]
+    pairs += [(begin.offset_of(number), end.offset_of(number)) for number in {*begin.offsets, *end.offsets}]
+    if any(first is not None and stop is not None and first > stop for first, stop in pairs):
+        raise ConfigError(f"{begin.text} is after {end.text}; swap them, or leave one out")
+    return begin, end
+
+
+def shown_time(time_ms: int) -> str:
+    """A time as users may write it.
+
+    >>> shown_time(1759320000000)
+    '2025-10-01T12:00:00Z'
+    """
+    try:
+        moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ms} ms after 1970"
+    kind = "milliseconds" if time_ms % 1000 else "seconds"
+    return moment.isoformat(timespec=kind).replace("+00:00", "Z")
+
+
+def _parse(flag: str, text: str) -> Bound:
+    word = text.strip()
+    name = f"{flag} {word}"
+    if not word:
+        return Bound()
+    if re.fullmatch(r"\d+", word, re.ASCII):
+        return Bound(name, offset=_offset(name, word))
+    if re.fullmatch(r"\d+:\d+(,\s*\d+:\d+)*", word, re.ASCII):
+        pairs = [pair.split(":") for pair in word.split(",")]
+        offsets = {int(number): _offset(name, offset) for number, offset in pairs}
+        if len(offsets) < len(pairs):
+            raise ConfigError(f"{name}: a partition is named twice")
+        return Bound(name, offsets=offsets)
+    try:
+        moment = datetime.fromisoformat(word)
+    except ValueError:
+        raise ConfigError(f"{name}: not understood; write {EXAMPLES}") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return Bound(name, time_ms=max(0, round(moment.timestamp() * 1000)))
+
+
+def _parse_last(text: str, now_ms: int) -> Bound:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw])", text.strip(), re.ASCII)
+    if found is None or float(found[1]) <= 0:
+        raise ConfigError(f"--last {text.strip()}: not understood; {DURATIONS}")
+    return Bound(f"--last {text.strip()}", time_ms=max(0, now_ms - round(float(found[1]) * SECONDS[found[2]] * 1000)))
+
+
+def _offset(name: str, text: str) -> int:
+    if (offset := int(text)) > MOST_OFFSET:
+        raise ConfigError(f"{name}: {offset} is no offset; write {EXAMPLES}")
+    return offset

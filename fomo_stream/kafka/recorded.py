@@ -1,0 +1,269 @@
+"""What a group has left behind: its settings, its features, and when its labels took effect. Reads only.
+
+A replay with these gives the results that the group gave.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar, cast
+
+from confluent_kafka import KafkaException
+
+from fomo_stream.detector.changelog import Document
+from fomo_stream.errors import AgreementError, BrokerError, ConfigError, RecordError, StateError, TopicError
+from fomo_stream.kafka.feedback.effects import Effect
+from fomo_stream.kafka.feedback.recorded_effects import EffectLog, LabelEffect
+from fomo_stream.kafka.group.agreement import DERIVED, STATE_SETTINGS, Agreement, Values, with_agreed
+from fomo_stream.kafka.group.agreement import shown as shown_value
+from fomo_stream.kafka.group.log import GroupLog
+from fomo_stream.kafka.group.schema import GroupSchema
+from fomo_stream.kafka.partition import DETECTOR
+from fomo_stream.kafka.state.position import POSITION, Position
+from fomo_stream.kafka.state.reader import KEY_PREFIX
+from fomo_stream.kafka.tables import ranges
+from fomo_stream.kafka.topic_reader import NoProgressError, TopicReader
+from fomo_stream.kafka.topics.cluster import Cluster
+from fomo_stream.records.json_codec import decode
+from fomo_stream.records.schema import Schema, shown
+from fomo_stream.settings.commands import GivenFlags
+
+AnyFlags = TypeVar("AnyFlags", bound=GivenFlags)
+
+STALLED_S = 5.0  # to wait for the next record
+ANSWER_S = 5.0
+# A group does not agree on these, but its state says with which values it was written.
+WRITTEN = ("alert_rate", "min_context", "admit", "adapt_after")
+MATTERS = (*STATE_SETTINGS, "feedback-memory", "threads")  # agreed settings that results depend on
+FINGERPRINT, COUNTERS = f"{DETECTOR}/fingerprint", f"{DETECTOR}/counters"
+
+
+class Learned(NamedTuple):
+    """How far the state of a partition has come."""
+
+    position: int  # records before this offset were learned, or could not be scored
+    records: int  # that were learned; a replay from the first of them has learned as many at `position`
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a group has left behind. AnyFlags: the settings of the command."""
+
+    settings: Any  # the command's, with the group's values where no flag is given
+    schema: Schema | None  # None: the group has not inferred it yet
+    effects: dict[int, Sequence[LabelEffect]] = field(default_factory=dict)  # by partition
+    learned: dict[int, Learned] = field(default_factory=dict)  # by partition, where it has a state
+    began: dict[int, int] = field(default_factory=dict)  # offset of the first record it scored, where the output says
+    notes: tuple[str, ...] = ()
+
+
+def recorded_group(settings: AnyFlags) -> Recorded:
+    """What `settings.group` has left behind on `settings.topic`.
+
+    A flag that is given wins over the group's value, and a note names the difference. Raises TopicError or
+    AgreementError if the group never ran, and BrokerError, NotPermittedError, CheckpointError or StateError.
+    """
+    with closing(Cluster(settings)) as cluster:
+        cluster.connect()
+        try:
+            partitions, topic_ids = cluster.partitions([settings.topic, settings.state_topic])
+        except KafkaException as error:
+            raise BrokerError(f"the topics cannot be described ({error.args[0].str()}); try again") from None
+    if settings.topic not in partitions:
+        raise TopicError(f"there is no topic {settings.topic} on {settings.bootstrap}; check --topic and --bootstrap")
+    if settings.state_topic not in partitions:
+        raise TopicError(
+            f"group {settings.group} has never run on topic {settings.topic}: there is no topic "
+            f"{settings.state_topic}; check --group and --topic, or leave --group out"
+        )
+    log = GroupLog(settings)
+    agreed, differences = _agreed(settings, log)
+    schema, more = _schema(settings, GroupSchema(settings, log).stored())
+    found = dict(_read_states(settings, partitions[settings.state_topic]))
+    topic_id = topic_ids.get(settings.topic, "")
+    old = [number for number, state in found.items() if state.is_of_other_topic(topic_id)]
+    if old:
+        differences.append(
+            f"Topic {settings.topic} was created again since the group scored its partitions {ranges(old)}: the labels "
+            "and the state of those are left out."
+        )
+    states = {number: state for number, state in found.items() if number not in old}
+    effective, notes = _as_written(agreed, [state.written for state in states.values() if state.written])
+    _check_output(effective)
+    return Recorded(
+        effective,
+        schema,
+        {number: state.effects.effects() for number, state in states.items()},
+        {number: state.learned for number, state in states.items() if state.learned is not None},
+        _began(effective, partitions[settings.topic]),
+        (*differences, *more, *notes),
+    )
+
+
+def _agreed(settings: AnyFlags, log: GroupLog) -> tuple[AnyFlags, list[str]]:
+    """The settings with the agreed values, and notes on flags that differ from them."""
+    agreed = Agreement(settings, "", "", log).agreed()
+    if not agreed:
+        raise AgreementError(
+            f"group {settings.group} has agreed on nothing yet for topic {settings.topic}; check --group, or leave it "
+            "out to replay with the settings given here"
+        )
+    effective = cast(
+        AnyFlags, with_agreed(settings, {name: agreed[name] for name in agreed if not settings.is_given(name)})
+    )
+    if "model" in agreed and not settings.is_given("model"):  # its name and digest; the flag is a name or a path
+        effective = effective.model_copy(update={"model": settings.model})
+    from fomo_stream.model.checkpoint import shared_model  # imports torch
+
+    model = shared_model(effective.model, effective.device, effective.kernel)
+    compared = Agreement(effective, model.name, model.kernel, log)
+    return effective, [
+        f"{DERIVED.get(one.name, '--' + one.name)} is {one.own} here, {one.agreed} in the group: results differ from "
+        "the live output."
+        for one in compared.compare()
+        if one.name in MATTERS
+    ]
+
+
+def _schema(settings: GivenFlags, stored: Schema | None) -> tuple[Schema | None, list[str]]:
+    """The schema to replay with, and notes: --features wins over the group's."""
+    if settings.features is None:
+        missing = [f"Group {settings.group} has not inferred its features yet: they are inferred from the records."]
+        return stored, missing if stored is None else []
+    own = Schema.of(settings.features, settings.categorical)
+    if stored is None or set(own.features) == set(stored.features):
+        return stored or own, []
+    return own, [
+        f"--features is {shown(own.features)} here, {shown(stored.features)} in the group: results differ from the "
+        "live output."
+    ]
+
+
+def _as_written(settings: AnyFlags, written: Sequence[Values]) -> tuple[AnyFlags, list[str]]:
+    """The settings with those values that the states were written with, and notes where these differ."""
+    update, notes = {}, []
+    for name in WRITTEN:
+        values = {json.dumps(state[name]): state[name] for state in written if name in state}
+        flag = "--" + name.replace("_", "-")
+        if len(values) > 1:
+            texts = ", ".join(sorted(map(shown_value, values.values())))
+            notes.append(f"The group has run with different values of {flag}: {texts}; results may differ from these.")
+        elif values and not settings.is_given(name):
+            (update[name],) = values.values()
+        elif values and (own := getattr(settings, name)) not in values.values():
+            (value,) = values.values()
+            notes.append(
+                f"{flag} is {shown_value(own)} here, {shown_value(value)} in the group: results differ from the live "
+                "output."
+            )
+    if "min_context" in update:
+        update["min_context"] = min(update["min_context"], settings.context_size)
+    return settings.model_copy(update=update), notes
+
+
+def _check_output(settings: GivenFlags) -> None:
+    """Nothing may be written to the topics that the group has agreed on."""
+    own = getattr(settings, "scores_topic", None)
+    if own is not None and own in (settings.out, settings.dead_letters, settings.feedback):
+        raise ConfigError(f"--scores-topic {own} is a topic of group {settings.group}; name one of its own")
+
+
+# --- the state topic ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _State:
+    """What is kept of one partition of the state topic."""
+
+    effects: EffectLog = field(default_factory=EffectLog)
+    entries: dict[str, bytes] = field(default_factory=dict)  # a few small ones
+
+    def apply(self, key: bytes, value: bytes | None) -> None:
+        """Take one record. Raises StateError when it is not readable."""
+        effect = Effect.parse(key)
+        if effect is not None:
+            self.effects.add(effect, value)
+        elif key.startswith(KEY_PREFIX):
+            name = key[len(KEY_PREFIX) :].decode(errors="replace")
+            if name == POSITION or name.rpartition("/")[0] in (FINGERPRINT, COUNTERS):
+                self.entries.pop(name, None)
+                if value is not None:
+                    self.entries[name] = value[1:]  # without the version
+
+    @property
+    def position(self) -> Position | None:
+        return Position.decode(self.entries[POSITION]) if POSITION in self.entries else None
+
+    def is_of_other_topic(self, topic_id: str) -> bool:
+        """Whether it was written about a topic that was deleted. topic_id: of the present one."""
+        position = self.position
+        return bool(position and position.topic_id and topic_id and position.topic_id != topic_id)
+
+    @property
+    def written(self) -> Values:
+        """The detector's fingerprint; empty if there is none."""
+        return cast(Values, self._document(FINGERPRINT) or {})
+
+    @property
+    def learned(self) -> Learned | None:
+        counters, position = self._document(COUNTERS), self.position
+        return Learned(position.offset, int(counters[0])) if counters and position is not None else None
+
+    def _document(self, name: str) -> Any:
+        return json.loads(Document().recover(self.entries, name)) if f"{name}/0" in self.entries else None
+
+
+def _read_states(settings: GivenFlags, count: int) -> Iterator[tuple[int, _State]]:
+    """The kept part of each partition of the state topic, one after the other."""
+    topic = settings.state_topic
+    with TopicReader(settings) as reader:
+        for number in range(count):
+            state = _State()
+            try:
+                span = reader.range_now(topic, number, ANSWER_S)
+                for message in reader.read(topic, {number: span}, STALLED_S, retry_errors=True):
+                    state.apply(message.key() or b"", message.value())
+                state.learned, state.written  # noqa: B018 - they must be readable
+            except (NoProgressError, KafkaException) as error:
+                reason = error.args[0].str() if isinstance(error, KafkaException) else error
+                raise BrokerError(f"{topic}[{number}] cannot be read ({reason}); try again") from None
+            except (StateError, ValueError) as error:
+                raise StateError(f"{topic}[{number}]: {error}; replay without --group") from None
+            yield number, state
+
+
+def _began(settings: GivenFlags, count: int) -> dict[int, int]:
+    """The offset of the first record that was scored of each partition, if the output still has its first record."""
+    found: dict[int, int] = defaultdict(int)
+    with closing(Cluster(settings)) as cluster, TopicReader(settings) as reader:
+        try:
+            cluster.connect()
+            if cluster.partitions([settings.out])[0].get(settings.out) != count:
+                return {}
+            for number in range(count):
+                first, end = reader.range_now(settings.out, number, ANSWER_S)
+                messages = reader.read(settings.out, {number: (0, end)}, STALLED_S) if first == 0 else iter(())
+                with closing(cast(Any, messages)):
+                    value = next((message.value() for message in messages), None)
+                offset = _source_offset(value, number, settings)
+                if offset is not None:
+                    found[number] = offset
+        except (BrokerError, KafkaException, NoProgressError):  # not permitted: then nothing is known
+            pass
+    return dict(found)
+
+
+def _source_offset(value: bytes | None, number: int, settings: GivenFlags) -> int | None:
+    """The offset of the input record that an output is about."""
+    try:
+        result = decode(value).get(settings.result_field)
+    except RecordError:
+        return None
+    if not isinstance(result, dict) or (result.get("topic"), result.get("partition")) != (settings.topic, number):
+        return None
+    offset = result.get("offset")
+    return offset if isinstance(offset, int) else None

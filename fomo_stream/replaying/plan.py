@@ -1,0 +1,247 @@
+"""The plan of a replay: its records, settings, features and labels. It is made before anything is scored."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from typing import Any, Literal
+
+from fomo_stream.errors import ConfigError, SchemaError
+from fomo_stream.kafka.feedback.recorded_effects import LabelEffect
+from fomo_stream.kafka.ranges import Range, resolve_ranges
+from fomo_stream.kafka.recorded import Recorded, recorded_group
+from fomo_stream.kafka.scored_topic import ScoredTopic, partitions_of
+from fomo_stream.records.choice import ROLES, choose_features, features_note, text_columns
+from fomo_stream.records.inference import TooManyFeaturesError, infer_schema
+from fomo_stream.records.schema import Schema, look_up
+from fomo_stream.replaying.blocks import UNKNOWN, Sample
+from fomo_stream.replaying.labels import Labels, read_label_file, read_label_topic, verdict_of
+from fomo_stream.replaying.sinks import Sink, check_writable, join_parts, part_of
+from fomo_stream.replaying.sources.base import Source
+from fomo_stream.replaying.sources.file import FileSource
+from fomo_stream.replaying.sources.tables import check_columns, format_of
+from fomo_stream.replaying.sources.times import milliseconds_of_one, to_milliseconds
+from fomo_stream.replaying.sources.topic import TopicSource
+from fomo_stream.settings.replay import ReplaySettings
+
+MOST_SAMPLES = 20  # times infer_records: records without features after which the search for features ends
+FOLLOW_LIVE = (
+    "Each partition is replayed from the first record that it ever had, so results equal the live output of a group "
+    "that began there."
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is replayed, and with what. It can be sent to other processes; see `part`."""
+
+    settings: ReplaySettings  # with those that the group agreed on
+    schema: Schema
+    source: Source
+    effects: Mapping[int, Sequence[LabelEffect]]  # by partition: when labels took effect in the group
+    has_labels: bool
+    label_source: str  # where labels come from, in words; empty: nowhere
+    axis: Literal["time", "record"]
+    notes: tuple[str, ...]  # sentences; the first says whether results equal the live output
+    now_ms: int  # when the plan was made, milliseconds since 1970
+    ranges: Mapping[int, Range] = field(default_factory=dict)  # of a topic
+    scored_partitions: int = 0  # of the topic for scored records
+
+    def part(self, partition: int) -> Plan:
+        """The same plan with only as much as is needed to replay this partition."""
+        effects = {partition: self.effects[partition]} if partition in self.effects else {}
+        return replace(self, source=self.source.part(partition), effects=effects)
+
+    def sink(self, partition: int) -> Sink | None:
+        """Where the scored records of a partition go; None: nowhere."""
+        path, name = self.settings.scores_file, self.settings.scores_topic
+        topic = None
+        if name is not None:
+            count = self.scored_partitions
+            is_same = count == (len(self.ranges) or 1)
+            topic = ScoredTopic(self.settings, name, partition, count, is_same)
+        file = part_of(path, partition) if path is not None else None
+        return Sink(self.settings, file, topic) if file is not None or topic is not None else None
+
+    def join_sinks(self, keep: bool = False) -> None:
+        """Join the files of all partitions. keep: so that the replay can go on later. Raises ConfigError."""
+        if self.settings.scores_file is not None:
+            join_parts(self.settings.scores_file, self.source.partitions, keep)
+
+
+def make_plan(settings: ReplaySettings) -> Plan:
+    """The plan of a replay. Raises a FomoError, in one sentence, if there is nothing to replay or a setting is wrong."""
+    now_ms = time.time_ns() // 1_000_000
+    if settings.label is not None and settings.label in (*(settings.features or ()), *settings.categorical):
+        raise ConfigError(f"{settings.label} is the --label and a feature; scores may not see the label: leave one out")
+    if settings.scores_file is not None:
+        check_writable(settings.scores_file)
+    plan = _plan_of_topic(settings, now_ms) if settings.file is None else _plan_of_file(settings, now_ms)
+    if settings.scores_topic is not None:
+        plan = replace(plan, scored_partitions=partitions_of(settings, settings.scores_topic))
+    return plan
+
+
+# --- a file --------------------------------------------------------------------------------------------------
+
+
+def _plan_of_file(settings: ReplaySettings, now_ms: int) -> Plan:
+    path = settings.file
+    assert path is not None
+    format = format_of(path, settings.format)
+    flags = {"--key": settings.key, "--time": settings.time, "--label": settings.label}
+    special = {field: flag for flag, field in flags.items() if field is not None}
+    text = frozenset(text_columns(settings, settings.key))
+    source = FileSource(path, format, text, settings.key, settings.time, settings.label)
+    table = source.table()
+    check_columns(table, source.name, [*special, *(settings.features or ()), *settings.categorical])
+    source = replace(source, records=table.count)
+    notes: list[str] = [_file_start(settings)]
+    sample = _first_records(source, settings.infer_records)
+    schema = choose_features(settings, format, sample, source.name, special, notes.append)
+    if settings.time is not None:
+        source = _with_time(source, settings.time, sample)
+    if settings.labels_file is not None:
+        labels, more = read_label_file(settings.labels_file, {0: (0, table.count)})
+        source = replace(source, labels=labels[0])
+        notes += more
+    notes += _notes_on_label(settings, sample)
+    if settings.is_given("group"):
+        notes.append("--group has no effect on a file: the settings given here count.")
+    axis: Literal["time", "record"] = "record" if settings.time is None else "time"
+    where = _label_source(settings)
+    return Plan(settings, schema, source, {}, bool(where), where, axis, tuple(map(_sentence, notes)), now_ms)
+
+
+def _file_start(settings: ReplaySettings) -> str:
+    start = "The file is replayed from its first record."
+    if settings.seed_context is not None:
+        return start
+    return f"{start} The first {settings.min_context:,} records only warm the detector up and have no score."
+
+
+def _first_records(source: FileSource, n: int) -> list[dict[str, Any]]:
+    """The first n records that can be read."""
+    samples = islice(source.read(0, 0, lambda: False), MOST_SAMPLES * n)
+    return [one.fields for one in islice((one for one in samples if one.error is None), n)]
+
+
+def _with_time(source: FileSource, field: str, sample: Sequence[Mapping[str, Any]]) -> FileSource:
+    """The source with the unit of its times. Raises SchemaError if no time of the first records can be read."""
+    values = [look_up(record, field) for record in sample]
+    unit = milliseconds_of_one(values)
+    if all(to_milliseconds(value, unit) is None for value in values):
+        shown = next((str(value)[:40] for value in values if value is not None), "nothing")
+        raise SchemaError(
+            f"--time {field}: {shown!r} is no time; it has to be seconds or milliseconds since 1970, or ISO 8601"
+        )
+    return source.with_times_in(unit)
+
+
+# --- a topic -------------------------------------------------------------------------------------------------
+
+
+def _plan_of_topic(settings: ReplaySettings, now_ms: int) -> Plan:
+    recorded = recorded_group(settings) if settings.is_given("group") else Recorded(settings, None)
+    settings = recorded.settings
+    found, notes = resolve_ranges(settings, settings.from_, settings.to, settings.last, now_ms)
+    ranges = {one.partition: one for one in found}
+    source = TopicSource(settings, ranges)
+    schema = recorded.schema
+    sample: list[dict[str, Any]] = []
+    if schema is not None and settings.label in schema.features:
+        raise ConfigError(
+            f"group {settings.group} scores the field {settings.label}, which is the --label here; give another label, "
+            "or leave --group out and name the --features"
+        )
+    if schema is None and settings.features is not None:
+        schema = Schema.of(settings.features, settings.categorical)
+    if schema is None:
+        schema, sample, note = _infer(settings, source)
+        notes.append(note)
+    labels: dict[int, Labels] = {}
+    more: list[str] = []
+    spans = {number: (one.start, one.end) for number, one in ranges.items()}
+    if settings.labels_file is not None:
+        labels, more = read_label_file(settings.labels_file, spans)
+    elif settings.labels_topic is not None:
+        labels, more = read_label_topic(settings, ranges, now_ms)
+    source = replace(source, labels=labels)
+    start = _topic_start(settings, ranges, recorded)
+    all_notes = (start, *recorded.notes, *notes, *more, *_notes_on_label(settings, sample))
+    where = _label_source(settings)
+    sentences = tuple(map(_sentence, all_notes))
+    return Plan(settings, schema, source, recorded.effects, bool(where), where, "time", sentences, now_ms, ranges)
+
+
+def _topic_start(settings: ReplaySettings, ranges: Mapping[int, Range], recorded: Recorded) -> str:
+    """Whether results equal the live output."""
+    if all(one.start == recorded.began.get(number, 0) for number, one in ranges.items() if one.records):
+        if recorded.began:
+            return (
+                f"Each partition is replayed from the first record that group {settings.group} scored, so results "
+                "equal its live output."
+            )
+        return FOLLOW_LIVE
+    late = "contexts differ from those of a group that read earlier records"
+    if settings.seed_context is not None:
+        return f"Starts later than a group would have: {late}."
+    return f"Warms up: the first {settings.min_context:,} records of each partition have no score, and {late}."
+
+
+def _infer(settings: ReplaySettings, source: TopicSource) -> tuple[Schema, list[dict[str, Any]], str]:
+    """The features of the first records of the range that have any, as the service infers them; those records; a note.
+
+    The service makes dead letters of records without features and looks at the next ones, and so does this.
+    """
+    roles = {settings.label: ROLES["--label"]} if settings.label is not None else {}
+    samples = _samples(source)
+    failure: SchemaError | None = None
+    for _ in range(MOST_SAMPLES):
+        taken = list(islice(samples, settings.infer_records))
+        if not taken:
+            break
+        records = [one.fields for one in taken if one.error is None]
+        try:
+            schema, left_out = infer_schema(records, settings.result_field, settings.categorical, roles)
+            return schema, records, features_note(schema, left_out)
+        except TooManyFeaturesError:
+            raise
+        except SchemaError as error:
+            failure = failure or error
+    raise failure or SchemaError(f"the range of {source.name} has no records, only marks of transactions")
+
+
+def _samples(source: TopicSource) -> Iterator[Sample]:
+    """The records of all partitions, one partition after the other, so that a counter in one is recognised."""
+    return chain.from_iterable(source.read(number, source.start(number), lambda: False) for number in source.partitions)
+
+
+# --- notes ---------------------------------------------------------------------------------------------------
+
+
+def _notes_on_label(settings: ReplaySettings, sample: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if settings.label is None or not sample:
+        return
+    verdicts = [verdict_of(look_up(record, settings.label)) for record in sample]
+    if all(one == UNKNOWN for one in verdicts):
+        values = (look_up(record, settings.label) for record in sample)
+        other = next((str(value)[:40] for value in values if value is not None), None)
+        has = "have no such field" if other is None else f"have other values, such as {other!r}"
+        yield f"--label {settings.label}: the first {len(sample):,} records {has}; labels are true or false, or 1 or 0"
+
+
+def _label_source(settings: ReplaySettings) -> str:
+    """Where labels come from, in words."""
+    if settings.label is not None:
+        return f"field {settings.label}"
+    if settings.labels_file is not None:
+        return f"file {settings.labels_file.name}"
+    return f"topic {settings.labels_topic}" if settings.labels_topic is not None else ""
+
+
+def _sentence(text: str) -> str:
+    """It begins with a capital letter, unless with a flag, and ends with a full stop."""
+    return text[:1].upper() + text[1:].rstrip(".") + "."

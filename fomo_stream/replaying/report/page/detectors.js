@@ -1,0 +1,106 @@
+// The first page: notes, the summary in words, and the table of detectors.
+
+const detectors = report.detectors ?? [];
+const hasLabels = detectors.some((one) => isKnown(one.metrics?.auroc));
+const metric = (name) => (one) => own(one.metrics, name)?.value ?? null;
+const RANKED_BY = "auroc"; // with labels; without, the detectors stay in their order
+
+function ranked() {
+  const value = metric(RANKED_BY);
+  return detectors.map((one, i) => ({ ...one, i })).sort((a, b) => compare(value(a), value(b), -1) || a.i - b.i);
+}
+
+function showHeader() {
+  const name = String(source.name ?? "records");
+  document.title = `Replay of ${name} · fomo-stream`;
+  byId("title").textContent = `Replay of ${name}`;
+  const range = isKnown(source.from_ms) ? `${moment(source.from_ms)} to ${moment(source.to_ms)} UTC` : null;
+  const parts = [range, isKnown(source.records) ? plural(source.records, "record") : null,
+    isKnown(source.partitions) && source.kind !== "file" ? plural(source.partitions, "partition") : null];
+  byId("range").textContent = known(parts).join(" · ");
+  byId("footer").textContent = `fomo-stream ${own(report.versions, "fomo_stream") ?? ""} · nothing in this file is loaded from elsewhere · times are in UTC`;
+}
+
+function showNotes(box) {
+  const [first, ...others] = report.notes ?? [];
+  if (!first) return;
+  const notice = make("section", { class: "notice", id: "notes", "aria-label": "Notes" }, make("p", { class: "first" }, first));
+  if (source.is_complete === false) notice.append(make("p", {}, "This replay was stopped before its end: the report is about the records until then."));
+  if (others.length) notice.append(make("ul", {}, ...others.map((note) => make("li", {}, note))));
+  box.append(notice);
+}
+
+function card(title, big, small, note) {
+  const value = make("p", { class: "big" }, big, ...(small ? [" ", make("small", {}, small)] : []));
+  return make("article", { class: "card" }, make("h3", {}, title), value, make("p", { class: "note" }, note));
+}
+const interval = (found) => (isKnown(found?.low) && isKnown(found?.high) ? [found.low, found.high] : null);
+
+function cards() {
+  const first = detectors[0] ?? {}, counts = first.counts ?? {}, rate = own(report.settings, "alert_rate");
+  const left = Object.entries(source.skipped ?? {}).map(([reason, n]) => `${count(n)} ${reason.replaceAll("_", " ")}`);
+  const all = [
+    card("Records", count(source.scored), "scored", left.length ? `without a score: ${left.join(", ")}` : `${count(source.warming_up)} before the first score`),
+    card("Alerts", count(counts.alerts), share(metric("alert_rate")(first)), typeof rate === "number" ? `requested with --alert-rate: ${share(rate)}` : "share of the scored records"),
+  ];
+  const ranking = first.metrics?.auroc, drift = worstDrift();
+  const range = interval(ranking)?.map(decimals).join(" to ");
+  if (ranking) all.push(card("Ranking", decimals(ranking.value), "AUROC", range ? `95 % interval ${range}` : "area under the ROC curve"));
+  else if (drift) all.push(card("Largest drift", number(drift.psi), "PSI", drift.name));
+  all.push(card("Throughput", count(timing.records_per_s), "records/s", isKnown(timing.seconds) ? `${duration(timing.seconds)} for the whole replay` : "not measured"));
+  return make("div", { class: "cards" }, ...all);
+}
+
+function showSummary(box) {
+  box.append(cards(), make("ul", { class: "words" }, ...(report.summary ?? []).map((text) => make("li", {}, text))));
+}
+
+const METRICS = [
+  ["AUROC", "auroc", decimals, "probability that an outlier scores higher than a normal record; 0.5 is chance, 1 is perfect"],
+  ["AUPR", "average_precision", decimals, "average precision: mean precision over all outliers, from the highest score down; chance is the share of outliers"],
+  ["F1", "f1", decimals, "F1 if as many records are flagged as there are outliers"],
+  ["Precision at rate", "precision_at_rate", share, "share of outliers among the records with the highest scores, as many as the alert rate asks for"],
+  ["Recall at rate", "recall_at_rate", share, "share of all outliers that are among these records"],
+  ["Alert rate", "alert_rate", share, "share of records that raised an alert"],
+  ["Alert precision", "alert_precision", share, "share of alerts that are outliers"],
+  ["Alert recall", "alert_recall", share, "share of outliers that raised an alert"],
+  ["Segments detected", "segments_detected", share, "share of anomalous segments, which are runs of outliers, with at least one alert"],
+  ["Delay", "delay_records", number, "records from the start of a segment to its first alert; median over detected segments"],
+  ["Delay in time", "delay_s", duration, "the same in time"],
+];
+
+function withInterval(name, as) {
+  return (one) => {
+    const found = own(one.metrics, name), range = interval(found);
+    if (!found) return NONE;
+    return range ? [as(found.value), make("span", { class: "interval" }, `${as(range[0])} – ${as(range[1])}`)] : as(found.value);
+  };
+}
+const KINDS = { own: "this detector", variant: "other settings", rival: "" };
+function nameOf(one) {
+  const swatch = make("span", { class: "swatch", "aria-hidden": "true" });
+  swatch.style.setProperty("--swatch", `var(--${lineColour(one.i)})`);
+  const kind = KINDS[one.kind] ?? "";
+  return [swatch, one.name, ...(kind ? [" ", make("small", {}, kind)] : [])];
+}
+
+function showDetectors(box) {
+  if (!detectors.length) return "The report has no detectors.";
+  const items = ranked().map((one, rank) => ({ ...one, rank: hasLabels && isKnown(metric(RANKED_BY)(one)) ? rank + 1 : null }));
+  const columns = [
+    { name: "Rank", of: (one) => one.rank, as: count, optional: true, kind: "text" },
+    { name: "Detector", of: (one) => one.name, node: nameOf, head: true, kind: "text name" },
+    ...METRICS.map(([name, key, as, title]) => ({ name, title, of: metric(key), node: withInterval(key, as), optional: true })),
+    { name: "Alerts", of: (one) => one.counts?.alerts, as: count, optional: true },
+    { name: "Computing", of: (one) => own(timing.detectors, one.name), as: duration, optional: true, title: "time that the detector took" },
+  ];
+  const shown = METRICS.filter(([, key]) => detectors.some((one) => isKnown(metric(key)(one))));
+  box.append(table("detectors-table", "Detectors", items, columns, {
+    start: hasLabels ? { by: "AUROC", down: true } : null,
+    row: (node, one) => { if (one.kind === "own") node.className = "own"; },
+  }));
+  if (!hasLabels) box.append(sentence("There are no labels, so that only the alerts are counted: how good they are is not known."));
+  else box.append(sentence("Small numbers are 95 % intervals. Ranked by AUROC, on the records that all of them scored."));
+  if (shown.length) box.append(make("details", {}, make("summary", {}, "What the numbers mean"), facts(shown.map(([name, , , text]) => [name, text]))));
+  return null;
+}

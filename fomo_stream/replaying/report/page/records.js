@@ -1,0 +1,139 @@
+// Contexts, anomalous segments, partitions, throughput, the top alerts, and how the report came to be.
+
+function showContext(box) {
+  const context = report.context ?? {}, made = report.generations ?? {}, changes = context.regime_changes ?? [];
+  if (!known(Object.values(context)).length && !has(made.times)) return "The detector had no context in this range.";
+  box.append(facts([
+    ["Generations", count(context.generations)], ["Rows in the last context", count(context.rows)],
+    ["Rows renewed by a generation, mean", share(context.renewed_mean)], ["Regimes", count(context.regimes)],
+  ]));
+  const order = (made.times ?? []).map((_, i) => i).filter((i) => isKnown(made.times[i]) && isKnown(made.renewed?.[i]));
+  order.sort((a, b) => made.times[a] - made.times[b]);
+  if (order.length > 1) {
+    const times = order.map((i) => made.times[i]), renewed = order.map((i) => made.renewed[i]);
+    const figure = timePlot({
+      label: "Rows that each generation renewed", data: [times, renewed], full: [times[0], lastOf(times)], height: 200, y: { text: share, range: (u, min, max) => [0, (max || 0.01) * 1.1] },
+      describe: (k) => {
+        const i = order[k];
+        return `${place(made.times[i])}, partition ${made.partition?.[i] ?? NONE}: generation ${count(made.generation?.[i])}, ${plural(made.rows?.[i] ?? 0, "row")}, ${share(made.renewed[i])} renewed`;
+      },
+      summary: `${count(order.length)} of ${count(made.count ?? order.length)} generations are shown. Each renewed from ${share(lowest(renewed))} to ${share(highest(renewed))} of its rows.`,
+      series: [{ stroke: () => colour("c0"), paths: () => null, points: { show: true, size: 4, width: 0, fill: () => colour("c0") } }],
+    });
+    box.append(make("h3", {}, "Share of rows that each generation renewed"), figure.box);
+    figure.start();
+  }
+  if (!changes.length) return null;
+  box.append(make("h3", {}, "New regimes"), table("regimes-table", "New regimes", changes, [
+    { name: "Partition", of: (one) => one.partition, as: count }, { name: "Offset", of: (one) => one.offset, as: count },
+    { name: PLACE, of: (one) => one.time, as: place },
+  ]));
+  return null;
+}
+
+/** A place in a table, which shows itself in the timeline. */
+function placeButton(from, to) {
+  if (!isKnown(from) || !showInTimeline) return place(from);
+  return button(place(from), () => showInTimeline(from, to ?? from), { class: "link", title: "Show in the timeline" });
+}
+
+function showSegments(box) {
+  const segments = report.segments ?? [], total = detectors[0]?.counts?.segments ?? segments.length, found = detectors[0]?.counts?.segments_detected;
+  if (!segments.length) return hasLabels ? "No record of this range is labelled as an outlier." : "Segments are runs of labelled outliers, and this replay has no labels.";
+  box.append(sentence(`${plural(total, "run")} of labelled outliers${isKnown(found) ? `, of which ${count(found)} raised an alert` : ""}.${total > segments.length ? ` The first ${count(segments.length)} are listed.` : ""}`));
+  box.append(table("segments-table", "Anomalous segments", segments, [
+    { name: "Partition", of: (one) => one.partition, as: count },
+    { name: isTimed ? "Start (UTC)" : "Start", of: (one) => one.start, node: (one) => placeButton(one.start, one.end) },
+    { name: isTimed ? "End (UTC)" : "End", of: (one) => one.end, as: place },
+    { name: "From offset", of: (one) => one.from, as: count }, { name: "To offset", of: (one) => one.to, as: count },
+    { name: "Records", of: (one) => one.records, as: count },
+    { name: "Detected", kind: "text", of: (one) => (isKnown(one.detected) ? Number(one.detected) : null), node: (one) => (isKnown(one.detected) ? mark(one.detected ? "good" : "none", one.detected ? "yes" : "no") : NONE) },
+    { name: "Delay, records", of: (one) => one.delay_records, as: count, optional: true },
+    { name: "Delay", of: (one) => one.delay_s, as: duration, optional: true },
+    { name: "Highest score", of: (one) => one.peak, optional: true },
+  ]));
+  return null;
+}
+
+function showPartitions(box) {
+  const ranges = new Map((source.ranges ?? []).map((one) => [one.partition, one])), range = (one) => ranges.get(one.partition);
+  if (!report.partitions?.length) return "The range has no records.";
+  box.append(table("partitions-table", "Partitions", report.partitions, [
+    { name: "Partition", of: (one) => one.partition, as: count, head: true },
+    { name: "From", of: (one) => range(one)?.from, as: count, optional: true }, { name: "To", of: (one) => range(one)?.to, as: count, optional: true },
+    { name: "Records", of: (one) => one.records, as: count }, { name: "Scored", of: (one) => one.scored, as: count, optional: true },
+    { name: "Alerts", of: (one) => one.alerts, as: count, optional: true }, { name: "Alert rate", of: (one) => one.alert_rate, as: share, optional: true },
+    { name: "Outliers", of: (one) => one.outliers, as: count, optional: true }, { name: "AUROC", of: (one) => one.auroc, as: decimals, optional: true },
+  ]));
+  return null;
+}
+
+function showThroughput(box) {
+  const batch = timing.batch_ms ?? {}, seconds = detectors.map((one) => ({ name: one.name, seconds: own(timing.detectors, one.name), records: one.counts?.records }));
+  if (!known(Object.values(timing)).length) return "No times were measured.";
+  box.append(facts([
+    ["Started", timing.started ? String(timing.started).replace("T", " ").replace("Z", " UTC") : null], ["Took", duration(timing.seconds)],
+    ["Throughput", isKnown(timing.records_per_s) ? `${count(timing.records_per_s)} records/s` : null],
+    ["Spent in the detector", share(timing.detector_share)], ["Micro-batch, median", milliseconds(batch.p50)],
+    ["90th percentile", milliseconds(batch.p90)], ["99th percentile", milliseconds(batch.p99)], ["Longest", milliseconds(batch.max)],
+    ["Resumed", timing.resumed ? plural(timing.resumed, "time") : null],
+  ]));
+  if (seconds.filter((one) => isKnown(one.seconds)).length > 1) {
+    box.append(table("times-table", "Time of each detector", seconds, [
+      { name: "Detector", kind: "text name", head: true, of: (one) => one.name, as: String }, { name: "Time", of: (one) => one.seconds, as: duration },
+      { name: "By record", of: (one) => (one.records ? one.seconds / one.records : null), as: duration, optional: true },
+    ]));
+  }
+  return null;
+}
+
+function recordCell(one) {
+  const text = String(one.record ?? ""), short = text.replace(/\s+/g, " ").slice(0, 60);
+  if (!text) return NONE;
+  return make("details", {}, make("summary", {}, short + (short.length < text.trim().length ? "…" : "")), make("pre", {}, text));
+}
+
+function showAlerts(box) {
+  const alerts = report.alerts ?? [];
+  if (!alerts.length) return "There were no alerts in this range.";
+  const reasons = (one) => (isKnown(one.reasons) ? (typeof one.reasons === "string" ? one.reasons : JSON.stringify(one.reasons)) : null);
+  const kinds = { critical: "bad", warning: "wait" }, labels = { 1: "outlier", 0: "normal" }, grade = { critical: 2, warning: 1 };
+  const view = table("alerts-table", "Top alerts", alerts, [
+    { name: PLACE, of: (one) => one.time, node: (one) => placeButton(one.time) },
+    { name: "Severity", kind: "text", of: (one) => grade[one.severity] ?? null, node: (one) => (one.severity ? mark(kinds[one.severity] ?? "none", one.severity) : NONE) },
+    { name: "Partition", of: (one) => one.partition, as: count }, { name: "Offset", of: (one) => one.offset, as: count },
+    { name: "Score", of: (one) => one.score, as: (x) => (isKnown(x) ? x.toFixed(4) : NONE) }, { name: "Logit", of: (one) => one.logit },
+    { name: "p-value", of: (one) => one.p_value },
+    { name: "Label", kind: "text", of: (one) => one.label, as: (x) => labels[x] ?? "unknown", optional: true },
+    { name: "Reasons", kind: "text long", of: reasons, as: (x) => x ?? NONE, optional: true },
+    { name: "Record", kind: "text long", of: (one) => one.record, node: recordCell },
+  ]);
+  const open = (isOpen) => { for (const one of view.querySelectorAll("details")) one.open = isOpen; };
+  box.append(sentence(`The ${plural(alerts.length, "alert")} with the highest scores, highest first.`));
+  box.append(make("div", { class: "bar" }, button("Show all records", () => open(true)), button("Hide all records", () => open(false))), view);
+  return null;
+}
+
+const written = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+function showOrigin(box) {
+  const command = String(report.command ?? "");
+  if (command) {
+    const text = make("pre", { class: "command", tabindex: "0" }, command);
+    const copy = button("Copy", async () => {
+      try {
+        await navigator.clipboard.writeText(command);
+        copy.textContent = "Copied";
+      } catch { // not allowed here: the text is selected, to be copied by a key
+        getSelection().selectAllChildren(text);
+      }
+    });
+    box.append(sentence("This command replays the same range with the same settings:"), text, make("div", { class: "bar" }, copy));
+  }
+  const rows = (object) => Object.entries(object ?? {}).filter(([, value]) => isKnown(value)).map(([name, value]) => ({ name, value: written(value) }));
+  const two = (id, title, object) => make("div", {}, make("h3", {}, title), table(id, title, rows(object), [
+    { name: title === "Settings" ? "Setting" : "Part", kind: "text name", head: true, of: (one) => one.name, as: String }, { name: "Value", kind: "text long", of: (one) => one.value, as: String },
+  ]));
+  box.append(make("div", { class: "pair" }, two("settings-table", "Settings", report.settings), two("versions-table", "Versions", report.versions)));
+  if (has(source.features)) box.append(make("details", {}, make("summary", {}, plural(source.features.length, "feature")), sentence(source.features.join(", "))));
+  return null;
+}

@@ -1,0 +1,181 @@
+// The scores over time, with alerts, labelled outliers and new contexts; and the metrics of windows over time.
+
+/** The smallest distance between two places: the width of a bin, of which empty ones are left out. */
+function binWidth(starts, end) {
+  let width = Infinity;
+  for (let i = 1; i < starts.length; i++) if (starts[i] > starts[i - 1]) width = Math.min(width, starts[i] - starts[i - 1]);
+  return Number.isFinite(width) ? width : Math.max(1, (end ?? 0) - (starts[0] ?? 0));
+}
+
+/** Columns in which a gap between two bins has a row of nulls, so that no line is drawn through it. */
+function withGaps(starts, width, columns) {
+  const out = [[], ...columns.map(() => [])], bins = [];
+  starts.forEach((start, i) => {
+    if (i && start - starts[i - 1] > 1.5 * width) {
+      out[0].push(starts[i - 1] + width);
+      for (const column of out.slice(1)) column.push(null);
+      bins.push(null);
+    }
+    out[0].push(start);
+    columns.forEach((column, k) => out[k + 1].push(column?.[i] ?? null));
+    bins.push(i);
+  });
+  return { data: out, bins };
+}
+
+/** Draws short lines at places of the plot: at its upper or lower edge, or from edge to edge. */
+function ticksAt(places, name, { edge, isShown, whole = false }) {
+  return (plot) => {
+    if (!isShown()) return;
+    const { ctx, bbox } = plot, ratio = uPlot.pxRatio, long = whole ? bbox.height : 9 * ratio;
+    const from = edge === "top" ? bbox.top : bbox.top + bbox.height - long;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+    ctx.clip();
+    ctx.strokeStyle = colour(name);
+    ctx.lineWidth = ratio * (whole ? 1.5 : 1);
+    if (whole) ctx.setLineDash([5 * ratio, 4 * ratio]);
+    ctx.beginPath();
+    let last = -Infinity;
+    for (const at of places) {
+      const x = Math.round(plot.valToPos(at, "x", true));
+      if (x === last || x < bbox.left - 1 || x > bbox.left + bbox.width + 1) continue; // thousands on one pixel are one
+      ctx.moveTo(x, from);
+      ctx.lineTo(x, from + long);
+      last = x;
+    }
+    ctx.stroke();
+    ctx.restore();
+  };
+}
+
+let showInTimeline = null; // (from, to): zooms the timeline there, once it is on the page
+
+function timelineSummary(line, middle) {
+  const top = highest(line.max), at = line.start[line.max.indexOf(top)], outliers = known(line.outliers).filter((n) => n > 0);
+  const alerts = known(line.alerts), total = alerts.reduce((a, b) => a + b, 0);
+  const parts = [`${plural(line.start.length, "bin")} with records, of ${plural(highest(line.records) ?? 0, "record")} at most.`];
+  if (isKnown(top)) parts.push(`The highest score, ${number(top)}, is at ${place(at)}${isTimed ? " UTC" : ""}.`);
+  if (has(middle)) parts.push(`Most of the time the ${line.median ? "median" : "mean"} is between ${number(lowest(middle))} and ${number(highest(middle))}.`);
+  parts.push(`${plural(total, "alert")} in ${plural(alerts.filter((n) => n > 0).length, "bin")}.`);
+  if (line.outliers) parts.push(`Labelled outliers in ${plural(outliers.length, "bin")}.`);
+  return parts.join(" ");
+}
+
+function showTimeline(box) {
+  const line = report.timeline;
+  if (!line?.start?.length || !has(line.max)) return "No record of this range has a score, so that there is nothing to draw.";
+  const middle = line.median ?? line.mean, start = line.start, width = binWidth(start, report.windows?.end?.at(-1));
+  const full = [start[0], lastOf(start) + width], at = start.map((x) => x + width / 2);
+  const alerting = line.max.map((top, i) => (line.alerts?.[i] > 0 ? top : null));
+  const { data, bins } = withGaps(at, width, [line.max, middle, alerting]);
+  const shown = { outliers: true, generations: true, regimes: true };
+  const odd = at.filter((x, i) => line.outliers?.[i] > 0);
+  const renewed = generationChanges(line, start), regimes = known((report.context?.regime_changes ?? []).map((one) => one.time));
+  const describe = (i) => {
+    const k = bins[i];
+    if (!isKnown(k)) return "No records here.";
+    const found = [`${place(start[k])} to ${place(start[k] + width)}${isTimed ? " UTC" : ""}: ${plural(line.records?.[k], "record")}`, `highest score ${number(line.max[k])}`];
+    if (isKnown(middle?.[k])) found.push(`${line.median ? "median" : "mean"} ${number(middle[k])}`);
+    found.push(plural(line.alerts?.[k] ?? 0, "alert"));
+    if (line.outliers) found.push(plural(line.outliers[k] ?? 0, "labelled outlier"));
+    if (isKnown(line.generation?.[k])) found.push(`generation ${count(line.generation[k])}`);
+    return found.join(", ");
+  };
+  const figure = timePlot({
+    label: "Scores over time", summary: timelineSummary(line, middle), data, full, y: {}, describe, height: 320,
+    series: [
+      { stroke: () => colour("c0"), fill: () => colour("fill"), width: 1.25, points: { show: start.length < 60, size: 4 } },
+      { stroke: () => colour("quiet"), width: 1.25, points: { show: start.length < 2, size: 4 } },
+      { stroke: () => colour("bad"), paths: () => null, points: { show: true, size: 6, width: 0, fill: () => colour("bad") } },
+    ],
+    layers: [
+      ticksAt(odd, "odd", { edge: "bottom", isShown: () => shown.outliers }),
+      ticksAt(renewed, "quiet", { edge: "top", isShown: () => shown.generations }),
+      ticksAt(regimes, "c3", { whole: true, isShown: () => shown.regimes }),
+    ],
+  });
+  const layers = [
+    { name: "highest score", colour: "c0", series: 1 }, { name: line.median ? "median" : "mean", colour: "quiet", series: 2 },
+    { name: "alerts", colour: "bad", kind: "dot", series: 3 }, { name: "labelled outliers", colour: "odd", kind: "tick", layer: "outliers", none: !odd.length },
+    { name: "new generations", colour: "quiet", kind: "tick", layer: "generations", none: !renewed.length },
+    { name: "new regimes", colour: "c3", kind: "tick", layer: "regimes", none: !regimes.length },
+  ].filter((one) => !one.none);
+  let plot = null;
+  box.append(legend("What the timeline shows", layers, (i, isShown) => {
+    if (layers[i].series) return plot.setSeries(layers[i].series, { show: isShown });
+    shown[layers[i].layer] = isShown;
+    return plot.redraw(false);
+  }), figure.box);
+  plot = figure.start();
+  showInTimeline = (from, to) => {
+    const room = Math.max(20 * width, 2 * (to - from));
+    figure.zoom(from - room, to + room);
+    byId("timeline").scrollIntoView({ block: "start" });
+    byId("timeline").querySelector(".plot").focus({ preventScroll: true });
+  };
+  return null;
+}
+
+/** Where a new generation took effect: as the report says, else where the number in the bins changes. */
+function generationChanges(line, start) {
+  const times = known(report.generations?.times);
+  if (times.length) return [...times].sort((a, b) => a - b);
+  return start.filter((x, i) => i && isKnown(line.generation?.[i]) && line.generation[i] !== line.generation[i - 1]);
+}
+
+// --- metrics of windows
+
+const OVER_TIME = [
+  ["AUROC", "auroc", decimals], ["AUPR", "average_precision", decimals], ["Alert rate", "alert_rate", share],
+  ["Alerts", "alerts", count], ["Alerts that are outliers", "true_alerts", count], ["Median score", "median_score", number],
+];
+
+function overTimeSummary(name, as, columns, middles) {
+  const parts = detectors.map((one, i) => {
+    const values = known(columns[i]), least = lowest(values);
+    return values.length ? `${one.name}: ${as(least)} to ${as(highest(values))}, lowest at ${place(middles[columns[i].indexOf(least)])}` : null;
+  });
+  return `${name} by window. ${known(parts).slice(0, 3).join("; ")}.`;
+}
+
+function showOverTime(box) {
+  const windows = report.windows, starts = windows?.start ?? [];
+  const of = (one, key) => own(own(windows.by_detector, one.name), key) ?? [];
+  const found = windows ? OVER_TIME.filter(([, key]) => detectors.some((one) => has(of(one, key)))) : [];
+  if (!found.length) return "No window of this range has a score, so that there is nothing to draw.";
+  if (starts.length < 2) return "The range is too short to be split into windows; the table of detectors has its numbers.";
+  const middles = starts.map((x, i) => (x + windows.end[i]) / 2);
+  let [name, key, as] = found[0];
+  const columns = () => detectors.map((one) => starts.map((_, i) => of(one, key)[i] ?? null));
+  const hidden = new Set();
+  const describe = (i) => {
+    const values = columns().map((column, k) => (hidden.has(k) || !isKnown(column[i]) ? null : `${detectors[k].name} ${as(column[i])}`));
+    const size = `${plural(windows.records?.[i], "record")}${isKnown(windows.outliers?.[i]) ? `, ${plural(windows.outliers[i], "outlier")}` : ""}`;
+    return `${place(starts[i])} to ${place(windows.end[i])} (${size}): ${name} ${known(values).join(", ") || NONE}`;
+  };
+  const figure = timePlot({
+    label: "Metrics over time", data: [middles, ...columns()], full: [starts[0], lastOf(windows.end)], describe,
+    y: { text: (x) => as(x) },
+    series: detectors.map((one, i) => ({
+      stroke: () => colour(lineColour(i)), width: i ? 1.5 : 2.25, dash: dashes(i), points: { show: starts.length <= 200, size: i ? 4 : 5, fill: () => colour(lineColour(i)) },
+    })),
+  });
+  const words = sentence(overTimeSummary(name, as, columns(), middles));
+  let plot = null;
+  const change = (one) => {
+    [name, key, as] = one;
+    figure.setData([middles, ...columns()]);
+    words.textContent = overTimeSummary(name, as, columns(), middles);
+  };
+  box.append(
+    make("div", { class: "bar" }, choice("Metric", found.map((one) => [one, one[0]]), change)),
+    detectorLegend((i, isShown) => { hidden[isShown ? "delete" : "add"](i); plot.setSeries(i + 1, { show: isShown }); }),
+    figure.box, words,
+  );
+  plot = figure.start();
+  return null;
+}
+const detectorLegend = (toggle, chosen = detectors) =>
+  legend("Detectors", chosen.map((one, i) => ({ name: one.name, colour: lineColour(detectors.indexOf(one)) })), toggle);

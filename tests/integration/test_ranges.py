@@ -1,0 +1,189 @@
+"""Ranges of past records on a broker: the offsets that bounds mean, and what is read of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from brokers import Broker
+from confluent_kafka import Producer
+from services import unique
+
+from fomo_stream.errors import FomoError, LostOffsetError
+from fomo_stream.kafka.ranges import Range, gap_note, read_range, resolve_ranges
+from fomo_stream.settings.replay import ReplaySettings
+
+BEGAN = 1_759_276_800_000  # 2025-10-01T00:00Z
+HOUR = 3_600_000
+NOW = BEGAN + 48 * HOUR
+
+
+@pytest.fixture(autouse=True)
+def _real(broker: Broker) -> None:
+    if not broker.is_kafka:
+        pytest.skip("the embedded broker has no times, transactions or retention")
+
+
+@pytest.fixture(scope="module")
+def topic(broker: Broker) -> str:
+    """Two partitions with 10 records each, one an hour; the first 3 of partition 1 are deleted."""
+    topic = unique("past")
+    broker.create_topic(topic, 2, {"retention.ms": "-1"})
+    for number in range(2):
+        for hour in range(10):
+            broker.produce(topic, [b"%d" % hour], partition=number, timestamp=BEGAN + hour * HOUR)
+    delete_before(broker, topic, 1, 3)
+    return topic
+
+
+def delete_before(broker: Broker, topic: str, number: int, offset: int) -> None:
+    from confluent_kafka import TopicPartition
+
+    asked = broker.admin.delete_records([TopicPartition(topic, number, offset)])
+    for answer in asked.values():
+        answer.result(20)
+
+
+def settings_of(broker: Broker, topic: str, **changes: Any) -> ReplaySettings:
+    return ReplaySettings(**{"bootstrap": broker.bootstrap, "topic": topic, "group": unique("group"), **changes})
+
+
+def spans(broker: Broker, topic: str, from_: str = "", to: str = "", last: str = "") -> tuple[list[Any], list[str]]:
+    found, notes = resolve_ranges(settings_of(broker, topic), from_, to, last, NOW)
+    return [(one.start, one.end) for one in found], notes
+
+
+def refusal(broker: Broker, topic: str, from_: str = "", to: str = "", last: str = "", now_ms: int = NOW) -> str:
+    with pytest.raises(FomoError) as caught:
+        resolve_ranges(settings_of(broker, topic), from_, to, last, now_ms)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_bounds_are_offsets_times_or_durations(broker: Broker, topic: str) -> None:
+    assert spans(broker, topic) == ([(0, 10), (3, 10)], [])
+    assert spans(broker, topic, "5", "7") == ([(5, 7), (5, 7)], [])
+    assert spans(broker, topic, "0:4,1:6", "0:5,1:6") == ([(4, 5), (6, 6)], [])
+    assert spans(broker, topic, "2025-10-01T04:00Z", "2025-10-01T08:00+02:00") == ([(4, 6), (4, 6)], [])
+    assert spans(broker, topic, "2025-10-01T04:30", "2025-10-01 09:00:00.001") == ([(5, 10), (5, 10)], [])
+    assert spans(broker, topic, last="41h") == ([(7, 10), (7, 10)], [])
+    assert spans(broker, topic, last="44h", to="8") == ([(4, 8), (4, 8)], [])
+
+
+def test_a_start_before_retention_is_moved_and_noted(broker: Broker, topic: str) -> None:
+    found, notes = spans(broker, topic, "1")
+    assert found == [(1, 10), (3, 10)]
+    assert notes == [
+        f"--from 1 is before the first retained record: 2 offsets of {topic}[1] were deleted, so the replay starts "
+        "after them."
+    ]
+    found, notes = spans(broker, topic, "2025-10-01")
+    assert found == [(0, 10), (3, 10)]
+    assert notes == [
+        f"--from 2025-10-01 is before the first retained record (2025-10-01T03:00:00Z): the first 3 offsets of {topic}[1] "
+        "were deleted, so the replay starts after them."
+    ]
+    found, notes = spans(broker, topic, "0:2")
+    assert (found, len(notes)) == ([(2, 10), (3, 10)], 1)
+    assert f"does not name {topic}[1]" in notes[0]
+
+
+def test_ranges_without_records_say_which_times_there_are(broker: Broker, topic: str) -> None:
+    has = "the topic has records from 2025-10-01T00:00:00Z to 2025-10-01T09:00:00Z"
+    assert (
+        refusal(broker, topic, "2025-10-01T10:00")
+        == f"there are no records in the range --from 2025-10-01T10:00; {has}"
+    )
+    assert refusal(broker, topic, "2025-10-09") == f"--from 2025-10-09 is in the future; {has}"
+    assert (
+        refusal(broker, topic, to="2025-09-01")
+        == f"the range ends before the first record that {topic} still retains; {has}"
+    )
+    assert refusal(broker, topic, "1:2", "0:0,1:3").startswith("the range ends before the first record")
+    assert refusal(broker, topic, "5", "5").startswith("there are no records in the range --from 5 --to 5; ")
+    assert refusal(broker, topic, last="60s").startswith("there are no records in the range --last 60s; ")
+
+
+def test_bounds_that_make_no_sense_are_refused(broker: Broker, topic: str) -> None:
+    assert (
+        refusal(broker, topic, "11")
+        == f"--from 11 is beyond the end of the topic: {topic}[0] at 10, {topic}[1] at 10 (the next record's offset)"
+    )
+    assert refusal(broker, topic, "0:11").startswith("--from 0:11 is beyond the end")
+    assert refusal(broker, topic, to="2:5") == f"--to 2:5: {topic} has no partition 2; it has partitions 0 to 1"
+    assert refusal(broker, unique("none")).startswith("there is no topic none-")
+    assert "is in the future" in spans(broker, topic, to="2027-01-01")[1][0]
+
+
+def test_an_empty_topic_is_refused(broker: Broker) -> None:
+    topic = unique("past")
+    broker.create_topic(topic, 1)
+    assert refusal(broker, topic) == f"topic {topic} has no records"
+
+
+def test_open_and_aborted_transactions_are_left_out(broker: Broker) -> None:
+    topic = unique("past")
+    broker.create_topic(topic, 1)
+    producer = Producer({**broker.config, "transactional.id": topic})
+    producer.init_transactions(20)
+    for name in (b"kept", b"aborted", b"open"):
+        producer.begin_transaction()
+        for _ in range(4):
+            producer.produce(topic, name, partition=0)
+        assert producer.flush(20) == 0
+        if name == b"kept":
+            producer.commit_transaction(20)
+        elif name == b"aborted":
+            producer.abort_transaction(20)
+    settings = settings_of(broker, topic)
+    (found,), notes = resolve_ranges(settings, "", "", "", NOW)
+    assert (found.start, found.end) == (0, 10)
+    assert notes == [
+        f"{topic}[0] has an open transaction: the replay ends before it, at offset 10, and leaves 4 offsets out."
+    ]
+    records = list(read_range(settings, topic, found, 0))
+    assert [record.value for record in records] == [b"kept"] * 4
+    assert "6 of 10 offsets have no record" in gap_note(topic, found.records, len(records))
+    producer.abort_transaction(20)
+
+
+def test_a_range_is_read_from_any_offset_and_commits_nothing(broker: Broker, topic: str) -> None:
+    settings = settings_of(broker, topic)
+    found, _ = resolve_ranges(settings, "", "", "", NOW)
+    for start in (3, 8, 10):
+        records = list(read_range(settings, topic, found[1], start))
+        assert [record.offset for record in records] == list(range(start, 10))
+        assert [record.value for record in records] == [b"%d" % hour for hour in range(start, 10)]
+    assert broker.committed(settings.group, topic) == 0
+    listed = broker.admin.list_consumer_groups().result().valid
+    assert settings.group not in [group.group_id for group in listed]
+
+
+def test_a_stopped_read_ends(broker: Broker, topic: str) -> None:
+    settings, seen = settings_of(broker, topic), []
+    (found, _), _ = resolve_ranges(settings, "", "", "", NOW)
+    for record in read_range(settings, topic, found, 0, lambda: len(seen) == 4):
+        seen.append(record.offset)
+    assert seen == [0, 1, 2, 3]
+
+
+def test_records_that_are_deleted_while_they_are_read_are_missed(broker: Broker, topic: str) -> None:
+    with pytest.raises(LostOffsetError, match=r"no longer has past-\w+\[1\]@1: its retention"):
+        list(read_range(settings_of(broker, topic), topic, Range(1, 1, 10), 1))
+
+
+def test_a_topic_created_again_is_not_read_on(broker: Broker) -> None:
+    topic = unique("past")
+    broker.create_topic(topic, 1)
+    broker.produce(topic, [b""] * 5)
+    settings = settings_of(broker, topic)
+    (found,), _ = resolve_ranges(settings, "", "", "", NOW)
+    reading = read_range(settings, topic, found, 0)
+    next(reading)
+    broker.delete_topic(topic)
+    broker.create_topic(topic, 1)
+    broker.produce(topic, [b""] * 5)
+    with pytest.raises(LostOffsetError, match="was deleted or created again"):
+        list(reading)
+    with pytest.raises(LostOffsetError, match="was deleted or created again"):
+        next(iter(read_range(settings, topic, found, 3)))

@@ -1,0 +1,298 @@
+"""Rivals are honest: each row is scored before it is learned, and only by the rows before it."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from sklearn.metrics import roc_auc_score
+from sklearn.neighbors import NearestNeighbors
+
+from fomo_stream.detector.calibration import is_calibrated
+from fomo_stream.detector.config import STEP, DetectorConfig
+from fomo_stream.errors import ConfigError
+from fomo_stream.replaying.blocks import Judgement
+from fomo_stream.replaying.detectors.complete_rows import CompleteRows
+from fomo_stream.replaying.detectors.neighbours import Neighbours
+from fomo_stream.replaying.detectors.own_scores import OwnScores
+from fomo_stream.replaying.detectors.rivals import Rival, check_rivals, make_rival
+
+Float = NDArray[np.float64]
+
+CONFIG = DetectorConfig(context_size=100, min_context=20, alert_rate=0.05, calibration_size=60)
+NAMED = ["knn", "river.HalfSpaceTrees", "river.OneClassSVM"]
+MODULE = """
+    import random
+    import numpy as np
+
+    class Distance:
+        '''PySAD: the distance to the mean of the rows so far, with noise of NumPy's global random numbers.'''
+        def __init__(self, n_features):
+            self.total, self.n = np.zeros(n_features), 0
+        def score_partial(self, X):
+            return np.array([np.abs(X - self.total / max(1, self.n)).sum() + 1e-3 * np.random.random()])
+        def fit_partial(self, X, y=None):
+            self.total, self.n = self.total + X, self.n + 1
+            return self
+
+    class Largest:
+        '''Takes and gives arrays; missing values stay missing.'''
+        def judge(self, rows):
+            rows -= 0  # its own copy
+            return np.nanmax(np.abs(rows), axis=1)
+
+    class Strict:
+        def __init__(self): self.rows = 0
+        def score_one(self, x):
+            self.rows += 1
+            if self.rows > 5:
+                raise OSError("the  disk\\nis full")
+            return None if self.rows < 3 else random.random()
+        def learn_one(self, x): pass
+
+    class Wrong:
+        def judge(self, rows): return rows
+
+    class Nothing: pass
+    def needs_path(path): return Largest()
+    def gives_nothing(): return Nothing()
+    def seeded(seed=None): return Seeded(seed)
+    class Seeded(Largest):
+        def __init__(self, seed): self.seed = seed
+        def judge(self, rows): return np.full(len(rows), float(self.seed))
+    number = 5
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The current directory, with a module of detectors in it."""
+    path = tmp_path_factory.mktemp("rivals")
+    (path / "rivals_here.py").write_text(dedent(MODULE))
+    (path / "rivals_broken.py").write_text("raise RuntimeError('no licence')")
+    before = list(sys.path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(path)
+        sys.path[:] = [entry for entry in sys.path if entry]  # as the console script leaves it
+        yield path
+    sys.path[:] = before
+
+
+def rows_of(n: int, n_features: int = 3, seed: int = 0) -> Float:
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(n, n_features)) * [1.0, 20.0, 0.1][:n_features] + 5.0
+    rows[rng.random(rows.shape) < 0.05] = np.nan
+    return rows
+
+
+def rival(spec: str, n_features: int = 3, config: DetectorConfig = CONFIG) -> Rival:
+    return make_rival(spec, n_features, [f"x{i}" for i in range(n_features)], config)
+
+
+def judged(one: Rival, rows: Float, splits: list[int]) -> Judgement:
+    parts = [one.judge(part) for part in np.split(rows, splits)]
+    return Judgement(
+        np.concatenate([p.score for p in parts]),
+        np.concatenate([p.p_value for p in parts]),
+        np.concatenate([p.alert for p in parts]),
+    )
+
+
+def splits_of(n: int) -> st.SearchStrategy[list[int]]:
+    return st.lists(st.integers(0, n), max_size=8).map(sorted)
+
+
+@pytest.mark.parametrize("spec", [*NAMED, "rivals_here:Distance", "rivals_here:Largest"])
+@settings(max_examples=8, deadline=None)
+@given(splits=splits_of(400), seed=st.integers(0, 1000))
+def test_judgements_do_not_depend_on_how_rows_are_split(spec: str, splits: list[int], seed: int) -> None:
+    rows = rows_of(400, seed=seed)
+    whole, split = judged(rival(spec), rows, []), judged(rival(spec), rows, splits)
+    np.testing.assert_array_equal(whole.score, split.score)
+    np.testing.assert_array_equal(whole.p_value, split.p_value)
+    np.testing.assert_array_equal(whole.alert, split.alert)
+
+
+@pytest.mark.parametrize("spec", [*NAMED, "rivals_here:Distance"])
+@settings(max_examples=5, deadline=None)
+@given(at=st.integers(0, 399))
+def test_a_score_depends_on_no_later_row(spec: str, at: int) -> None:
+    rows = rows_of(400)
+    other = rows.copy()
+    other[at + 1 :] = 77.0
+    same = slice(at + 1)
+    first, second = rival(spec).judge(rows), rival(spec).judge(other)
+    np.testing.assert_array_equal(first.score[same], second.score[same])
+    np.testing.assert_array_equal(first.p_value[same], second.p_value[same])
+
+
+@pytest.mark.parametrize("spec", ["knn", "river.HalfSpaceTrees", "rivals_here:Distance"])
+def test_outliers_are_found(spec: str) -> None:
+    rows, outlier = rows_of(1500), np.random.default_rng(1).random(1500) < 0.05
+    rows[outlier] += [6.0, 120.0, 0.6]
+    found = rival(spec).judge(rows)
+    scored = ~np.isnan(found.score)
+    assert roc_auc_score(outlier[scored], found.score[scored]) > 0.9
+    assert outlier[found.alert].mean() > 0.5
+
+
+def test_scores_of_river_are_those_of_its_recommended_pipelines() -> None:
+    from river import anomaly, preprocessing
+
+    rows = rows_of(600)
+    whole = CompleteRows(3).complete(rows)
+    pipelines = {
+        "river.HalfSpaceTrees": preprocessing.MinMaxScaler() | anomaly.HalfSpaceTrees(seed=CONFIG.seed),
+        "river.OneClassSVM": preprocessing.StandardScaler() | anomaly.OneClassSVM(),
+    }
+    for spec, pipeline in pipelines.items():
+        expected = np.empty(len(rows))
+        for i, row in enumerate(whole.tolist()):
+            record = dict(zip(["x0", "x1", "x2"], row, strict=True))
+            expected[i] = pipeline.score_one(record)
+            pipeline.learn_one(record)
+        found = rival(spec).judge(rows).score
+        unscored = 250 if spec == "river.HalfSpaceTrees" else 0
+        assert np.isnan(found[:unscored]).all()
+        assert (expected[:unscored] == 0).all()  # those that are left out say nothing
+        np.testing.assert_array_equal(found[unscored:], expected[unscored:])
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 1000), size=st.integers(10, 90), n=st.integers(1, 220))
+def test_neighbours_are_those_that_scikit_learn_finds(seed: int, size: int, n: int) -> None:
+    config = DetectorConfig(context_size=size, min_context=10)
+    rows = CompleteRows(3).complete(rows_of(n, seed=seed))
+    found = Neighbours(3, config).judge(rows)
+    assert np.isnan(found[:10]).all()
+    for i in range(10, n):
+        step = i // STEP * STEP
+        known = rows[max(0, step - size) : step]
+        mean, scale = (known.mean(axis=0), known.std(axis=0)) if step else (np.zeros(3), np.ones(3))
+        scaled = (rows - mean) / np.where(scale > 0, scale, 1)
+        index = NearestNeighbors(n_neighbors=5).fit(scaled[max(0, i - size) : i])
+        assert found[i] == pytest.approx(index.kneighbors(scaled[i : i + 1])[0].mean())
+
+
+def test_huge_and_constant_values_give_scores() -> None:
+    rows = rows_of(200)
+    rows[:, 0] = 0.1
+    rows[50] = 1e308
+    assert np.isfinite(rival("knn").judge(rows).score[20:]).all()
+    assert np.isfinite(rival("river.OneClassSVM").judge(rows).score).all()
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    scores=st.lists(st.one_of(st.integers(0, 5).map(float), st.just(np.nan)), max_size=300),
+    size=st.integers(1, 80),
+    data=st.data(),
+)
+def test_p_values_count_the_scores_before_the_last_step(scores: list[float], size: int, data: st.DataObject) -> None:
+    config = DetectorConfig(alert_rate=0.5, calibration_size=size)
+    every = np.array(scores)
+    own = OwnScores(config)
+    parts = [own.judge(part) for part in np.split(every, data.draw(splits_of(len(every))))]
+    p, alert = np.concatenate([j.p_value for j in parts]), np.concatenate([j.alert for j in parts])
+    for i, score in enumerate(scores):
+        before = every[: i // STEP * STEP]
+        window = before[~np.isnan(before)][-config.window_size :]
+        if np.isnan(score):
+            assert np.isnan(p[i])
+            assert not alert[i]
+            continue
+        assert p[i] == (1 + (window >= score).sum()) / (len(window) + 1)
+        assert alert[i] == (is_calibrated(len(window), 0.5) and p[i] <= 0.5)
+
+
+def test_alerts_come_at_the_alert_rate() -> None:
+    found = rival("knn").judge(np.random.default_rng(0).normal(size=(4000, 3)))
+    assert found.alert[200:].mean() == pytest.approx(CONFIG.alert_rate, abs=0.015)
+
+
+def test_missing_values_are_filled_with_the_mean_of_the_values_before() -> None:
+    rows = np.array([[np.nan, 1.0], [2.0, np.nan], [np.nan, 3.0], [4.0, np.nan], [np.nan, np.nan]])
+    filled = CompleteRows(2).complete(rows)
+    np.testing.assert_array_equal(filled, [[0.0, 1.0], [2.0, 1.0], [2.0, 3.0], [4.0, 2.0], [3.0, 2.0]])
+
+
+def test_a_category_counts_by_how_often_it_came_before() -> None:
+    codes = np.array([[7.0], [7.0], [9.0], [7.0], [np.nan], [9.0]])
+    whole = CompleteRows(1, categorical=[0])
+    filled = np.concatenate([whole.complete(codes[:2]), whole.complete(codes[2:])])
+    shares = [0.0, 1.0, 0.0, 2 / 3, (0.0 + 1.0 + 0.0 + 2 / 3) / 4, 1 / 4]
+    np.testing.assert_allclose(filled[:, 0], shares)
+
+
+def test_a_rival_has_random_numbers_of_its_own() -> None:
+    rows = rows_of(100)
+    expected = rival("rivals_here:Distance").judge(rows).score
+    random.seed(3)
+    np.random.seed(3)
+    python, numpy_ = random.getstate(), np.random.get_state(legacy=False)["state"]["key"].tolist()
+    one = rival("rivals_here:Distance")
+    first = one.judge(rows[:50]).score
+    assert random.getstate() == python
+    assert np.random.get_state(legacy=False)["state"]["key"].tolist() == numpy_
+    np.random.seed(4)
+    np.testing.assert_array_equal(np.concatenate([first, one.judge(rows[50:]).score]), expected)
+
+
+def test_a_factory_gets_the_seed_and_may_have_no_score_yet() -> None:
+    config = DetectorConfig(seed=12)
+    assert rival("rivals_here:seeded", config=config).judge(rows_of(3)).score.tolist() == [12.0] * 3
+    assert np.isnan(rival("rivals_here:Strict").judge(rows_of(4)).score).tolist() == [True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("knm", "there is no such detector; did you mean knn?; or write module:factory"),
+        ("river.HalfSpaceTree", "did you mean river.HalfSpaceTrees?"),
+        ("isolation", "name knn, river.HalfSpaceTrees, river.OneClassSVM; or write module:factory"),
+        ("nowhere:make", "nowhere cannot be imported: ModuleNotFoundError: No module named 'nowhere'"),
+        ("rivals_broken:make", "rivals_broken cannot be imported: RuntimeError: no licence"),
+        ("rivals_here:Distanc", "rivals_here has no Distanc; did you mean Distance?"),
+        ("rivals_here:number", "number is not a function or class that makes a detector"),
+        ("rivals_here:Nothing", "the class Nothing has none of the methods score_one/learn_one"),
+        ("rivals_here:needs_path", "the factory needs the argument path"),
+    ],
+)
+def test_mistakes_are_found_before_anything_is_made(spec: str, words: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        check_rivals([spec])
+    assert words in str(error.value)
+    assert spec in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_good_names_are_accepted_and_each_only_once() -> None:
+    check_rivals([*NAMED, "rivals_here:Distance", "rivals_here:gives_nothing", "river.anomaly:HalfSpaceTrees"])
+    with pytest.raises(ConfigError, match="names knn twice"):
+        check_rivals(["knn", "knn"])
+
+
+def test_an_object_without_a_protocol_is_explained() -> None:
+    with pytest.raises(ConfigError, match="gives a Nothing, which has none of"):
+        rival("rivals_here:gives_nothing")
+
+
+def test_a_rival_that_fails_is_named() -> None:
+    one = rival("rivals_here:Strict")
+    one.judge(rows_of(3))
+    with pytest.raises(ConfigError) as error:
+        one.judge(rows_of(3))
+    words = (
+        "rivals_here:Strict failed after 3 records: OSError: the disk is full; leave it out of --compare, or correct it"
+    )
+    assert str(error.value) == words
+    with pytest.raises(ConfigError, match="ValueError: scores of 4 rows have the shape"):
+        rival("rivals_here:Wrong").judge(rows_of(4))
