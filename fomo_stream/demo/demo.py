@@ -1,7 +1,7 @@
 """`fomo-stream demo`: a simulated pump, an embedded broker and the real service, live in the terminal.
 
 Sensor readings are sent to a topic in real time and scored by the service. The screen shows the flagged readings beside
-the faults that were injected; the service does not know these faults.
+the faults that were injected; the service does not know these faults. At the end a report says how good it was.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ import contextlib
 import signal
 import threading
 import time
+from array import array
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +23,7 @@ from rich.live import Live
 
 from fomo_stream.demo.board import Board, plain_event, plain_numbers, screen
 from fomo_stream.demo.producer import send
-from fomo_stream.demo.sensors import sensor_stream
+from fomo_stream.demo.report import MOST, Scored, demo_report, readings, report_path
 from fomo_stream.errors import BrokerError
 from fomo_stream.kafka.embedded_broker import EmbeddedBroker
 from fomo_stream.kafka.observer import Observation, Observer, Observers
@@ -36,7 +39,6 @@ if TYPE_CHECKING:
 
 TOPIC, OUT = "sensors", "anomalies"
 START_S = 30.0  # for the service to join its group
-FAULTS_EVERY_S = 3.0  # on average
 DETECTOR = (
     "context_size",
     "min_context",
@@ -53,6 +55,7 @@ def run_demo(settings: DemoSettings) -> int:
     console = Console(highlight=False)
     console.print("fomo-stream demo: starting an embedded broker and the service ...", style="dim")
     stop = threading.Event()
+    path = report_path(settings)
     model = load_ready(settings.model, settings.device, settings.kernel)
     with EmbeddedBroker() as broker, stopping_on_sigterm(stop):
         board = Board(settings, broker.bootstrap, TOPIC, OUT)
@@ -65,7 +68,20 @@ def run_demo(settings: DemoSettings) -> int:
             pump.start()
             show(console, board, service, stop, settings)
         console.print(board.summary(), soft_wrap=True)
+        scored = service.scored(pump.times)
+    if path is not None and scored is not None:
+        write_report(console, settings, scored, path)
     return 0
+
+
+def write_report(console: Console, settings: DemoSettings, scored: Scored, path: Path) -> None:
+    """Replay what was scored, and write the report."""
+    from fomo_stream.replaying.progress import shown_progress
+    from fomo_stream.replaying.report.html import write_html
+
+    console.print(f"replaying {len(scored.times):,} readings for the report ...", style="dim")
+    write_html(demo_report(settings, DETECTOR, TOPIC, scored, shown_progress()).report, path)
+    console.print(f"report: {path}", soft_wrap=True)
 
 
 def show(console: Console, board: Board, service: DemoService, stop: threading.Event, settings: DemoSettings) -> None:
@@ -97,13 +113,8 @@ class Pump:
     def __init__(self, settings: DemoSettings, board: Board, bootstrap: str) -> None:
         self._rate = settings.rate
         self._board = board
-        self._readings = sensor_stream(
-            settings.seed,
-            settings.sensors,
-            fault_every=max(300.0, FAULTS_EVERY_S * settings.rate),
-            # no fault in the first context
-            first_fault=settings.min_context + 500,
-        )
+        self.times = array("q")  # milliseconds since 1970, when readings were sent; of the first MOST
+        self._readings = readings(settings)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._send, name="fomo-demo-pump", daemon=True)
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 2}, logger=ClientLog("pump"))
@@ -130,6 +141,8 @@ class Pump:
     def _noted(self) -> Iterator[dict[str, Any]]:
         for record, fault in self._readings:
             self._board.sent(record, fault)
+            if len(self.times) < MOST:
+                self.times.append(time.time_ns() // 1_000_000)
             yield record
 
 
@@ -138,9 +151,11 @@ class Display(Observer):
 
     def __init__(self, board: Board) -> None:
         self._board = board
+        self.counts: Counter[int] = Counter()  # scored records by partition
 
     def scored(self, seen: Observation) -> None:
         self._board.observe(seen)
+        self.counts[seen.partition] += seen.n_records
 
 
 class DemoService:
@@ -159,7 +174,8 @@ class DemoService:
             kafka={"fetch.wait.max.ms": "10"},
             **{name: getattr(settings, name) for name in DETECTOR},
         )
-        self._service = Service(service_settings, model, Observers([ProgressLog(), Display(board)]))
+        self._display = Display(board)
+        self._service = Service(service_settings, model, Observers([ProgressLog(), self._display]))
         self._thread = threading.Thread(target=self._run, name="fomo-demo-service", daemon=True)
 
     def __enter__(self) -> DemoService:
@@ -179,6 +195,13 @@ class DemoService:
             self.check()
             if time.monotonic() > end:
                 raise BrokerError(f"the demo's service was not ready after {START_S:.0f} s; is this machine very busy?")
+
+    def scored(self, times: array[int]) -> Scored | None:
+        """What was scored of the readings that were sent at these times, which have one key; None: nothing."""
+        features = self._service.snapshot().features
+        for partition, count in self._display.counts.most_common(1):
+            return Scored(partition, features, times[:count])
+        return None
 
     def check(self) -> None:
         """Raise the error that ended the service, if any."""

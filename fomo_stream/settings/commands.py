@@ -100,6 +100,9 @@ class DemoSettings(DetectorFlags):
     rate: float = flag("Demo", 500.0, "sensor records per second", metavar="N", gt=0, le=100_000)
     sensors: int = flag("Demo", 10, "number of sensors in a record", metavar="N", ge=2, le=100)
     plain: bool = flag("Demo", False, "print lines instead of a live screen")
+    report: str = flag(
+        "Demo", "fomo-demo.html", "HTML file for the report at the end; none: write none", metavar="FILE", min_length=1
+    )
 
 
 class ScoreSettings(RecordFlags):

@@ -10,11 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fomo_stream.replaying.results import ReplayResult
 from rich.console import Console
 
+from fomo_stream.demo import demo
 from fomo_stream.demo.board import Board, plain_event, plain_numbers, screen
-from fomo_stream.demo.demo import run_demo
+from fomo_stream.demo.demo import Display
+from fomo_stream.demo.report import demo_report, report_path
+from fomo_stream.errors import ConfigError
 from fomo_stream.kafka.observer import Observation, Outlier
+from fomo_stream.records.result import Result
 from fomo_stream.settings.commands import DemoSettings
 
 SETTINGS = DemoSettings(sensors=3, min_context=50, alert_rate=0.01)
@@ -97,19 +102,61 @@ def test_the_status_line_is_key_value_pairs() -> None:
     assert "faults=1 caught=1" in line
 
 
-def test_the_demo_scores_a_live_stream_and_ends_after_its_seconds(
-    model_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_demo_scores_a_live_stream_and_ends_with_a_report(
+    model_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    settings = DemoSettings(model=str(model_path), seconds=4, rate=400, min_context=100, context_size=300, plain=True)
-    assert run_demo(settings) == 0
+    live: list[Result] = []
+    replayed: list[dict[str, Any]] = []
+
+    def observed(display: Display, seen: Observation) -> None:
+        live.extend(seen.results)
+        observe(display, seen)
+
+    def reported(*given: Any) -> ReplayResult:
+        result = demo_report(*given)
+        replayed.append(result.report)
+        return result
+
+    observe = Display.scored
+    monkeypatch.setattr(Display, "scored", observed)
+    monkeypatch.setattr(demo, "demo_report", reported)
+    path = tmp_path / "demo.html"
+    flags: dict[str, Any] = {"rate": 400, "min_context": 100, "context_size": 300, "plain": True, "report": str(path)}
+    assert demo.run_demo(DemoSettings(model=str(model_path), seconds=4, **flags)) == 0
     output = capsys.readouterr().out
     assert "at least once" in output
     found = re.search(r"scored ([\d,]+) records", output)
     assert found is not None
     assert 500 < int(found[1].replace(",", "")) <= 2000
+    assert f"report: {path}" in output
+    assert "<html" in path.read_text()
+    (report,) = replayed
+    assert report["notes"][0].startswith("This is the end of a demonstration")
+    assert report["source"]["scored"] == len(live)
+    (own,) = report["detectors"]
+    outliers = [result for result in live if result["outlier"]]
+    assert own["counts"]["alerts"] == len(outliers) > 0
+    assert own["counts"]["outliers"] > 0
+    shown = {alert["offset"]: (alert["score"], alert["p_value"]) for alert in report["alerts"]}
+    assert len(shown) == min(100, len(outliers))
+    of_live = {result["offset"]: (result["score"], result["p_value"]) for result in outliers}
+    assert shown == {offset: pytest.approx(of_live[offset], rel=1e-5) for offset in shown}
 
 
-def test_ctrl_c_ends_the_demo_cleanly(model_path: Path) -> None:
+@pytest.mark.parametrize("given", [{}, {"report": "no/folder/demo.html"}, {"report": "none"}])
+def test_a_report_that_cannot_be_written_is_refused_at_the_start_if_it_was_named(
+    given: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fomo-demo.html").mkdir()
+    if "folder" in given.get("report", ""):
+        with pytest.raises(ConfigError, match="there is no folder"):
+            report_path(DemoSettings(**given))
+    else:
+        assert report_path(DemoSettings(**given)) is None
+
+
+def test_ctrl_c_ends_the_demo_cleanly(model_path: Path, tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",
@@ -118,6 +165,7 @@ def test_ctrl_c_ends_the_demo_cleanly(model_path: Path) -> None:
         f"--model={model_path}",
         "--min-context=50",
         "--plain",
+        f"--report={tmp_path / 'demo.html'}",
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -129,4 +177,5 @@ def test_ctrl_c_ends_the_demo_cleanly(model_path: Path) -> None:
         rest = process.stdout.read()
         assert process.wait(30) == 0
         assert "scored" in rest
+        assert (tmp_path / "demo.html").is_file()
         assert "Traceback" not in process.stderr.read()

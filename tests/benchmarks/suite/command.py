@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,20 +22,21 @@ def benchmarks() -> Mapping[str, Benchmark]:
     """The benchmarks by name, in the order in which they run."""
     import torch
 
-    from . import build, codec, memory, metrics, scoring, service, streaming
+    from . import build, codec, memory, metrics, replay, scoring, service, streaming
 
     torch.set_num_threads(1)
-    modules = (scoring, build, codec, streaming, metrics, memory, service)
+    modules = (scoring, build, codec, streaming, metrics, memory, replay, service)
     return dict(zip(NAMES, (module.measure for module in modules), strict=True))
 
 
-NAMES = ("scoring", "build", "codec", "river", "metrics", "memory", "service")
+NAMES = ("scoring", "build", "codec", "river", "metrics", "memory", "replay", "service")
 
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m tests.benchmarks", description="Measure speed, latency and memory.")
     made.add_argument("--only", metavar="NAMES", help=f"some of {','.join(NAMES)} (default: all)")
     made.add_argument("--quick", action="store_true", help="small sizes, and no service: about a minute")
+    made.add_argument("--records", type=int, metavar="N", help="records of the replay (the bar: 1000000)")
     made.add_argument("--out", type=Path, metavar="FILE", help="write the measurements as JSON")
     made.add_argument("--plots", type=Path, metavar="DIR", help="draw the measurements; needs matplotlib")
     made.add_argument("--compare", type=Path, nargs=2, metavar=("OLD", "NEW"), help="compare two files, run nothing")
@@ -68,7 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         made.error(f"--out {options.out}: there is no folder {options.out.parent}")
     if options.plots and find_spec("matplotlib") is None:
         made.error("--plots needs matplotlib, which is in the extra `bench`")
-    show(run(names, QUICK if options.quick else FULL), options.out, options.plots)
+    scale = QUICK if options.quick else FULL
+    if options.records is not None:
+        scale = replace(scale, replay_records=options.records)
+    show(run(names, scale), options.out, options.plots)
     return 0
 
 

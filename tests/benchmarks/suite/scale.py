@@ -37,6 +37,7 @@ class Scale:
     memory_contexts: tuple[int, int] = (5000, 1000)  # one large context; contexts of further partitions
     memory_records: int = 12_000  # of each partition; the history is full then
     more_partitions: int = 8
+    replay_records: int = 40_000
     load: Load | None = Load()  # None: the service, which takes minutes, is left out
 
 
@@ -50,5 +51,6 @@ QUICK = Scale(
     river_records=128,
     metrics_records=10_000,
     memory_records=2000,
+    replay_records=10_000,
     load=None,
 )

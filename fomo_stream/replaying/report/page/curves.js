@@ -70,7 +70,7 @@ function curves({ label, title, x, y, lines, diagonal = false, summary }) {
   const guide = draw("line", { class: "guide", y1: PAD.top, y2: HIGH - PAD.bottom, visibility: "hidden" });
   plot.append(...paths.reverse(), guide); // the first line on top
   paths.reverse();
-  const readout = make("p", { class: "readout" }), shown = lines.map(() => true);
+  const readout = make("p", { class: "readout" }, "Point at the plot, or focus it and use the arrow keys, to read values."), shown = lines.map(() => true);
   let at = null;
   const read = (where) => {
     at = Math.max(0, Math.min(1, where));

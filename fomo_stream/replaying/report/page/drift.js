@@ -29,7 +29,7 @@ function driftTable(items, starts, choose) {
     { name: "Last PSI", of: (one) => lastKnown(one.psi) },
     { name: "First median", of: (one) => known(one.median)[0] ?? null },
     { name: "Last median", of: (one) => lastKnown(one.median) },
-    { name: "Most missing", of: (one) => highest(one.missing), as: share },
+    { name: "Most missing", of: (one) => highest(one.missing), as: paddedShare },
   ];
   return table("drift-table", "Drift of each feature", items, columns, { start: { by: "Largest PSI", down: true } });
 }

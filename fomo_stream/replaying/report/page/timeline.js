@@ -55,9 +55,9 @@ let showInTimeline = null; // (from, to): zooms the timeline there, once it is o
 function timelineSummary(line, middle) {
   const top = highest(line.max), at = line.start[line.max.indexOf(top)], outliers = known(line.outliers).filter((n) => n > 0);
   const alerts = known(line.alerts), total = alerts.reduce((a, b) => a + b, 0);
-  const parts = [`${plural(line.start.length, "bin")} with records, of ${plural(highest(line.records) ?? 0, "record")} at most.`];
+  const parts = [`Scores in ${plural(line.start.length, "bin")} of ${plural(highest(line.records) ?? 0, "record")} at most.`];
   if (isKnown(top)) parts.push(`The highest score, ${number(top)}, is at ${place(at)}${isTimed ? " UTC" : ""}.`);
-  if (has(middle)) parts.push(`Most of the time the ${line.median ? "median" : "mean"} is between ${number(lowest(middle))} and ${number(highest(middle))}.`);
+  if (has(middle)) parts.push(`The ${line.median ? "median" : "mean"} of a bin is between ${number(lowest(middle))} and ${number(highest(middle))}.`);
   parts.push(`${plural(total, "alert")} in ${plural(alerts.filter((n) => n > 0).length, "bin")}.`);
   if (line.outliers) parts.push(`Labelled outliers in ${plural(outliers.length, "bin")}.`);
   return parts.join(" ");
@@ -66,7 +66,7 @@ function timelineSummary(line, middle) {
 function showTimeline(box) {
   const line = report.timeline;
   if (!line?.start?.length || !has(line.max)) return "No record of this range has a score, so that there is nothing to draw.";
-  const middle = line.median ?? line.mean, start = line.start, width = binWidth(start, report.windows?.end?.at(-1));
+  const middle = line.median ?? line.mean, start = line.start, width = line.width || binWidth(start, report.windows?.end?.at(-1));
   const full = [start[0], lastOf(start) + width], at = start.map((x) => x + width / 2);
   const alerting = line.max.map((top, i) => (line.alerts?.[i] > 0 ? top : null));
   const { data, bins } = withGaps(at, width, [line.max, middle, alerting]);
