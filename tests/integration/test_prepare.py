@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Mapping
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from brokers import Broker, wait_for
 from confluent_kafka import Consumer
-from services import Running, make_settings, readings, results, unique
+from live_groups import PARTITIONS, label, live, new_topic, produce, step, wait_for_commits
+from services import Running, unique
 
 from fomo_stream.detector.detector import Detector
 from fomo_stream.errors import AgreementError, ConfigError, FomoError
@@ -30,7 +29,6 @@ from fomo_stream.replaying.partition import PartitionReplay
 from fomo_stream.settings.replay import ReplaySettings
 from fomo_stream.settings.service import ServiceSettings
 
-PARTITIONS = 2
 SCHEMA = Schema(("temperature", "motor.rpm"))
 
 
@@ -99,54 +97,6 @@ def replayed(settings: ReplaySettings, recorded: Recorded, to: str = "") -> tupl
 def identity(settings: ServiceSettings) -> tuple[str, str]:
     model = shared_model(settings.model, kernel=settings.kernel)
     return model.name, model.kernel
-
-
-def live(broker: Broker, settings: ServiceSettings, at_least: int) -> dict[tuple[int, int], dict[str, Any]]:
-    """The results in the output topic by place, without where and when the record was."""
-    found = {}
-    for output in results(broker.read(settings.out, at_least=at_least)):
-        result = dict(output["fomo"])
-        place = result.pop("partition"), result.pop("offset")
-        assert place not in found
-        del result["topic"], result["timestamp"]
-        found[place] = result
-    return found
-
-
-def produce(broker: Broker, settings: ServiceSettings, count: int, start: int) -> None:
-    for partition in range(PARTITIONS):
-        records = readings(count, start=start, seed=start + partition)
-        odd = [{**one, "temperature": 60.0} if one["n"] % 17 == 0 else one for one in records]
-        broker.produce(settings.topic, odd, partition=partition)
-
-
-def label(broker: Broker, settings: ServiceSettings, offsets: list[int]) -> None:
-    assert settings.feedback is not None
-    for partition in range(PARTITIONS):
-        labels = [{"partition": partition, "offset": at, "outlier": at % 3 == 0} for at in offsets]
-        broker.produce(settings.feedback, labels, partition=partition)
-
-
-def wait_for_commits(broker: Broker, groups: list[ServiceSettings], topic: str, offsets: int) -> None:
-    """Wait until each group has committed these offsets, summed over the partitions."""
-    for group in [settings.group for settings in groups]:
-        what = f"group {group} to commit {offsets} of {topic}"
-        wait_for(partial(lambda group: broker.committed(group, topic) == offsets, group), what, 90)
-
-
-def step(broker: Broker, groups: list[ServiceSettings], count: int, start: int, labels: int) -> None:
-    """Records, then labels on 8 of them; every group handles both before the next step. labels: so far, with these."""
-    settings = groups[0]
-    produce(broker, settings, count, start)
-    wait_for_commits(broker, groups, settings.topic, PARTITIONS * (start + count))
-    label(broker, settings, random.Random(start).sample(range(start, start + count), 8))
-    wait_for_commits(broker, groups, settings.feedback or "", PARTITIONS * labels)
-
-
-def new_topic(broker: Broker, **changes: Any) -> ServiceSettings:
-    topic = unique("sensors")
-    broker.create_topic(topic, partitions=PARTITIONS)
-    return make_settings(broker, topic, **changes)
 
 
 def prepared(settings: ServiceSettings, **changes: Any) -> ServiceSettings:
