@@ -61,16 +61,16 @@ def replay_settings(settings: ReplaySettings, progress: Progress | None = None) 
     started = datetime.now(UTC)
     variants(settings)  # mistakes are named before anything is read
     check_rivals(settings.compare)
+    plan = make_plan(settings) if settings.resume is None else _resumed_plan(settings, settings.resume)
     if settings.prepare is not None:
         from fomo_stream.kafka.prepare import check_unused
 
-        check_unused(settings.model_copy(update={"group": settings.prepare}))
-    plan = make_plan(settings) if settings.resume is None else _resumed_plan(settings, settings.resume)
+        check_unused(plan.settings.model_copy(update={"group": settings.prepare}), plan.schema)
     outcomes = _replayed(plan, progress or Progress())
     plan.join_sinks(keep=settings.resume is not None)
     report = make_report(plan, outcomes, started)
     if settings.prepare is not None:
-        report["notes"].append(_prepared(plan, outcomes, settings.prepare))
+        report["notes"] += _prepared(plan, outcomes, settings.prepare)
     return ReplayResult(report)
 
 
@@ -154,13 +154,15 @@ def _description(plan: Plan, given: Mapping[str, Any]) -> dict[str, Any]:
 # -- preparing a group -----------------------------------------------------------------------------------------------
 
 
-def _prepared(plan: Plan, outcomes: Sequence[Outcome], group: str) -> str:
-    """Write the state for the group; a sentence about it."""
+def _prepared(plan: Plan, outcomes: Sequence[Outcome], group: str) -> list[str]:
+    """Write the state for the group; sentences about it."""
     if not all(outcome.is_complete for outcome in outcomes):
-        return f"Group {group} was not prepared, because the replay was stopped early."
+        return [f"Group {group} was not prepared, because the replay was stopped early."]
     from fomo_stream.kafka.prepare import prepare_group
 
     settings = plan.settings.model_copy(update={"group": group})
     tasks = {outcome.partition: (outcome.entries, outcome.position) for outcome in outcomes}
-    prepare_group(settings, plan.schema, outcomes[0].model, outcomes[0].kernel, tasks)
-    return f"Group {group} is prepared: it goes on after these records."
+    model, kernel = outcomes[0].model, outcomes[0].kernel
+    topic_id = next((one.topic_id for one in plan.ranges.values()), "")
+    notes = prepare_group(settings, plan.schema, model, kernel, tasks, plan.effects, topic_id)
+    return [f"Group {group} is prepared: it goes on after these records.", *notes]
