@@ -63,7 +63,7 @@ def replay_settings(settings: ReplaySettings, progress: Progress | None = None) 
     check_rivals(settings.compare)
     plan = make_plan(settings) if settings.resume is None else _resumed_plan(settings, settings.resume)
     if settings.prepare is not None:
-        from fomo_stream.kafka.prepare import check_unused
+        from fomo_stream.kafka.group.unused import check_unused
 
         check_unused(plan.settings.model_copy(update={"group": settings.prepare}), plan.schema)
     outcomes = _replayed(plan, progress or Progress())

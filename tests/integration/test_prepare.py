@@ -16,7 +16,8 @@ from fomo_stream.errors import AgreementError, ConfigError, FomoError
 from fomo_stream.kafka import prepare
 from fomo_stream.kafka.group.log import GroupLog
 from fomo_stream.kafka.group.schema import GroupSchema
-from fomo_stream.kafka.prepare import check_unused, prepare_group
+from fomo_stream.kafka.group.unused import check_unused
+from fomo_stream.kafka.prepare import prepare_group
 from fomo_stream.kafka.recorded import recorded_group
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.records.result import results_of
