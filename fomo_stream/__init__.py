@@ -2,7 +2,7 @@
 
 >>> import fomo_stream
 >>> sorted(fomo_stream.__all__)
-['Detector', 'DetectorConfig', 'FoMoDetector', 'FomoError', 'ZeroShotDetector', 'load_model']
+['Detector', 'DetectorConfig', 'FoMoDetector', 'FomoError', 'ZeroShotDetector', 'load_model', 'replay']
 
 The names load on first use: importing the package imports neither torch nor a Kafka client.
 """
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fomo_stream.detector.detector import Detector as Detector
     from fomo_stream.errors import FomoError as FomoError
     from fomo_stream.model.checkpoint import load_model as load_model
+    from fomo_stream.replaying.api import replay as replay
 
 __version__ = "0.1.0"
 
@@ -29,6 +30,7 @@ _HOMES = {
     "FomoError": "errors",
     "ZeroShotDetector": "adapters.scikit_learn",
     "load_model": "model.checkpoint",
+    "replay": "replaying.api",
 }
 __all__ = list(_HOMES)
 

@@ -22,7 +22,7 @@ FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run",
     "--remote-debugging-pipe", "--disable-dev-shm-usage",
 )  # fmt: skip
-# Chromium reads commands from descriptor 3 and writes answers to descriptor 4. The pipes are moved out of the way first.
+# Chromium reads commands from descriptor 3 and writes answers to 4; the pipes are moved out of the way first.
 START = """
 import fcntl, os, sys
 read, write = (fcntl.fcntl(int(fd), fcntl.F_DUPFD, 10) for fd in sys.argv[1:3])
@@ -69,7 +69,9 @@ class Browser:
             self.events.append(answer)
         return answer
 
-    def open(self, url: str, *, width: int = 1280, height: int = 900, theme: str = "light", touch: bool = False) -> Page:
+    def open(
+        self, url: str, *, width: int = 1280, height: int = 900, theme: str = "light", touch: bool = False
+    ) -> Page:
         """A page in a tab of its own, in the colours that its user prefers."""
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]
         session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -99,12 +101,17 @@ class Page:
         return found["result"].get("value")
 
     def until(self, condition: str) -> None:
-        """Wait until a JavaScript expression is true; it is looked at before each frame."""
+        """Wait until a JavaScript expression is true; it is looked at every 5 ms."""
         self.run(
-            "new Promise((done, fail) => { const end = Date.now() + 30000; const look = () => { let is = false;"
-            f"try {{ is = {condition}; }} catch {{}} if (is) done(); else if (Date.now() > end) fail(new Error('never'));"
-            "else setTimeout(look, 5); }; look(); })"
+            "new Promise((done, fail) => { const end = Date.now() + 30000; const look = () => {"
+            f" let is = false; try {{ is = {condition}; }} catch {{ /* not there yet */ }}"
+            " if (is) done(); else if (Date.now() > end) fail(new Error('never')); else setTimeout(look, 5);"
+            " }; look(); })"
         )
+
+    def frame(self) -> None:
+        """Wait until what has changed is drawn."""
+        self.run("new Promise((next) => requestAnimationFrame(() => requestAnimationFrame(next)))")
 
     def press(self, key: str, *, shift: bool = False) -> None:
         """Press and release a key, as a user does."""
@@ -116,7 +123,12 @@ class Page:
 
     def drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
         """Press the mouse at one place of the window, and release it at another."""
-        for kind, (x, y) in (("mouseMoved", start), ("mousePressed", start), ("mouseMoved", end), ("mouseReleased", end)):
+        for kind, (x, y) in (
+            ("mouseMoved", start),
+            ("mousePressed", start),
+            ("mouseMoved", end),
+            ("mouseReleased", end),
+        ):
             held = {} if kind == "mouseMoved" and (x, y) == start else {"button": "left", "clickCount": 1}
             buttons = 1 if kind != "mouseReleased" and held else 0
             self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, buttons=buttons, **held)
@@ -138,7 +150,9 @@ class Page:
     @property
     def requests(self) -> list[str]:
         """The addresses that the page has asked for, other than data in the page itself."""
-        sent = [event["params"]["request"] for event in self._events() if event["method"] == "Network.requestWillBeSent"]
+        sent = [
+            event["params"]["request"] for event in self._events() if event["method"] == "Network.requestWillBeSent"
+        ]
         return [one["url"] for one in sent if not one["url"].startswith("data:")]
 
     def _events(self) -> list[dict[str, Any]]:

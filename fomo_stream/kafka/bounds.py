@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from fomo_stream.errors import ConfigError
 
@@ -12,6 +12,7 @@ EXAMPLES = "a time (2026-10-01, 2026-10-01T12:00Z), an offset (812), or an offse
 DURATIONS = "write a number and a unit: 90s, 30m, 12h, 7d or 2w"
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 MOST_OFFSET = 2**63 - 1
+EPOCH, MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)  # floats would lose milliseconds
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,8 @@ def shown_time(time_ms: int) -> str:
     '2025-10-01T12:00:00Z'
     """
     try:
-        moment = datetime.fromtimestamp(time_ms / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
+        moment = EPOCH + time_ms * MILLISECOND
+    except OverflowError:
         return f"{time_ms} ms after 1970"
     kind = "milliseconds" if time_ms % 1000 else "seconds"
     return moment.isoformat(timespec=kind).replace("+00:00", "Z")
@@ -80,7 +81,7 @@ def _parse(flag: str, text: str) -> Bound:
         raise ConfigError(f"{name}: not understood; write {EXAMPLES}") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return Bound(name, time_ms=max(0, round(moment.timestamp() * 1000)))
+    return Bound(name, time_ms=max(0, (moment - EPOCH) // MILLISECOND))
 
 
 def _parse_last(text: str, now_ms: int) -> Bound:

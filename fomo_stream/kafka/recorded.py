@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar, cast
 
-from confluent_kafka import KafkaException
+import orjson
+from confluent_kafka import KafkaException, TopicPartition
 
 from fomo_stream.detector.changelog import Document
 from fomo_stream.errors import AgreementError, BrokerError, ConfigError, RecordError, StateError, TopicError
-from fomo_stream.kafka.feedback.effects import Effect
-from fomo_stream.kafka.feedback.recorded_effects import EffectLog, LabelEffect
+from fomo_stream.kafka.feedback.effects import PREFIX, Effect
+from fomo_stream.kafka.feedback.recorded_effects import EffectLog, LabelsRead, RecordedEffects
 from fomo_stream.kafka.group.agreement import DERIVED, STATE_SETTINGS, Agreement, Values, with_agreed
 from fomo_stream.kafka.group.agreement import shown as shown_value
 from fomo_stream.kafka.group.log import GroupLog
 from fomo_stream.kafka.group.schema import GroupSchema
-from fomo_stream.kafka.partition import DETECTOR
+from fomo_stream.kafka.partition import DETECTOR, LABELS
 from fomo_stream.kafka.state.position import POSITION, Position
 from fomo_stream.kafka.state.reader import KEY_PREFIX
 from fomo_stream.kafka.tables import ranges
@@ -55,7 +56,7 @@ class Recorded:
 
     settings: Any  # the command's, with the group's values where no flag is given
     schema: Schema | None  # None: the group has not inferred it yet
-    effects: dict[int, Sequence[LabelEffect]] = field(default_factory=dict)  # by partition
+    effects: dict[int, RecordedEffects] = field(default_factory=dict)  # by partition
     learned: dict[int, Learned] = field(default_factory=dict)  # by partition, where it has a state
     began: dict[int, int] = field(default_factory=dict)  # offset of the first record it scored, where the output says
     notes: tuple[str, ...] = ()
@@ -97,7 +98,7 @@ def recorded_group(settings: AnyFlags) -> Recorded:
     return Recorded(
         effective,
         schema,
-        {number: state.effects.effects() for number, state in states.items()},
+        _effects(effective, states),
         {number: state.learned for number, state in states.items() if state.learned is not None},
         _began(effective, partitions[settings.topic]),
         (*differences, *more, *notes),
@@ -165,6 +166,27 @@ def _as_written(settings: AnyFlags, written: Sequence[Values]) -> tuple[AnyFlags
     return settings.model_copy(update=update), notes
 
 
+def _effects(settings: GivenFlags, states: Mapping[int, _State]) -> dict[int, RecordedEffects]:
+    """When labels took effect, by partition, and which labels are finished now."""
+    starts: dict[int, int] = {}
+    if settings.feedback is not None and states:
+        places = [TopicPartition(settings.feedback, number) for number in states]
+        with TopicReader(settings) as reader:
+            try:
+                starts = {one.partition: max(0, one.offset) for one in reader.committed(places, ANSWER_S)}
+            except KafkaException as error:
+                raise BrokerError(
+                    f"the offsets of group {settings.group} on topic {settings.feedback} cannot be read "
+                    f"({error.args[0].str()}); try again"
+                ) from None
+    return {
+        number: state.effects.effects(
+            PREFIX + f"{settings.feedback}/{number}".encode(), LabelsRead(starts.get(number, 0), state.finished)
+        )
+        for number, state in states.items()
+    }
+
+
 def _check_output(settings: GivenFlags) -> None:
     """Nothing may be written to the topics that the group has agreed on."""
     own = getattr(settings, "scores_topic", None)
@@ -189,10 +211,15 @@ class _State:
             self.effects.add(effect, value)
         elif key.startswith(KEY_PREFIX):
             name = key[len(KEY_PREFIX) :].decode(errors="replace")
-            if name == POSITION or name.rpartition("/")[0] in (FINGERPRINT, COUNTERS):
+            if name in (POSITION, LABELS) or name.rpartition("/")[0] in (FINGERPRINT, COUNTERS):
                 self.entries.pop(name, None)
                 if value is not None:
                     self.entries[name] = value[1:]  # without the version
+
+    @property
+    def finished(self) -> frozenset[int]:
+        """Labels that are finished, though an earlier one is not."""
+        return frozenset(orjson.loads(self.entries[LABELS])["finished"]) if LABELS in self.entries else frozenset()
 
     @property
     def position(self) -> Position | None:

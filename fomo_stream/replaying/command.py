@@ -2,9 +2,165 @@
 
 from __future__ import annotations
 
-from fomo_stream.settings.replay import ReplaySettings
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from fomo_stream.errors import ConfigError
+from fomo_stream.replaying.assembly import make_report, settings_of
+from fomo_stream.replaying.checkpoints import check_same_replay, describe, open_folder, write_whole
+from fomo_stream.replaying.progress import Progress, shown_progress
+from fomo_stream.replaying.workers import replay_partitions, stopped_by_ctrl_c
+from fomo_stream.settings.replay import NO_REPORT, ReplaySettings
+from fomo_stream.threads import usable_processors
+
+if TYPE_CHECKING:
+    from fomo_stream.replaying.one_partition import Outcome
+    from fomo_stream.replaying.plan import Plan
+    from fomo_stream.replaying.results import ReplayResult
+
+CTRL_C = 130  # exit code
+RANGE = ("from_", "to", "last")  # settings that say the range
 
 
 def run_replay(settings: ReplaySettings) -> int:
     """Replay, write the report, and print a summary; returns the exit code."""
-    raise NotImplementedError
+    from fomo_stream.replaying.report.html import html_text
+    from fomo_stream.replaying.report.terminal import terminal_text
+
+    html = None if settings.report == NO_REPORT else Path(settings.report)
+    for name, path in (("--report", html), ("--json", settings.json)):
+        if path is not None:
+            check_writable(name, path)
+    report = replay_settings(settings, shown_progress()).report
+    if settings.json is not None:
+        write_whole(settings.json, json_bytes(report))
+    if html is not None:
+        write_whole(html, html_text(report).encode())
+    print(terminal_text(report))
+    if html is not None:
+        print(f"\nReport: {html}")
+    return 0 if report["source"]["is_complete"] else CTRL_C
+
+
+def replay_settings(settings: ReplaySettings, progress: Progress | None = None) -> ReplayResult:
+    """Replay as these settings say; the reports that they name are left to the caller. Raises FomoError.
+
+    Ctrl-C ends it early, with the result so far: then `report["source"]["is_complete"]` is False.
+    """
+    from fomo_stream.replaying.detectors.rivals import check_rivals
+    from fomo_stream.replaying.detectors.variants import variants
+    from fomo_stream.replaying.plan import make_plan
+    from fomo_stream.replaying.results import ReplayResult
+
+    started = datetime.now(UTC)
+    variants(settings)  # mistakes are named before anything is read
+    check_rivals(settings.compare)
+    if settings.prepare is not None:
+        from fomo_stream.kafka.prepare import check_unused
+
+        check_unused(settings.model_copy(update={"group": settings.prepare}))
+    plan = make_plan(settings) if settings.resume is None else _resumed_plan(settings, settings.resume)
+    outcomes = _replayed(plan, progress or Progress())
+    plan.join_sinks(keep=settings.resume is not None)
+    report = make_report(plan, outcomes, started)
+    if settings.prepare is not None:
+        report["notes"].append(_prepared(plan, outcomes, settings.prepare))
+    return ReplayResult(report)
+
+
+def json_bytes(report: Mapping[str, Any]) -> bytes:
+    """The report as JSON; the same report gives the same bytes."""
+    return orjson.dumps(report, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def check_writable(flag: str, path: Path) -> None:
+    """Raise ConfigError if a file could not be written at the end."""
+    if path.is_dir():
+        raise ConfigError(f"{flag} {path} is a folder; name a file")
+    if not path.parent.is_dir():
+        raise ConfigError(f"{flag} {path}: there is no folder {path.parent}; create it")
+    needed = [path.parent] if not path.exists() else [path, path.parent] if path.is_file() else [path]
+    if not all(os.access(one, os.W_OK) for one in needed):
+        raise ConfigError(f"{flag} {path} may not be written; check its permissions")
+
+
+def _replayed(plan: Plan, progress: Progress) -> list[Outcome]:
+    from fomo_stream.replaying.one_partition import Job
+
+    settings, source = plan.settings, plan.source
+    numbers = sorted(source.partitions)
+    jobs = [Job(plan.part(number), number, settings.resume, settings.prepare is not None) for number in numbers]
+    totals = [source.total(number) for number in numbers]
+    n_workers = settings.jobs or usable_processors()
+    with stopped_by_ctrl_c(progress) as is_stopped:
+        progress.begin(source.name, None if None in totals else sum(filter(None, totals)))
+        try:
+            return replay_partitions(jobs, settings, n_workers, is_stopped, progress)
+        finally:
+            progress.end()
+
+
+# -- going on with an earlier replay -------------------------------------------------------------------------------
+
+
+def _resumed_plan(settings: ReplaySettings, folder: Path) -> Plan:
+    """The plan of the replay in this folder, or a new one if there is none. Raises ConfigError if it is another."""
+    from fomo_stream.replaying.plan import make_plan
+
+    outputs = {"scores_file": settings.scores_file and str(settings.scores_file), "scores_topic": settings.scores_topic}
+    before, given = open_folder(folder), {**settings_of(settings), **outputs}
+    if before is None:
+        plan = make_plan(settings)
+        describe(folder, _description(plan, given))
+        return plan
+    check_same_replay(folder, {"settings": before["settings"]}, {"settings": given})
+    ranges: Sequence[Sequence[int]] = before["ranges"]
+    asked = settings
+    if settings.file is None:  # the topic may have grown, and time has passed
+        starts, ends = (",".join(f"{one[0]}:{one[at]}" for one in ranges) for at in (1, 2))
+        asked = settings.model_copy(update={"from_": starts, "to": ends, "last": ""})
+    plan = make_plan(asked)
+    now = _description(plan, given)
+    parts = ("agreed", "features", "file")
+    check_same_replay(folder, {name: before[name] for name in parts}, {name: now[name] for name in parts})
+    own = plan.settings.model_copy(update={name: getattr(settings, name) for name in RANGE})
+    return replace(plan, settings=own, notes=tuple(before["notes"]), now_ms=int(before["now_ms"]))
+
+
+def _description(plan: Plan, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What has to be the same, or is kept, when the replay goes on. given: the settings."""
+    source, file = plan.source, plan.settings.file
+    agreed = {name: value for name, value in settings_of(plan.settings).items() if name not in RANGE}
+    found = None if file is None else file.stat()
+    ends = {number: source.start(number) + (source.total(number) or 0) for number in source.partitions}
+    categories = ",".join(sorted(plan.schema.categorical))
+    return {
+        "settings": given,
+        "agreed": agreed,
+        "features": {"features": ",".join(plan.schema.features), "categories": categories},
+        "file": {} if found is None else {"size of the file": found.st_size, "time of the file": found.st_mtime_ns},
+        "ranges": [[number, source.start(number), end] for number, end in ends.items()],
+        "notes": list(plan.notes),
+        "now_ms": plan.now_ms,
+    }
+
+
+# -- preparing a group -----------------------------------------------------------------------------------------------
+
+
+def _prepared(plan: Plan, outcomes: Sequence[Outcome], group: str) -> str:
+    """Write the state for the group; a sentence about it."""
+    if not all(outcome.is_complete for outcome in outcomes):
+        return f"Group {group} was not prepared, because the replay was stopped early."
+    from fomo_stream.kafka.prepare import prepare_group
+
+    settings = plan.settings.model_copy(update={"group": group})
+    tasks = {outcome.partition: (outcome.entries, outcome.position) for outcome in outcomes}
+    prepare_group(settings, plan.schema, outcomes[0].model, outcomes[0].kernel, tasks)
+    return f"Group {group} is prepared: it goes on after these records."

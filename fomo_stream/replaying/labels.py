@@ -104,10 +104,14 @@ class _Column:
         self.verdicts.append(verdict)
 
     def final(self) -> tuple[NDArray[Any], NDArray[np.int8], int]:
-        """Places, ascending, each with its last verdict, and how many places have contradicting verdicts."""
+        """Places, ascending, each with its last verdict, and how many places have contradicting verdicts.
+
+        Labels whose place is not known are left out.
+        """
         places = np.array(self.places, dtype=np.uint64 if self.places.typecode == "Q" else np.int64)
         verdicts = np.array(self.verdicts, dtype=np.int8)
         order = np.argsort(places, kind="stable")
+        order = order[places[order] >= 0]
         places, verdicts = places[order], verdicts[order]
         is_same = places[1:] == places[:-1]
         differs = places[1:][is_same & (verdicts[1:] != verdicts[:-1])]
@@ -153,7 +157,7 @@ class LabelTable:
             places, found, differ = self._offsets[partition].final()
             start, end = self._spans.get(partition, (0, 0))
             is_inside = (places >= start) & (places < end)
-            outside += int((~is_inside).sum())
+            outside += int((~is_inside).sum()) + self._offsets[partition].places.count(_NO_OFFSET)
             conflicts += differ
             verdicts.append(found[is_inside])
             if partition in self._spans:
@@ -162,11 +166,13 @@ class LabelTable:
 
     def _notes(self, conflicts: int, outside: int, verdicts: NDArray[np.int8]) -> Iterator[str]:
         if self._bad:
-            yield f"{_count(self._bad, 'record')} of {self._source} left out as no label; first {self._first_bad}."
+            records = _count(self._bad, "record")
+            yield f"Not readable as labels, so left out: {records} of {self._source}, the first at {self._first_bad}."
         if conflicts:
-            yield f"{self._source} has labels that contradict each other about {conflicts:,} records: the last counts."
+            records = _count(conflicts, "record")
+            yield f"{self._source} has labels that contradict each other about {records}: the last one counts."
         if outside:
-            yield f"{_count(outside, 'label')} of {self._source} about no record of the range left out."
+            yield f"Left out of {self._source}: {_count(outside, 'label')} about no record of the range."
         classes = np.unique(verdicts)
         if len(classes) == 1:
             kind, other = ("outlier", "normal") if classes[0] == OUTLIER else ("normal", "outlying")
@@ -179,7 +185,7 @@ class LabelTable:
 
 
 def _count(n: int, noun: str) -> str:
-    return f"{n:,} {noun} was" if n == 1 else f"{n:,} {noun}s were"
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
 def read_label_file(path: Path, spans: Mapping[int, tuple[int, int]]) -> tuple[dict[int, Labels], list[str]]:

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,73 +21,16 @@ from fomo_stream.kafka.partition import PartitionTask
 from fomo_stream.kafka.state.position import Restored
 from fomo_stream.records.result import Result, results_of
 from fomo_stream.records.rows import RowReader
-from fomo_stream.records.schema import Schema
-from fomo_stream.replaying.blocks import BLOCK, Block, ContextNote, Float, Int, Judgement, Sample
+from fomo_stream.replaying.blocks import BLOCK, Block, ContextNote, Float, Int, Judgement
 from fomo_stream.replaying.gathering import Clock, Gathered, IsStopped, gather
-from fomo_stream.settings.replay import ReplaySettings
+
+if TYPE_CHECKING:
+    from fomo_stream.replaying.detectors.rivals import Rival
+    from fomo_stream.replaying.plan import Plan
+    from fomo_stream.replaying.sinks import Sink
 
 OWN = "fomo-stream"  # name of the detector itself
 VARIANT = "variant"  # before the number of a variant: the key of its entries
-
-
-class Source(Protocol):
-    """Where the records of a replay come from."""
-
-    @property
-    def partitions(self) -> tuple[int, ...]: ...
-    @property
-    def name(self) -> str: ...
-    def start(self, partition: int) -> int: ...
-    def total(self, partition: int) -> int | None: ...
-    def read(self, partition: int, start: int, is_stopped: IsStopped) -> Iterator[Sample]: ...
-
-
-class LabelEffect(Protocol):
-    """Labels that took effect before the record at `input_offset` was scored: (offset of the record, outlier)."""
-
-    @property
-    def input_offset(self) -> int: ...
-    @property
-    def labels(self) -> tuple[tuple[int, bool], ...]: ...
-
-
-class Sink(Protocol):
-    """Where scored records of one partition are written."""
-
-    def write(self, samples: Sequence[Sample], results: Sequence[Result]) -> None: ...
-    def size(self) -> int: ...  # bytes written so far, which are then safe on the disk; 0 for a topic
-    def resume(self, size: int) -> None: ...  # go on behind that many bytes
-    def close(self) -> None: ...
-
-
-class Rival(Protocol):
-    """Another detector, which scores each row and then learns it."""
-
-    @property
-    def name(self) -> str: ...
-    def judge(self, rows: Float) -> Judgement: ...
-
-
-class Plan(Protocol):
-    """What is replayed. See `make_plan`."""
-
-    @property
-    def settings(self) -> ReplaySettings: ...
-    @property
-    def schema(self) -> Schema: ...
-    @property
-    def source(self) -> Source: ...
-    @property
-    def effects(self) -> Mapping[int, Sequence[LabelEffect]]: ...
-    @property
-    def has_labels(self) -> bool: ...
-    @property
-    def axis(self) -> Literal["time", "record"]: ...
-    @property
-    def notes(self) -> tuple[str, ...]: ...
-    @property
-    def now_ms(self) -> int: ...
-    def sink(self, partition: int) -> Sink | None: ...
 
 
 @dataclass
@@ -95,7 +38,7 @@ class Others:
     """The detectors beside the detector itself, and the seconds that each took, by name."""
 
     variants: dict[str, Detector] = field(default_factory=dict)
-    rivals: list[Rival] = field(default_factory=list)
+    rivals: Sequence[Rival] = field(default_factory=list)
 
 
 class _Verdicts(NamedTuple):
@@ -123,7 +66,6 @@ class PartitionReplay:
         others = others or Others()
         self._variants = {name: detector.copy() for name, detector in others.variants.items()}
         self._rivals = others.rivals
-        self._task = PartitionTask(number, plan.settings, {})
         self._effects = sorted(plan.effects.get(number, ()), key=lambda effect: effect.input_offset)
         self._next_effect, self._effects_until = 0, -1
         self._clock = Clock(plan.now_ms)
@@ -249,16 +191,11 @@ class PartitionReplay:
     # -- state ---------------------------------------------------------------------------------------------------
 
     def changes(self) -> Entries:
-        """The changes of the service's state since the last call, as entries of the state topic."""
-        return self._task.changes()
-
-    def changes_of_variants(self) -> Entries:
-        """The changes of the states of the variants since the last call."""
-        return {
-            f"{VARIANT}/{at}/{key}": value
-            for at, detector in enumerate(self._variants.values())
-            for key, value in detector.changes().items()
-        }
+        """The changes since the last call: entries of the state topic, and after them those of variants."""
+        changes = self._task.changes()
+        for at, detector in enumerate(self._variants.values()):
+            changes |= {f"{VARIANT}/{at}/{key}": value for key, value in detector.changes().items()}
+        return changes
 
     def place(self) -> dict[str, Any]:
         """Everything else that a replay that continues has to know, as plain values for JSON."""
@@ -276,9 +213,7 @@ class PartitionReplay:
     def continue_from(self, place: Mapping[str, Any], entries: StoredEntries) -> None:
         """Go on from the place and the entries of an earlier replay of the same plan. Raises StateError."""
         position = int(place["position"])
-        mine = {key: value for key, value in entries.items() if not key.startswith(f"{VARIANT}/")}
-        self._task = PartitionTask(self.number, self._plan.settings, {})
-        self._begin(Restored(position, mine, learned_until=position))
+        self._begin(Restored(position, own_entries(entries), learned_until=position))
         for at, detector in enumerate(self._variants.values()):
             prefix = f"{VARIANT}/{at}/"
             its = {key.removeprefix(prefix): value for key, value in entries.items() if key.startswith(prefix)}
@@ -293,10 +228,18 @@ class PartitionReplay:
             self._sink.resume(int(place["sink"]))
 
     def _begin(self, restored: Restored) -> None:
+        plan, number = self._plan, self.number
+        ids = {plan.settings.topic: plan.ranges[number].topic_id} if number in plan.ranges else {}
+        self._task = PartitionTask(number, plan.settings, ids)
         self._task.activate(restored)
         self._detector: Detector
         self._reader: RowReader
         self._detector, self._reader = self._task.equip(self._first, self._plan.schema)
+
+
+def own_entries(entries: StoredEntries) -> dict[str, bytes]:
+    """Those of `PartitionReplay.changes` that the service would write to the state topic."""
+    return {key: value for key, value in entries.items() if not key.startswith(f"{VARIANT}/")}
 
 
 def _process(detector: Detector, rows: Float, keys: list[Key], verdicts: Sequence[_Verdicts]) -> Results:

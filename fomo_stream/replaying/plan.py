@@ -63,7 +63,12 @@ class Plan:
             is_same = count == (len(self.ranges) or 1)
             topic = ScoredTopic(self.settings, name, partition, count, is_same)
         file = part_of(path, partition) if path is not None else None
-        return Sink(self.settings, file, topic) if file is not None or topic is not None else None
+        if file is None and topic is None:
+            return None
+        sink = Sink(self.settings, file, topic)
+        if self.settings.resume is None:
+            sink.begin()
+        return sink
 
     def join_sinks(self, keep: bool = False) -> None:
         """Join the files of all partitions. keep: so that the replay can go on later. Raises ConfigError."""
@@ -72,10 +77,10 @@ class Plan:
 
 
 def make_plan(settings: ReplaySettings) -> Plan:
-    """The plan of a replay. Raises a FomoError, in one sentence, if there is nothing to replay or a setting is wrong."""
+    """The plan of a replay. Raises a FomoError if there is nothing to replay, or a setting is wrong."""
     now_ms = time.time_ns() // 1_000_000
     if settings.label is not None and settings.label in (*(settings.features or ()), *settings.categorical):
-        raise ConfigError(f"{settings.label} is the --label and a feature; scores may not see the label: leave one out")
+        raise ConfigError(f"{settings.label} is a feature and the --label, but scores may not see it; leave one out")
     if settings.scores_file is not None:
         check_writable(settings.scores_file)
     plan = _plan_of_topic(settings, now_ms) if settings.file is None else _plan_of_file(settings, now_ms)

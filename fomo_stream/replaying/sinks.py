@@ -75,9 +75,17 @@ class Sink:
         """Finish writing."""
         if self._topic is not None:
             self._topic.flush()
+        if self._file is not None and self._path is not None:
+            try:
+                self._file.close()
+            except OSError as error:
+                raise _cannot_write(self._path, error) from None
+
+    def begin(self) -> None:
+        """Forget the file of an earlier replay. Raises ConfigError if it cannot be deleted."""
         if self._path is not None:
             try:
-                self._opened(self._path).close()
+                self._path.unlink(missing_ok=True)
             except OSError as error:
                 raise _cannot_write(self._path, error) from None
 

@@ -80,8 +80,8 @@ def test_a_start_before_retention_is_moved_and_noted(broker: Broker, topic: str)
     found, notes = spans(broker, topic, "2025-10-01")
     assert found == [(0, 10), (3, 10)]
     assert notes == [
-        f"--from 2025-10-01 is before the first retained record (2025-10-01T03:00:00Z): the first 3 offsets of {topic}[1] "
-        "were deleted, so the replay starts after them."
+        "--from 2025-10-01 is before the first retained record (2025-10-01T03:00:00Z): the first 3 offsets of "
+        f"{topic}[1] were deleted, so the replay starts after them."
     ]
     found, notes = spans(broker, topic, "0:2")
     assert (found, len(notes)) == ([(2, 10), (3, 10)], 1)
@@ -160,7 +160,8 @@ def test_a_range_is_read_from_any_offset_and_commits_nothing(broker: Broker, top
 
 
 def test_a_stopped_read_ends(broker: Broker, topic: str) -> None:
-    settings, seen = settings_of(broker, topic), []
+    settings = settings_of(broker, topic)
+    seen: list[int] = []
     (found, _), _ = resolve_ranges(settings, "", "", "", NOW)
     for record in read_range(settings, topic, found, 0, lambda: len(seen) == 4):
         seen.append(record.offset)

@@ -132,3 +132,12 @@ def test_a_read_that_is_stopped_ends_at_once() -> None:
     reader, patched = reading(lambda *_: Silent(), is_stopped=lambda: True)
     with patched, pytest.raises(NoProgressError):
         list(reader.read("t", {0: (0, None)}, 600.0))
+
+
+def test_a_record_that_is_no_longer_retained_ends_a_read_that_retries() -> None:
+    class Losing(Scripted):
+        script = (Message(("t", 0), 0, None, None, failure=KafkaError(KafkaError._AUTO_OFFSET_RESET)),)
+
+    reader, patched = reading(lambda *_: Losing(), on_lost="error")
+    with patched, pytest.raises(KafkaException):
+        list(reader.read("t", {0: (0, 5)}, 600.0, retry_errors=True))

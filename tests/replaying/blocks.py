@@ -75,7 +75,7 @@ def block(
 def made_stream(
     seed: int, n: int, features: int = 3, detectors: tuple[str, ...] = (OWN,), partition: int = 0
 ) -> Iterator[Block]:
-    """A stream of n records in blocks: outliers in short segments, scores that follow each other, some missing values."""
+    """A stream of n records in blocks: outliers in short segments, scores that drift, some missing values."""
     rng = np.random.default_rng(seed)
     labels = np.zeros(n, np.int8)
     for start in rng.integers(0, n, max(1, n // 200)):

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
+from fomo_stream.kafka.feedback.recorded_effects import LabelEffect
+from fomo_stream.replaying.plan import Plan
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.errors import RecordError
 from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel
 from fomo_stream.records.schema import Schema
 from fomo_stream.replaying.blocks import Sample
-from fomo_stream.replaying.partition import Sink
 from fomo_stream.settings.replay import ReplaySettings
 
 SCHEMA = Schema(("x", "y"))
@@ -73,6 +74,9 @@ class MemorySource:
     def total(self, partition: int) -> int | None:
         return self.records
 
+    def part(self, partition: int) -> MemorySource:
+        return self
+
     def read(self, partition: int, start: int, is_stopped: Callable[[], bool]) -> Iterator[Sample]:
         for offset in range(start, self.first + self.records):
             if is_stopped():
@@ -81,24 +85,12 @@ class MemorySource:
                 yield self.make(offset, partition)
 
 
-@dataclass(frozen=True)
-class Effect:
-    input_offset: int
-    labels: tuple[tuple[int, bool], ...]
-
-
-@dataclass(frozen=True)
-class MemoryPlan:
-    """A plan as `make_plan` makes it."""
-
-    settings: ReplaySettings = field(default_factory=quick_settings)
-    schema: Schema = SCHEMA
-    source: MemorySource = field(default_factory=MemorySource)
-    effects: Mapping[int, Sequence[Effect]] = field(default_factory=dict)
-    has_labels: bool = False
-    axis: Literal["time", "record"] = "time"
-    notes: tuple[str, ...] = ("Equal to the live output from the first record.",)
-    now_ms: int = 10**12
-
-    def sink(self, partition: int) -> Sink | None:
-        return None
+def make_plan(
+    settings: ReplaySettings | None = None,
+    source: MemorySource | None = None,
+    effects: Mapping[int, Sequence[LabelEffect]] | None = None,
+) -> Plan:
+    """A plan over samples in memory."""
+    notes = ("Equal to the live output from the first record.",)
+    settings, source = settings or quick_settings(), source or MemorySource()
+    return Plan(settings, SCHEMA, source, effects or {}, True, "made", "time", notes, now_ms=10**12)

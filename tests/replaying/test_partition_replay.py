@@ -7,9 +7,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from fomo_stream.kafka.feedback.recorded_effects import LabelEffect
+from fomo_stream.replaying.plan import Plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_source import Effect, MemoryPlan, MemorySource, cheap_model, quick_settings, sample
+from memory_source import MemorySource, cheap_model, make_plan, quick_settings, sample
 
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
@@ -21,15 +23,15 @@ from fomo_stream.replaying.partition import OWN, Others, PartitionReplay
 ARRAYS = ("score", "remembered_logit", "logit", "by_view", "p_value", "outlier", "generation", "regime", "severity")
 
 
-def make_replay(plan: MemoryPlan, others: Others | None = None) -> PartitionReplay:
+def make_replay(plan: Plan, others: Others | None = None) -> PartitionReplay:
     return PartitionReplay(plan, 0, first_detector(plan.settings, cheap_model(), plan.schema, None), others)
 
 
-def replayed(plan: MemoryPlan, others: Others | None = None) -> list[Block]:
+def replayed(plan: Plan, others: Others | None = None) -> list[Block]:
     return list(make_replay(plan, others).blocks(lambda: False))
 
 
-def expected(plan: MemoryPlan) -> tuple[list[int], Results]:
+def expected(plan: Plan) -> tuple[list[int], Results]:
     """Offsets and results of the scored records, by a plain detector with the labels at the same places."""
     found = [one for one in plan.source.read(0, 0, lambda: False) if plan.schema.features and one.error is None]
     found = [one for one in found if {"x", "y"} & set(one.fields)]
@@ -57,14 +59,17 @@ def assert_same(one: Results, other: Results) -> None:
 
 
 labels = st.lists(st.tuples(st.integers(0, 220), st.booleans()), min_size=1, max_size=4).map(tuple)
-some_effects = st.lists(st.builds(Effect, st.integers(0, 220), labels), max_size=6)
+some_effects = st.lists(st.builds(LabelEffect, st.integers(0, 220), labels), max_size=6)
 
 
 @settings(deadline=None, max_examples=25)
 @given(effects=some_effects, block=st.integers(1, 70), batch_size=st.integers(1, 40), feedback=st.booleans())
-def test_results_are_those_of_the_detector(effects: list[Effect], block: int, batch_size: int, feedback: bool) -> None:
+def test_results_are_those_of_the_detector(
+    effects: list[LabelEffect], block: int, batch_size: int, feedback: bool
+) -> None:
     changes = {"feedback": "f", "feedback_memory": 30} if feedback else {}
-    plan = MemoryPlan(quick_settings(batch_size=batch_size, lags=1, **changes), effects={0: effects})
+    made = quick_settings(batch_size=batch_size, lags=1, **changes)
+    plan = make_plan(made, effects={0: effects})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "BLOCK", block)
         blocks = replayed(plan)
@@ -79,7 +84,7 @@ def test_results_are_those_of_the_detector(effects: list[Effect], block: int, ba
 
 
 def test_records_without_a_score_are_counted_by_reason() -> None:
-    plan = MemoryPlan()
+    plan = make_plan()
     samples = list(plan.source.read(0, 0, lambda: False))
     skipped: Counter[str] = Counter()
     for one in replayed(plan):
@@ -91,7 +96,7 @@ def test_records_without_a_score_are_counted_by_reason() -> None:
 
 
 def test_a_source_of_malformed_records_only_is_counted() -> None:
-    plan = MemoryPlan(source=MemorySource(30, make=lambda offset, _: sample(offset)._replace(fields={})))
+    plan = make_plan(source=MemorySource(30, make=lambda offset, _: sample(offset)._replace(fields={})))
     (block,) = replayed(plan)
     assert len(block) == 0
     assert sum(block.skipped.values()) == 27

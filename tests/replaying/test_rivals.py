@@ -46,8 +46,8 @@ MODULE = """
     class Largest:
         '''Takes and gives arrays; missing values stay missing.'''
         def judge(self, rows):
-            rows -= 0  # its own copy
-            return np.nanmax(np.abs(rows), axis=1)
+            rows -= 0.0  # in place: the rows are its own copy
+            return np.abs(np.nan_to_num(rows)).max(axis=1)
 
     class Strict:
         def __init__(self): self.rows = 0
@@ -291,7 +291,8 @@ def test_a_rival_that_fails_is_named() -> None:
     with pytest.raises(ConfigError) as error:
         one.judge(rows_of(3))
     words = (
-        "rivals_here:Strict failed after 3 records: OSError: the disk is full; leave it out of --compare, or correct it"
+        "rivals_here:Strict failed among records 4 to 6 of a partition: OSError: the disk is full; leave it out of "
+        "--compare, or correct it"
     )
     assert str(error.value) == words
     with pytest.raises(ConfigError, match="ValueError: scores of 4 rows have the shape"):

@@ -128,6 +128,10 @@ class Agreement:
         """The group's settings by name; empty if the group has agreed on nothing yet."""
         return self._current()[1]
 
+    def first_proposal(self) -> bytes:
+        """The record of the group log with these settings, for a group that has agreed on nothing yet."""
+        return _proposal(None, self._own({}))
+
     def compare(self) -> list[Difference]:
         """The settings that differ from the group's. They are none if the group has agreed on nothing yet."""
         agreed = self.agreed()
@@ -194,8 +198,7 @@ class Agreement:
 
     def _propose(self, former: Entry | None, values: Values) -> tuple[Entry | None, Values]:
         """Record these settings in place of `former`; returns the valid entry and its settings."""
-        replaced = former.key.decode() if former is not None else None
-        self._log.append(KIND, json.dumps({"replaces": replaced, "settings": values}).encode())
+        self._log.append(KIND, _proposal(former, values))
         found, agreed = self._current()
         if found is None:
             raise self._log.not_kept()
@@ -236,6 +239,11 @@ class Agreement:
             "remembered-scores": config.history_scores,
             **kept,
         }
+
+
+def _proposal(former: Entry | None, values: Values) -> bytes:
+    """The value of an entry that replaces `former`."""
+    return json.dumps({"replaces": former and former.key.decode(), "settings": values}).encode()
 
 
 def with_agreed(settings: ServiceSettings, agreed: Mapping[str, Any]) -> ServiceSettings:

@@ -2,6 +2,10 @@
 
 All instances read the log in the same order, so they come to the same result without talking to each other. Compaction
 removes nothing, because no two records have the same key.
+
+An instance writes its records without a transaction, so that they are valid at once, and readers do not wait for open
+transactions. A group that is prepared by a replay gets them in the transaction that writes its state. The keys of these
+say so, and they count only when they are committed.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from fomo_stream.settings.service import ServiceSettings
 
 PARTITION = 0
 KINDS = (b"schema/", b"settings/")  # beginnings of the keys
+IN_TRANSACTION = b"transaction/"  # follows the kind in keys of records that are written in a transaction
 TIMEOUT_S = 5.0  # to wait for the next record, or for the acknowledgement of one
 
 
@@ -36,11 +41,13 @@ class GroupLog:
         self._topic = settings.state_topic
         self._entries: dict[bytes, Entry] = {}  # read so far, in order
         self._next = OFFSET_BEGINNING
+        self._unsure: dict[bytes, int] = {}  # records of transactions that may not be committed, with their offsets
 
     def entries(self, kind: bytes) -> list[Entry]:
         """All present records of one of the KINDS, in the order of the log."""
         self._read_on()
-        return [entry for entry in self._entries.values() if entry.key.startswith(kind)]
+        present = (entry for entry in self._entries.values() if entry.key not in self._unsure)
+        return [entry for entry in present if entry.key.startswith(kind)]
 
     def append(self, kind: bytes, value: bytes) -> bytes:
         """Write a record; returns its key. It is valid for the whole group as soon as it is written."""
@@ -61,6 +68,11 @@ class GroupLog:
             raise BrokerError(f"the group's agreement could not be written to topic {self._topic} ({reason})")
         return key
 
+    @staticmethod
+    def key_in_transaction(kind: bytes) -> bytes:
+        """A new key for a record that is written in a transaction."""
+        return kind + IN_TRANSACTION + uuid.uuid4().hex.encode()
+
     def not_kept(self) -> BrokerError:
         """The error for a record that was written, but cannot be read back."""
         return BrokerError(
@@ -70,16 +82,26 @@ class GroupLog:
     def _read_on(self) -> None:
         """Read from where the last call stopped to the end.
 
-        These records are written outside transactions, so reading them must not wait for open transactions of others.
+        Nearly all records are written outside transactions, so reading them must not wait for open ones of others.
         """
-        with TopicReader(self._settings, isolation="read_uncommitted") as reader:
-            try:
+        try:
+            with TopicReader(self._settings, isolation="read_uncommitted") as reader:
                 for message in reader.read(self._topic, {PARTITION: (self._next, None)}, TIMEOUT_S, retry_errors=True):
                     self._apply(message)
-            except NoProgressError as error:
-                raise BrokerError(
-                    f"the group's agreement could not be read from topic {self._topic} ({error})"
-                ) from None
+            if self._unsure:
+                self._look_for_committed()
+        except NoProgressError as error:
+            raise BrokerError(f"the group's agreement could not be read from topic {self._topic} ({error})") from None
+
+    def _look_for_committed(self) -> None:
+        """Find out which records of transactions are committed by now."""
+        start = min(self._unsure.values())
+        with TopicReader(self._settings) as reader:
+            for message in reader.read(self._topic, {PARTITION: (start, None)}, TIMEOUT_S, retry_errors=True):
+                if self._unsure.get(message.key() or b"") == message.offset():
+                    del self._unsure[message.key()]
+                if message.offset() >= max(self._unsure.values(), default=-1):
+                    break
 
     def _apply(self, message: Any) -> None:
         key, value = message.key() or b"", message.value()
@@ -88,3 +110,5 @@ class GroupLog:
             self._entries.pop(key, None)
             if value is not None:
                 self._entries[key] = Entry(key, value)
+                if key.startswith(tuple(kind + IN_TRANSACTION for kind in KINDS)):
+                    self._unsure[key] = message.offset()

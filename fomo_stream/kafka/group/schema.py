@@ -16,6 +16,11 @@ from fomo_stream.settings.service import ServiceSettings
 KIND = b"schema/"
 
 
+def encode(schema: Schema) -> bytes:
+    """The value of the entry that proposes a schema."""
+    return json.dumps({"features": list(schema.features), "categorical": sorted(schema.categorical)}).encode()
+
+
 class GroupSchema:
     """Reads and proposes the schema of a group; calls raise BrokerError if the broker does not answer in time."""
 
@@ -32,8 +37,7 @@ class GroupSchema:
         """The group's schema: `proposal`, unless another instance was earlier."""
         schema = self.stored()
         if schema is None:
-            content = {"features": list(proposal.features), "categorical": sorted(proposal.categorical)}
-            self._log.append(KIND, json.dumps(content).encode())
+            self._log.append(KIND, encode(proposal))
             schema = self.stored()
         if schema is None:
             raise self._log.not_kept()

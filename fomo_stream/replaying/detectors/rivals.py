@@ -63,9 +63,10 @@ class Rival:
             if scores.shape != (len(rows),):
                 raise ValueError(f"scores of {len(rows)} rows have the shape {scores.shape}")
         except Exception as error:  # the detector is not ours
-            after = f"after {self._records:,} records"
+            first, last = self._records + 1, self._records + len(rows)
             raise ConfigError(
-                f"{self.name} failed {after}: {in_words(error)}; leave it out of --compare, or correct it"
+                f"{self.name} failed among records {first:,} to {last:,} of a partition: {in_words(error)}; leave it "
+                "out of --compare, or correct it"
             ) from error
         return scores.copy()
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.settings.replay import ReplaySettings
+from fomo_stream.settings.sources import option
 
 PAGE = Path(__file__).with_name("page")
 STYLES = ("uPlot.min.css", "report.css")
@@ -62,7 +63,7 @@ def command_line(settings: dict[str, Any]) -> str:
         field = ReplaySettings.model_fields.get(name)
         if field is None or value is None or value == _plain(field.get_default(call_default_factory=True)):
             continue
-        flag = "--" + name.rstrip("_").replace("_", "-")
+        flag = option(name)
         takes_words = isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("words")
         if isinstance(value, bool):
             words.append(flag if value else f"--no-{flag[2:]}")

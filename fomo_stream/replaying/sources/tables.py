@@ -134,5 +134,5 @@ def check_columns(table: Table, name: str, fields: Collection[str]) -> None:
     if columns is None:
         return
     for field in fields:
-        if field not in columns and field.partition(".")[0] not in columns:
+        if not any(field == column or field.startswith(column + ".") for column in columns):
             raise SchemaError(f"{name} has no column {field}{did_you_mean(field, columns)}")

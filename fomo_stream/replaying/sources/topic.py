@@ -61,7 +61,7 @@ class TopicSource:
         try:
             fields, is_strict = decode_strictly(record.value, self.settings.max_record_bytes)
         except RecordError as error:
-            return Sample(offset, timestamp, key, {}, error, UNKNOWN, record.value, headers)
+            return Sample(offset, timestamp, key, {}, error)
         field = self.settings.label
         label = UNKNOWN if field is None else verdict_of(look_up(fields, field))
         # `append_result` takes bytes only if they are strict JSON

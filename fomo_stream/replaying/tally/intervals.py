@@ -7,6 +7,9 @@ expanded percentile interval (Hesterberg 2015, What Teachers Should Know About t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
@@ -38,3 +41,39 @@ def interval(replicates: Float, n_windows: int) -> tuple[float, float] | None:
     share = float(special.ndtr(expansion * special.stdtrit(n_windows - 1, 0.025)))
     low, high = np.quantile(known, [share, 1 - share])
     return float(low), float(high)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What a metric is after, less what it was before, with its 95 % interval; None: too few windows for one."""
+
+    value: float
+    ends: tuple[float, float] | None
+
+    @property
+    def verdict(self) -> str:
+        """In words, whether it is more than chance."""
+        if self.ends is None:
+            return "too few windows to say"
+        if self.ends[0] > 0:
+            return "higher by more than chance"
+        return "lower by more than chance" if self.ends[1] < 0 else "no difference beyond chance"
+
+
+def difference(before: dict[str, Any], after: dict[str, Any], name: str, is_paired: bool) -> Difference | None:
+    """The difference of the metric `name` of two detectors of reports, None if one of them has no value.
+
+    is_paired: both have the same windows with the same records. Their replicates draw the same windows then, so what
+    they share cancels out.
+    """
+    metrics = (before["metrics"].get(name), after["metrics"].get(name))
+    if metrics[0] is None or metrics[1] is None:
+        return None
+    value = metrics[1]["value"] - metrics[0]["value"]
+    replicates = [(detector["replicates"] or {}).get(name) for detector in (before, after)]
+    if replicates[0] is None or replicates[1] is None:
+        return Difference(value, None)
+    first, second = (np.array(values, dtype=np.float64) for values in replicates)
+    if not is_paired:
+        second = np.random.RandomState(_SEED).permutation(second)  # else both draw windows of the same numbers
+    return Difference(value, interval(second - first, min(metric["windows"] for metric in metrics)))

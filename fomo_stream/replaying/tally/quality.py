@@ -56,25 +56,18 @@ class Quality:
         fine = ranking_metrics(descending[:, INLIER], descending[:, OUTLIER], self._spec.alert_rate)
         values = {name: float(value[0]) for name, value in {**rough, **fine}.items()}
         if n_windows < intervals.FEWEST_WINDOWS:
-            return {name: _with_interval(name, value, None, 0) for name, value in values.items()}, None
+            return {name: _with_interval(value, None, 0) for name, value in values.items()}, None
         # the replicates are of rounded scores: moved, so that they lie around the value
         drawn = self._all(intervals.resamples(n_windows))
         replicates = {name: _within(name, drawn[name] + (values[name] - rough[name])) for name in METRICS}
         counting = self._windows_that_count()
-        metrics = {
-            name: _with_interval(
-                name, values[name], intervals.interval(replicates[name], counting[name]), counting[name]
-            )
-            for name in METRICS
-        }
-        known = {
-            name: values for name, values in replicates.items() if metrics[name] and metrics[name]["low"] is not None
-        }
-        return metrics, known or None
+        ends = {name: intervals.interval(replicates[name], counting[name]) for name in METRICS}
+        metrics = {name: _with_interval(values[name], ends[name], counting[name]) for name in METRICS}
+        return metrics, {name: replicates[name] for name in METRICS if metrics[name] and ends[name]} or None
 
     def _all(self, weights: Float) -> dict[str, Float]:
         """All METRICS (r,) where the windows (w,) have weights (w, r)."""
-        by_class = [self._weighted(self._counts.scores, weights, c) for c in (INLIER, OUTLIER)]
+        by_class = [self._weighted(self._counts.scores.counts[..., c], weights) for c in (INLIER, OUTLIER)]
         ranked = ranking_metrics(by_class[0][::-1], by_class[1][::-1], self._spec.alert_rate)
         totals, own = self._totals.T @ weights, self._own.T @ weights
         outliers, inliers = totals[OUTLIERS], totals[LABELLED] - totals[OUTLIERS]
@@ -104,13 +97,13 @@ class Quality:
         }
         return {name: int(np.count_nonzero(used.get(name, self._totals[:, OUTLIERS]))) for name in METRICS}
 
-    def _weighted(self, counts: KeyedCounts, weights: Float, *index: int) -> Float:
+    def _weighted(self, counts: Int, weights: Float) -> Float:
         """Counts (k, windows) by weights (w, r): (k, r)."""
-        return np.asarray(counts.counts[(slice(None), self._used, *index)] @ weights, dtype=np.float64)
+        return np.asarray(counts[:, self._used] @ weights, dtype=np.float64)
 
     def _median(self, counts: KeyedCounts, weights: Float) -> Float:
         low, _ = counts.cells()
-        return quantile(low, low, self._weighted(counts, weights), 0.5)
+        return quantile(low, low, self._weighted(counts.counts, weights), 0.5)
 
     def counts(self) -> dict[str, int | None]:
         """What the metrics count."""
@@ -172,7 +165,7 @@ def auroc(windows: Windows) -> float:
     return float(ranking_metrics(descending[:, INLIER], descending[:, OUTLIER], 1.0)["auroc"][0])
 
 
-def _with_interval(name: str, value: float, ends: tuple[float, float] | None, n_windows: int) -> dict[str, Any] | None:
+def _with_interval(value: float, ends: tuple[float, float] | None, n_windows: int) -> dict[str, Any] | None:
     if np.isnan(value):
         return None
     if ends is None:

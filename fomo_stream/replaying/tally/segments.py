@@ -8,8 +8,10 @@ segment when one of its alerts is within it; the delay is counted from the first
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fomo_stream.replaying.tally.spec import Arrays, Bool, Columns, Float, Int, TallySpec, part, whole
 
@@ -106,7 +108,7 @@ class Segments:
         taken, self._open = self._open, self._open[:0]
         return taken
 
-    def _add_outliers(self, columns: Columns, places: Int, inliers: Int) -> Closed:
+    def _add_outliers(self, columns: Columns, places: Int, inliers: NDArray[Any]) -> Closed:
         breaks = (np.diff(inliers[places]) > 0) | (np.diff(places) > GAP + 1)
         begins = np.append(0, np.flatnonzero(breaks) + 1)  # of each segment, in `places`
         goes_on = len(self._open) > 0 and not inliers[places[0]] and self._place + places[0] - self._last <= GAP + 1
@@ -126,7 +128,7 @@ class Segments:
         return self._begin if is_open else self._place + int(place)
 
     def _found(self, columns: Columns, places: Int, begins: Int, goes_on: bool) -> Closed:
-        """The segments of a block by themselves; the first one looks for alerts from the block's start if it goes on."""
+        """The segments of a block by themselves; alerts of the first one count from the block's start if it goes on."""
         first, last = places[begins], places[np.append(begins[1:], len(places)) - 1]
         spans = {
             "partition": np.full(len(first), columns.partition),

@@ -115,9 +115,7 @@ class Tally:
         result.contexts = Contexts.from_arrays(part(arrays, "contexts"))
         result.batches = Batches.from_arrays(part(arrays, "batches"))
         result.partitions = {counts["partition"]: counts for counts in texts["partitions"]}
-        result.drifts = {
-            number: Drift.from_arrays(spec, part(arrays, f"drift{number}")) for number in result.partitions
-        }
+        result.drifts = {p: Drift.from_arrays(spec, part(arrays, f"drift{p}")) for p in result.partitions}
         result.skipped = Counter(texts["skipped"])
         return result
 

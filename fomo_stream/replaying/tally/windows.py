@@ -22,7 +22,7 @@ class DetectorCounts:
     """Scores and delays of one detector.
 
     ranked: (k, 2) of ranked records, by class, finely; scores: (k, window, 3) of all scored records, by window and
-    class (INLIER, OUTLIER, OTHER), more coarsely; delay_records, delay_ms: (k, window) of the segments that it detected.
+    class (INLIER, OUTLIER, OTHER), more coarsely; delay_records, delay_ms: (k, window) of segments that it detected.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 // The first page: notes, the summary in words, and the table of detectors.
 
 const detectors = report.detectors ?? [];
-const hasLabels = detectors.some((one) => isKnown(one.metrics?.auroc));
+const hasLabels = detectors.some((one) => isKnown(one.metrics?.auroc?.value));
 const metric = (name) => (one) => own(one.metrics, name)?.value ?? null;
 const RANKED_BY = "auroc"; // with labels; without, the detectors stay in their order
 
@@ -45,7 +45,7 @@ function cards() {
   ];
   const ranking = first.metrics?.auroc, drift = worstDrift();
   const range = interval(ranking)?.map(decimals).join(" to ");
-  if (ranking) all.push(card("Ranking", decimals(ranking.value), "AUROC", range ? `95 % interval ${range}` : "area under the ROC curve"));
+  if (isKnown(ranking?.value)) all.push(card("Ranking", decimals(ranking.value), "AUROC", range ? `95 % interval ${range}` : "area under the ROC curve"));
   else if (drift) all.push(card("Largest drift", number(drift.psi), "PSI", drift.name));
   all.push(card("Throughput", count(timing.records_per_s), "records/s", isKnown(timing.seconds) ? `${duration(timing.seconds)} for the whole replay` : "not measured"));
   return make("div", { class: "cards" }, ...all);
@@ -59,12 +59,12 @@ const METRICS = [
   ["AUROC", "auroc", decimals, "probability that an outlier scores higher than a normal record; 0.5 is chance, 1 is perfect"],
   ["AUPR", "average_precision", decimals, "average precision: mean precision over all outliers, from the highest score down; chance is the share of outliers"],
   ["F1", "f1", decimals, "F1 if as many records are flagged as there are outliers"],
-  ["Precision at rate", "precision_at_rate", share, "share of outliers among the records with the highest scores, as many as the alert rate asks for"],
-  ["Recall at rate", "recall_at_rate", share, "share of all outliers that are among these records"],
-  ["Alert rate", "alert_rate", share, "share of records that raised an alert"],
-  ["Alert precision", "alert_precision", share, "share of alerts that are outliers"],
-  ["Alert recall", "alert_recall", share, "share of outliers that raised an alert"],
-  ["Segments detected", "segments_detected", share, "share of anomalous segments, which are runs of outliers, with at least one alert"],
+  ["Precision at rate", "precision_at_rate", paddedShare, "share of outliers among the records with the highest scores, as many as the alert rate asks for"],
+  ["Recall at rate", "recall_at_rate", paddedShare, "share of all outliers that are among these records"],
+  ["Alert rate", "alert_rate", paddedShare, "share of records that raised an alert"],
+  ["Alert precision", "alert_precision", paddedShare, "share of alerts that are outliers"],
+  ["Alert recall", "alert_recall", paddedShare, "share of outliers that raised an alert"],
+  ["Segments detected", "segments_detected", paddedShare, "share of anomalous segments, which are runs of outliers, with at least one alert"],
   ["Delay", "delay_records", number, "records from the start of a segment to its first alert; median over detected segments"],
   ["Delay in time", "delay_s", duration, "the same in time"],
 ];

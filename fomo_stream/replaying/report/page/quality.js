@@ -1,7 +1,7 @@
 // How well the detectors rank and how well their p-values keep what they promise.
 
 function showCurves(box) {
-  const able = detectors.filter((one) => one.curves);
+  const able = detectors.filter((one) => has(one.curves?.roc?.[0]));
   if (!able.length) return "ROC and precision-recall curves need labels of both kinds, and this replay has none.";
   const lines = (name) => able.map((one) => ({
     name: one.name, xs: one.curves[name]?.[0] ?? [], ys: one.curves[name]?.[1] ?? [], ...styleOf(one),
@@ -86,7 +86,7 @@ function histogramOf(found) {
 function showDistribution(box) {
   const able = detectors.filter((one) => has(one.distribution?.edges) && highest(one.distribution.counts) > 0);
   if (!able.length) return "No record of this range has a score.";
-  const place = make("div");
+  const place = make("div", { class: "body" });
   const show = (one) => {
     const lines = histogramOf(one.distribution).filter((line) => line.total && line.xs.length);
     if (!lines.length) return place.replaceChildren(sentence("All scores are the same."));

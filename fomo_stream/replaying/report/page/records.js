@@ -24,6 +24,8 @@ function showContext(box) {
     figure.start();
   }
   if (!changes.length) return null;
+  const total = context.regime_change_count ?? changes.length;
+  if (total > changes.length) box.append(sentence(`${count(total)} new regimes; the first ${count(changes.length)} are listed.`));
   box.append(make("h3", {}, "New regimes"), table("regimes-table", "New regimes", changes, [
     { name: "Partition", of: (one) => one.partition, as: count }, { name: "Offset", of: (one) => one.offset, as: count },
     { name: PLACE, of: (one) => one.time, as: place },
@@ -62,7 +64,7 @@ function showPartitions(box) {
     { name: "Partition", of: (one) => one.partition, as: count, head: true },
     { name: "From", of: (one) => range(one)?.from, as: count, optional: true }, { name: "To", of: (one) => range(one)?.to, as: count, optional: true },
     { name: "Records", of: (one) => one.records, as: count }, { name: "Scored", of: (one) => one.scored, as: count, optional: true },
-    { name: "Alerts", of: (one) => one.alerts, as: count, optional: true }, { name: "Alert rate", of: (one) => one.alert_rate, as: share, optional: true },
+    { name: "Alerts", of: (one) => one.alerts, as: count, optional: true }, { name: "Alert rate", of: (one) => one.alert_rate, as: paddedShare, optional: true },
     { name: "Outliers", of: (one) => one.outliers, as: count, optional: true }, { name: "AUROC", of: (one) => one.auroc, as: decimals, optional: true },
   ]));
   return null;
@@ -103,7 +105,7 @@ function showAlerts(box) {
     { name: "Severity", kind: "text", of: (one) => grade[one.severity] ?? null, node: (one) => (one.severity ? mark(kinds[one.severity] ?? "none", one.severity) : NONE) },
     { name: "Partition", of: (one) => one.partition, as: count }, { name: "Offset", of: (one) => one.offset, as: count },
     { name: "Score", of: (one) => one.score, as: (x) => (isKnown(x) ? x.toFixed(4) : NONE) }, { name: "Logit", of: (one) => one.logit },
-    { name: "p-value", of: (one) => one.p_value },
+    { name: "p-value", of: (one) => one.p_value, as: number },
     { name: "Label", kind: "text", of: (one) => one.label, as: (x) => labels[x] ?? "unknown", optional: true },
     { name: "Reasons", kind: "text long", of: reasons, as: (x) => x ?? NONE, optional: true },
     { name: "Record", kind: "text long", of: (one) => one.record, node: recordCell },
@@ -114,7 +116,10 @@ function showAlerts(box) {
   return null;
 }
 
-const written = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+function written(value) {
+  if (Array.isArray(value)) return value.map(written).join(", ") || null;
+  return typeof value === "string" || !isKnown(value) ? value : JSON.stringify(value);
+}
 function showOrigin(box) {
   const command = String(report.command ?? "");
   if (command) {
@@ -129,7 +134,7 @@ function showOrigin(box) {
     });
     box.append(sentence("This command replays the same range with the same settings:"), text, make("div", { class: "bar" }, copy));
   }
-  const rows = (object) => Object.entries(object ?? {}).filter(([, value]) => isKnown(value)).map(([name, value]) => ({ name, value: written(value) }));
+  const rows = (object) => Object.entries(object ?? {}).map(([name, value]) => ({ name: name.replace(/_$/, ""), value: written(value) })).filter((one) => isKnown(one.value));
   const two = (id, title, object) => make("div", {}, make("h3", {}, title), table(id, title, rows(object), [
     { name: title === "Settings" ? "Setting" : "Part", kind: "text name", head: true, of: (one) => one.name, as: String }, { name: "Value", kind: "text long", of: (one) => one.value, as: String },
   ]));

@@ -1,5 +1,7 @@
 // Tables that are sorted by a click or a key on a heading.
 
+const PRINTED = 100; // rows, as in report.css
+
 /** How two values of a column follow each other, ascending; unknown ones come last in both directions. */
 function compare(a, b, sign) {
   if (!isKnown(a) || !isKnown(b)) return isKnown(a) ? -1 : isKnown(b) ? 1 : 0;
@@ -10,7 +12,7 @@ function compare(a, b, sign) {
 function cell(column, item, i) {
   const tag = column.head ? "th" : "td", node = make(tag, column.head ? { scope: "row" } : {});
   if (column.kind) node.className = column.kind;
-  const shown = column.node ? column.node(item, i) : (column.as ?? number)(column.of(item));
+  const shown = column.node ? column.node(item, i) : (column.as ?? padded)(column.of(item));
   node.append(...(Array.isArray(shown) ? shown : [shown]));
   return node;
 }
@@ -57,4 +59,3 @@ function table(id, label, items, columns, { start = null, row = () => {} } = {})
   if (items.length > PRINTED) box.append(sentence(`The first ${PRINTED} of ${count(items.length)} rows are printed.`, "printed"));
   return box;
 }
-const PRINTED = 100; // as in report.css

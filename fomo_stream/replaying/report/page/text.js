@@ -20,22 +20,29 @@ const lastOf = (values) => values[values.length - 1];
 
 const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const SHORT = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
+const PADDED = new Intl.NumberFormat("en", { minimumSignificantDigits: 3, maximumSignificantDigits: 3 });
 
 const count = (x) => (isKnown(x) ? WHOLE.format(x) : NONE);
-/** Three significant digits; thousands as they are. */
-function number(x) {
+function digits(x, format) {
   if (!isKnown(x)) return NONE;
   const size = Math.abs(x);
   if (size >= 1e9) return x.toExponential(2);
   if (size >= 999.5) return WHOLE.format(x);
-  return size >= 1e-4 || size === 0 ? SHORT.format(x) : x.toExponential(2);
+  if (size === 0) return "0";
+  return size >= 1e-4 ? format.format(x) : x.toExponential(2);
 }
+/** Three significant digits; thousands as they are. */
+const number = (x) => digits(x, SHORT);
+/** The same with zeros at the end, for numbers below each other. */
+const padded = (x) => digits(x, PADDED);
 /** Three decimals: for numbers from 0 to 1 that are compared in a column. */
 const decimals = (x) => (isKnown(x) ? x.toFixed(3) : NONE);
-const share = (x) => (isKnown(x) ? `${number(100 * x)} %` : NONE);
+const share = (x) => (isKnown(x) ? `${number(100 * x)}\u00a0%` : NONE);
+const paddedShare = (x) => (isKnown(x) ? `${padded(100 * x)}\u00a0%` : NONE);
 function duration(s) {
   if (!isKnown(s)) return NONE;
   if (s === 0) return "0 s";
+  if (s < 0.0009995) return `${number(1e6 * s)} µs`;
   if (s < 0.9995) return `${number(1000 * s)} ms`;
   if (s < 99.95) return `${number(s)} s`;
   if (s < 5970) return `${number(s / 60)} min`;
@@ -71,7 +78,7 @@ function draw(tag, attributes = {}, ...children) {
 }
 const sentence = (text, kind = "note") => make("p", { class: kind }, text);
 function button(text, action, attributes = {}) {
-  const node = make("button", { type: "button", class: "control", ...attributes }, text);
+  const node = make("button", { type: "button", ...attributes, class: `control ${attributes.class ?? ""}` }, text);
   node.addEventListener("click", action);
   return node;
 }

@@ -1,0 +1,346 @@
+"""Prepares a group that has never run, so that it goes on where a replay ended, as if it had read everything itself.
+
+One transaction has it all: what the group has to agree on, the state of every partition, and the group's offsets. So
+the group is prepared as a whole or not at all. An instance that starts before the commit waits for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
+from typing import Any, NamedTuple, cast
+
+import orjson
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+
+from fomo_stream.errors import AgreementError, BrokerError, ConfigError, FencedError, NotPermittedError, TopicError
+from fomo_stream.kafka.clients import START_TIMEOUT_S, make_producer
+from fomo_stream.kafka.delivery.output import Output
+from fomo_stream.kafka.delivery.transactions import NOT_PERMITTED, Transactions
+from fomo_stream.kafka.feedback.effects import PREFIX
+from fomo_stream.kafka.feedback.recorded_effects import LabelsRead, RecordedEffects
+from fomo_stream.kafka.group import agreement as group_settings
+from fomo_stream.kafka.group import schema as group_schema
+from fomo_stream.kafka.group.agreement import DERIVED, Agreement
+from fomo_stream.kafka.group.log import PARTITION, GroupLog
+from fomo_stream.kafka.group.members import count_members
+from fomo_stream.kafka.group.schema import GroupSchema
+from fomo_stream.kafka.partition import LABELS
+from fomo_stream.kafka.state.position import POSITION, Position
+from fomo_stream.kafka.state.reader import KEY_PREFIX, to_output
+from fomo_stream.kafka.tables import ranges
+from fomo_stream.kafka.topic_reader import NoProgressError, TopicReader
+from fomo_stream.kafka.topics.cluster import Cluster
+from fomo_stream.kafka.topics.setup import TopicSetup
+from fomo_stream.kafka.topics.watch import TopicWatch
+from fomo_stream.records.schema import Schema, shown
+from fomo_stream.settings.service import ServiceSettings
+
+TRANSACTION_MS = 600_000  # for all of it; brokers allow 15 minutes unless they are set otherwise
+FLUSH_BYTES = 8 << 20  # sent before more is taken, so that memory does not grow with the state
+FLUSH_S = 60.0
+ANSWER_S = 10.0
+COMMIT_S = 60.0
+STALLED_S = 5.0
+OTHER = "choose another group for --prepare"
+AGAIN = "nothing was written; try again"
+
+
+class PreparedPartition(NamedTuple):
+    """The state of one partition at the end of a replay."""
+
+    entries: Iterable[tuple[str, bytes | None]]  # all of its state, by name, as `PartitionTask.changes` gives it
+    position: int  # offset of the next record
+
+
+def check_unused(settings: ServiceSettings, schema: Schema | None = None) -> None:
+    """Check, before a replay, that the group `settings.group` can be prepared. Writes nothing.
+
+    It must have no members, no offsets on the topic and no state. It may have agreed on these settings already. Raises
+    ConfigError, AgreementError, TopicError, NotPermittedError or BrokerError, in one sentence.
+    """
+    with closing(Cluster(settings)) as cluster, _explained(settings):
+        cluster.connect()
+        if not cluster.has_controller:
+            raise ConfigError("--prepare needs a broker with transactions; the embedded one has none")
+        partitions, _ = cluster.partitions([settings.topic, settings.state_topic])
+        if settings.topic not in partitions:
+            raise TopicError(f"there is no topic {settings.topic} on {settings.bootstrap}; check --topic")
+        if members := count_members(settings):
+            raise ConfigError(f"--prepare: group {settings.group} has {members} members; stop them, or {OTHER}")
+        _check_offsets(cluster, settings, partitions[settings.topic])
+        if settings.state_topic in partitions:
+            _check_state(cluster, settings, partitions[settings.state_topic])
+            _check_agreement(settings, _agreement(settings), schema)
+
+
+def _check_offsets(cluster: Cluster, settings: ServiceSettings, count: int) -> None:
+    topics = [settings.topic, *([settings.feedback] if settings.feedback is not None else [])]
+    every = [TopicPartition(topic, number) for topic in topics for number in range(count)]
+    wanted = ConsumerGroupTopicPartitions(settings.group, every)
+    asked = cluster.admin.list_consumer_group_offsets([wanted], request_timeout=ANSWER_S)
+    try:
+        answer = asked[settings.group].result()
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+            return
+        raise
+    if any(one.error is None and one.offset >= 0 for one in answer.topic_partitions):
+        raise ConfigError(f"--prepare: group {settings.group} has read topic {settings.topic} already; {OTHER}")
+
+
+def _check_state(cluster: Cluster, settings: ServiceSettings, count: int) -> None:
+    topic = settings.state_topic
+    ends = cluster.ends([(topic, number) for number in range(count)])
+    if any(one.readable < one.end for one in ends.values()):
+        raise BrokerError(
+            f"--prepare: topic {topic} has an open transaction, of an instance or of another replay; wait until it "
+            "has ended"
+        )
+    firsts = cluster.first_offsets(topic, count)
+    spans = {n: (firsts[n], one.end) for (_, n), one in ends.items() if n in firsts}
+    with TopicReader(settings) as reader:
+        try:
+            messages = reader.read(topic, spans, STALLED_S)
+            with closing(cast(Any, messages)):
+                used = any((message.key() or b"").startswith((KEY_PREFIX, PREFIX)) for message in messages)
+        except NoProgressError as error:
+            raise BrokerError(f"topic {topic} cannot be read ({error}); {AGAIN}") from None
+    if used:
+        raise ConfigError(
+            f"--prepare: group {settings.group} has a state in topic {topic}; {OTHER}, or delete that topic"
+        )
+
+
+def _agreement(settings: ServiceSettings) -> Agreement:
+    from fomo_stream.model.checkpoint import shared_model  # imports torch
+
+    model = shared_model(settings.model, settings.device, settings.kernel)
+    return Agreement(settings, model.name, model.kernel, GroupLog(settings))
+
+
+def _check_agreement(settings: ServiceSettings, agreement: Agreement, schema: Schema | None) -> bool:
+    """Whether the group has agreed on all of this already. Raises AgreementError if it has agreed on anything else."""
+    stored = GroupSchema(settings).stored()
+    named = [
+        f"{DERIVED.get(one.name, '--' + one.name)} is {one.agreed} in the group, {one.own} here"
+        for one in agreement.compare()
+    ]
+    if stored is not None and schema is not None and stored != schema:
+        named.append(f"--features is {shown(stored.features)} in the group, {shown(schema.features)} here")
+    if named:
+        raise AgreementError(
+            f"--prepare: group {settings.group} has agreed on other settings: {'; '.join(named)}; use the group's, or "
+            f"{OTHER}"
+        )
+    return bool(agreement.agreed())
+
+
+# --- writing -------------------------------------------------------------------------------------------------
+
+
+def prepare_group(
+    settings: ServiceSettings,
+    schema: Schema,
+    tasks: Mapping[int, tuple[Iterable[tuple[str, bytes | None]], int]],
+    effects: Mapping[int, Any] | None = None,
+    topic_id: str = "",
+) -> list[str]:
+    """Write the end of a replay as the state of the group `settings.group`; returns notes.
+
+    settings: those of the replay, with this group. tasks: for every partition of the topic, also those without records,
+    as a `PreparedPartition`. effects: by partition, the label effects that were replayed (`recorded_group`).
+    topic_id: of the topic that was replayed, if known. Constant memory, if `entries` are. Raises the errors of
+    `check_unused`, and FencedError if another replay prepares the same group; then nothing is written.
+    """
+    settings = settings.model_copy(update={"reset_state": False, "categorical": tuple(sorted(schema.categorical))})
+    check_unused(settings, schema)
+    with ExitStack() as stack:
+        watch = TopicWatch(settings)
+        stack.callback(watch.stop)
+        with _explained(settings):
+            TopicSetup(settings, watch).begin()
+            watch.grow()
+            _check_topics(settings, watch, tasks, topic_id)
+            agreement = _agreement(settings)
+            is_agreed = _check_agreement(settings, agreement, schema)
+            labels, notes = _labels_read(settings, watch, tasks, effects or {}, stack)
+            preparation = stack.enter_context(_Preparation(settings, watch))
+            for number in sorted(tasks):
+                entries, position = tasks[number]
+                preparation.write_state(number, entries, position, labels.get(number))
+                if effects is not None and isinstance(found := effects.get(number), RecordedEffects):
+                    preparation.write_effects(number, found.entries_until(position, number))
+            if not is_agreed:
+                preparation.write_log(group_settings.KIND, agreement.first_proposal())
+            preparation.write_log(group_schema.KIND, group_schema.encode(schema))
+            preparation.commit({number: position for number, (_, position) in tasks.items()}, labels)
+    return notes
+
+
+def _check_topics(settings: ServiceSettings, watch: TopicWatch, tasks: Mapping[int, Any], topic_id: str) -> None:
+    seen, topic = watch.seen, settings.topic
+    if topic_id and seen.topic_ids.get(topic, topic_id) != topic_id:
+        raise TopicError(f"--prepare: topic {topic} was created again during the replay; nothing was written")
+    if seen.missing_partitions(settings.state_topic, topic):
+        raise TopicError(
+            f"--prepare: topic {settings.state_topic} has fewer partitions than {topic} and could not grow; add some "
+            f"with kafka-topics.sh --alter --partitions {seen.partitions[topic]}"
+        )
+    if gone := [number for number in sorted(tasks) if number >= seen.partitions[topic]]:
+        raise TopicError(f"--prepare: topic {topic} has no partition {ranges(gone)} any more; nothing was written")
+
+
+def _labels_read(
+    settings: ServiceSettings,
+    watch: TopicWatch,
+    tasks: Mapping[int, tuple[Any, int]],
+    effects: Mapping[int, Any],
+    stack: ExitStack,
+) -> tuple[dict[int, LabelsRead], list[str]]:
+    """Which labels the group has to count as finished, and notes about those that have no effect."""
+    topic = settings.feedback
+    if topic is None:
+        return {}, []
+    known, unknown = {}, []
+    for number, (_, position) in tasks.items():
+        found = effects.get(number)
+        if isinstance(found, RecordedEffects) and found.place == PREFIX + f"{topic}/{number}".encode():
+            known[number] = found.read_until(position)
+        else:
+            unknown.append(number)
+    if not unknown:
+        return known, []
+    partitions, _ = watch.cluster.partitions([topic])
+    reader = stack.enter_context(TopicReader(settings))
+    ends = {n: reader.range_now(topic, n, ANSWER_S)[1] for n in unknown if n < partitions.get(topic, 0)}
+    notes = []
+    if any(ends.values()):
+        notes.append(
+            f"Labels that topic {topic} has now have no effect in group {settings.group}: only a group that has run, "
+            "given by --group, says when they took effect."
+        )
+    return known | {number: LabelsRead(end) for number, end in ends.items()}, notes
+
+
+class _Preparation:
+    """The transaction that prepares a group. Calls raise KafkaException or BrokerError; it is aborted unless committed.
+
+    watch: has looked at the topics.
+    """
+
+    def __init__(self, settings: ServiceSettings, watch: TopicWatch) -> None:
+        self._settings = settings
+        self._watch = watch
+        self._refusals: list[KafkaError] = []
+        self._bytes = 0  # since the last flush
+        name = f"{settings.group}-{settings.topic}-prepare"
+        timeout = settings.kafka.get("transaction.timeout.ms", str(TRANSACTION_MS))
+        self._producer = make_producer(
+            settings, name, **{"transaction.timeout.ms": timeout, "delivery.report.only.error": True}
+        )
+        self._transactions = Transactions(self._producer)
+        self._name = name
+        self._is_committed = False
+
+    def __enter__(self) -> _Preparation:
+        self._transactions.start_or_explain(START_TIMEOUT_S, f"transactional id {self._name}", self._name)
+        self._transactions.begin(ANSWER_S)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._is_committed:
+            with suppress(KafkaException):
+                self._producer.purge()
+                self._transactions.abort(ANSWER_S)
+
+    def write_state(
+        self, number: int, entries: Iterable[tuple[str, bytes | None]], position: int, labels: LabelsRead | None
+    ) -> None:
+        """Write the state of a partition."""
+        topic, ids = self._settings.state_topic, self._watch.seen.topic_ids
+        for name, value in entries.items() if isinstance(entries, Mapping) else entries:
+            if value is not None and name not in (POSITION, LABELS):
+                self._send(to_output(topic, number, name, value))
+        if labels is not None and labels.finished:
+            about = self._watch.cluster.partitions([self._settings.feedback or ""])[1]
+            content = {"topic_id": about.get(self._settings.feedback or "", ""), "finished": sorted(labels.finished)}
+            self._send(to_output(topic, number, LABELS, orjson.dumps(content)))
+        of_topic = Position(position, ids.get(self._settings.topic, ""))
+        self._send(to_output(topic, number, POSITION, of_topic.encode()))
+
+    def write_effects(self, number: int, entries: Iterator[tuple[bytes, bytes]]) -> None:
+        """Write when labels took effect, so that this group, too, can be replayed."""
+        for key, value in entries:
+            self._send(Output(self._settings.state_topic, key, value, [], number))
+
+    def write_log(self, kind: bytes, value: bytes) -> None:
+        """Write a record of the group log."""
+        self._send(Output(self._settings.state_topic, GroupLog.key_in_transaction(kind), value, [], PARTITION))
+
+    def commit(self, positions: Mapping[int, int], labels: Mapping[int, LabelsRead]) -> None:
+        """Commit, with the offsets of all partitions, unless an instance of the group has started meanwhile."""
+        settings = self._settings
+        self._flush()
+        offsets = [TopicPartition(settings.topic, number, position) for number, position in positions.items()]
+        offsets += [TopicPartition(settings.feedback or "", number, read.start) for number, read in labels.items()]
+        with TopicReader(settings) as reader:
+            metadata = reader.client.consumer_group_metadata()
+            self._retry(lambda: self._producer.send_offsets_to_transaction(offsets, metadata, ANSWER_S))
+        # An instance that joins from now on waits for the commit before it reads its offsets.
+        if members := count_members(settings):
+            raise ConfigError(
+                f"--prepare: group {settings.group} got {members} members during the replay; nothing was written; stop "
+                f"them, or {OTHER}"
+            )
+        _check_offsets(self._watch.cluster, settings, len(positions))
+        self._retry(lambda: self._producer.commit_transaction(ANSWER_S))
+        self._is_committed = True
+
+    def _retry(self, call: Callable[[], object]) -> None:
+        """Call until it succeeds; a call without an answer goes on where it stopped."""
+        deadline = time.monotonic() + COMMIT_S
+        while True:
+            try:
+                call()
+                return
+            except KafkaException as error:
+                reason = error.args[0]
+                is_temporary = reason.retriable() and not reason.txn_requires_abort() and not reason.fatal()
+                if not is_temporary or time.monotonic() > deadline:
+                    raise
+
+    def _send(self, output: Output) -> None:
+        def delivered(error: KafkaError | None, _message: object) -> None:
+            if error is not None:
+                self._refusals.append(error)
+
+        self._producer.produce(
+            output.topic, output.value, output.key, partition=output.partition, on_delivery=delivered
+        )
+        self._bytes += output.size()
+        if self._bytes >= FLUSH_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        left = self._producer.flush(FLUSH_S)
+        self._bytes = 0
+        if self._refusals:
+            raise KafkaException(self._refusals[0])
+        if left:
+            raise BrokerError(f"topic {self._settings.state_topic} takes no records for {FLUSH_S:g} s; {AGAIN}")
+
+
+@contextmanager
+def _explained(settings: ServiceSettings) -> Iterator[None]:
+    try:
+        yield
+    except KafkaException as error:
+        reason = error.args[0]
+        if reason.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED):
+            raise FencedError(
+                f"--prepare: another replay prepares group {settings.group}, and goes on; this one has written nothing"
+            ) from None
+        text = f"--prepare: group {settings.group} cannot be prepared ({reason.str()}); {AGAIN}"
+        raise (NotPermittedError(text) if reason.code() in NOT_PERMITTED else BrokerError(text)) from None

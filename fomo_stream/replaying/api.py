@@ -1,0 +1,106 @@
+"""`fomo_stream.replay`: replay past records from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fomo_stream.errors import ConfigError
+from fomo_stream.replaying import command
+from fomo_stream.replaying.progress import shown_progress
+from fomo_stream.replaying.results import ReplayResult
+from fomo_stream.replaying.sources.memory import MemoryTable
+from fomo_stream.settings.replay import ReplaySettings
+from fomo_stream.settings.sources import did_you_mean, load
+
+# What a result does when it is asked for.
+WRITTEN = {"report": "save_report", "json": "save"}
+
+Grid = Mapping[str, Any] | Sequence[str] | str
+
+
+def replay(
+    data: Any = None,
+    *,
+    topic: str | None = None,
+    from_: str | None = None,
+    to: str | None = None,
+    last: str | None = None,
+    group: str | None = None,
+    key: str | None = None,
+    time: str | None = None,
+    label: str | None = None,
+    labels: Any = None,
+    compare: str | Sequence[str] = (),
+    grid: Grid = (),
+    progress: bool = False,
+    **settings: Any,
+) -> ReplayResult:
+    """Replay past records through the detector of the service, and return how well it would have done.
+
+    data: path of a CSV, JSON lines, parquet or npz file, a pandas DataFrame (a DatetimeIndex is the time of its rows),
+    an array (records, features), or a list of dictionaries. Or topic: name of a topic; from_, to, last and group say
+    which records of it and as which group, as the flags of `fomo-stream replay`.
+    label: field that says whether a record is an outlier; labels: the same for data in memory, (n,), as 0, 1 or NaN.
+    compare: other detectors, as in --compare. grid: own settings, {"alert_rate": [0.01, 0.001]} or as in --grid.
+    progress: show a progress bar. settings: all other flags by name, such as context_size=5000; the environment and
+    a configuration file count as for the command.
+
+    Writes no report; the result does (`save_report`, `save`). Raises FomoError, in one sentence, if the records cannot
+    be replayed or a setting is wrong.
+    """
+    _check_names(settings)
+    flags = dict(settings, topic=topic, from_=from_, to=to, last=last, group=group, key=key, time=time, label=label)
+    flags |= {"compare": compare, "grid": grid_words(grid), "report": "none"}
+    table = None
+    if data is None and labels is not None:
+        raise ConfigError("labels= goes with data in memory; for a topic use label=, labels_topic= or labels_file=")
+    if isinstance(data, (str, Path)):
+        flags["file"] = _existing(Path(data), labels)
+    elif data is not None:
+        if settings.get("resume") is not None:
+            raise ConfigError("resume= goes on with a file or a topic; data in memory is replayed as a whole")
+        table = MemoryTable(data, labels)
+        if table.label is not None and label is not None:
+            raise ConfigError("label= and labels= name different labels; give one of them")
+        flags |= {"file": Path(table.name), "time": time or table.time, "label": label or table.label}
+    if data is not None:
+        flags["topic"] = topic or ""  # also where the environment names one
+    loaded = load(ReplaySettings, {name: value for name, value in flags.items() if value not in (None, ())})
+    return command.replay_settings(loaded, shown_progress() if progress else None, table)
+
+
+def grid_words(grid: Grid) -> tuple[str, ...]:
+    """A grid as the words of `--grid`.
+
+    >>> grid_words({"alert_rate": [0.01, 0.001], "views": ["fast", ("trimmed", "recent")], "lags": 3})
+    ('alert_rate=0.01,0.001', 'views=fast,trimmed+recent', 'lags=3')
+    """
+    if isinstance(grid, str):
+        return tuple(grid.split())
+    if not isinstance(grid, Mapping):
+        return tuple(grid)
+
+    def text(value: Any) -> str:
+        return "+".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+    lists = {name: value if isinstance(value, (list, tuple)) else [value] for name, value in grid.items()}
+    return tuple(f"{name}={','.join(map(text, values))}" for name, values in lists.items())
+
+
+def _check_names(settings: Mapping[str, Any]) -> None:
+    known = ReplaySettings.model_fields.keys()
+    for name in settings:
+        if name in WRITTEN:
+            raise ConfigError(f"replay() takes no {name}; write it with {WRITTEN[name]}(path) of the result")
+        if name not in known:
+            raise ConfigError(f"replay() takes no {name}{did_you_mean(name, [*known, 'labels', 'progress'])}")
+
+
+def _existing(path: Path, labels: Any) -> Path:
+    if not path.exists():
+        raise ConfigError(f"there is no file {path}; to replay a topic, write topic={str(path)!r}")
+    if labels is not None:
+        raise ConfigError("labels= goes with data in memory; for a file use label= or labels_file=")
+    return path

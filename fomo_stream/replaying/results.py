@@ -1,0 +1,247 @@
+"""The result of a replay: its report, as JSON, as DataFrames, and as it shows in a notebook."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from numbers import Integral, Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from fomo_stream.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORMAT = 1
+DIGITS = 6  # of floats: more are noise, and another processor gives others
+METRICS = (
+    "auroc", "average_precision", "f1", "precision_at_rate", "recall_at_rate", "alert_precision", "alert_recall",
+    "alert_rate", "segments_detected", "delay_records", "delay_s",
+)  # fmt: skip
+COUNTS = ("records", "outliers", "alerts", "true_alerts", "segments")
+
+Report = dict[str, Any]
+
+
+def rounded(value: Any) -> Any:
+    """A report as JSON can hold it: floats of 6 significant digits, None for NaN and infinities, no NumPy types.
+
+    >>> rounded({"value": np.float64(1 / 3), "rows": np.arange(3), "none": float("nan")})
+    {'value': 0.333333, 'rows': [0, 1, 2], 'none': None}
+    """
+    if isinstance(value, str) or value is None:
+        return value
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        number = float(value)
+        return float(f"{number:.{DIGITS}g}") + 0.0 if math.isfinite(number) else None  # + 0.0: no -0.0
+    if isinstance(value, Mapping):
+        return {str(name): rounded(part) for name, part in value.items()}
+    if isinstance(value, np.ndarray):
+        return rounded(value.tolist())
+    if isinstance(value, (list, tuple)):
+        return [rounded(part) for part in value]
+    return str(value)
+
+
+def load_report(path: str | Path) -> Report:
+    """The report in a file that `--json` or `ReplayResult.save` has written. Raises ConfigError, in one sentence."""
+    try:
+        report = orjson.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}; check the path and its permissions") from None
+    except orjson.JSONDecodeError:
+        raise ConfigError(f"{path} is not JSON; give a file that `fomo-stream replay --json` has written") from None
+    if not isinstance(report, dict) or "format" not in report or "detectors" not in report:
+        raise ConfigError(f"{path} is not the report of a replay; give a file that `fomo-stream replay --json` wrote")
+    if report["format"] != FORMAT:
+        raise ConfigError(
+            f"{path} has format {report['format']} and this version reads format {FORMAT}; replay again, or use the "
+            "version that wrote it"
+        )
+    return report
+
+
+@dataclass(frozen=True)
+class Page:
+    """An HTML page that a notebook shows in a frame of its own."""
+
+    html: str
+    height: int  # pixels
+
+    def _repr_html_(self) -> str:
+        # the frame may run the scripts of the page, but reaches neither the notebook nor its cookies
+        return (
+            f'<iframe sandbox="allow-scripts" loading="lazy" style="width:100%;height:{self.height}px;border:0" '
+            f'srcdoc="{escape(self.html)}"></iframe>'
+        )
+
+
+class ReplayResult:
+    """How well the detector would have done: the report of a replay.
+
+    `report` has all of it, as plain data. The DataFrames have one row per ...
+        `metrics`      detector; `auroc_low` and `auroc_high` are the ends of the interval, and so on
+        `timeline`     span of time with records (up to 4,096 of them)
+        `windows`      window and detector
+        `alerts`       top alert, highest first
+        `drift`        window and feature
+        `calibration`  detector and requested alert rate
+    A DataFrame is empty where the report has nothing on it. Times are UTC; without times they are record numbers.
+    """
+
+    def __init__(self, report: Mapping[str, Any]) -> None:
+        self.report: Report = rounded(report)
+
+    @classmethod
+    def load(cls, path: str | Path) -> ReplayResult:
+        """A result that was saved. Raises ConfigError if the file is no report, or of another format."""
+        return cls(load_report(path))
+
+    def save(self, path: str | Path) -> None:
+        """Write the report as JSON; two of them can be compared with `fomo-stream compare`."""
+        try:
+            Path(path).write_bytes(orjson.dumps(self.report) + b"\n")
+        except OSError as error:
+            raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error
+
+    def save_report(self, path: str | Path) -> None:
+        """Write the report as one HTML file, which opens anywhere. Raises ConfigError if it cannot be written."""
+        from fomo_stream.replaying.report.html import write_html
+
+        write_html(self.report, Path(path))
+
+    @property
+    def summary(self) -> str:
+        """The result in words."""
+        return "\n".join(self.report.get("summary", []))
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """One row per detector: quality with intervals, counts, and seconds per record."""
+        rows = []
+        for one in self.report["detectors"]:
+            row: dict[str, Any] = {"detector": one["name"], "kind": one.get("kind")}
+            for name in METRICS:
+                found = (one.get("metrics") or {}).get(name) or {}
+                row |= {name: found.get("value"), f"{name}_low": found.get("low"), f"{name}_high": found.get("high")}
+            row |= {name: (one.get("counts") or {}).get(name) for name in COUNTS}
+            rows.append(row | {"seconds_per_record": seconds_per_record(self.report, one["name"])})
+        return self._frame(rows).set_index("detector") if rows else self._frame(rows)
+
+    @property
+    def timeline(self) -> pd.DataFrame:
+        """Records, highest and median score, alerts and outliers of our own detector over time."""
+        frame = self._with_times(self._frame(self.report.get("timeline") or {}))
+        return frame.set_index("start") if len(frame) else frame
+
+    @property
+    def windows(self) -> pd.DataFrame:
+        """Quality and alerts of every detector in windows of equal length."""
+        windows = self.report.get("windows") or {}
+        shared = {name: windows.get(name) for name in ("start", "end", "records", "outliers")}
+        return self._with_times(
+            self._joined({**shared, "detector": name, **part} for name, part in windows.get("by_detector", {}).items())
+        )
+
+    @property
+    def alerts(self) -> pd.DataFrame:
+        """The highest alerts with their records, as JSON texts."""
+        return self._with_times(self._frame(self.report.get("alerts") or []))
+
+    @property
+    def drift(self) -> pd.DataFrame:
+        """How far each feature has moved from the first records (PSI), its median and its missing share."""
+        drift, windows = self.report.get("drift") or {}, self.report.get("windows") or {}
+        names = drift.get("features") or []
+        times = {"start": windows.get("start"), "end": windows.get("end")}
+        of = [{key: drift[key][i] for key in ("psi", "missing", "median") if drift.get(key)} for i in range(len(names))]
+        parts = ({**times, "feature": name, **part} for name, part in zip(names, of, strict=True))
+        return self._with_times(self._joined(parts))
+
+    @property
+    def calibration(self) -> pd.DataFrame:
+        """Requested and realised alert rates of every detector."""
+        found = ((one["name"], one.get("calibration")) for one in self.report["detectors"])
+        return self._joined({"detector": name, **part} for name, part in found if part)
+
+    def plot(self) -> Page:
+        """The timeline of scores, alerts and outliers, to zoom and hover in a notebook."""
+        return self._page("timeline", height=480)
+
+    def __repr__(self) -> str:
+        return f"<ReplayResult of {self.report.get('source', {}).get('name', 'records')}>\n{self.summary}"
+
+    def _repr_html_(self) -> str:
+        lines = [*(self.report.get("notes") or [])[:1], *self.report.get("summary", [])]
+        said = "".join(f"<p>{escape(line)}</p>" for line in lines)
+        page = self._page(None, height=800)._repr_html_()
+        whole = f"<details><summary>Whole report</summary>{page}</details>"
+        return f"<div>{said}{_table(self.metrics)}{whole}</div>"
+
+    def _page(self, only: str | None, height: int) -> Page:
+        from fomo_stream.replaying.report.html import html_text
+
+        return Page(html_text(self.report, only), height)
+
+    def _joined(self, parts: Any) -> pd.DataFrame:
+        """One DataFrame of the columns of all parts, one below the other."""
+        import pandas as pd
+
+        frames = [self._frame(part) for part in parts]
+        return pd.concat(frames, ignore_index=True) if frames else self._frame([])
+
+    @staticmethod
+    def _frame(columns: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+        import pandas as pd
+
+        if isinstance(columns, Mapping):
+            lengths = [len(part) for part in columns.values() if isinstance(part, list)]
+            if not lengths:
+                return pd.DataFrame()
+            return pd.DataFrame(columns, index=range(lengths[0]))
+        return pd.DataFrame(list(columns))
+
+    def _with_times(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """The same, with milliseconds as times."""
+        import pandas as pd
+
+        if self.report.get("source", {}).get("axis") == "time":
+            for name in {"start", "end", "time"} & set(frame.columns):
+                frame[name] = pd.to_datetime(frame[name], unit="ms", utc=True)
+        return frame
+
+
+def seconds_per_record(report: Mapping[str, Any], name: str) -> float | None:
+    """Seconds that a detector took for one record; None if that is not known."""
+    seconds = ((report.get("timing") or {}).get("detectors") or {}).get(name)
+    scored = (report.get("source") or {}).get("scored")
+    return float(f"{seconds / scored:.3g}") if seconds is not None and scored else None
+
+
+def _table(frame: pd.DataFrame) -> str:
+    """The columns of a table of metrics that are known, as HTML."""
+    shown = [name for name in frame.columns if not name.endswith(("_low", "_high")) and frame[name].notna().any()]
+    head = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in ["detector", *shown])
+    body = ""
+    for name, row in zip(frame.index, frame[shown].itertuples(index=False), strict=True):
+        cells = "".join(f"<td>{escape(_shown(value))}</td>" for value in (name, *row))
+        body += f"<tr>{cells}</tr>"
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _shown(value: Any) -> str:
+    if value is None or value != value:
+        return ""
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value.is_integer() and abs(value) >= 10 else f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

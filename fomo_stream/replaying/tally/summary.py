@@ -1,0 +1,164 @@
+"""A report in a few plain sentences."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from fomo_stream.replaying.tally.intervals import difference
+
+DAY_MS = 86_400_000
+MOVED, MOVED_STRONGLY = 0.1, 0.25  # PSI, see `drift`
+NAMED = 3  # features that are named, at most
+
+
+def summary(report: dict[str, Any]) -> list[str]:
+    """Sentences about a report; it needs "source", "detectors" and "drift"."""
+    own = report["detectors"][0]
+    return [
+        *_about_alerts(report["source"], own, report.get("settings", {}).get("alert_rate")),
+        *_about_missing(report["source"]),
+        *_about_quality(report["source"], own),
+        *_about_segments(own),
+        *[_against(own, other) for other in report["detectors"][1:] if own["metrics"]["auroc"]],
+        *_about_drift(report["drift"]),
+    ]
+
+
+def _about_alerts(source: dict[str, Any], own: dict[str, Any], wanted: float | None) -> list[str]:
+    begin, end = source.get("from_ms") or 0, source.get("to_ms") or 0
+    has_times = end > begin
+    when = f" from {moment(begin, end)} to {moment(end, begin)}" if has_times else ""
+    were = "was replayed" if source["records"] == 1 else "were replayed"
+    stopped = "" if source.get("is_complete", True) else ", before it was stopped"
+    said = f"{count(source['records'], 'record')} of {source['name']}{when} {were}{stopped}"
+    alerts, rate = own["counts"]["alerts"], own["metrics"]["alert_rate"]
+    if rate is None:
+        return [f"{said}; none of them got a score."]
+    often = _per_time(alerts, end - begin) if has_times else ""
+    asked = f"; {percent(wanted)} was asked for" if wanted else ""
+    return [f"{said}; {percent(rate['value'])} of those with a score were alerts ({alerts:,}{asked}){often}."]
+
+
+def _about_missing(source: dict[str, Any]) -> list[str]:
+    skipped, warming = source["skipped"], source["warming_up"]
+    sentences = []
+    if skipped:
+        reasons = ", ".join(f"{reason}: {n:,}" for reason, n in sorted(skipped.items(), key=lambda item: -item[1]))
+        sentences.append(f"{count(sum(skipped.values()), 'record')} could not be scored ({reasons}).")
+    if warming:
+        sentences.append(f"{count(warming, 'record')} got no score, because the detector was warming up.")
+    return sentences
+
+
+def _about_quality(source: dict[str, Any], own: dict[str, Any]) -> list[str]:
+    counts, metrics = own["counts"], own["metrics"]
+    if counts["labelled"] is None:
+        return ["There are no labels, so the quality of the scores is not known."]
+    if not counts["labelled"]:
+        return ["No scored record has a label, so the quality of the scores is not known."]
+    sentences = []
+    if counts["labelled"] < source["scored"]:
+        sentences.append(f"Labels are known for {counts['labelled']:,} of {count(source['scored'], 'scored record')}.")
+    if not counts["outliers"]:
+        return [*sentences, "No record is labelled an outlier, so the quality of the scores is not known."]
+    if auroc := metrics["auroc"]:
+        value = auroc["value"]
+        digits, times = (3, 1000) if value >= 0.99 else (2, 100)
+        sentences.append(
+            f"AUROC {value:.{digits}f}{_interval(auroc, digits)}: an outlier scores higher than a normal record "
+            f"{round(value * times):,} times in {times:,}."
+        )
+    else:
+        sentences.append("The labels that can be compared are of one class, so AUROC and the like are not known.")
+    precision, recall = metrics["alert_precision"], metrics["alert_recall"]
+    if precision and recall:
+        sentences.append(
+            f"{percent(precision['value'])} of its alerts on labelled records were outliers, and "
+            f"{percent(recall['value'])} of the outliers were alerts."
+        )
+    return sentences
+
+
+def _about_segments(own: dict[str, Any]) -> list[str]:
+    n, detected, delay = own["counts"]["segments"], own["counts"]["segments_detected"], own["metrics"]["delay_records"]
+    if not n:
+        return []
+    said = f"Of {count(n, 'labelled anomalous segment')} {detected:,} {'was' if detected == 1 else 'were'} detected"
+    if not detected or not delay:
+        return [f"{said}."]
+    if delay["value"] == 0:
+        return [f"{said}, half of them at their first record."]
+    return [f"{said}, half of them within {count(round(delay['value']), 'record')} of their first."]
+
+
+def _against(own: dict[str, Any], other: dict[str, Any]) -> str:
+    found = difference(other, own, "auroc", is_paired=True)
+    if found is None:
+        return f"{other['name']} cannot be compared: its AUROC is not known."
+    said = f"{other['name']} has AUROC {other['metrics']['auroc']['value']:.3f}"
+    if found.ends is None:
+        return f"{said}; the range is too short to say whether the difference is more than chance."
+    if found.ends[0] <= 0 <= found.ends[1]:
+        return f"{said}, no difference from {own['name']} beyond chance."
+    word = "lower" if found.value > 0 else "higher"
+    return f"{said}, {abs(found.value):.3f} {word} than {own['name']}, which is more than chance."
+
+
+def _about_drift(drift: dict[str, Any]) -> list[str]:
+    pairs = zip(drift["features"], drift["largest_psi"], strict=True)
+    known = [(name, psi) for name, psi in pairs if psi is not None]
+    if not known:
+        return []
+    moved = [(name, psi) for name, psi in known if psi >= MOVED]
+    if not moved:
+        return [f"No feature moved much (the largest PSI is {known[0][1]:.2f}, of {known[0][0]})."]
+    said = [f"{name} (PSI {psi:.2g}, {'strongly' if psi > MOVED_STRONGLY else 'somewhat'})" for name, psi in moved]
+    others = f", and {len(moved) - NAMED} more" if len(moved) > NAMED else ""
+    return [f"The features that moved most in a window: {', '.join(said[:NAMED])}{others}."]
+
+
+def moment(ms: int, other: int) -> str:
+    """A time in UTC, to the day if the other one is far away.
+
+    >>> moment(1759276800000, 1761955200000), moment(1759276800000, 1759280400000)
+    ('2025-10-01', '2025-10-01 00:00')
+    """
+    try:
+        time = datetime.fromtimestamp(ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):  # beyond the years 1 to 9999
+        return f"{ms} ms"
+    return time.strftime("%Y-%m-%d" if abs(ms - other) >= 2 * DAY_MS else "%Y-%m-%d %H:%M")
+
+
+def percent(share: float) -> str:
+    """
+    >>> percent(0.00981), percent(0.5), percent(1e-5)
+    ('0.981 %', '50 %', '0.001 %')
+    """
+    return f"{float(f'{100 * share:.3g}'):.15g} %"
+
+
+def count(n: int, noun: str) -> str:
+    """
+    >>> count(1, "record"), count(2000, "record")
+    ('1 record', '2,000 records')
+    """
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
+def _were(n: int) -> str:
+    return "was" if n == 1 else "were"
+
+
+def _per_time(n: int, ms: int) -> str:
+    for name, unit in (("a day", DAY_MS), ("an hour", DAY_MS // 24), ("a minute", 60_000), ("a second", 1000)):
+        if ms <= n * unit and unit <= ms:
+            return f", about {n * unit / ms:,.0f} {name}"
+    return ""  # less than one in a day, or in a shorter range
+
+
+def _interval(metric: dict[str, Any], digits: int) -> str:
+    if metric["low"] is None:
+        return ""
+    return f" ({metric['low']:.{digits}f} to {metric['high']:.{digits}f})"

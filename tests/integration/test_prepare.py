@@ -1,0 +1,285 @@
+"""A group that a replay prepares goes on as one that has read everything itself."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from brokers import Broker, wait_for
+from confluent_kafka import Consumer
+from services import Running, make_settings, readings, results, unique
+
+from fomo_stream.detector.detector import Detector
+from fomo_stream.errors import AgreementError, ConfigError, FomoError
+from fomo_stream.kafka import prepare
+from fomo_stream.kafka.group.log import GroupLog
+from fomo_stream.kafka.group.schema import GroupSchema
+from fomo_stream.kafka.prepare import check_unused, prepare_group
+from fomo_stream.kafka.ranges import Range, read_range, resolve_ranges
+from fomo_stream.kafka.recorded import Recorded, recorded_group
+from fomo_stream.model.checkpoint import shared_model
+from fomo_stream.records.json_codec import decode
+from fomo_stream.records.result import results_of
+from fomo_stream.records.schema import Schema
+from fomo_stream.replaying.blocks import Sample
+from fomo_stream.replaying.partition import PartitionReplay
+from fomo_stream.settings.replay import ReplaySettings
+from fomo_stream.settings.service import ServiceSettings
+
+PARTITIONS = 2
+SCHEMA = Schema(("temperature", "motor.rpm"))
+
+
+@pytest.fixture(autouse=True)
+def _real(broker: Broker) -> None:
+    if not broker.is_kafka:
+        pytest.skip("the embedded broker has no transactions")
+
+
+class OfTopic:
+    """The records of ranges of a topic."""
+
+    def __init__(self, settings: ReplaySettings, ranges: list[Range]) -> None:
+        self._settings, self.ranges = settings, {one.partition: one for one in ranges}
+        self.partitions, self.name = tuple(self.ranges), settings.topic
+
+    def start(self, partition: int) -> int:
+        return self.ranges[partition].start
+
+    def total(self, partition: int) -> int:
+        return self.ranges[partition].records
+
+    def read(self, partition: int, start: int, is_stopped: Any) -> Iterator[Sample]:
+        for one in read_range(self._settings, self.name, self.ranges[partition], start, is_stopped):
+            yield Sample(one.offset, one.timestamp, one.key, decode(one.value))
+
+
+def replay_settings(settings: ServiceSettings, **changes: Any) -> ReplaySettings:
+    given: dict[str, Any] = {
+        "bootstrap": settings.bootstrap,
+        "topic": settings.topic,
+        "group": settings.group,
+        "kafka": settings.kafka,
+    }
+    return ReplaySettings(**given, **changes)
+
+
+def replayed(settings: ReplaySettings, recorded: Recorded, to: str = "") -> tuple[dict[Any, Any], dict[int, Any]]:
+    """The results by place, and the state of each partition at the end."""
+    ranges, _ = resolve_ranges(settings, "", to, "", 0)
+    assert recorded.schema is not None
+    plan: Any = SimpleNamespace(
+        settings=settings,
+        schema=recorded.schema,
+        source=OfTopic(settings, ranges),
+        effects=recorded.effects,
+        has_labels=False,
+        axis="time",
+        notes=(),
+        now_ms=1 << 62,
+    )
+    model = shared_model(settings.model, kernel=settings.kernel)
+    first = Detector(model, 2, settings.detector_config())
+    found: dict[Any, Any] = {}
+    tasks: dict[int, Any] = {}
+    for number in plan.source.partitions:
+        replay = PartitionReplay(plan, number, first)
+        for block in replay.blocks(lambda: False):
+            missing = [0] * len(block)
+            for at, result in zip(block.offsets, results_of(block.results, model.name, missing), strict=True):
+                found[number, int(at)] = result
+        tasks[number] = (replay.changes(), replay.position)
+    return found, tasks
+
+
+def live(broker: Broker, settings: ServiceSettings, at_least: int) -> dict[tuple[int, int], dict[str, Any]]:
+    """The results in the output topic by place, without where and when the record was."""
+    found = {}
+    for output in results(broker.read(settings.out, at_least=at_least)):
+        result = dict(output["fomo"])
+        place = result.pop("partition"), result.pop("offset")
+        assert place not in found
+        del result["topic"], result["timestamp"]
+        found[place] = result
+    return found
+
+
+def produce(broker: Broker, settings: ServiceSettings, count: int, start: int) -> None:
+    for partition in range(PARTITIONS):
+        records = readings(count, start=start, seed=start + partition)
+        odd = [{**one, "temperature": 60.0} if one["n"] % 17 == 0 else one for one in records]
+        broker.produce(settings.topic, odd, partition=partition)
+
+
+def label(broker: Broker, settings: ServiceSettings, offsets: list[int]) -> None:
+    assert settings.feedback is not None
+    for partition in range(PARTITIONS):
+        labels = [{"partition": partition, "offset": at, "outlier": at % 3 == 0} for at in offsets]
+        broker.produce(settings.feedback, labels, partition=partition)
+
+
+def wait_for_commits(broker: Broker, groups: list[ServiceSettings], topic: str, offsets: int) -> None:
+    """Wait until each group has committed these offsets, summed over the partitions."""
+    for group in [settings.group for settings in groups]:
+        what = f"group {group} to commit {offsets} of {topic}"
+        wait_for(partial(lambda group: broker.committed(group, topic) == offsets, group), what, 90)
+
+
+def step(broker: Broker, groups: list[ServiceSettings], count: int, start: int, labels: int) -> None:
+    """Records, then labels on 8 of them; every group handles both before the next step. labels: so far, with these."""
+    settings = groups[0]
+    produce(broker, settings, count, start)
+    wait_for_commits(broker, groups, settings.topic, PARTITIONS * (start + count))
+    label(broker, settings, random.Random(start).sample(range(start, start + count), 8))
+    wait_for_commits(broker, groups, settings.feedback or "", PARTITIONS * labels)
+
+
+def new_topic(broker: Broker, **changes: Any) -> ServiceSettings:
+    topic = unique("sensors")
+    broker.create_topic(topic, partitions=PARTITIONS)
+    return make_settings(broker, topic, **changes)
+
+
+def prepared(settings: ServiceSettings, **changes: Any) -> ServiceSettings:
+    return settings.model_copy(update={"group": unique("prepared"), "out": unique("out"), **changes})
+
+
+def test_a_prepared_group_goes_on_as_the_group_that_ran_live(broker: Broker) -> None:
+    settings = new_topic(broker, alert_rate=0.02, context_size=150)
+    settings = settings.model_copy(update={"feedback": f"{settings.topic}-labels"})
+    with Running(settings):
+        for at in range(3):
+            step(broker, [settings], 120, 120 * at, 8 * (at + 1))
+    label(broker, settings, [350, 351, 352])  # nobody has read these yet
+    recorded = recorded_group(replay_settings(settings))
+    assert recorded.settings.alert_rate == 0.02
+    assert recorded.settings.context_size == 150
+    assert recorded.schema == SCHEMA
+    assert (recorded.notes, recorded.began) == ((), {0: 0, 1: 0})
+    assert [one.position for one in recorded.learned.values()] == [360, 360]
+    found, tasks = replayed(recorded.settings, recorded)
+    assert found == live(broker, settings, 720)
+    assert any(result["outlier"] for result in found.values())
+    twin = prepared(settings)
+    notes = prepare_group(twin, SCHEMA, tasks, recorded.effects)
+    assert notes == []
+    assert broker.committed(twin.group, settings.topic) == 720
+    assert broker.committed(twin.group, settings.feedback or "") == 2 * 24
+    with Running(settings), Running(twin):
+        wait_for_commits(broker, [settings, twin], settings.feedback or "", 54)
+        for at in range(3, 5):
+            step(broker, [settings, twin], 120, 120 * at, 27 + 8 * (at - 2))
+    outputs, ours = live(broker, settings, 1200), live(broker, twin, 480)
+    assert ours == {place: result for place, result in outputs.items() if place[1] >= 360}
+    again = recorded_group(replay_settings(twin))  # the prepared group, too, can be replayed
+    assert {n: list(effects) for n, effects in again.effects.items()} == {
+        n: list(effects) for n, effects in recorded_group(replay_settings(settings)).effects.items()
+    }
+
+
+def test_a_group_is_prepared_from_an_earlier_end_with_the_labels_of_then(broker: Broker) -> None:
+    settings = new_topic(broker)
+    settings = settings.model_copy(update={"feedback": f"{settings.topic}-labels"})
+    with Running(settings):
+        for at in range(3):
+            step(broker, [settings], 100, 100 * at, 8 * (at + 1))
+    recorded = recorded_group(replay_settings(settings))
+    found, tasks = replayed(recorded.settings, recorded, to="200")
+    outputs = live(broker, settings, 600)
+    assert found == {place: result for place, result in outputs.items() if place[1] < 200}
+    twin = prepared(settings)
+    prepare_group(twin, SCHEMA, tasks, recorded.effects)
+    assert broker.committed(twin.group, settings.topic) == 400
+    assert broker.committed(twin.group, settings.feedback or "") == 32
+
+
+def test_a_group_without_a_past_counts_all_labels_as_read(broker: Broker) -> None:
+    settings = new_topic(broker)
+    settings = settings.model_copy(update={"feedback": f"{settings.topic}-labels"})
+    broker.create_topic(settings.feedback or "", PARTITIONS)
+    produce(broker, settings, 80, 0)
+    label(broker, settings, [3, 4])
+    own = replay_settings(
+        settings, **{name: getattr(settings, name) for name in ("min_context", "context_size", "feedback")}
+    )
+    _, tasks = replayed(own, Recorded(own, SCHEMA))
+    (note,) = prepare_group(settings, SCHEMA, tasks)
+    assert "have no effect in group" in note
+    assert broker.committed(settings.group, settings.feedback or "") == 4
+
+
+def empty_tasks() -> Mapping[int, Any]:
+    return {number: ({}, 0) for number in range(PARTITIONS)}
+
+
+def refused(settings: ServiceSettings, kind: type[FomoError]) -> str:
+    with pytest.raises(kind) as caught:
+        check_unused(settings, SCHEMA)
+    with pytest.raises(kind):
+        prepare_group(settings, SCHEMA, empty_tasks())
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_group_that_was_used_is_refused(broker: Broker) -> None:
+    settings = new_topic(broker)
+    check_unused(settings)
+    member = Consumer({**broker.config, "group.id": settings.group})
+    member.subscribe([settings.topic])
+    wait_for(lambda: (member.poll(0.1), member.assignment())[1], "the member")
+    assert "has 1 members; stop them" in refused(settings, ConfigError)
+    member.close()
+    assert not broker.partitions(settings.state_topic)
+    with Running(settings):
+        pass
+    check_unused(settings)  # an agreement alone that equals ours
+    other = settings.model_copy(update={"context_size": 77, "result_field": "other"})
+    assert "--context-size is 100 in the group, 77 here; --result-field is fomo" in refused(other, AgreementError)
+    with Running(settings):
+        produce(broker, settings, 60, 0)
+        wait_for_commits(broker, [settings], settings.topic, 120)
+    assert "has read topic" in refused(settings, ConfigError)
+    broker.admin.delete_consumer_groups([settings.group])[settings.group].result(20)
+    assert "has a state in topic" in refused(settings, ConfigError)
+
+
+def test_a_preparation_that_fails_leaves_nothing_behind(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = new_topic(broker)
+    produce(broker, settings, 120, 0)
+    own = replay_settings(settings, min_context=50, context_size=100, alert_rate=0.05)
+    _, tasks = replayed(own, Recorded(own, SCHEMA))
+    commit = prepare._Preparation.commit
+
+    def joined(self: Any, *arguments: Any) -> None:
+        self._flush()  # all of it is at the broker
+        member = Consumer({**broker.config, "group.id": settings.group})
+        member.subscribe([settings.topic])
+        wait_for(lambda: (member.poll(0.1), member.assignment())[1], "the member")
+        try:
+            commit(self, *arguments)
+        finally:
+            member.close()
+
+    monkeypatch.setattr(prepare._Preparation, "commit", joined)
+    with pytest.raises(ConfigError, match="got 1 members during the replay; nothing was written"):
+        prepare_group(settings, SCHEMA, tasks)
+    monkeypatch.undo()
+    written = broker.read(settings.state_topic)
+    assert not [message for message in written if message.value() is not None]
+    assert GroupLog(settings).entries(b"settings/") == GroupLog(settings).entries(b"schema/") == []
+    assert GroupSchema(settings).stored() is None
+    assert broker.committed(settings.group, settings.topic) == 0
+    check_unused(settings.model_copy(update={"context_size": 77}))
+    prepare_group(settings, SCHEMA, tasks)
+    assert GroupSchema(settings).stored() == SCHEMA
+    assert len(GroupLog(settings).entries(b"settings/")) == 1
+    with Running(settings) as running:
+        wait_for(lambda: running.service.ready, "the service to be ready")
+        produce(broker, settings, 10, 120)
+        outputs = live(broker, settings, 2 * 10)
+    assert {result["status"] for result in outputs.values()} == {"ok"}
+    assert {at for _, at in outputs} == set(range(120, 130))

@@ -1,0 +1,174 @@
+"""Plans of files: features, times and labels are settled before anything is scored, and mistakes are explained."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fomo_stream.kafka.ranges import Range
+from fomo_stream.kafka.recorded import Recorded
+
+from fomo_stream.errors import FomoError
+from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN
+from fomo_stream.replaying.plan import Plan, _topic_start, make_plan
+from fomo_stream.settings.replay import ReplaySettings
+
+RNG = np.random.default_rng(5)
+RECORDS: list[dict[str, Any]] = [
+    {
+        "at": 1_759_276_800 + 60 * i,
+        "device": f"{7 * i % 3:03}",
+        "flow": float(x),
+        "load": {"kw": float(x * y)},
+        "bad": bool(i % 40 == 39),
+    }
+    for i, (x, y) in enumerate(RNG.normal(size=(400, 2)))
+]
+
+
+@pytest.fixture
+def jsonl(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in RECORDS))
+    return path
+
+
+@pytest.fixture
+def csv(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.csv"
+    lines = [f"{r['at']},{r['device']},{r['flow']},{r['bad']},0.5" for r in RECORDS]
+    path.write_text("\n".join(["at,device,flow,bad,fomo_score", *lines]))
+    return path
+
+
+def plan_of(path: Path, **options: Any) -> Plan:
+    return make_plan(ReplaySettings(file=path, **options))
+
+
+def refusal(path: Path, **options: Any) -> str:
+    with pytest.raises(FomoError) as caught:
+        plan_of(path, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_fields_with_another_role_are_no_features(jsonl: Path, csv: Path) -> None:
+    plan = plan_of(jsonl, label="bad", time="at", key="device")
+    assert plan.schema.features == ("flow", "load.kw")
+    assert (plan.axis, plan.has_labels, plan.label_source) == ("time", True, "field bad")
+    assert plan.notes[0].startswith("The file is replayed from its first record")
+    assert "bad (label of the record)" in plan.notes[1]
+    found = list(plan.source.read(0, 0, lambda: False))
+    assert [one.fields for one in found] == RECORDS
+    assert [one.timestamp for one in found] == [1000 * record["at"] for record in RECORDS]
+    assert [one.key for one in found] == [record["device"] for record in RECORDS]
+    assert [one.label for one in found] == [OUTLIER if record["bad"] else INLIER for record in RECORDS]
+    other = plan_of(csv, label="bad", time="at", key="device")
+    assert other.schema.features == ("flow",)  # without the result of an earlier run
+    assert [one.key for one in other.source.read(0, 0, lambda: False)] == [one.key for one in found]
+
+
+def test_without_roles_every_number_is_a_feature_and_records_count_the_time(jsonl: Path) -> None:
+    plan = plan_of(jsonl)
+    assert plan.schema.features == ("bad", "flow", "load.kw")
+    assert (plan.axis, plan.has_labels, plan.label_source) == ("record", False, "")
+    assert plan.source.total(0) == len(RECORDS)
+
+
+def test_named_features_are_taken_in_their_order(jsonl: Path) -> None:
+    assert plan_of(jsonl, features=("load.kw", "flow"), categorical=("device",)).schema.features == (
+        "load.kw",
+        "flow",
+        "device",
+    )
+
+
+def test_labels_of_a_file_are_joined_by_number(jsonl: Path, tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_text("offset,outlier\n3,true\n5,false\n1000,true\n")
+    plan = plan_of(jsonl, labels_file=tmp_path / "labels.csv")
+    labels = [one.label for one in plan.source.read(0, 0, lambda: False)]
+    assert [at for at, label in enumerate(labels) if label != UNKNOWN] == [3, 5]
+    assert plan.notes[-1] == "Left out of labels.csv: 1 label about no record of the range."
+    assert (plan.has_labels, plan.label_source) == (True, "file labels.csv")
+
+
+def test_a_plan_goes_to_another_process_small(jsonl: Path, tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_text("offset,outlier\n3,true\n5,false\n")
+    plan = plan_of(jsonl, labels_file=tmp_path / "labels.csv", time="at")
+    sent = pickle.dumps(plan.part(0))
+    assert len(sent) < 20_000
+    other = pickle.loads(sent)
+    assert list(other.source.read(0, 390, lambda: False)) == list(plan.source.read(0, 390, lambda: False))
+    assert (other.schema, other.notes, other.settings) == (plan.schema, plan.notes, plan.settings)
+
+
+def test_scores_of_a_file_are_written_where_they_were_asked_for(jsonl: Path, tmp_path: Path) -> None:
+    assert plan_of(jsonl).sink(0) is None
+    plan = plan_of(jsonl, scores_file=tmp_path / "scores.jsonl")
+    sink = plan.sink(0)
+    assert sink is not None
+    samples = list(plan.source.read(0, 0, lambda: False))[:3]
+    sink.write(samples, [{"score": 1.0}] * 3)
+    sink.close()
+    plan.join_sinks()
+    lines = [json.loads(line) for line in (tmp_path / "scores.jsonl").read_bytes().splitlines()]
+    assert lines == [{**record, "fomo": {"score": 1.0}} for record in RECORDS[:3]]
+
+
+def test_notes_point_at_labels_that_the_first_records_lack(jsonl: Path) -> None:
+    assert "have no such field" in plan_of(jsonl, label="is_bad").notes[-1]
+    assert "have other values, such as '000'" in plan_of(jsonl, label="device").notes[-1]
+    assert plan_of(jsonl, label="bad", group="live").notes[-1].startswith("--group has no effect on a file")
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"label": "baad"}, "rows.csv has no column baad; did you mean bad?"),
+        ({"time": "when"}, "has no column when"),
+        ({"key": "devise"}, "did you mean device?"),
+        ({"features": ("flow", "rpm")}, "has no column rpm"),
+        ({"features": ("flow", "bad"), "label": "bad"}, "is a feature and the --label"),
+        ({"categorical": ("bad",), "label": "bad"}, "is a feature and the --label"),
+        ({"time": "bad", "features": ("flow",)}, "is no time"),
+        ({"labels_file": Path("/absent/labels.csv")}, "cannot read /absent/labels.csv"),
+        ({"scores_file": Path("/absent/scores")}, "there is no folder"),
+    ],
+)
+def test_a_mistake_is_explained_in_one_sentence(csv: Path, options: dict[str, Any], complaint: str) -> None:
+    assert complaint in refusal(csv, **options)
+
+
+def test_a_file_that_cannot_be_scored_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "words.csv").write_text("a,b\n" + "x,y\n" * 30)
+    assert "no numeric field" in refusal(tmp_path / "words.csv")
+    (tmp_path / "bad.jsonl").write_text("{bad\n" * 30)
+    assert "no line of bad.jsonl is a record" in refusal(tmp_path / "bad.jsonl")
+    (tmp_path / "empty.csv").write_text("")
+    assert "empty" in refusal(tmp_path / "empty.csv")
+    (tmp_path / "header.csv").write_text("a,b\n")
+    assert "no line of header.csv is a record" in refusal(tmp_path / "header.csv")
+    assert "there is no file" in refusal(tmp_path / "absent.csv")
+
+
+@pytest.mark.parametrize(
+    ("starts", "began", "options", "beginning"),
+    [
+        ((0, 0), {}, {}, "Each partition is replayed from the first record that it ever had"),
+        ((0, 7), {0: 0, 1: 7}, {}, "Each partition is replayed from the first record that group g scored"),
+        ((0, 7), {}, {}, "Warms up: the first 200 records of each partition"),
+        ((0, 7), {0: 0, 1: 3}, {"min_context": 50}, "Warms up: the first 50 records of each partition"),
+        ((3, 7), {}, {"seed_context": Path(__file__)}, "Starts later than a group would have"),
+        ((0, 9), {}, {}, "Each partition is replayed from the first record that it ever had"),  # 1 has no records
+    ],
+)
+def test_the_first_note_says_whether_results_equal_the_live_output(
+    starts: tuple[int, int], began: dict[int, int], options: dict[str, Any], beginning: str
+) -> None:
+    settings = ReplaySettings(topic="t", group="g", **options)
+    ranges = {number: Range(number, start, 9) for number, start in enumerate(starts)}
+    assert _topic_start(settings, ranges, Recorded(settings, None, began=began)).startswith(beginning)

@@ -1,0 +1,155 @@
+"""Labels of a field, a file or a topic: each record gets the verdict that was given last."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fomo_stream.errors import ConfigError, FomoError, SchemaError
+from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, Sample
+from fomo_stream.replaying.labels import Labels, LabelTable, _digest, last_before, read_label_file
+
+ONE = {0: (0, 100)}
+
+
+def samples(n: int, keys: list[str | None] | None = None) -> list[Sample]:
+    return [Sample(i, None, keys[i % len(keys)] if keys else None, {}) for i in range(n)]
+
+
+def labels_of(labels: Labels, found: list[Sample]) -> list[int]:
+    return [one.label for one in labels.applied(found)]
+
+
+def write(path: Path, lines: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+verdicts = st.lists(st.tuples(st.integers(0, 12), st.booleans()), min_size=1, max_size=40)
+
+
+@given(verdicts, verdicts)
+def test_the_last_label_counts_and_one_by_offset_counts_most(
+    by_offset: list[tuple[int, bool]], by_key: list[tuple[int, bool]]
+) -> None:
+    table = LabelTable("x", {0: (3, 9)})
+    for offset, outlier in by_offset:
+        table.add(0, offset, int(outlier))
+    for key, outlier in by_key:
+        table.add_key(f"k{key}", int(outlier))
+    labels, notes = table.finish()
+    of_offset = {offset: int(outlier) for offset, outlier in by_offset if 3 <= offset < 9}
+    of_key = {f"k{key}": int(outlier) for key, outlier in by_key}
+    found = samples(12, ["k0", None, "k1", "k2"])
+    expected = [of_offset.get(one.offset, of_key.get(str(one.key), UNKNOWN)) for one in found]
+    assert labels_of(labels[0], found) == expected
+    outside = len({offset for offset, _ in by_offset if not 3 <= offset < 9})
+    assert any(f"{outside} label" in note and "no record of the range" in note for note in notes) == bool(outside)
+    conflicts = sum(
+        len({v for a, v in group if a == at}) > 1 for group in (by_offset, by_key) for at in {a for a, _ in group}
+    )
+    assert any(f"contradict each other about {conflicts} record" in note for note in notes) == bool(conflicts)
+
+
+keyed_records = st.lists(
+    st.tuples(st.none() | st.integers(0, 50), st.none() | st.sampled_from([b"a", b"b"])), max_size=30
+)
+keyed_labels = st.lists(st.tuples(st.sampled_from([b"a", b"b"]), st.integers(0, 50)), max_size=10)
+
+
+@given(keyed_records, keyed_labels)
+def test_a_label_by_key_in_a_topic_is_about_the_last_record_before_it(
+    records: list[tuple[int | None, bytes | None]], labels: list[tuple[bytes, int]]
+) -> None:
+    by_key: dict[int, list[tuple[int, int]]] = {}
+    for number, (key, time) in enumerate(labels):
+        by_key.setdefault(_digest(key), []).append((time, number))
+    expected = {}
+    for number, (key, time) in enumerate(labels):
+        mine = [at for at, (stamp, own) in enumerate(records) if own == key and (stamp or 0) <= time]
+        if mine:
+            expected[number] = mine[-1]
+    stream = ((at, time, key) for at, (time, key) in enumerate(records))
+    assert dict(last_before(by_key, stream)) == expected
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 8), st.booleans()), min_size=1, max_size=20))
+def test_csv_and_json_lines_give_the_same_labels(rows: list[tuple[int, int, bool]]) -> None:
+    import tempfile
+
+    spans = dict.fromkeys(range(3), (0, 9))
+    with tempfile.TemporaryDirectory() as folder:
+        lines = [{"partition": p, "offset": o, "outlier": v} for p, o, v in rows]
+        jsonl = write(Path(folder) / "labels.jsonl", lines)
+        csv = Path(folder) / "labels.csv"
+        csv.write_text("outlier,offset,partition\n" + "".join(f"{int(v)},{o},{p}\n" for p, o, v in rows))
+        (first, _), (second, _) = read_label_file(jsonl, spans), read_label_file(csv, spans)
+    expected = {(p, o): int(v) for p, o, v in rows}
+    for partition in spans:
+        wanted = [expected.get((partition, offset), UNKNOWN) for offset in range(9)]
+        assert labels_of(first[partition], samples(9)) == labels_of(second[partition], samples(9)) == wanted
+
+
+def test_a_label_by_key_in_a_file_is_about_all_records_with_the_key(tmp_path: Path) -> None:
+    path = tmp_path / "labels.csv"
+    path.write_text("key,outlier\n007,true\n8,false\n")
+    labels, notes = read_label_file(path, {0: (0, 4), 1: (0, 4)})
+    assert labels_of(labels[0], samples(4, ["007", "7"])) == [OUTLIER, UNKNOWN, OUTLIER, UNKNOWN]
+    assert labels_of(labels[1], [Sample(0, None, b"8", {})]) == [INLIER]
+    assert notes == []
+
+
+def test_lines_that_are_no_labels_are_counted_and_the_first_is_shown(tmp_path: Path) -> None:
+    lines: list[dict[str, Any]] = [
+        {"offset": 1, "outlier": True},
+        {"offset": 2, "outlier": "maybe"},
+        {"offset": -1, "outlier": False},
+        {"offset": 1.5, "outlier": False},
+        {"outlier": False},
+        {"offset": 3, "outlier": False},
+    ]
+    labels, notes = read_label_file(write(tmp_path / "labels.jsonl", lines), ONE)
+    assert labels_of(labels[0], samples(5)) == [UNKNOWN, OUTLIER, UNKNOWN, INLIER, UNKNOWN]
+    assert notes == [
+        "Not readable as labels, so left out: 4 records of labels.jsonl, the first at line 2: "
+        "outlier must be true or false, or 1 or 0."
+    ]
+
+
+def test_labels_of_one_class_are_noted(tmp_path: Path) -> None:
+    path = write(tmp_path / "labels.jsonl", [{"offset": at, "outlier": True} for at in range(3)])
+    _, notes = read_label_file(path, ONE)
+    assert len(notes) == 1
+    assert notes[0].startswith("All 3 labels of labels.jsonl call a record outlier")
+
+
+@pytest.mark.parametrize(
+    ("content", "spans", "complaint"),
+    [
+        ("", ONE, "empty"),
+        ("offset,is_bad\n1,1\n", ONE, "needs the columns outlier"),
+        ('{"offset": 1, "outlier": 2}\n', ONE, "no labels; the first line"),
+        ("offset,outlier\n1,1\n", {0: (0, 9), 1: (0, 9)}, "needs the partition"),
+    ],
+)
+def test_a_file_without_labels_is_refused(tmp_path: Path, content: str, spans: Any, complaint: str) -> None:
+    (tmp_path / "labels").write_text(content)
+    with pytest.raises(SchemaError, match=complaint) as caught:
+        read_label_file(tmp_path / "labels", spans)
+    assert isinstance(caught.value, FomoError)
+    with pytest.raises(ConfigError, match="cannot read"):
+        read_label_file(tmp_path / "absent", spans)
+
+
+def test_labels_take_nine_bytes_each() -> None:
+    table = LabelTable("x", {0: (0, 10**9)})
+    for offset in range(1000):
+        table.add(0, offset, offset % 2)
+    found = table.finish()[0][0]
+    assert found.offsets.nbytes + found.of_offsets.nbytes == 9000

@@ -1,0 +1,341 @@
+"""The report of a replay in a browser, as its reader sees it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import Browser, Page, open_browser
+from hypothesis import given
+from hypothesis import strategies as st
+from made_reports import HOSTILE, HOSTILE_SHAPE, LARGEST, SMALLEST, Shape, made_report, with_nulls
+
+from fomo_stream.cli.parser import parse
+from fomo_stream.errors import ConfigError
+from fomo_stream.replaying.report.html import PAGE, command_line, html_text, write_html
+from fomo_stream.settings.replay import ReplaySettings, option_values
+
+IS_SHOWN = "document.documentElement.dataset.shownMs"
+SECTIONS = (
+    "summary", "detectors", "timeline", "over-time", "curves", "calibration", "distribution", "drift", "context",
+    "segments", "partitions", "throughput", "alerts", "origin",
+)  # fmt: skip
+
+
+# --- the file
+
+
+@pytest.mark.parametrize("shape", [Shape(), SMALLEST, HOSTILE_SHAPE], ids=["usual", "smallest", "hostile"])
+def test_the_same_report_gives_the_same_bytes_and_its_times_are_in_one_place(shape: Shape, tmp_path: Path) -> None:
+    report, again = made_report(shape), made_report(shape)
+    before = copy.deepcopy(report)
+    write_html(report, tmp_path / "a.html")
+    assert report == before
+    again["timing"] |= {"started": "2027-01-01T00:00:00Z", "seconds": 99.0, "records_per_s": 1.0}
+    write_html(again, tmp_path / "b.html")
+    first, second = ((tmp_path / name).read_bytes().splitlines() for name in ("a.html", "b.html"))
+    (differs,) = (one for one, other in zip(first, second, strict=True) if one != other)
+    assert b'id="timing"' in differs
+    assert html_text(report) == html_text(before)
+
+
+def test_the_largest_report_is_small_and_has_the_licence_of_the_plots() -> None:
+    text = html_text(made_report(LARGEST))
+    assert len(text.encode()) < 1_500_000
+    assert (PAGE / "uPlot-LICENSE").read_text().strip() in text
+
+
+@given(st.recursive(st.text() | st.sampled_from((HOSTILE, "\ud800", "{{script}}", "]]>", "<!--", "\\u003c")),
+                    lambda inner: st.dictionaries(st.text(), inner)))  # fmt: skip
+def test_every_text_comes_back_as_it_is_and_ends_no_element(value: Any) -> None:
+    text = html_text({"settings": {}, "notes": [value]})
+    text.encode()
+    (data,) = re.findall(r'id="data">([^<]*)</script>', text)
+    assert not set(data) & set("<>&\u2028\u2029")
+    assert json.loads(data)["notes"] == [value]
+    assert text.count("<script") == 3
+
+
+def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot write the report"):
+        write_html(made_report(SMALLEST), tmp_path / "missing" / "report.html")
+
+
+@pytest.mark.parametrize(
+    "given_settings",
+    [
+        {"topic": "sensors", "from_": "0:812,1:790", "compare": ("knn", "my:factory"), "alert_rate": 0.001},
+        {"file": "my rows.csv", "label": "it's", "grid": ("alert_rate=0.01,0.001", "context_size=500,1000"), "jobs": 2},
+        {"topic": "-odd", "last": "7d", "group": "g", "features": ("a", "b"), "report": "none"},
+    ],
+)
+def test_the_command_gives_the_same_settings_again(given_settings: dict[str, Any]) -> None:
+    settings = ReplaySettings(**given_settings)
+    values = json.loads(json.dumps(option_values(settings)))
+    program, command, *words = shlex.split(command_line(values))
+    assert (program, command) == ("fomo-stream", "replay")
+    assert parse(ReplaySettings, words).model_dump() == settings.model_dump()
+    assert len(words) <= 3 * len(given_settings)  # defaults are left out
+
+
+def test_the_scripts_are_short_enough_to_be_read() -> None:
+    for path in [*PAGE.glob("*.js"), *PAGE.glob("*.css")]:
+        if not path.name.startswith("uPlot"):
+            assert len(path.read_text().splitlines()) < 350, path
+
+
+# --- the page
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with open_browser(tmp_path_factory.mktemp("browser")) as browser:
+        yield browser
+
+
+def opened(browser: Browser, report: dict[str, Any], folder: Path, only: str | None = None, **how: Any) -> Page:
+    """The page of a report, with all of its sections shown."""
+    path = folder / "report.html"
+    path.write_text(html_text(report, only), encoding="utf-8")
+    page = browser.open(path.as_uri(), **how)
+    page.until(IS_SHOWN)
+    return page
+
+
+def is_sound(page: Page) -> None:
+    """Nothing was asked for but the page, nothing was logged, and nothing of a record was run."""
+    assert page.problems == []
+    assert [url.rpartition("/")[2] for url in page.requests] == ["report.html"]
+    assert page.run("window.hacked") is None
+    assert page.run("document.querySelectorAll('script').length") == 3
+    assert page.run("document.querySelectorAll('img, iframe, object, embed').length") == 0
+    assert "This part cannot be shown" not in page.run("document.getElementById('main').textContent")
+
+
+def column(page: Page, table: str, number: int) -> list[str]:
+    found: list[str] = page.run(
+        f"[...document.querySelectorAll('#{table} tbody tr')].map((row) => row.children[{number}].textContent)"
+    )
+    return found
+
+
+@pytest.fixture(scope="module")
+def usual(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Page:
+    return opened(browser, made_report(), tmp_path_factory.mktemp("usual"))
+
+
+def test_every_section_is_shown_in_order(usual: Page) -> None:
+    is_sound(usual)
+    assert usual.run("[...document.querySelectorAll('main > section:not(.notice)')].map((one) => one.id)") == list(
+        SECTIONS
+    )
+    assert usual.run("document.querySelectorAll('.empty').length") == 0
+    assert usual.run("[...document.querySelectorAll('nav a')].map((one) => one.hash.slice(1))") == list(SECTIONS)
+    assert usual.run("document.title") == "Replay of sensors · fomo-stream"
+    assert usual.run("document.querySelector('#notes .first').textContent").startswith("Warms up")
+    assert usual.run("document.querySelectorAll('.uplot').length") == 4
+    assert usual.run("document.querySelectorAll('svg.curves').length") == 4
+    named = "one.ariaLabel || one.textContent.trim() || one.labels?.length"
+    parts = "[...document.querySelectorAll('.plot, .curves, .heat, .scroll, select, button')]"
+    unnamed = f"{parts}.filter((one) => !({named})).length"
+    assert usual.run(unnamed) == 0
+    assert usual.run("document.querySelector('.command').textContent").startswith("fomo-stream replay --topic sensors")
+    assert "Reasons" not in usual.run("document.querySelector('#alerts-table thead').textContent")
+
+
+def test_detectors_are_ranked_and_the_own_one_is_marked(usual: Page) -> None:
+    names = column(usual, "detectors-table", 1)
+    assert names[0] == "fomo-stream this detector"
+    assert [name.split()[0] for name in names[2:]] == ["river.HalfSpaceTrees", "river.OneClassSVM", "knn"]
+    assert column(usual, "detectors-table", 0) == ["1", "2", "3", "4", "5"]
+    assert usual.run("document.querySelector('tr.own th').textContent").startswith("fomo-stream")
+    first = made_report()["detectors"][0]["metrics"]["auroc"]
+    assert column(usual, "detectors-table", 2)[0] == f"{first['value']:.3f}{first['low']:.3f} – {first['high']:.3f}"
+
+
+def test_a_table_is_sorted_by_click_and_by_key(usual: Page) -> None:
+    heads = "document.querySelectorAll('#segments-table thead th')"
+    records = [one["records"] for one in made_report()["segments"]]
+
+    def shown() -> list[int]:
+        return [int(text) for text in column(usual, "segments-table", 5)]
+
+    assert shown() == records
+    usual.run(f"{heads}[5].querySelector('button').click()")
+    assert (shown(), usual.run(f"{heads}[5].ariaSort")) == (sorted(records, reverse=True), "descending")
+    usual.run(f"{heads}[5].querySelector('button').focus()")
+    usual.press("Enter")
+    assert (shown(), usual.run(f"{heads}[5].ariaSort")) == (sorted(records), "ascending")
+    usual.run(f"{heads}[7].querySelector('button').click()")  # delays, of which some are unknown: they come last
+    delays = column(usual, "segments-table", 7)
+    known = [int(text) for text in delays if text != "–"]
+    assert known == sorted(known, reverse=True)
+    assert delays == [*map(str, known), *["–"] * (len(delays) - len(known))]
+    assert usual.run(f"[...{heads}].filter((one) => one.ariaSort !== 'none').length") == 1
+
+
+def ticks(page: Page) -> str:
+    """Changes with what the timeline shows: a hash of its picture."""
+    found: str = page.run("document.querySelector('#timeline canvas').toDataURL()")
+    return found
+
+
+def test_the_timeline_zooms_by_drag_and_key_and_reads_values(usual: Page) -> None:
+    plot, readout = (
+        "document.querySelector('#timeline .plot')",
+        "document.querySelector('#timeline .readout').textContent",
+    )
+    whole = ticks(usual)
+    usual.run(f"{plot}.scrollIntoView({{block: 'center'}})")
+    box = f"{plot}.querySelector('.u-over').getBoundingClientRect()"
+    x, y, width, height = (usual.run(f"{box}.{side}") for side in ("x", "y", "width", "height"))
+    usual.drag((x + width * 0.25, y + height / 2), (x + width * 0.5, y + height / 2))
+    usual.frame()
+    dragged = ticks(usual)
+    assert dragged != whole
+    usual.run(f"{plot}.focus()")
+    usual.press("0")
+    usual.frame()
+    assert ticks(usual) == whole
+    usual.press("+")
+    usual.frame()
+    assert ticks(usual) not in (whole, dragged)
+    usual.press("0")
+    usual.press("Home")
+    assert re.match(r"2025-10-01 00:00:00 to .* UTC: \d+ records, highest score [\d.]+, median", usual.run(readout))
+    usual.press("ArrowRight")
+    assert not usual.run(readout).startswith("2025-10-01 00:00:00")
+    usual.press("End")
+    assert " to 2025-11-01 00:00:00 UTC" in usual.run(readout)
+
+
+def test_layers_detectors_and_metrics_can_be_chosen(usual: Page) -> None:
+    before = ticks(usual)
+    for name in ("alerts", "labelled outliers", "new generations", "new regimes"):
+        buttons = "[...document.querySelectorAll('#timeline .legend button')]"
+        usual.run(f"{buttons}.find((one) => one.textContent === '{name}').click()")
+        usual.frame()
+        after = ticks(usual)
+        assert after != before, name
+        before = after
+    usual.run("document.querySelector('#curves .legend button').click()")
+    hidden = "[...document.querySelectorAll('#curves path.curve')].filter((one) => one.style.display === 'none').length"
+    assert usual.run(hidden) == 2  # in both plots
+    usual.run("document.querySelector('#curves .curves').focus()")
+    usual.press("Home")
+    assert "fomo-stream" not in usual.run("document.querySelector('#curves .readout').textContent")
+    assert "knn 0" in usual.run("document.querySelector('#curves .readout').textContent")
+    usual.run("document.querySelector('#over-time select').value = 2")
+    usual.run("document.querySelector('#over-time select').dispatchEvent(new Event('change'))")
+    usual.run("document.querySelector('#over-time .plot').focus()")
+    usual.press("Home")
+    assert ": Alert rate fomo-stream " in usual.run("document.querySelector('#over-time .readout').textContent")
+
+
+def test_a_feature_that_is_chosen_shows_its_median(usual: Page) -> None:
+    usual.run("[...document.querySelectorAll('#drift-table tbody button')].at(-1).focus()")
+    usual.press("Enter")
+    last = usual.run("[...document.querySelectorAll('#drift-table tbody button')].at(-1).textContent")
+    assert usual.run("document.querySelector('#feature h3').textContent") == f"Median of {last}"
+    usual.run("document.querySelector('.heat').focus()")
+    usual.press("ArrowRight")
+    usual.press("Enter")
+    first = usual.run("document.querySelector('#drift-table tbody button').textContent")
+    assert usual.run("document.querySelector('#feature h3').textContent") == f"Median of {first}"
+    assert re.search(r": PSI [\d.]+, median", usual.run("document.querySelector('#drift .readout').textContent"))
+
+
+def test_colours_follow_the_reader_and_the_switch(browser: Browser, tmp_path: Path) -> None:
+    page = opened(browser, made_report(Shape(bins=64)), tmp_path, theme="dark")
+    back = "getComputedStyle(document.body).backgroundColor"
+    dark, drawn = page.run(back), ticks(page)
+    assert max(map(int, re.findall(r"\d+", dark))) < 60
+    page.run("document.getElementById('theme').click()")
+    page.frame()
+    assert min(map(int, re.findall(r"\d+", page.run(back)))) > 200
+    assert ticks(page) != drawn
+    for value in ("light", "dark"):  # the reader's own wish, when it changes
+        page.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": value}])
+        page.until(f"matchMedia('(prefers-color-scheme: {value})').matches")
+        page.frame()
+    page.until(f"{back} === '{dark}'")
+    assert page.paper().startswith(b"%PDF")
+    assert page.run(back) == dark  # after printing in light colours
+    page.close()
+
+
+HARD = {
+    "hostile": made_report(HOSTILE_SHAPE),
+    "largest": made_report(LARGEST),
+    "smallest": made_report(SMALLEST),
+    "unlabelled": made_report(Shape(labels=False, rivals=())),
+    "nulls": with_nulls(made_report()),
+    "few": made_report(Shape(bins=2, windows=2, alerts=1, segments=1, generations=2)),
+    "empty": {"format": 1, "source": {"name": "x", "axis": "time"}, "notes": [], "summary": [], "detectors": []},
+}
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_hard_reports_are_shown_without_errors_on_a_phone(name: str, browser: Browser, tmp_path: Path) -> None:
+    page = opened(browser, HARD[name], tmp_path, width=390, height=844, touch=True)
+    is_sound(page)
+    assert page.run("document.documentElement.scrollWidth") == 390
+    assert page.run("[...document.querySelectorAll('main > section:not(.notice)')].map((one) => one.id)") == list(
+        SECTIONS
+    )
+    assert page.run("[...document.querySelectorAll('.body')].every((one) => one.textContent.length > 20)")
+    page.close()
+
+
+def test_text_of_records_is_only_ever_text(browser: Browser, tmp_path: Path) -> None:
+    report = copy.deepcopy(HARD["hostile"])
+    report["notes"] = report["summary"] = [HOSTILE]
+    report["settings"][HOSTILE] = report["versions"][HOSTILE] = HOSTILE
+    for one in report["alerts"]:
+        one |= {"record": HOSTILE, "reasons": [HOSTILE], "severity": HOSTILE}
+    page = opened(browser, report, tmp_path)
+    is_sound(page)
+    text = "document.querySelector('{}').textContent"
+    of_text = "#title,#notes,#summary .words,#curves .legend,.command,#alerts-table pre,#alerts-table td.long"
+    of_tables = "#detectors-table,#drift-table,#settings-table,#versions-table"
+    for place in f"{of_text},{of_tables}".split(","):
+        assert "<script>window.hacked=1</script>" in page.run(text.format(place)), place
+    assert page.run("document.title") == f"Replay of {HOSTILE} · fomo-stream"
+    page.close()
+
+
+def test_empty_parts_say_why(browser: Browser, tmp_path: Path) -> None:
+    page = opened(browser, made_report(SMALLEST), tmp_path)
+    why = {one: page.run(f"document.querySelector('#{one} .empty')?.textContent ?? ''") for one in SECTIONS}
+    assert {one for one, text in why.items() if text} == {"over-time", "curves", "segments", "alerts"}
+    assert "no labels" in why["segments"]
+    page.close()
+
+
+def test_only_the_timeline_for_a_notebook(browser: Browser, tmp_path: Path) -> None:
+    page = opened(browser, made_report(), tmp_path, only="timeline", width=800)
+    is_sound(page)
+    assert page.run("[...document.querySelectorAll('main > section')].map((one) => one.id)") == ["timeline"]
+    assert page.run("getComputedStyle(document.querySelector('header')).display") == "none"
+    assert "pump-17" not in page.run("document.documentElement.outerHTML")  # no records
+    page.close()
+
+
+def test_a_script_that_is_put_into_the_page_is_not_run(browser: Browser, tmp_path: Path) -> None:
+    page = opened(browser, made_report(SMALLEST), tmp_path)
+    page.run(
+        "document.body.append(Object.assign(document.createElement('script'), {textContent: 'window.hacked = 1'}))"
+    )
+    page.run(
+        "document.body.append(Object.assign(document.createElement('img'), {src: 'https://example.invalid/x.png'}))"
+    )
+    page.run("new Promise((next) => setTimeout(next))")
+    assert page.run("window.hacked") is None
+    assert len([text for text in page.problems if "Content Security Policy" in text]) == 2
+    page.close()

@@ -1,0 +1,88 @@
+"""Partitions in processes of their own: the same outcomes, an end by Ctrl-C, and errors in one sentence."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import orjson
+import pytest
+from fomo_stream.replaying.plan import Plan
+from memory_source import MemorySource, make_plan, quick_settings
+from replays import CtrlC, cheap_checkpoint, outcomes_of, report_of
+
+from fomo_stream.errors import FomoError, TopicError
+from fomo_stream.replaying.blocks import Sample
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    settings = quick_settings(model=cheap_checkpoint(tmp_path), scores_file=tmp_path / "scores.jsonl")
+    return make_plan(settings, MemorySource(300, (0, 1, 2)))
+
+
+@pytest.fixture(autouse=True)
+def _no_processes_are_left() -> Iterator[None]:
+    yield
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+@dataclass(frozen=True)
+class Failing(MemorySource):
+    """Partition 1 cannot be read."""
+
+    how: str = ""
+
+    def read(self, partition: int, start: int, is_stopped: Callable[[], bool]) -> Iterator[Sample]:
+        if partition == 1 and self.how == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if partition == 1 and self.how == "refused":
+            raise TopicError("there is no topic t")
+        return super().read(partition, start, is_stopped)
+
+
+def test_processes_give_the_same_as_one_process(plan: Plan) -> None:
+    found = []
+    for n_workers in (1, 2):
+        outcomes = outcomes_of(plan, n_workers=n_workers)
+        assert [one.partition for one in outcomes] == [0, 1, 2]
+        report = report_of(plan, outcomes)
+        assert plan.settings.scores_file is not None
+        found.append((orjson.dumps(report), plan.settings.scores_file.read_bytes(), [one.entries for one in outcomes]))
+    assert found[0] == found[1]
+
+
+def test_ctrl_c_gives_the_report_so_far(plan: Plan) -> None:
+    endless = replace(plan, source=MemorySource(10**9, (0, 1)))
+    report = report_of(endless, outcomes_of(endless, CtrlC(2), n_workers=2))
+    assert not report["source"]["is_complete"]
+    assert report["source"]["records"] > 0
+
+
+def test_a_second_ctrl_c_ends_everything_at_once(plan: Plan) -> None:
+    endless = replace(plan, source=MemorySource(10**9, (0, 1)))
+
+    def twice() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        outcomes_of(endless, CtrlC(1, twice), n_workers=2)
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "text"),
+    [("refused", TopicError, "^there is no topic t$"), ("killed", FomoError, "partition 1 was ended by SIGKILL")],
+)
+def test_a_failing_worker_ends_the_replay_with_one_sentence(
+    plan: Plan, how: str, kind: type[FomoError], text: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    failing = replace(plan, source=Failing(10**9, (0, 1), how=how))
+    with pytest.raises(kind, match=text) as caught:
+        outcomes_of(failing, n_workers=2)
+    assert caught.value.exit_code == kind.exit_code
+    assert "Traceback" not in capfd.readouterr().err
