@@ -127,7 +127,7 @@ def _topics(folder: Path, records: int) -> Iterator[Measurement | Absent]:
             return
         for partitions in (1, 2):
             topic = f"replayed-{partitions}"
-            broker.create_topic(topic, partitions)
+            broker.create_topic(topic, partitions, {"retention.ms": "-1"})  # the times are of long ago
             fill(broker.bootstrap, topic, partitions, records)
             flags = ["--topic", topic, "--bootstrap", broker.bootstrap, "--jobs", str(partitions)]
             before = in_memory(records, partitions)
