@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ def expected_segments(records: list[Record]) -> list[tuple[int, int, int, int | 
 def blocks_of(records: list[Record], cuts: list[int]) -> list[Block]:
     ends = sorted({0, len(records), *(cut % (len(records) + 1) for cut in cuts)})
     result = []
-    for a, b in zip(ends, ends[1:], strict=False):
+    for a, b in itertools.pairwise(ends):
         labels, alerts = [label for label, _ in records[a:b]], np.array([alert for _, alert in records[a:b]])
         result.append(block(np.linspace(a, b, b - a), labels, first=a, alerts=alerts))
     return result
