@@ -79,11 +79,12 @@ def _plan_of(settings: ReplaySettings, table: Table | None) -> Plan:
 
     variants(settings)
     check_rivals(settings.compare)
+    plan = make_plan(settings, table) if settings.resume is None else _resumed_plan(settings, settings.resume)
     if settings.prepare is not None:
         from fomo_stream.kafka.prepare import check_unused
 
-        check_unused(settings.model_copy(update={"group": settings.prepare}))
-    return make_plan(settings, table) if settings.resume is None else _resumed_plan(settings, settings.resume)
+        check_unused(plan.settings.model_copy(update={"group": settings.prepare}), plan.schema)
+    return plan
 
 
 def json_bytes(report: Mapping[str, Any]) -> bytes:
