@@ -56,16 +56,23 @@ def replay_settings(settings: ReplaySettings, progress: Progress | None = None) 
     from fomo_stream.replaying.detectors.rivals import check_rivals
     from fomo_stream.replaying.detectors.variants import variants
     from fomo_stream.replaying.plan import make_plan
-    from fomo_stream.replaying.results import ReplayResult
 
-    started = datetime.now(UTC)
     variants(settings)  # mistakes are named before anything is read
     check_rivals(settings.compare)
     if settings.prepare is not None:
         from fomo_stream.kafka.prepare import check_unused
 
         check_unused(settings.model_copy(update={"group": settings.prepare}))
-    plan = make_plan(settings) if settings.resume is None else _resumed_plan(settings, settings.resume)
+    return replay_plan(
+        make_plan(settings) if settings.resume is None else _resumed_plan(settings, settings.resume), progress
+    )
+
+
+def replay_plan(plan: Plan, progress: Progress | None = None) -> ReplayResult:
+    """`replay_settings`, of a plan that is made already, perhaps of another source. Raises FomoError."""
+    from fomo_stream.replaying.results import ReplayResult
+
+    started, settings = datetime.now(UTC), plan.settings
     outcomes = _replayed(plan, progress or Progress())
     plan.join_sinks(keep=settings.resume is not None)
     report = make_report(plan, outcomes, started)
