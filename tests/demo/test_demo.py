@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fomo_stream.replaying.results import ReplayResult
 from rich.console import Console
 
 from fomo_stream.demo import demo
@@ -20,6 +19,7 @@ from fomo_stream.demo.report import demo_report, report_path
 from fomo_stream.errors import ConfigError
 from fomo_stream.kafka.observer import Observation, Outlier
 from fomo_stream.records.result import Result
+from fomo_stream.replaying.results import ReplayResult
 from fomo_stream.settings.commands import DemoSettings
 
 SETTINGS = DemoSettings(sensors=3, min_context=50, alert_rate=0.01)
