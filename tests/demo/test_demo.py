@@ -145,7 +145,7 @@ def test_the_demo_scores_a_live_stream_and_ends_with_a_report(
 
 @pytest.mark.parametrize("given", [{}, {"report": "no/folder/demo.html"}, {"report": "none"}])
 def test_a_report_that_cannot_be_written_is_refused_at_the_start_if_it_was_named(
-    given: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "fomo-demo.html").mkdir()
