@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fomo_stream.kafka.feedback.recorded_effects import LabelEffect
-from fomo_stream.replaying.plan import Plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_partition import FLAGS, SCHEMA, Instance, as_record
 from pipelines import QuickSettings, cheap_model
 
 from fomo_stream.errors import RecordError
+from fomo_stream.kafka.feedback.recorded_effects import LabelEffect
 from fomo_stream.kafka.scorer import first_detector
 from fomo_stream.records.json_codec import decode
 from fomo_stream.records.result import Result
 from fomo_stream.replaying.blocks import Sample
 from fomo_stream.replaying.partition import PartitionReplay
+from fomo_stream.replaying.plan import Plan
 from fomo_stream.settings.replay import ReplaySettings
 
 
