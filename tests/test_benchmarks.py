@@ -20,6 +20,7 @@ from suite.exponents import fit  # noqa: E402
 from suite.load import Sample, stretch  # noqa: E402
 from suite.memory import peak_of  # noqa: E402
 from suite.plots import draw  # noqa: E402
+from suite.replay import in_memory, rates, replay, write_files  # noqa: E402
 from suite.report import Measurement, Report  # noqa: E402
 from suite.scale import Scale  # noqa: E402
 from suite.tables import comparison, mark, table  # noqa: E402
@@ -122,6 +123,19 @@ def test_the_program_starts_and_refuses_unknown_names() -> None:
 
 def test_a_process_of_its_own_tells_its_memory() -> None:
     assert 50 < peak_of("fomo-stream torch", 64, 1, 100) < 5000
+
+
+def test_a_replay_is_measured_beside_the_detector_on_the_same_rows(tmp_path: Path) -> None:
+    files = write_files(tmp_path, 500)
+    runs = {kind: replay(tmp_path, ["--file", str(path), "--time", "at"]) for kind, path in files.items()}
+    for one in runs.values():
+        assert one.records == 500
+        assert 50 < one.peak < 5000
+        assert b"<html" in one.html.read_bytes()
+    found = list(rates(runs, [in_memory(500, 1)], 1))
+    assert len({item.key for item in found}) == len(found)
+    assert all(0 < item.value < math.inf for item in found)
+    assert {item.parameters["of"] for item in found} == {"jsonl", "npz"}
 
 
 def test_other_formats_are_refused(tmp_path: Path) -> None:

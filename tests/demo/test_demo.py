@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fomo_stream.replaying.results import ReplayResult
 from rich.console import Console
 
 from fomo_stream.demo import demo
@@ -20,6 +19,7 @@ from fomo_stream.demo.report import demo_report, report_path
 from fomo_stream.errors import ConfigError
 from fomo_stream.kafka.observer import Observation, Outlier
 from fomo_stream.records.result import Result
+from fomo_stream.replaying.results import ReplayResult
 from fomo_stream.settings.commands import DemoSettings
 
 SETTINGS = DemoSettings(sensors=3, min_context=50, alert_rate=0.01)
@@ -145,7 +145,7 @@ def test_the_demo_scores_a_live_stream_and_ends_with_a_report(
 
 @pytest.mark.parametrize("given", [{}, {"report": "no/folder/demo.html"}, {"report": "none"}])
 def test_a_report_that_cannot_be_written_is_refused_at_the_start_if_it_was_named(
-    given: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "fomo-demo.html").mkdir()

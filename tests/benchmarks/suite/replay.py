@@ -3,16 +3,18 @@
     python -m suite.replay RECORDS PARTITIONS PARTITION
 
 run in tests/benchmarks, is the other side of the comparison: it scores the rows of one partition from memory, in the
-same micro-batches, and prints records, seconds and the peak of its memory as JSON.
+same micro-batches, and prints records and seconds as JSON.
 
-As many processes as partitions run at the same time on either side, so there should be a core for each. Reading, the
-tally and the report are a part of the replay; starting Python and loading the model are in neither rate, but in
-"whole program".
+As many processes as partitions run at the same time on either side, so there should be a core for each, and nothing
+else at work. Reading, the tally and the report are a part of the replay; starting Python and loading the model are in
+neither rate. CPU time is of whole programs on both sides, starts included: it is the fairer figure where the machine is
+busy and the records are many.
 """
 
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import subprocess
 import sys
@@ -21,7 +23,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import orjson
@@ -59,7 +61,7 @@ class Run:
 
     records: int
     seconds: float  # as the report says
-    program_s: float  # from start to end
+    cpu_s: float  # of the whole program
     peak: float  # MiB, of the main process
     worker_peak: float  # of the largest worker process; 0: there was none
     html: Path
@@ -81,7 +83,7 @@ def measure(scale: Scale) -> Iterator[Measurement | Absent]:
         files = write_files(folder, records)
         before = in_memory(records, 1)
         runs = {kind: replay(folder, ["--file", str(path), "--time", "at"]) for kind, path in files.items()}
-        yield from _rates(runs, [before, in_memory(records, 1)], 1)
+        yield from rates(runs, [before, in_memory(records, 1)], 1)
         for run in (small, runs["jsonl"]):
             yield Measurement("replay memory", {"of": "jsonl", "records": run.records}, run.peak, "MiB")
         yield from _report(runs["jsonl"])
@@ -91,17 +93,30 @@ def measure(scale: Scale) -> Iterator[Measurement | Absent]:
             yield from _topics(folder, records)
 
 
-def _rates(runs: dict[str, Run], peers: Sequence[dict[str, Any]], partitions: int) -> Iterator[Measurement]:
-    rates = [peer["records"] / peer["seconds"] for peer in peers]
-    rate, spread = float(np.mean(rates)), (max(rates) - min(rates)) / 2
-    records = next(iter(runs.values())).records
-    of: Sizes = {"records": records, "partitions": partitions}
-    yield Measurement("replay", {"variant": "Detector.process", **of}, rate, "records/s", spread)
+@dataclass(frozen=True)
+class Peer:
+    """`Detector.process` on the same rows."""
+
+    records: int
+    seconds: float  # of the slowest process, without its start
+    cpu_s: float  # of all processes
+
+
+def rates(runs: dict[str, Run], peers: Sequence[Peer], partitions: int) -> Iterator[Measurement]:
+    """Both sides, and the replay as a share of the other one. runs: by their source."""
+    every = [peer.records / peer.seconds for peer in peers]
+    rate, spread = float(np.mean(every)), (max(every) - min(every)) / 2
+    cpu = float(np.mean([peer.cpu_s / peer.records for peer in peers]))
     for kind, run in runs.items():
-        sizes: Sizes = {"variant": f"replay of {kind}", **of}
-        yield Measurement("replay", sizes, run.records / run.seconds, "records/s")
-        yield Measurement("replay, whole program", sizes, run.records / run.program_s, "records/s")
+        sizes: Sizes = {"of": kind, "records": run.records, "partitions": partitions}
+        own, its = {"variant": "replay", **sizes}, {"variant": "Detector.process", **sizes}
+        yield Measurement("replay", own, run.records / run.seconds, "records/s")
+        yield Measurement("replay", its, rate, "records/s", spread)
+        yield Measurement("replay CPU", own, 1e6 * run.cpu_s / run.records, "us/record")
+        yield Measurement("replay CPU", its, 1e6 * cpu, "us/record")
         yield Measurement("replay against Detector.process", sizes, 100 * run.records / run.seconds / rate, "%")
+        share = 100 * cpu * run.records / run.cpu_s
+        yield Measurement("replay against Detector.process, by CPU time", sizes, share, "%")
 
 
 def _report(run: Run) -> Iterator[Measurement | Absent]:
@@ -127,12 +142,12 @@ def _topics(folder: Path, records: int) -> Iterator[Measurement | Absent]:
             return
         for partitions in (1, 2):
             topic = f"replayed-{partitions}"
-            broker.create_topic(topic, partitions)
+            broker.create_topic(topic, partitions, {"retention.ms": "-1"})  # the times are of long ago
             fill(broker.bootstrap, topic, partitions, records)
             flags = ["--topic", topic, "--bootstrap", broker.bootstrap, "--jobs", str(partitions)]
             before = in_memory(records, partitions)
             run = replay(folder, flags)
-            yield from _rates({"a topic": run}, [before, in_memory(records, partitions)], partitions)
+            yield from rates({"a topic": run}, [before, in_memory(records, partitions)], partitions)
             for of, peak in (("main process", run.peak), ("worker", run.worker_peak)):
                 if peak:
                     sizes: Sizes = {"of": f"topic, {of}", "records": records, "partitions": partitions}
@@ -201,7 +216,7 @@ def replay(folder: Path, flags: Sequence[str]) -> Run:
     html, document, peak = folder / "report.html", folder / "report.json", folder / "peak"
     fixed = ["--features", ",".join(names()), "--label", LABEL, "--report", str(html), "--json", str(document)]
     command = [sys.executable, "-c", REPLAY, str(peak), "replay", *flags, *fixed]
-    began, largest = time.perf_counter(), 0.0
+    before, largest = _cpu_of_children(), 0.0
     with (folder / "replay.log").open("w+") as log:
         with subprocess.Popen(command, cwd=FOLDER, stdout=log, stderr=log) as process:
             while process.poll() is None:
@@ -209,10 +224,10 @@ def replay(folder: Path, flags: Sequence[str]) -> Run:
                 time.sleep(LOOK_S)
         log.seek(0)
         assert process.returncode == 0, log.read()[-3000:]
-    program_s = time.perf_counter() - began
+    cpu_s = _cpu_of_children() - before
     report = json.loads(document.read_text())
     records, seconds = report["source"]["scored"], report["timing"]["seconds"]
-    return Run(records, seconds, program_s, float(peak.read_text()), largest, html)
+    return Run(records, seconds, cpu_s, float(peak.read_text()), largest, html)
 
 
 def _peaks_of_children(process: int) -> Iterator[float]:
@@ -228,9 +243,9 @@ def _peaks_of_children(process: int) -> Iterator[float]:
             continue
 
 
-def in_memory(records: int, partitions: int) -> dict[str, Any]:
-    """`Detector.process` of all partitions at the same time: records, and the seconds of the slowest process."""
-    started = []
+def in_memory(records: int, partitions: int) -> Peer:
+    """`Detector.process` of all partitions at the same time."""
+    before, started = _cpu_of_children(), []
     for partition in range(partitions):
         arguments = [str(records), str(partitions), str(partition)]
         command = [sys.executable, "-m", "suite.replay", *arguments]
@@ -238,7 +253,14 @@ def in_memory(records: int, partitions: int) -> dict[str, Any]:
     outputs = [process.communicate()[0] for process in started]
     assert not any(process.returncode for process in started), "a process of the comparison failed"
     found = [json.loads(output) for output in outputs]
-    return {"records": sum(one["records"] for one in found), "seconds": max(one["seconds"] for one in found)}
+    seconds = max(one["seconds"] for one in found)
+    return Peer(sum(one["records"] for one in found), seconds, _cpu_of_children() - before)
+
+
+def _cpu_of_children() -> float:
+    """CPU seconds of the processes that have ended, and of theirs."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def shown_ms(browser: Browser, path: Path) -> int:
@@ -264,7 +286,7 @@ def main(count: str, partitions: str, partition: str) -> None:
     began = time.perf_counter()
     for start in range(0, own, settings.batch_size):
         detector.process(rows[start : start + settings.batch_size])
-    print(json.dumps({"records": own, "seconds": time.perf_counter() - began, "MiB": peak_mib()}))
+    print(json.dumps({"records": own, "seconds": time.perf_counter() - began}))
 
 
 if __name__ == "__main__":

@@ -49,6 +49,14 @@ function frame(x, y) {
   return parts;
 }
 
+function drawn(line, x, y) {
+  const path = draw("path", { class: line.fill ? "curve filled" : "curve", d: pathOf(line, x, y) });
+  path.style.setProperty("--swatch", `var(--${line.colour})`);
+  path.style.strokeDasharray = (line.dash ?? []).join(" ");
+  path.style.strokeWidth = line.width ?? 1.75;
+  return path;
+}
+
 /**
  * A plot of curves. x, y: {min, max, log, ticks, text, name}; lines: {name, xs, ys, colour, dash, width, fill};
  * diagonal: whether to draw the line x = y. Gives {box, show(i, isShown)}.
@@ -60,13 +68,7 @@ function curves({ label, title, x, y, lines, diagonal = false, summary }) {
     const [from, to] = [Math.max(x.min, y.min), Math.min(x.max, y.max)];
     plot.append(draw("path", { class: "diagonal", d: pathOf({ xs: [from, to], ys: [from, to] }, x, y) }));
   }
-  const paths = lines.map((line) => {
-    const path = draw("path", { class: line.fill ? "curve filled" : "curve", d: pathOf(line, x, y) });
-    path.style.setProperty("--swatch", `var(--${line.colour})`);
-    path.style.strokeDasharray = (line.dash ?? []).join(" ");
-    path.style.strokeWidth = line.width ?? 1.75;
-    return path;
-  });
+  const paths = lines.map((line) => drawn(line, x, y));
   const guide = draw("line", { class: "guide", y1: PAD.top, y2: HIGH - PAD.bottom, visibility: "hidden" });
   plot.append(...paths.reverse(), guide); // the first line on top
   paths.reverse();
@@ -91,8 +93,7 @@ function curves({ label, title, x, y, lines, diagonal = false, summary }) {
     event.preventDefault();
     read((at ?? (step > 0 ? -1 / STEPS : 1 + 1 / STEPS)) + step / STEPS);
   });
-  plot.addEventListener("focus", () => readout.setAttribute("aria-live", "polite"));
-  plot.addEventListener("blur", () => readout.removeAttribute("aria-live"));
+  sayWhatIsRead(plot, readout);
   const box = make("div", { class: "figure" }, ...(title ? [make("h3", {}, title)] : []), plot, readout);
   if (summary) box.append(sentence(summary));
   return { box, show(i, isShown) { shown[i] = isShown; paths[i].style.display = isShown ? "" : "none"; } };

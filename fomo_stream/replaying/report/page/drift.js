@@ -59,8 +59,8 @@ class HeatMap {
     this.canvas.addEventListener("click", (event) => { if (this.point(event)) this.choose(this.items[this.at[0]]); });
     this.canvas.addEventListener("pointerleave", () => { this.isActive = false; this.draw(); });
     this.canvas.addEventListener("keydown", (event) => this.press(event));
-    this.canvas.addEventListener("focus", () => this.readout.setAttribute("aria-live", "polite"));
-    this.canvas.addEventListener("blur", () => { this.readout.removeAttribute("aria-live"); this.isActive = false; this.draw(); });
+    sayWhatIsRead(this.canvas, this.readout);
+    this.canvas.addEventListener("blur", () => { this.isActive = false; this.draw(); });
   }
 
   /** Sizes in pixels of the page: of a row, of the names at its left, of a cell. */

@@ -40,66 +40,91 @@ function axis(options) {
 }
 const sizeOfLabels = (plot, labels) => 14 + 7 * Math.max(3, ...(labels ?? []).map((text) => text.length));
 
+/** Moves a plot over its whole range: to a part of it, by shares of what it shows, and back. */
+function zoomOf(full, plotted) {
+  const zoom = (from, to) => {
+    const width = Math.min(Math.max(to - from, (full[1] - full[0]) / 1e5), full[1] - full[0]);
+    const min = Math.min(Math.max(from, full[0]), full[1] - width);
+    plotted().setScale("x", { min, max: min + width });
+  };
+  const move = (by, factor = 1) => {
+    const { min, max } = plotted().scales.x, middle = (min + max) / 2 + by * (max - min), half = (factor * (max - min)) / 2;
+    zoom(middle - half, middle + half);
+  };
+  return { zoom, move, reset: () => zoom(...full) };
+}
+
+function zoomBar(label, { move, reset }) {
+  return make("div", { class: "bar", role: "group", "aria-label": `Zoom of ${label}` },
+    button("Zoom in", () => move(0, 0.5)), button("Zoom out", () => move(0, 2)), button("Earlier", () => move(-0.5)),
+    button("Later", () => move(0.5)), button("Whole range", reset));
+}
+
+/** Keys of a plot that has the focus. */
+function listenForKeys(canvas, plot, places, { move, reset }) {
+  const zooms = { "+": 0.5, "=": 0.5, "-": 2 };
+  canvas.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return; // keys of the browser
+    if (event.key in zooms) move(0, zooms[event.key]);
+    else if (event.key === "0" || event.key === "Escape") reset();
+    else if (event.key.startsWith("Arrow") && event.shiftKey) move(event.key === "ArrowLeft" ? -0.5 : 0.5);
+    else if (!stepCursor(plot, event.key, places)) return;
+    event.preventDefault();
+  });
+}
+
+function plotOptions({ series, y, layers = [], height = 260 }, width, reset, read) {
+  return {
+    width, height, ms: 1, tzDate: (ms) => uPlot.tzDate(new Date(ms), "UTC"),
+    scales: { x: { time: isTimed }, y: y.range ? { range: y.range } : {} },
+    legend: { show: false }, series: [{}, ...series],
+    axes: [
+      axis({ values: isTimed ? timeTicks : (u, ticks) => ticks.map(number), space: 84, size: 46 }),
+      axis({ values: (u, ticks) => ticks.map(y.text ?? number), size: sizeOfLabels }),
+    ],
+    cursor: { y: false, points: { size: 8 }, bind: { dblclick: () => () => { reset(); return null; } } },
+    hooks: { setCursor: [(u) => read(u.cursor.idx)], draw: layers },
+  };
+}
+
+/** While the plot has the focus, what is read is also said by a screen reader; a pointer would make it talk too much. */
+function sayWhatIsRead(node, readout) {
+  node.addEventListener("focus", () => readout.setAttribute("aria-live", "polite"));
+  node.addEventListener("blur", () => readout.removeAttribute("aria-live"));
+}
+
 /**
  * A plot over time.
  *
  * data: as uPlot takes it, first the places; series: of uPlot, without the first; full: [from, to] of the whole range;
  * y: {text(value), range}; describe(i): the readout at a place; layers: functions that draw more, on the canvas.
- * Gives {box, plot, zoom(from, to)}; the box has to be in the page when `start()` is called.
+ * Gives {box, start, zoom, setData}; the box has to be in the page when `start()` is called, which gives uPlot's plot.
  */
-function timePlot({ label, summary, data, series, full, y, describe, layers = [], height = 260 }) {
+function timePlot(options) {
+  const { label, summary, data, full, describe, height = 260 } = options;
   const canvas = make("div", { class: "plot", tabindex: "0", role: "group", "aria-label": label, "aria-roledescription": "plot" });
-  const readout = make("p", { class: "readout" }, HINT);
-  const box = make("div", { class: "figure" }, canvas, readout);
-  const bar = make("div", { class: "bar", role: "group", "aria-label": `Zoom of ${label}` });
+  const readout = make("p", { class: "readout" }, HINT), box = make("div", { class: "figure" }, canvas, readout);
   let plot = null;
-  const zoom = (from, to) => {
-    const width = Math.min(Math.max(to - from, (full[1] - full[0]) / 1e5), full[1] - full[0]);
-    const min = Math.min(Math.max(from, full[0]), full[1] - width);
-    plot.setScale("x", { min, max: min + width });
-  };
-  const move = (by, factor = 1) => {
-    const { min, max } = plot.scales.x, middle = (min + max) / 2 + by * (max - min), half = (factor * (max - min)) / 2;
-    zoom(middle - half, middle + half);
-  };
-  const reset = () => zoom(...full);
-  const actions = { "+": [0, 0.5], "=": [0, 0.5], "-": [0, 2] };
-  bar.append(
-    button("Zoom in", () => move(0, 0.5)), button("Zoom out", () => move(0, 2)), button("Earlier", () => move(-0.5)),
-    button("Later", () => move(0.5)), button("Whole range", reset),
-  );
+  const moves = zoomOf(full, () => plot);
   const read = (i) => { readout.textContent = isKnown(i) ? describe(i) : HINT; };
+  const fit = () => plot.setSize({ width: Math.max(200, canvas.clientWidth), height });
   const start = () => {
-    plot = new uPlot({
-      width: Math.max(200, canvas.clientWidth), height, ms: 1, tzDate: (ms) => uPlot.tzDate(new Date(ms), "UTC"),
-      scales: { x: { time: isTimed }, y: y.range ? { range: y.range } : {} },
-      legend: { show: false }, series: [{}, ...series],
-      axes: [
-        axis({ values: isTimed ? timeTicks : (u, ticks) => ticks.map(number), space: 84, size: 46 }),
-        axis({ values: (u, ticks) => ticks.map(y.text ?? number), size: sizeOfLabels }),
-      ],
-      cursor: { y: false, points: { size: 8 }, bind: { dblclick: () => () => { reset(); return null; } } },
-      hooks: { setCursor: [(u) => read(u.cursor.idx)], draw: layers },
-    }, data, canvas);
-    zoom(...full);
-    redraws.push(() => { plot.setSize({ width: Math.max(200, canvas.clientWidth), height }); plot.redraw(false, true); });
-    new ResizeObserver(() => {
-      if (canvas.clientWidth && canvas.clientWidth !== plot.width) plot.setSize({ width: canvas.clientWidth, height });
-    }).observe(canvas);
-    canvas.addEventListener("keydown", (event) => {
-      if (event.key in actions) move(...actions[event.key]);
-      else if (event.key === "0" || event.key === "Escape") reset();
-      else if (event.key.startsWith("Arrow") && event.shiftKey) move(event.key === "ArrowLeft" ? -0.5 : 0.5);
-      else if (!stepCursor(plot, event.key, data[0])) return;
-      event.preventDefault();
-    });
-    canvas.addEventListener("focus", () => readout.setAttribute("aria-live", "polite"));
-    canvas.addEventListener("blur", () => readout.removeAttribute("aria-live"));
+    plot = new uPlot(plotOptions(options, Math.max(200, canvas.clientWidth), moves.reset, read), data, canvas);
+    moves.reset();
+    redraws.push(() => { fit(); plot.redraw(false, true); });
+    new ResizeObserver(() => { if (canvas.clientWidth && canvas.clientWidth !== plot.width) fit(); }).observe(canvas);
+    listenForKeys(canvas, plot, data[0], moves);
+    sayWhatIsRead(canvas, readout);
     return plot;
   };
-  if (full[1] > full[0]) box.prepend(bar);
+  const setData = (values) => {
+    const { min, max } = plot.scales.x;
+    plot.setData(values, false);
+    moves.zoom(min, max);
+  };
+  if (full[1] > full[0]) box.prepend(zoomBar(label, moves));
   if (summary) box.append(sentence(summary));
-  return { box, start, zoom, setData: (values) => { data = values; plot.setData(values, false); zoom(plot.scales.x.min, plot.scales.x.max); } };
+  return { box, start, zoom: moves.zoom, setData };
 }
 const HINT = "Point at the plot, or focus it and use the arrow keys, to read values. Drag to zoom; + and − zoom too, 0 shows the whole range.";
 

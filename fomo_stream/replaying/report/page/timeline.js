@@ -63,49 +63,59 @@ function timelineSummary(line, middle) {
   return parts.join(" ");
 }
 
+/** What the timeline says about bin k. */
+function binInWords(line, middle, width, k) {
+  if (!isKnown(k)) return "No records here.";
+  const from = line.start[k];
+  const found = [`${place(from)} to ${place(from + width)}${isTimed ? " UTC" : ""}: ${plural(line.records?.[k] ?? 0, "record")}`, `highest score ${number(line.max[k])}`];
+  if (isKnown(middle?.[k])) found.push(`${line.median ? "median" : "mean"} ${number(middle[k])}`);
+  found.push(plural(line.alerts?.[k] ?? 0, "alert"));
+  if (line.outliers) found.push(plural(line.outliers[k] ?? 0, "labelled outlier"));
+  if (isKnown(line.generation?.[k])) found.push(`generation ${count(line.generation[k])}`);
+  return found.join(", ");
+}
+
+function timelineSeries(bins) {
+  return [
+    { stroke: () => colour("c0"), fill: () => colour("fill"), width: 1.25, points: { show: bins < 60, size: 4 } },
+    { stroke: () => colour("quiet"), width: 1.25, points: { show: bins < 2, size: 4 } },
+    { stroke: () => colour("bad"), paths: () => null, points: { show: true, size: 6, width: 0, fill: () => colour("bad") } },
+  ];
+}
+
+/** What can be shown and hidden: series of the plot, and ticks that are drawn over it. */
+function timelineLayers(line, at) {
+  const odd = at.filter((x, i) => line.outliers?.[i] > 0), renewed = generationChanges(line);
+  const regimes = known((report.context?.regime_changes ?? []).map((one) => one.time)), layers = [
+    { name: "highest score", colour: "c0", series: 1 }, { name: line.median ? "median" : "mean", colour: "quiet", series: 2 },
+    { name: "alerts", colour: "bad", kind: "dot", series: 3 },
+  ];
+  const ticks = (name, colour, places, how) => {
+    if (!places.length) return;
+    const layer = { name, colour, kind: "tick", isShown: true };
+    layer.draw = ticksAt(places, colour, { ...how, isShown: () => layer.isShown });
+    layers.push(layer);
+  };
+  ticks("labelled outliers", "odd", odd, { edge: "bottom" });
+  ticks("new generations", "quiet", renewed, { edge: "top" });
+  ticks("new regimes", "c3", regimes, { whole: true });
+  return layers;
+}
+
 function showTimeline(box) {
   const line = report.timeline;
   if (!line?.start?.length || !has(line.max)) return "No record of this range has a score, so that there is nothing to draw.";
   const middle = line.median ?? line.mean, start = line.start, width = line.width || binWidth(start, report.windows?.end?.at(-1));
-  const full = [start[0], lastOf(start) + width], at = start.map((x) => x + width / 2);
-  const alerting = line.max.map((top, i) => (line.alerts?.[i] > 0 ? top : null));
-  const { data, bins } = withGaps(at, width, [line.max, middle, alerting]);
-  const shown = { outliers: true, generations: true, regimes: true };
-  const odd = at.filter((x, i) => line.outliers?.[i] > 0);
-  const renewed = generationChanges(line, start), regimes = known((report.context?.regime_changes ?? []).map((one) => one.time));
-  const describe = (i) => {
-    const k = bins[i];
-    if (!isKnown(k)) return "No records here.";
-    const found = [`${place(start[k])} to ${place(start[k] + width)}${isTimed ? " UTC" : ""}: ${plural(line.records?.[k], "record")}`, `highest score ${number(line.max[k])}`];
-    if (isKnown(middle?.[k])) found.push(`${line.median ? "median" : "mean"} ${number(middle[k])}`);
-    found.push(plural(line.alerts?.[k] ?? 0, "alert"));
-    if (line.outliers) found.push(plural(line.outliers[k] ?? 0, "labelled outlier"));
-    if (isKnown(line.generation?.[k])) found.push(`generation ${count(line.generation[k])}`);
-    return found.join(", ");
-  };
+  const at = start.map((x) => x + width / 2), alerting = line.max.map((top, i) => (line.alerts?.[i] > 0 ? top : null));
+  const { data, bins } = withGaps(at, width, [line.max, middle, alerting]), layers = timelineLayers(line, at);
   const figure = timePlot({
-    label: "Scores over time", summary: timelineSummary(line, middle), data, full, y: {}, describe, height: 320,
-    series: [
-      { stroke: () => colour("c0"), fill: () => colour("fill"), width: 1.25, points: { show: start.length < 60, size: 4 } },
-      { stroke: () => colour("quiet"), width: 1.25, points: { show: start.length < 2, size: 4 } },
-      { stroke: () => colour("bad"), paths: () => null, points: { show: true, size: 6, width: 0, fill: () => colour("bad") } },
-    ],
-    layers: [
-      ticksAt(odd, "odd", { edge: "bottom", isShown: () => shown.outliers }),
-      ticksAt(renewed, "quiet", { edge: "top", isShown: () => shown.generations }),
-      ticksAt(regimes, "c3", { whole: true, isShown: () => shown.regimes }),
-    ],
+    label: "Scores over time", summary: timelineSummary(line, middle), data, full: [start[0], lastOf(start) + width], y: {}, height: 320,
+    describe: (i) => binInWords(line, middle, width, bins[i]), series: timelineSeries(start.length), layers: known(layers.map((one) => one.draw)),
   });
-  const layers = [
-    { name: "highest score", colour: "c0", series: 1 }, { name: line.median ? "median" : "mean", colour: "quiet", series: 2 },
-    { name: "alerts", colour: "bad", kind: "dot", series: 3 }, { name: "labelled outliers", colour: "odd", kind: "tick", layer: "outliers", none: !odd.length },
-    { name: "new generations", colour: "quiet", kind: "tick", layer: "generations", none: !renewed.length },
-    { name: "new regimes", colour: "c3", kind: "tick", layer: "regimes", none: !regimes.length },
-  ].filter((one) => !one.none);
   let plot = null;
   box.append(legend("What the timeline shows", layers, (i, isShown) => {
     if (layers[i].series) return plot.setSeries(layers[i].series, { show: isShown });
-    shown[layers[i].layer] = isShown;
+    layers[i].isShown = isShown;
     return plot.redraw(false);
   }), figure.box);
   plot = figure.start();
@@ -119,10 +129,10 @@ function showTimeline(box) {
 }
 
 /** Where a new generation took effect: as the report says, else where the number in the bins changes. */
-function generationChanges(line, start) {
+function generationChanges(line) {
   const times = known(report.generations?.times);
   if (times.length) return [...times].sort((a, b) => a - b);
-  return start.filter((x, i) => i && isKnown(line.generation?.[i]) && line.generation[i] !== line.generation[i - 1]);
+  return line.start.filter((x, i) => i && isKnown(line.generation?.[i]) && line.generation[i] !== line.generation[i - 1]);
 }
 
 // --- metrics of windows
