@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import orjson
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
@@ -43,15 +43,12 @@ FLUSH_S = 60.0
 ANSWER_S = 10.0
 COMMIT_S = 60.0
 STALLED_S = 5.0
+COORDINATOR_S = 30.0  # a replay of hours must not be lost because the coordinator is just moving
 OTHER = "choose another group for --prepare"
 AGAIN = "nothing was written; try again"
 
 
-class PreparedPartition(NamedTuple):
-    """The state of one partition at the end of a replay."""
-
-    entries: Iterable[tuple[str, bytes | None]]  # all of its state, by name, as `PartitionTask.changes` gives it
-    position: int  # offset of the next record
+State = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 
 
 def check_unused(settings: ServiceSettings, schema: Schema | None = None) -> None:
@@ -67,12 +64,23 @@ def check_unused(settings: ServiceSettings, schema: Schema | None = None) -> Non
         partitions, _ = cluster.partitions([settings.topic, settings.state_topic])
         if settings.topic not in partitions:
             raise TopicError(f"there is no topic {settings.topic} on {settings.bootstrap}; check --topic")
-        if members := count_members(settings):
+        if members := _members(settings):
             raise ConfigError(f"--prepare: group {settings.group} has {members} members; stop them, or {OTHER}")
         _check_offsets(cluster, settings, partitions[settings.topic])
         if settings.state_topic in partitions:
             _check_state(cluster, settings, partitions[settings.state_topic])
             _check_agreement(settings, _agreement(settings), schema)
+
+
+def _members(settings: ServiceSettings) -> int:
+    """Number of members of the group; a coordinator that does not answer yet is asked again."""
+    deadline = time.monotonic() + COORDINATOR_S
+    while True:
+        try:
+            return count_members(settings)
+        except BrokerError as error:
+            if time.monotonic() > deadline:
+                raise BrokerError(f"--prepare: {error}") from None
 
 
 def _check_offsets(cluster: Cluster, settings: ServiceSettings, count: int) -> None:
@@ -143,16 +151,19 @@ def _check_agreement(settings: ServiceSettings, agreement: Agreement, schema: Sc
 def prepare_group(
     settings: ServiceSettings,
     schema: Schema,
-    tasks: Mapping[int, tuple[Iterable[tuple[str, bytes | None]], int]],
+    model: str,
+    kernel: str,
+    tasks: Mapping[int, tuple[State, int]],
     effects: Mapping[int, Any] | None = None,
     topic_id: str = "",
 ) -> list[str]:
     """Write the end of a replay as the state of the group `settings.group`; returns notes.
 
-    settings: those of the replay, with this group. tasks: for every partition of the topic, also those without records,
-    as a `PreparedPartition`. effects: by partition, the label effects that were replayed (`recorded_group`).
-    topic_id: of the topic that was replayed, if known. Constant memory, if `entries` are. Raises the errors of
-    `check_unused`, and FencedError if another replay prepares the same group; then nothing is written.
+    settings: those of the replay, with this group. model, kernel: name of the checkpoint, and what computed it. tasks:
+    by partition of the topic, also of those without records: the state, as `PartitionTask.changes` gives it (a mapping,
+    or pairs), and the offset of the next record. effects: by partition, the label effects that were replayed
+    (`recorded_group`). topic_id: of the topic that was replayed, if known. Constant memory, if the states are. Raises
+    the errors of `check_unused`, and FencedError if another replay prepares the same group; then nothing is written.
     """
     settings = settings.model_copy(update={"reset_state": False, "categorical": tuple(sorted(schema.categorical))})
     check_unused(settings, schema)
@@ -163,7 +174,7 @@ def prepare_group(
             TopicSetup(settings, watch).begin()
             watch.grow()
             _check_topics(settings, watch, tasks, topic_id)
-            agreement = _agreement(settings)
+            agreement = Agreement(settings, model, kernel, GroupLog(settings))
             is_agreed = _check_agreement(settings, agreement, schema)
             labels, notes = _labels_read(settings, watch, tasks, effects or {}, stack)
             preparation = stack.enter_context(_Preparation(settings, watch))
@@ -255,9 +266,7 @@ class _Preparation:
                 self._producer.purge()
                 self._transactions.abort(ANSWER_S)
 
-    def write_state(
-        self, number: int, entries: Iterable[tuple[str, bytes | None]], position: int, labels: LabelsRead | None
-    ) -> None:
+    def write_state(self, number: int, entries: State, position: int, labels: LabelsRead | None) -> None:
         """Write the state of a partition."""
         topic, ids = self._settings.state_topic, self._watch.seen.topic_ids
         for name, value in entries.items() if isinstance(entries, Mapping) else entries:
@@ -289,7 +298,7 @@ class _Preparation:
             metadata = reader.client.consumer_group_metadata()
             self._retry(lambda: self._producer.send_offsets_to_transaction(offsets, metadata, ANSWER_S))
         # An instance that joins from now on waits for the commit before it reads its offsets.
-        if members := count_members(settings):
+        if members := _members(settings):
             raise ConfigError(
                 f"--prepare: group {settings.group} got {members} members during the replay; nothing was written; stop "
                 f"them, or {OTHER}"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fomo_stream.replaying.one_partition import Outcome
     from fomo_stream.replaying.plan import Plan
     from fomo_stream.replaying.results import ReplayResult
+    from fomo_stream.replaying.sources.tables import Table
 
 CTRL_C = 130  # exit code
 RANGE = ("from_", "to", "last")  # settings that say the range
@@ -42,14 +43,16 @@ def run_replay(settings: ReplaySettings) -> int:
         write_whole(settings.json, json_bytes(report))
     if html is not None:
         write_whole(html, html_text(report).encode())
-    print(terminal_text(report))
-    if html is not None:
-        print(f"\nReport: {html}")
+    print(terminal_text(report, [path for path in (html, settings.json) if path is not None]))
     return 0 if report["source"]["is_complete"] else CTRL_C
 
 
-def replay_settings(settings: ReplaySettings, progress: Progress | None = None) -> ReplayResult:
+def replay_settings(
+    settings: ReplaySettings, progress: Progress | None = None, table: Table | None = None
+) -> ReplayResult:
     """Replay as these settings say; the reports that they name are left to the caller. Raises FomoError.
+
+    table: records in memory, in place of those of a file.
 
     Ctrl-C ends it early, with the result so far: then `report["source"]["is_complete"]` is False.
     """
@@ -57,22 +60,25 @@ def replay_settings(settings: ReplaySettings, progress: Progress | None = None) 
     from fomo_stream.replaying.detectors.variants import variants
     from fomo_stream.replaying.plan import make_plan
 
+    started = datetime.now(UTC)
     variants(settings)  # mistakes are named before anything is read
     check_rivals(settings.compare)
     if settings.prepare is not None:
         from fomo_stream.kafka.prepare import check_unused
 
         check_unused(settings.model_copy(update={"group": settings.prepare}))
-    return replay_plan(
-        make_plan(settings) if settings.resume is None else _resumed_plan(settings, settings.resume), progress
-    )
+    plan = make_plan(settings, table) if settings.resume is None else _resumed_plan(settings, settings.resume)
+    return replay_plan(plan, progress, started)
 
 
-def replay_plan(plan: Plan, progress: Progress | None = None) -> ReplayResult:
-    """`replay_settings`, of a plan that is made already, perhaps of another source. Raises FomoError."""
+def replay_plan(plan: Plan, progress: Progress | None = None, started: datetime | None = None) -> ReplayResult:
+    """`replay_settings`, of a plan that is made already, perhaps of another source. Raises FomoError.
+
+    started: when its making began, from which the report counts the seconds; None: now.
+    """
     from fomo_stream.replaying.results import ReplayResult
 
-    started, settings = datetime.now(UTC), plan.settings
+    started, settings = started or datetime.now(UTC), plan.settings
     outcomes = _replayed(plan, progress or Progress())
     plan.join_sinks(keep=settings.resume is not None)
     report = make_report(plan, outcomes, started)

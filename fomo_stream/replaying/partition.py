@@ -148,9 +148,9 @@ class PartitionReplay:
             if self._next_effect < len(self._effects):
                 due = self._effects[self._next_effect].input_offset
                 stop = min(stop, start + int(np.searchsorted(offsets[start:], due)))
-            if detector.generation != self._generation:
-                contexts += self._look_at_context(start)
             began = time.perf_counter()
+            if detector.generation != self._generation:
+                contexts += self._look_at_context(start)  # which waits until it is built
             parts.append(task.score(rows[start:stop], keys[start:stop], places[start:stop]))
             batch_s.append(time.perf_counter() - began)
             start = stop

@@ -21,7 +21,7 @@ from fomo_stream.replaying.labels import Labels, read_label_file, read_label_top
 from fomo_stream.replaying.sinks import Sink, check_writable, join_parts, part_of
 from fomo_stream.replaying.sources.base import Source
 from fomo_stream.replaying.sources.file import FileSource
-from fomo_stream.replaying.sources.tables import check_columns, format_of
+from fomo_stream.replaying.sources.tables import Table, check_columns, format_of
 from fomo_stream.replaying.sources.times import milliseconds_of_one, to_milliseconds
 from fomo_stream.replaying.sources.topic import TopicSource
 from fomo_stream.settings.replay import ReplaySettings
@@ -76,14 +76,14 @@ class Plan:
             join_parts(self.settings.scores_file, self.source.partitions, keep)
 
 
-def make_plan(settings: ReplaySettings) -> Plan:
+def make_plan(settings: ReplaySettings, table: Table | None = None) -> Plan:
     """The plan of a replay. Raises a FomoError if there is nothing to replay, or a setting is wrong."""
     now_ms = time.time_ns() // 1_000_000
     if settings.label is not None and settings.label in (*(settings.features or ()), *settings.categorical):
         raise ConfigError(f"{settings.label} is a feature and the --label, but scores may not see it; leave one out")
     if settings.scores_file is not None:
         check_writable(settings.scores_file)
-    plan = _plan_of_topic(settings, now_ms) if settings.file is None else _plan_of_file(settings, now_ms)
+    plan = _plan_of_topic(settings, now_ms) if settings.file is None else _plan_of_file(settings, now_ms, table)
     if settings.scores_topic is not None:
         plan = replace(plan, scored_partitions=partitions_of(settings, settings.scores_topic))
     return plan
@@ -92,14 +92,14 @@ def make_plan(settings: ReplaySettings) -> Plan:
 # --- a file --------------------------------------------------------------------------------------------------
 
 
-def _plan_of_file(settings: ReplaySettings, now_ms: int) -> Plan:
+def _plan_of_file(settings: ReplaySettings, now_ms: int, in_memory: Table | None) -> Plan:
     path = settings.file
     assert path is not None
-    format = format_of(path, settings.format)
+    format = format_of(path, settings.format) if in_memory is None else "jsonl"
     flags = {"--key": settings.key, "--time": settings.time, "--label": settings.label}
     special = {field: flag for flag, field in flags.items() if field is not None}
     text = frozenset(text_columns(settings, settings.key))
-    source = FileSource(path, format, text, settings.key, settings.time, settings.label)
+    source = FileSource(path, format, text, settings.key, settings.time, settings.label, in_memory=in_memory)
     table = source.table()
     check_columns(table, source.name, [*special, *(settings.features or ()), *settings.categorical])
     source = replace(source, records=table.count)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Mapping
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from brokers import Broker, wait_for
 from confluent_kafka import Consumer
-from services import Running, make_settings, readings, results, unique
+from live_groups import PARTITIONS, label, live, new_topic, produce, step, wait_for_commits
+from services import Running, unique
 
 from fomo_stream.detector.detector import Detector
 from fomo_stream.errors import AgreementError, ConfigError, FomoError
@@ -30,7 +29,6 @@ from fomo_stream.replaying.partition import PartitionReplay
 from fomo_stream.settings.replay import ReplaySettings
 from fomo_stream.settings.service import ServiceSettings
 
-PARTITIONS = 2
 SCHEMA = Schema(("temperature", "motor.rpm"))
 
 
@@ -96,52 +94,9 @@ def replayed(settings: ReplaySettings, recorded: Recorded, to: str = "") -> tupl
     return found, tasks
 
 
-def live(broker: Broker, settings: ServiceSettings, at_least: int) -> dict[tuple[int, int], dict[str, Any]]:
-    """The results in the output topic by place, without where and when the record was."""
-    found = {}
-    for output in results(broker.read(settings.out, at_least=at_least)):
-        result = dict(output["fomo"])
-        place = result.pop("partition"), result.pop("offset")
-        assert place not in found
-        del result["topic"], result["timestamp"]
-        found[place] = result
-    return found
-
-
-def produce(broker: Broker, settings: ServiceSettings, count: int, start: int) -> None:
-    for partition in range(PARTITIONS):
-        records = readings(count, start=start, seed=start + partition)
-        odd = [{**one, "temperature": 60.0} if one["n"] % 17 == 0 else one for one in records]
-        broker.produce(settings.topic, odd, partition=partition)
-
-
-def label(broker: Broker, settings: ServiceSettings, offsets: list[int]) -> None:
-    assert settings.feedback is not None
-    for partition in range(PARTITIONS):
-        labels = [{"partition": partition, "offset": at, "outlier": at % 3 == 0} for at in offsets]
-        broker.produce(settings.feedback, labels, partition=partition)
-
-
-def wait_for_commits(broker: Broker, groups: list[ServiceSettings], topic: str, offsets: int) -> None:
-    """Wait until each group has committed these offsets, summed over the partitions."""
-    for group in [settings.group for settings in groups]:
-        what = f"group {group} to commit {offsets} of {topic}"
-        wait_for(partial(lambda group: broker.committed(group, topic) == offsets, group), what, 90)
-
-
-def step(broker: Broker, groups: list[ServiceSettings], count: int, start: int, labels: int) -> None:
-    """Records, then labels on 8 of them; every group handles both before the next step. labels: so far, with these."""
-    settings = groups[0]
-    produce(broker, settings, count, start)
-    wait_for_commits(broker, groups, settings.topic, PARTITIONS * (start + count))
-    label(broker, settings, random.Random(start).sample(range(start, start + count), 8))
-    wait_for_commits(broker, groups, settings.feedback or "", PARTITIONS * labels)
-
-
-def new_topic(broker: Broker, **changes: Any) -> ServiceSettings:
-    topic = unique("sensors")
-    broker.create_topic(topic, partitions=PARTITIONS)
-    return make_settings(broker, topic, **changes)
+def identity(settings: ServiceSettings) -> tuple[str, str]:
+    model = shared_model(settings.model, kernel=settings.kernel)
+    return model.name, model.kernel
 
 
 def prepared(settings: ServiceSettings, **changes: Any) -> ServiceSettings:
@@ -165,7 +120,7 @@ def test_a_prepared_group_goes_on_as_the_group_that_ran_live(broker: Broker) -> 
     assert found == live(broker, settings, 720)
     assert any(result["outlier"] for result in found.values())
     twin = prepared(settings)
-    notes = prepare_group(twin, SCHEMA, tasks, recorded.effects)
+    notes = prepare_group(twin, SCHEMA, *identity(settings), tasks, recorded.effects)
     assert notes == []
     assert broker.committed(twin.group, settings.topic) == 720
     assert broker.committed(twin.group, settings.feedback or "") == 2 * 24
@@ -192,7 +147,7 @@ def test_a_group_is_prepared_from_an_earlier_end_with_the_labels_of_then(broker:
     outputs = live(broker, settings, 600)
     assert found == {place: result for place, result in outputs.items() if place[1] < 200}
     twin = prepared(settings)
-    prepare_group(twin, SCHEMA, tasks, recorded.effects)
+    prepare_group(twin, SCHEMA, *identity(settings), tasks, recorded.effects)
     assert broker.committed(twin.group, settings.topic) == 400
     assert broker.committed(twin.group, settings.feedback or "") == 32
 
@@ -207,7 +162,7 @@ def test_a_group_without_a_past_counts_all_labels_as_read(broker: Broker) -> Non
         settings, **{name: getattr(settings, name) for name in ("min_context", "context_size", "feedback")}
     )
     _, tasks = replayed(own, Recorded(own, SCHEMA))
-    (note,) = prepare_group(settings, SCHEMA, tasks)
+    (note,) = prepare_group(settings, SCHEMA, *identity(settings), tasks)
     assert "have no effect in group" in note
     assert broker.committed(settings.group, settings.feedback or "") == 4
 
@@ -220,7 +175,7 @@ def refused(settings: ServiceSettings, kind: type[FomoError]) -> str:
     with pytest.raises(kind) as caught:
         check_unused(settings, SCHEMA)
     with pytest.raises(kind):
-        prepare_group(settings, SCHEMA, empty_tasks())
+        prepare_group(settings, SCHEMA, *identity(settings), empty_tasks())
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -266,7 +221,7 @@ def test_a_preparation_that_fails_leaves_nothing_behind(broker: Broker, monkeypa
 
     monkeypatch.setattr(prepare._Preparation, "commit", joined)
     with pytest.raises(ConfigError, match="got 1 members during the replay; nothing was written"):
-        prepare_group(settings, SCHEMA, tasks)
+        prepare_group(settings, SCHEMA, *identity(settings), tasks)
     monkeypatch.undo()
     written = broker.read(settings.state_topic)
     assert not [message for message in written if message.value() is not None]
@@ -274,7 +229,7 @@ def test_a_preparation_that_fails_leaves_nothing_behind(broker: Broker, monkeypa
     assert GroupSchema(settings).stored() is None
     assert broker.committed(settings.group, settings.topic) == 0
     check_unused(settings.model_copy(update={"context_size": 77}))
-    prepare_group(settings, SCHEMA, tasks)
+    prepare_group(settings, SCHEMA, *identity(settings), tasks)
     assert GroupSchema(settings).stored() == SCHEMA
     assert len(GroupLog(settings).entries(b"settings/")) == 1
     with Running(settings) as running:

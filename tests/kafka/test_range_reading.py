@@ -6,7 +6,6 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from confluent_kafka import KafkaError
 from hypothesis import given
 from hypothesis import strategies as st
 from memory_broker import MemoryBroker, MemoryReader, Message
@@ -16,17 +15,15 @@ from fomo_stream.kafka.ranges import Range, gap_note, read_range
 from fomo_stream.settings.service import ServiceSettings
 
 SETTINGS = ServiceSettings(topic="t")
-FAILURE = KafkaError(KafkaError._TRANSPORT, "connection refused")
+ALL = 1 << 30
 
 
 class Flaky(MemoryReader):
     """A client that gives a few messages and then no more, and sometimes one that it gave before."""
 
-    gives: tuple[int, ...] = ()  # messages that each client gives; the clients after these give all
-
-    def __init__(self, broker: MemoryBroker, number: int) -> None:
+    def __init__(self, broker: MemoryBroker, gives: int) -> None:
         super().__init__(broker)
-        self._left = self.gives[number] if number < len(self.gives) else 1 << 30
+        self._left = gives
         self._last: Message | None = None
 
     def poll(self, _seconds: float) -> Message | None:
@@ -41,12 +38,12 @@ class Flaky(MemoryReader):
 
 
 def reading(broker: MemoryBroker, gives: tuple[int, ...], patience_s: float = 600.0) -> Any:
+    """gives: messages that each client gives, one client after the other; those after them give all."""
     opened: list[Flaky] = []
 
     def make(*_: Any) -> Flaky:
-        made = type("Client", (Flaky,), {"gives": gives})(broker, len(opened))
-        opened.append(made)
-        return made
+        opened.append(Flaky(broker, gives[len(opened)] if len(opened) < len(gives) else ALL))
+        return opened[-1]
 
     return patch.multiple("fomo_stream.kafka.ranges", STALLED_S=0.0005, PATIENCE_S=patience_s), patch(
         "fomo_stream.kafka.topic_reader.make_reader", make

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from fomo_stream.kafka.feedback.recorded_effects import LabelEffect
-from fomo_stream.replaying.plan import Plan
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.errors import RecordError
+from fomo_stream.kafka.feedback.recorded_effects import LabelEffect
 from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel
 from fomo_stream.records.schema import Schema
 from fomo_stream.replaying.blocks import Sample
+from fomo_stream.replaying.plan import Plan
 from fomo_stream.settings.replay import ReplaySettings
 
 SCHEMA = Schema(("x", "y"))

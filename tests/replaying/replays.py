@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fomo_stream.replaying.plan import Plan
 from memory_source import cheap_model
 
 from fomo_stream.model.checkpoint import save_model
 from fomo_stream.replaying.assembly import make_report
 from fomo_stream.replaying.one_partition import Job, Outcome
+from fomo_stream.replaying.plan import Plan
 from fomo_stream.replaying.progress import Progress
 from fomo_stream.replaying.workers import replay_partitions, stopped_by_ctrl_c
 

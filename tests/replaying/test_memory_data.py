@@ -10,7 +10,6 @@ import numpy as np
 import orjson
 import pandas as pd
 import pytest
-from fomo_stream.replaying.progress import Progress
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ import fomo_stream
 from fomo_stream.errors import ConfigError, FomoError, SchemaError
 from fomo_stream.replaying import command
 from fomo_stream.replaying.api import grid_words, replay
+from fomo_stream.replaying.progress import Progress
 from fomo_stream.replaying.sources.memory import CHUNK, MemoryTable
 from fomo_stream.settings.replay import ReplaySettings
 

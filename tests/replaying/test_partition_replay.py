@@ -7,18 +7,18 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from fomo_stream.kafka.feedback.recorded_effects import LabelEffect
-from fomo_stream.replaying.plan import Plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_source import MemorySource, cheap_model, make_plan, quick_settings, sample
 
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
+from fomo_stream.kafka.feedback.recorded_effects import LabelEffect
 from fomo_stream.kafka.scorer import first_detector
 from fomo_stream.replaying import partition as module
 from fomo_stream.replaying.blocks import Block
 from fomo_stream.replaying.partition import OWN, Others, PartitionReplay
+from fomo_stream.replaying.plan import Plan
 
 ARRAYS = ("score", "remembered_logit", "logit", "by_view", "p_value", "outlier", "generation", "regime", "severity")
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fomo_stream.kafka.ranges import Range
-from fomo_stream.kafka.recorded import Recorded
 
 from fomo_stream.errors import FomoError
+from fomo_stream.kafka.ranges import Range
+from fomo_stream.kafka.recorded import Recorded
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN
 from fomo_stream.replaying.plan import Plan, _topic_start, make_plan
 from fomo_stream.settings.replay import ReplaySettings

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import orjson
 import pytest
-from fomo_stream.replaying.plan import Plan
 from memory_source import MemorySource, make_plan, quick_settings
 from replays import CtrlC, cheap_checkpoint, outcomes_of, report_of
 
 from fomo_stream.errors import FomoError, TopicError
 from fomo_stream.replaying.blocks import Sample
+from fomo_stream.replaying.plan import Plan
 
 
 @pytest.fixture

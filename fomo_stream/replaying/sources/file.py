@@ -34,6 +34,7 @@ class FileSource:
     records: int | None = None
     labels: Labels = NO_LABELS
     partitions: tuple[int, ...] = (0,)
+    in_memory: Table | None = None  # the records, where they are no file
 
     @property
     def name(self) -> str:
@@ -50,6 +51,8 @@ class FileSource:
 
     def table(self) -> Table:
         """The file, opened. Raises ConfigError or SchemaError."""
+        if self.in_memory is not None:
+            return self.in_memory
         extra = [field for field in (self.key, self.time, self.label) if field is not None]
         return open_table(self.path, self.format, self.text, extra)
 

@@ -14,7 +14,7 @@ Int = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Axis:
-    """At most `size` bins that hold all times from `first` to `last`; nothing if last < first.
+    """At most `size` bins, two or more, that hold all times from `first` to `last`; nothing if last < first.
 
     The width is the smallest power of two that suffices, and a bin begins at a multiple of the width. So each bin of an
     axis lies in one bin of every axis that holds it: counts by bin can be added up, in any order.

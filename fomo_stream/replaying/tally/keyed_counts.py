@@ -12,7 +12,7 @@ Int = NDArray[np.int64]
 Keys = NDArray[np.uint64]
 
 _SIGN = np.uint64(1 << 63)
-_LARGEST = 1e300  # larger values count as this one, so that the ends of each cell are finite
+_LARGEST = 1e300  # larger values count as this one
 
 
 def keys_of(values: Float) -> Keys:
@@ -68,7 +68,9 @@ class KeyedCounts:
         """The smallest and the largest value (k,) that each key stands for."""
         shift = np.uint64(self.shift)
         low = self.keys << shift
-        return values_of(low), values_of(low | ((np.uint64(1) << shift) - np.uint64(1)))
+        high = low | ((np.uint64(1) << shift) - np.uint64(1))
+        first, last = keys_of(np.array([-_LARGEST, _LARGEST]))
+        return values_of(np.maximum(low, first)), values_of(np.minimum(high, last))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The counts, to be stored."""

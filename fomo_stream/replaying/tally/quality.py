@@ -180,7 +180,8 @@ def _within(name: str, values: Float) -> Float:
 def _bars(edges: Float, low: Float, high: Float, counts: Float) -> Int:
     """Counts (bars,) between edges, from counts (k,) in cells from low to high, over which they are spread evenly."""
     width = np.where(high > low, high - low, 1.0)
-    share = np.clip((edges[1:-1, None] - low) / width, 0.0, 1.0)
+    with np.errstate(over="ignore"):
+        share = np.clip((edges[1:-1, None] - low) / width, 0.0, 1.0)
     share = np.where(high > low, share, edges[1:-1, None] > low)  # a cell of one value belongs to the bar it begins
     until = np.round(share @ counts)
     return np.diff(np.concatenate([[0.0], until, [counts.sum()]])).astype(np.int64)

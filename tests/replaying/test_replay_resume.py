@@ -12,18 +12,18 @@ from typing import Any
 
 import orjson
 import pytest
-from fomo_stream.kafka.feedback.recorded_effects import LabelEffect
-from fomo_stream.replaying.plan import Plan
 from memory_source import MemorySource, make_plan, quick_settings
 from replays import CtrlC, cheap_checkpoint, outcomes_of, report_of
 
 from fomo_stream.detector.changelog import Entries
 from fomo_stream.errors import StateError
+from fomo_stream.kafka.feedback.recorded_effects import LabelEffect
 from fomo_stream.kafka.partition import PartitionTask
 from fomo_stream.kafka.state.position import Restored
 from fomo_stream.replaying import partition
 from fomo_stream.replaying.checkpoints import Checkpoint, write_whole
 from fomo_stream.replaying.one_partition import Detectors
+from fomo_stream.replaying.plan import Plan
 
 Whole = tuple[bytes, bytes, list[Entries]]  # the report, the scores, and the state of each partition
 RECORDS, SIZE = 420, 40

@@ -1,0 +1,109 @@
+"""`fomo-stream replay` of what a group has scored: the same results, and a group that goes on from there."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from brokers import Broker, wait_for
+from live_groups import PARTITIONS, label, live, new_topic, produce, step, wait_for_commits
+from services import Running
+
+from fomo_stream.settings.service import ServiceSettings
+
+
+@pytest.fixture(autouse=True)
+def _real(broker: Broker) -> None:
+    if not broker.is_kafka:
+        pytest.skip("the embedded broker has no topic ids, times and transactions")
+
+
+def replay(settings: ServiceSettings, *flags: str) -> subprocess.CompletedProcess[str]:
+    """Run the command on the topic, in one process."""
+    where = ["--topic", settings.topic, "--bootstrap", settings.bootstrap, "--report", "none", "--jobs", "1"]
+    return subprocess.run(
+        [sys.executable, "-m", "fomo_stream.cli", "replay", *where, *flags],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=240,
+    )
+
+
+def by_place(lines: list[bytes]) -> dict[tuple[int, int], bytes]:
+    """Scored records by the partition and offset of their source."""
+    found = {}
+    for line in lines:
+        result = json.loads(line)["fomo"]
+        place = result["partition"], result["offset"]
+        assert place not in found
+        found[place] = line
+    return found
+
+
+def share(running: Running) -> set[int]:
+    return set(running.member.pipeline.tasks)
+
+
+def run_live(broker: Broker, settings: ServiceSettings) -> int:
+    """A group with labels, a rebalance and a restart in between; returns the number of records of each partition."""
+    with Running(settings) as first:
+        step(broker, [settings], 120, 0, 8)
+        with Running(settings) as second:
+            wait_for(lambda: second.service.ready and share(second) and len(share(first)) < PARTITIONS, "a share", 60)
+            step(broker, [settings], 110, 120, 16)
+        wait_for(lambda: len(share(first)) == PARTITIONS, "all partitions to come back", 60)
+        rng = random.Random(1)
+        for at in range(230, 330, 25):  # labels and records mix
+            produce(broker, settings, 25, at)
+            label(broker, settings, rng.sample(range(100, 230), 3))
+        wait_for_commits(broker, [settings], settings.feedback or "", PARTITIONS * 28)
+    with Running(settings):
+        step(broker, [settings], 100, 330, 36)
+    return 430
+
+
+def test_a_replay_equals_the_live_run_and_prepares_a_group_that_goes_on_alike(broker: Broker, tmp_path: Path) -> None:
+    settings = new_topic(broker, alert_rate=0.02, context_size=120)
+    settings = settings.model_copy(update={"feedback": f"{settings.topic}-labels"})
+    records = run_live(broker, settings)
+    before = broker.read(settings.state_topic)
+    scores, report = tmp_path / "scores.jsonl", tmp_path / "report.json"
+    twin = settings.model_copy(update={"group": f"{settings.group}-twin", "out": f"{settings.topic}-twin"})
+    flags = ["--group", settings.group, "--scores-file", str(scores), "--json", str(report), "--prepare", twin.group]
+    done = replay(settings, *flags)
+    assert done.returncode == 0, done.stderr
+    outputs = by_place([message.value() for message in broker.read(settings.out)])
+    assert len(outputs) == PARTITIONS * records
+    assert by_place(scores.read_bytes().splitlines()) == outputs
+    content: dict[str, Any] = json.loads(report.read_text())
+    assert "equal" in content["notes"][0]
+    assert content["source"]["scored"] == PARTITIONS * records
+    # The group itself was not touched.
+    assert len(broker.read(settings.state_topic)) == len(before)
+    assert broker.committed(settings.group, settings.topic) == PARTITIONS * records
+    with Running(settings), Running(twin):
+        step(broker, [settings, twin], 100, records, 44)
+    ours = live(broker, twin, PARTITIONS * 100)
+    assert len(ours) == PARTITIONS * 100
+    assert ours == {place: result for place, result in live(broker, settings, 0).items() if place in ours}
+
+
+def test_a_replay_that_cannot_be_says_so_in_one_sentence(broker: Broker) -> None:
+    settings = new_topic(broker)
+    produce(broker, settings, 5, 0)
+    for flags, code, words in (
+        (["--from", "2020-01-01", "--to", "2020-02-01"], 8, "the topic has records from 20"),
+        (["--from", "9"], 2, "beyond the end of the topic"),
+        (["--group", settings.group], 8, "has never run on topic"),
+    ):
+        done = replay(settings, *flags)
+        assert done.returncode == code, done.stderr
+        assert words in done.stderr
+        assert len(done.stderr.splitlines()) == 1
