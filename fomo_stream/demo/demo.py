@@ -77,10 +77,9 @@ def run_demo(settings: DemoSettings) -> int:
 def write_report(console: Console, settings: DemoSettings, scored: Scored, path: Path) -> None:
     """Replay what was scored, and write the report."""
     from fomo_stream.replaying.progress import shown_progress
-    from fomo_stream.replaying.report.html import write_html
 
     console.print(f"replaying {len(scored.times):,} readings for the report ...", style="dim")
-    write_html(demo_report(settings, DETECTOR, TOPIC, scored, shown_progress()).report, path)
+    demo_report(settings, DETECTOR, TOPIC, scored, shown_progress()).save_report(path)
     console.print(f"report: {path}", soft_wrap=True)
 
 

@@ -17,10 +17,11 @@ from fomo_stream.demo.sensors import Readings, sensor_stream
 from fomo_stream.errors import ConfigError
 from fomo_stream.records.schema import Schema
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, Sample
-from fomo_stream.replaying.command import check_writable, replay_plan
+from fomo_stream.replaying.command import replay_plan
 from fomo_stream.replaying.plan import Plan
 from fomo_stream.replaying.results import ReplayResult
 from fomo_stream.replaying.sources.base import IsStopped
+from fomo_stream.replaying.writing import check_writable
 from fomo_stream.settings.replay import NO_REPORT, ReplaySettings
 
 if TYPE_CHECKING:

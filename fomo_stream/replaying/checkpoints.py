@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import struct
 import time
 from collections.abc import Iterator, Mapping
@@ -21,6 +20,7 @@ import numpy as np
 
 from fomo_stream.detector.changelog import Arrays, Entries
 from fomo_stream.errors import ConfigError, StateError
+from fomo_stream.replaying.writing import write_whole
 
 MAGIC = b"fomo-stream replay 1\n"
 LENGTHS = struct.Struct("<IQ")  # before an entry: of its key and its value
@@ -115,25 +115,6 @@ def _parts(data: bytes) -> Iterator[tuple[str, bytes]]:
 
 def _digest(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that readers see the old one or the new one, also after a crash. Raises ConfigError.
-
-    A device such as /dev/stdout is written to, not replaced.
-    """
-    try:
-        if path.exists() and not path.is_file():
-            path.write_bytes(data)
-            return
-        partial = path.with_name(path.name + ".partial")
-        with partial.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
 
 
 # -- the whole replay ----------------------------------------------------------------------------------------------

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
-from fomo_stream.errors import ConfigError
 from fomo_stream.replaying.assembly import make_report, settings_of
-from fomo_stream.replaying.checkpoints import check_same_replay, describe, open_folder, write_whole
+from fomo_stream.replaying.checkpoints import check_same_replay, describe, open_folder
 from fomo_stream.replaying.progress import Progress, shown_progress
 from fomo_stream.replaying.workers import replay_partitions, stopped_by_ctrl_c
+from fomo_stream.replaying.writing import check_writable
 from fomo_stream.settings.replay import NO_REPORT, ReplaySettings
 from fomo_stream.threads import usable_processors
 
@@ -31,8 +28,8 @@ RANGE = ("from_", "to", "last")  # settings that say the range
 
 def run_replay(settings: ReplaySettings) -> int:
     """Replay, write the report, and print a summary; returns the exit code."""
-    from fomo_stream.replaying.report.html import html_text
     from fomo_stream.replaying.report.terminal import terminal_text
+    from fomo_stream.replaying.results import ReplayResult
 
     html = None if settings.report == NO_REPORT else Path(settings.report)
     for name, path in (("--report", html), ("--json", settings.json)):
@@ -40,11 +37,12 @@ def run_replay(settings: ReplaySettings) -> int:
             check_writable(name, path)
     plan = _plan_of(settings, None)
     outcomes, report = _replayed(plan, shown_progress())
+    result = ReplayResult(report)
     if settings.json is not None:
-        write_whole(settings.json, json_bytes(report))
+        result.save(settings.json)
     if html is not None:
-        write_whole(html, html_text(report).encode())
-    print(terminal_text(report, [path for path in (html, settings.json) if path is not None]))
+        result.save_report(html)
+    print(terminal_text(result.report, [path for path in (html, settings.json) if path is not None]))
     for note in _prepared(plan, outcomes):  # after the report is safe
         print(note)
     return 0 if report["source"]["is_complete"] else CTRL_C
@@ -85,22 +83,6 @@ def _plan_of(settings: ReplaySettings, table: Table | None) -> Plan:
 
         check_unused(plan.settings.model_copy(update={"group": settings.prepare}), plan.schema)
     return plan
-
-
-def json_bytes(report: Mapping[str, Any]) -> bytes:
-    """The report as JSON; the same report gives the same bytes."""
-    return orjson.dumps(report, option=orjson.OPT_APPEND_NEWLINE)
-
-
-def check_writable(flag: str, path: Path) -> None:
-    """Raise ConfigError if a file could not be written at the end."""
-    if path.is_dir():
-        raise ConfigError(f"{flag} {path} is a folder; name a file")
-    if not path.parent.is_dir():
-        raise ConfigError(f"{flag} {path}: there is no folder {path.parent}; create it")
-    needed = [path.parent] if not path.exists() else [path, path.parent] if path.is_file() else [path]
-    if not all(os.access(one, os.W_OK) for one in needed):
-        raise ConfigError(f"{flag} {path} may not be written; check its permissions")
 
 
 def _replayed(plan: Plan, progress: Progress) -> tuple[list[Outcome], dict[str, Any]]:

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from fomo_stream.errors import ConfigError
+from fomo_stream.replaying.results import Report, load_report
 from fomo_stream.replaying.tally.intervals import Difference, difference
 from fomo_stream.replaying.tally.quality import METRICS
 from fomo_stream.replaying.tally.summary import count, moment
 
-FORMAT = 1
 _HEADER = ("metric", "before", "after", "difference", "95 % interval", "verdict")
-Report = dict[str, Any]
 
 
 def compare_files(before: Path, after: Path) -> str:
@@ -22,7 +21,7 @@ def compare_files(before: Path, after: Path) -> str:
 
     Raises ConfigError if one of the files cannot be read, or is not a report.
     """
-    first, second = _read(before), _read(after)
+    first, second = load_report(before), load_report(after)
     try:
         lines = list(_lines(first, second, before, after))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
@@ -41,21 +40,6 @@ def matches(before: Report, after: Report) -> list[tuple[dict[str, Any], dict[st
     others = {detector["name"]: detector for detector in after["detectors"][1:]}
     named = [(detector, others[detector["name"]]) for detector in before["detectors"][1:] if detector["name"] in others]
     return [(before["detectors"][0], after["detectors"][0]), *named]
-
-
-def _read(path: Path) -> Report:
-    advice = "write one with fomo-stream replay --json FILE"
-    try:
-        report = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError):
-        raise ConfigError(f"{path} is not JSON, so it is not a report of a replay; {advice}") from None
-    if not isinstance(report, dict) or "format" not in report or not report.get("detectors"):
-        raise ConfigError(f"{path} is not a report of a replay; {advice}")
-    if report["format"] != FORMAT:
-        raise ConfigError(f"{path} is a report of format {report['format']}; this version reads format {FORMAT}")
-    return report
 
 
 def _lines(first: Report, second: Report, before: Path, after: Path) -> Iterator[str]:

@@ -18,12 +18,13 @@ from fomo_stream.records.inference import TooManyFeaturesError, infer_schema
 from fomo_stream.records.schema import Schema, look_up
 from fomo_stream.replaying.blocks import UNKNOWN, Sample
 from fomo_stream.replaying.labels import Labels, read_label_file, read_label_topic, verdict_of
-from fomo_stream.replaying.sinks import Sink, check_writable, join_parts, part_of
+from fomo_stream.replaying.sinks import Sink, join_parts, part_of
 from fomo_stream.replaying.sources.base import Source
 from fomo_stream.replaying.sources.file import FileSource
 from fomo_stream.replaying.sources.tables import Table, check_columns, format_of
 from fomo_stream.replaying.sources.times import milliseconds_of_one, to_milliseconds
 from fomo_stream.replaying.sources.topic import TopicSource
+from fomo_stream.replaying.writing import check_writable
 from fomo_stream.settings.replay import ReplaySettings
 
 MOST_SAMPLES = 20  # times infer_records: records without features after which the search for features ends
@@ -82,7 +83,7 @@ def make_plan(settings: ReplaySettings, table: Table | None = None) -> Plan:
     if settings.label is not None and settings.label in (*(settings.features or ()), *settings.categorical):
         raise ConfigError(f"{settings.label} is a feature and the --label, but scores may not see it; leave one out")
     if settings.scores_file is not None:
-        check_writable(settings.scores_file)
+        check_writable("--scores-file", settings.scores_file)
     plan = _plan_of_topic(settings, now_ms) if settings.file is None else _plan_of_file(settings, now_ms, table)
     if settings.scores_topic is not None:
         plan = replace(plan, scored_partitions=partitions_of(settings, settings.scores_topic))

@@ -14,6 +14,7 @@ import numpy as np
 import orjson
 
 from fomo_stream.errors import ConfigError
+from fomo_stream.replaying.writing import write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,9 +60,9 @@ def load_report(path: str | Path) -> Report:
         report = orjson.loads(Path(path).read_bytes())
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}; check the path and its permissions") from None
-    except orjson.JSONDecodeError:
+    except (ValueError, RecursionError):
         raise ConfigError(f"{path} is not JSON; give a file that `fomo-stream replay --json` has written") from None
-    if not isinstance(report, dict) or "format" not in report or "detectors" not in report:
+    if not isinstance(report, dict) or "format" not in report or not report.get("detectors"):
         raise ConfigError(f"{path} is not the report of a replay; give a file that `fomo-stream replay --json` wrote")
     if report["format"] != FORMAT:
         raise ConfigError(
@@ -108,17 +109,14 @@ class ReplayResult:
         return cls(load_report(path))
 
     def save(self, path: str | Path) -> None:
-        """Write the report as JSON; two of them can be compared with `fomo-stream compare`."""
-        try:
-            Path(path).write_bytes(orjson.dumps(self.report) + b"\n")
-        except OSError as error:
-            raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error
+        """Write the report as JSON; two of them can be compared with `fomo-stream compare`. Raises ConfigError."""
+        write_whole(Path(path), orjson.dumps(self.report, option=orjson.OPT_APPEND_NEWLINE))
 
     def save_report(self, path: str | Path) -> None:
         """Write the report as one HTML file, which opens anywhere. Raises ConfigError if it cannot be written."""
-        from fomo_stream.replaying.report.html import write_html
+        from fomo_stream.replaying.report.html import html_text
 
-        write_html(self.report, Path(path))
+        write_whole(Path(path), html_text(self.report).encode())
 
     @property
     def summary(self) -> str:

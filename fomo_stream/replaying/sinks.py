@@ -105,16 +105,6 @@ def part_of(path: Path, partition: int) -> Path:
     return path.with_name(f"{path.name}.part-{partition}")
 
 
-def check_writable(path: Path) -> None:
-    """Raise ConfigError if the file could not be written at the end."""
-    if path.is_dir():
-        raise ConfigError(f"--scores-file {path} is a folder; name a file")
-    if not path.parent.is_dir():
-        raise ConfigError(f"--scores-file {path}: there is no folder {path.parent}; create it")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise ConfigError(f"--scores-file {path} may not be written; check its permissions")
-
-
 def join_parts(path: Path, partitions: Iterable[int], keep: bool = False) -> None:
     """Join the parts of the partitions, in their order, to one file, and delete them, or `keep` them to go on later."""
     parts = [part for number in partitions if (part := part_of(path, number)).exists()]

@@ -11,7 +11,7 @@ import pytest
 from replays import CtrlC, cheap_checkpoint
 
 from fomo_stream.errors import ConfigError
-from fomo_stream.replaying.command import json_bytes, replay_settings, run_replay
+from fomo_stream.replaying.command import replay_settings, run_replay
 from fomo_stream.settings.replay import ReplaySettings
 
 RECORDS = 3000
@@ -35,7 +35,7 @@ def settings_of(folder: Path, **changes: Any) -> ReplaySettings:
 def timeless(path: Path) -> bytes:
     report = json.loads(path.read_bytes())
     assert report.pop("timing")["seconds"] > 0
-    return json_bytes(report)
+    return json.dumps(report).encode()
 
 
 @pytest.mark.parametrize("stop_after", [None, 1])

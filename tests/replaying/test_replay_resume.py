@@ -21,7 +21,8 @@ from fomo_stream.kafka.feedback.recorded_effects import LabelEffect
 from fomo_stream.kafka.partition import PartitionTask
 from fomo_stream.kafka.state.position import Restored
 from fomo_stream.replaying import partition
-from fomo_stream.replaying.checkpoints import Checkpoint, write_whole
+from fomo_stream.replaying.checkpoints import Checkpoint
+from fomo_stream.replaying.writing import write_whole
 from fomo_stream.replaying.one_partition import Detectors
 from fomo_stream.replaying.plan import Plan
 
@@ -100,7 +101,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from replays import CtrlC, outcomes_of
-from test_resume import SIZE, a_plan
+from test_replay_resume import SIZE, a_plan
 from fomo_stream.replaying import checkpoints, partition
 partition.BLOCK = SIZE
 looks = iter(range(10**6))

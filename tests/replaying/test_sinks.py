@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fomo_stream.errors import ConfigError, RecordError
 from fomo_stream.records.json_codec import append_result, decode_strictly, encode
 from fomo_stream.replaying.blocks import Sample
-from fomo_stream.replaying.sinks import Sink, check_writable, join_parts, part_of
+from fomo_stream.replaying.sinks import Sink, join_parts, part_of
 from fomo_stream.settings.replay import ReplaySettings
 
 RESULT: dict[str, Any] = {"score": 0.5, "outlier": False}
@@ -97,10 +97,3 @@ def test_closing_leaves_alone_what_an_earlier_run_wrote_until_the_replay_begins(
     assert not path.exists()
     join_parts(path, [0])
     assert path.read_bytes() == b""
-
-
-def test_a_place_that_cannot_be_written_is_named_before_anything_is_read(tmp_path: Path) -> None:
-    check_writable(tmp_path / "scores")
-    for path, complaint in ((tmp_path, "is a folder"), (tmp_path / "absent" / "scores", "there is no folder")):
-        with pytest.raises(ConfigError, match=complaint):
-            check_writable(path)

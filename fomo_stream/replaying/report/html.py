@@ -10,7 +10,6 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from fomo_stream.errors import ConfigError
 from fomo_stream.settings.replay import ReplaySettings
 from fomo_stream.settings.sources import option
 
@@ -25,17 +24,6 @@ OF_TIMELINE = ("format", "source", "timeline", "generations", "context", "detect
 # Characters that could end the element of the data or start another one, line ends of JavaScript, and halves of
 # characters, which have no bytes.
 ESCAPED = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
-
-
-def write_html(report: dict[str, Any], path: Path) -> None:
-    """Write the report of a replay to a file; the same report gives the same bytes.
-
-    report: as `report["format"] == 1` says. Raises ConfigError if the file cannot be written.
-    """
-    try:
-        path.write_bytes(html_text(report).encode())
-    except OSError as error:
-        raise ConfigError(f"cannot write the report to {path}: {error.strerror or error}") from error
 
 
 def html_text(report: dict[str, Any], only: str | None = None) -> str:

@@ -123,8 +123,8 @@ class NpzTable:
         except SchemaError:  # is a ValueError, too
             raise
         except (OSError, BadZipFile, EOFError, ValueError, zlib.error) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise ConfigError(f"cannot read {self._path} as npz: {reason}") from None
+            why = getattr(error, "strerror", None) or error
+            raise ConfigError(f"cannot read {self._path} as npz: {why}") from None
 
 
 def _read_header(stream: IO[bytes]) -> _Header:

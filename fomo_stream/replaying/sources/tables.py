@@ -89,8 +89,8 @@ def open_file(path: Path) -> Iterator[BinaryIO]:
             with gzip.open(stream, "rb") if is_gzip else nullcontext(stream) as found:
                 yield found  # type: ignore[misc]
     except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"cannot read {path}: {reason}; check the file and its permissions") from None
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"cannot read {path}: {why}; check the file and its permissions") from None
 
 
 class TextTable:
