@@ -8,33 +8,39 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
-from typing import Any, cast
+from contextlib import ExitStack, suppress
+from typing import Any
 
 import orjson
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from fomo_stream.errors import AgreementError, BrokerError, ConfigError, FencedError, NotPermittedError, TopicError
+from fomo_stream.errors import BrokerError, ConfigError, TopicError
 from fomo_stream.kafka.clients import START_TIMEOUT_S, make_producer
 from fomo_stream.kafka.delivery.output import Output
-from fomo_stream.kafka.delivery.transactions import NOT_PERMITTED, Transactions
+from fomo_stream.kafka.delivery.transactions import Transactions
 from fomo_stream.kafka.feedback.effects import PREFIX
 from fomo_stream.kafka.feedback.recorded_effects import LabelsRead, RecordedEffects
 from fomo_stream.kafka.group import agreement as group_settings
 from fomo_stream.kafka.group import schema as group_schema
-from fomo_stream.kafka.group.agreement import DERIVED, Agreement
+from fomo_stream.kafka.group.agreement import Agreement
 from fomo_stream.kafka.group.log import PARTITION, GroupLog
-from fomo_stream.kafka.group.members import count_members
-from fomo_stream.kafka.group.schema import GroupSchema
+from fomo_stream.kafka.group.unused import (
+    AGAIN,
+    OTHER,
+    check_agreement,
+    check_offsets,
+    check_unused,
+    explained,
+    members_of,
+)
 from fomo_stream.kafka.partition import LABELS
 from fomo_stream.kafka.state.position import POSITION, Position
-from fomo_stream.kafka.state.reader import KEY_PREFIX, to_output
+from fomo_stream.kafka.state.reader import to_output
 from fomo_stream.kafka.tables import ranges
-from fomo_stream.kafka.topic_reader import NoProgressError, TopicReader
-from fomo_stream.kafka.topics.cluster import Cluster
+from fomo_stream.kafka.topic_reader import TopicReader
 from fomo_stream.kafka.topics.setup import TopicSetup
 from fomo_stream.kafka.topics.watch import TopicWatch
-from fomo_stream.records.schema import Schema, shown
+from fomo_stream.records.schema import Schema
 from fomo_stream.settings.service import ServiceSettings
 
 TRANSACTION_MS = 600_000  # for all of it; brokers allow 15 minutes unless they are set otherwise
@@ -42,110 +48,9 @@ FLUSH_BYTES = 8 << 20  # sent before more is taken, so that memory does not grow
 FLUSH_S = 60.0
 ANSWER_S = 10.0
 COMMIT_S = 60.0
-STALLED_S = 5.0
-COORDINATOR_S = 30.0  # a replay of hours must not be lost because the coordinator is just moving
-OTHER = "choose another group for --prepare"
-AGAIN = "nothing was written; try again"
 
 
 State = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
-
-
-def check_unused(settings: ServiceSettings, schema: Schema | None = None) -> None:
-    """Check, before a replay, that the group `settings.group` can be prepared. Writes nothing.
-
-    It must have no members, no offsets on the topic and no state. It may have agreed on these settings already. Raises
-    ConfigError, AgreementError, TopicError, NotPermittedError or BrokerError, in one sentence.
-    """
-    with closing(Cluster(settings)) as cluster, _explained(settings):
-        cluster.connect()
-        if not cluster.has_controller:
-            raise ConfigError("--prepare needs a broker with transactions; the embedded one has none")
-        partitions, _ = cluster.partitions([settings.topic, settings.state_topic])
-        if settings.topic not in partitions:
-            raise TopicError(f"there is no topic {settings.topic} on {settings.bootstrap}; check --topic")
-        if members := _members(settings):
-            raise ConfigError(f"--prepare: group {settings.group} has {members} members; stop them, or {OTHER}")
-        _check_offsets(cluster, settings, partitions[settings.topic])
-        if settings.state_topic in partitions:
-            _check_state(cluster, settings, partitions[settings.state_topic])
-            _check_agreement(settings, _agreement(settings), schema)
-
-
-def _members(settings: ServiceSettings) -> int:
-    """Number of members of the group; a coordinator that does not answer yet is asked again."""
-    deadline = time.monotonic() + COORDINATOR_S
-    while True:
-        try:
-            return count_members(settings)
-        except BrokerError as error:
-            if time.monotonic() > deadline:
-                raise BrokerError(f"--prepare: {error}") from None
-
-
-def _check_offsets(cluster: Cluster, settings: ServiceSettings, count: int) -> None:
-    topics = [settings.topic, *([settings.feedback] if settings.feedback is not None else [])]
-    every = [TopicPartition(topic, number) for topic in topics for number in range(count)]
-    wanted = ConsumerGroupTopicPartitions(settings.group, every)
-    asked = cluster.admin.list_consumer_group_offsets([wanted], request_timeout=ANSWER_S)
-    try:
-        answer = asked[settings.group].result()
-    except KafkaException as error:
-        if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
-            return
-        raise
-    if any(one.error is None and one.offset >= 0 for one in answer.topic_partitions):
-        raise ConfigError(f"--prepare: group {settings.group} has read topic {settings.topic} already; {OTHER}")
-
-
-def _check_state(cluster: Cluster, settings: ServiceSettings, count: int) -> None:
-    topic = settings.state_topic
-    ends = cluster.ends([(topic, number) for number in range(count)])
-    if any(one.readable < one.end for one in ends.values()):
-        raise BrokerError(
-            f"--prepare: topic {topic} has an open transaction, of an instance or of another replay; wait until it "
-            "has ended"
-        )
-    firsts = cluster.first_offsets(topic, count)
-    spans = {n: (firsts[n], one.end) for (_, n), one in ends.items() if n in firsts}
-    with TopicReader(settings) as reader:
-        try:
-            messages = reader.read(topic, spans, STALLED_S)
-            with closing(cast(Any, messages)):
-                used = any((message.key() or b"").startswith((KEY_PREFIX, PREFIX)) for message in messages)
-        except NoProgressError as error:
-            raise BrokerError(f"topic {topic} cannot be read ({error}); {AGAIN}") from None
-    if used:
-        raise ConfigError(
-            f"--prepare: group {settings.group} has a state in topic {topic}; {OTHER}, or delete that topic"
-        )
-
-
-def _agreement(settings: ServiceSettings) -> Agreement:
-    from fomo_stream.model.checkpoint import shared_model  # imports torch
-
-    model = shared_model(settings.model, settings.device, settings.kernel)
-    return Agreement(settings, model.name, model.kernel, GroupLog(settings))
-
-
-def _check_agreement(settings: ServiceSettings, agreement: Agreement, schema: Schema | None) -> bool:
-    """Whether the group has agreed on all of this already. Raises AgreementError if it has agreed on anything else."""
-    stored = GroupSchema(settings).stored()
-    named = [
-        f"{DERIVED.get(one.name, '--' + one.name)} is {one.agreed} in the group, {one.own} here"
-        for one in agreement.compare()
-    ]
-    if stored is not None and schema is not None and stored != schema:
-        named.append(f"--features is {shown(stored.features)} in the group, {shown(schema.features)} here")
-    if named:
-        raise AgreementError(
-            f"--prepare: group {settings.group} has agreed on other settings: {'; '.join(named)}; use the group's, or "
-            f"{OTHER}"
-        )
-    return bool(agreement.agreed())
-
-
-# --- writing -------------------------------------------------------------------------------------------------
 
 
 def prepare_group(
@@ -170,12 +75,12 @@ def prepare_group(
     with ExitStack() as stack:
         watch = TopicWatch(settings)
         stack.callback(watch.stop)
-        with _explained(settings):
+        with explained(settings):
             TopicSetup(settings, watch).begin()
             watch.grow()
             _check_topics(settings, watch, tasks, topic_id)
             agreement = Agreement(settings, model, kernel, GroupLog(settings))
-            is_agreed = _check_agreement(settings, agreement, schema)
+            is_agreed = check_agreement(settings, agreement, schema)
             labels, notes = _labels_read(settings, watch, tasks, effects or {}, stack)
             preparation = stack.enter_context(_Preparation(settings, watch))
             for number in sorted(tasks):
@@ -298,12 +203,12 @@ class _Preparation:
             metadata = reader.client.consumer_group_metadata()
             self._retry(lambda: self._producer.send_offsets_to_transaction(offsets, metadata, ANSWER_S))
         # An instance that joins from now on waits for the commit before it reads its offsets.
-        if members := _members(settings):
+        if members := members_of(settings):
             raise ConfigError(
                 f"--prepare: group {settings.group} got {members} members during the replay; nothing was written; stop "
                 f"them, or {OTHER}"
             )
-        _check_offsets(self._watch.cluster, settings, len(positions))
+        check_offsets(self._watch.cluster, settings, len(positions))
         self._retry(lambda: self._producer.commit_transaction(ANSWER_S))
         self._is_committed = True
 
@@ -339,17 +244,3 @@ class _Preparation:
             raise KafkaException(self._refusals[0])
         if left:
             raise BrokerError(f"topic {self._settings.state_topic} takes no records for {FLUSH_S:g} s; {AGAIN}")
-
-
-@contextmanager
-def _explained(settings: ServiceSettings) -> Iterator[None]:
-    try:
-        yield
-    except KafkaException as error:
-        reason = error.args[0]
-        if reason.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED):
-            raise FencedError(
-                f"--prepare: another replay prepares group {settings.group}, and goes on; this one has written nothing"
-            ) from None
-        text = f"--prepare: group {settings.group} cannot be prepared ({reason.str()}); {AGAIN}"
-        raise (NotPermittedError(text) if reason.code() in NOT_PERMITTED else BrokerError(text)) from None

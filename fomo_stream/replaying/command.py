@@ -38,12 +38,15 @@ def run_replay(settings: ReplaySettings) -> int:
     for name, path in (("--report", html), ("--json", settings.json)):
         if path is not None:
             check_writable(name, path)
-    report = replay_settings(settings, shown_progress()).report
+    plan = _plan_of(settings, None)
+    outcomes, report = _replayed(plan, shown_progress())
     if settings.json is not None:
         write_whole(settings.json, json_bytes(report))
     if html is not None:
         write_whole(html, html_text(report).encode())
     print(terminal_text(report, [path for path in (html, settings.json) if path is not None]))
+    for note in _prepared(plan, outcomes):  # after the report is safe
+        print(note)
     return 0 if report["source"]["is_complete"] else CTRL_C
 
 
@@ -56,35 +59,32 @@ def replay_settings(
 
     Ctrl-C ends it early, with the result so far: then `report["source"]["is_complete"]` is False.
     """
+    return replay_plan(_plan_of(settings, table), progress)
+
+
+def replay_plan(plan: Plan, progress: Progress | None = None) -> ReplayResult:
+    """`replay_settings`, of a plan that is made already, perhaps of another source. Raises FomoError."""
+    from fomo_stream.replaying.results import ReplayResult
+
+    outcomes, report = _replayed(plan, progress or Progress())
+    report["notes"] += _prepared(plan, outcomes)
+    return ReplayResult(report)
+
+
+def _plan_of(settings: ReplaySettings, table: Table | None) -> Plan:
+    """The plan; mistakes in the settings are named before anything is read."""
     from fomo_stream.replaying.detectors.rivals import check_rivals
     from fomo_stream.replaying.detectors.variants import variants
     from fomo_stream.replaying.plan import make_plan
 
-    started = datetime.now(UTC)
-    variants(settings)  # mistakes are named before anything is read
+    variants(settings)
     check_rivals(settings.compare)
-    if settings.prepare is not None:
-        from fomo_stream.kafka.prepare import check_unused
-
-        check_unused(settings.model_copy(update={"group": settings.prepare}))
     plan = make_plan(settings, table) if settings.resume is None else _resumed_plan(settings, settings.resume)
-    return replay_plan(plan, progress, started)
-
-
-def replay_plan(plan: Plan, progress: Progress | None = None, started: datetime | None = None) -> ReplayResult:
-    """`replay_settings`, of a plan that is made already, perhaps of another source. Raises FomoError.
-
-    started: when its making began, from which the report counts the seconds; None: now.
-    """
-    from fomo_stream.replaying.results import ReplayResult
-
-    started, settings = started or datetime.now(UTC), plan.settings
-    outcomes = _replayed(plan, progress or Progress())
-    plan.join_sinks(keep=settings.resume is not None)
-    report = make_report(plan, outcomes, started)
     if settings.prepare is not None:
-        report["notes"].append(_prepared(plan, outcomes, settings.prepare))
-    return ReplayResult(report)
+        from fomo_stream.kafka.group.unused import check_unused
+
+        check_unused(plan.settings.model_copy(update={"group": settings.prepare}), plan.schema)
+    return plan
 
 
 def json_bytes(report: Mapping[str, Any]) -> bytes:
@@ -103,10 +103,11 @@ def check_writable(flag: str, path: Path) -> None:
         raise ConfigError(f"{flag} {path} may not be written; check its permissions")
 
 
-def _replayed(plan: Plan, progress: Progress) -> list[Outcome]:
+def _replayed(plan: Plan, progress: Progress) -> tuple[list[Outcome], dict[str, Any]]:
+    """The outcomes of all partitions, and the report."""
     from fomo_stream.replaying.one_partition import Job
 
-    settings, source = plan.settings, plan.source
+    settings, source, started = plan.settings, plan.source, datetime.now(UTC)
     numbers = sorted(source.partitions)
     jobs = [Job(plan.part(number), number, settings.resume, settings.prepare is not None) for number in numbers]
     totals = [source.total(number) for number in numbers]
@@ -114,9 +115,11 @@ def _replayed(plan: Plan, progress: Progress) -> list[Outcome]:
     with stopped_by_ctrl_c(progress) as is_stopped:
         progress.begin(source.name, None if None in totals else sum(filter(None, totals)))
         try:
-            return replay_partitions(jobs, settings, n_workers, is_stopped, progress)
+            outcomes = replay_partitions(jobs, settings, n_workers, is_stopped, progress)
         finally:
             progress.end()
+    plan.join_sinks(keep=settings.resume is not None)
+    return outcomes, make_report(plan, outcomes, started)
 
 
 # -- going on with an earlier replay -------------------------------------------------------------------------------
@@ -167,13 +170,18 @@ def _description(plan: Plan, given: Mapping[str, Any]) -> dict[str, Any]:
 # -- preparing a group -----------------------------------------------------------------------------------------------
 
 
-def _prepared(plan: Plan, outcomes: Sequence[Outcome], group: str) -> str:
-    """Write the state for the group; a sentence about it."""
+def _prepared(plan: Plan, outcomes: Sequence[Outcome]) -> list[str]:
+    """Write the state for the group of --prepare, if it is given; sentences about it."""
+    group = plan.settings.prepare
+    if group is None:
+        return []
     if not all(outcome.is_complete for outcome in outcomes):
-        return f"Group {group} was not prepared, because the replay was stopped early."
+        return [f"Group {group} was not prepared, because the replay was stopped early."]
     from fomo_stream.kafka.prepare import prepare_group
 
     settings = plan.settings.model_copy(update={"group": group})
     tasks = {outcome.partition: (outcome.entries, outcome.position) for outcome in outcomes}
-    prepare_group(settings, plan.schema, outcomes[0].model, outcomes[0].kernel, tasks)
-    return f"Group {group} is prepared: it goes on after these records."
+    topic_id = next((found.topic_id for found in plan.ranges.values()), "")
+    one = outcomes[0]
+    notes = prepare_group(settings, plan.schema, one.model, one.kernel, tasks, plan.effects, topic_id)
+    return [*notes, f"Group {group} is prepared: it goes on after the records that were replayed."]

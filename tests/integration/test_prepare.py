@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import SimpleNamespace
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -17,19 +16,19 @@ from fomo_stream.errors import AgreementError, ConfigError, FomoError
 from fomo_stream.kafka import prepare
 from fomo_stream.kafka.group.log import GroupLog
 from fomo_stream.kafka.group.schema import GroupSchema
-from fomo_stream.kafka.prepare import check_unused, prepare_group
-from fomo_stream.kafka.ranges import Range, read_range, resolve_ranges
-from fomo_stream.kafka.recorded import Recorded, recorded_group
+from fomo_stream.kafka.group.unused import check_unused
+from fomo_stream.kafka.prepare import prepare_group
+from fomo_stream.kafka.recorded import recorded_group
 from fomo_stream.model.checkpoint import shared_model
-from fomo_stream.records.json_codec import decode
 from fomo_stream.records.result import results_of
 from fomo_stream.records.schema import Schema
-from fomo_stream.replaying.blocks import Sample
 from fomo_stream.replaying.partition import PartitionReplay
+from fomo_stream.replaying.plan import Plan, make_plan
 from fomo_stream.settings.replay import ReplaySettings
 from fomo_stream.settings.service import ServiceSettings
 
 SCHEMA = Schema(("temperature", "motor.rpm"))
+OWN: dict[str, Any] = {"min_context": 50, "context_size": 100, "features": ",".join(SCHEMA.features)}
 
 
 @pytest.fixture(autouse=True)
@@ -38,48 +37,14 @@ def _real(broker: Broker) -> None:
         pytest.skip("the embedded broker has no transactions")
 
 
-class OfTopic:
-    """The records of ranges of a topic."""
-
-    def __init__(self, settings: ReplaySettings, ranges: list[Range]) -> None:
-        self._settings, self.ranges = settings, {one.partition: one for one in ranges}
-        self.partitions, self.name = tuple(self.ranges), settings.topic
-
-    def start(self, partition: int) -> int:
-        return self.ranges[partition].start
-
-    def total(self, partition: int) -> int:
-        return self.ranges[partition].records
-
-    def read(self, partition: int, start: int, is_stopped: Any) -> Iterator[Sample]:
-        for one in read_range(self._settings, self.name, self.ranges[partition], start, is_stopped):
-            yield Sample(one.offset, one.timestamp, one.key, decode(one.value))
-
-
 def replay_settings(settings: ServiceSettings, **changes: Any) -> ReplaySettings:
-    given: dict[str, Any] = {
-        "bootstrap": settings.bootstrap,
-        "topic": settings.topic,
-        "group": settings.group,
-        "kafka": settings.kafka,
-    }
+    given: dict[str, Any] = {"bootstrap": settings.bootstrap, "topic": settings.topic, "kafka": settings.kafka}
     return ReplaySettings(**given, **changes)
 
 
-def replayed(settings: ReplaySettings, recorded: Recorded, to: str = "") -> tuple[dict[Any, Any], dict[int, Any]]:
+def replayed(plan: Plan) -> tuple[dict[Any, Any], dict[int, Any]]:
     """The results by place, and the state of each partition at the end."""
-    ranges, _ = resolve_ranges(settings, "", to, "", 0)
-    assert recorded.schema is not None
-    plan: Any = SimpleNamespace(
-        settings=settings,
-        schema=recorded.schema,
-        source=OfTopic(settings, ranges),
-        effects=recorded.effects,
-        has_labels=False,
-        axis="time",
-        notes=(),
-        now_ms=1 << 62,
-    )
+    settings = plan.settings
     model = shared_model(settings.model, kernel=settings.kernel)
     first = Detector(model, 2, settings.detector_config())
     found: dict[Any, Any] = {}
@@ -99,6 +64,12 @@ def identity(settings: ServiceSettings) -> tuple[str, str]:
     return model.name, model.kernel
 
 
+def labels_of(settings: ServiceSettings) -> list[tuple[int, int, tuple[int, bool]]]:
+    """By partition and input offset: the labels in the order in which they took effect."""
+    effects = recorded_group(replay_settings(settings, group=settings.group)).effects
+    return [(n, one.input_offset, label) for n in sorted(effects) for one in effects[n] for label in one.labels]
+
+
 def prepared(settings: ServiceSettings, **changes: Any) -> ServiceSettings:
     return settings.model_copy(update={"group": unique("prepared"), "out": unique("out"), **changes})
 
@@ -110,18 +81,19 @@ def test_a_prepared_group_goes_on_as_the_group_that_ran_live(broker: Broker) -> 
         for at in range(3):
             step(broker, [settings], 120, 120 * at, 8 * (at + 1))
     label(broker, settings, [350, 351, 352])  # nobody has read these yet
-    recorded = recorded_group(replay_settings(settings))
+    asked = replay_settings(settings, group=settings.group)
+    recorded = recorded_group(asked)
     assert recorded.settings.alert_rate == 0.02
     assert recorded.settings.context_size == 150
     assert recorded.schema == SCHEMA
     assert (recorded.notes, recorded.began) == ((), {0: 0, 1: 0})
     assert [one.position for one in recorded.learned.values()] == [360, 360]
-    found, tasks = replayed(recorded.settings, recorded)
+    plan = make_plan(asked)
+    found, tasks = replayed(plan)
     assert found == live(broker, settings, 720)
     assert any(result["outlier"] for result in found.values())
     twin = prepared(settings)
-    notes = prepare_group(twin, SCHEMA, *identity(settings), tasks, recorded.effects)
-    assert notes == []
+    assert prepare_group(twin, SCHEMA, *identity(settings), tasks, plan.effects) == []
     assert broker.committed(twin.group, settings.topic) == 720
     assert broker.committed(twin.group, settings.feedback or "") == 2 * 24
     with Running(settings), Running(twin):
@@ -130,10 +102,7 @@ def test_a_prepared_group_goes_on_as_the_group_that_ran_live(broker: Broker) -> 
             step(broker, [settings, twin], 120, 120 * at, 27 + 8 * (at - 2))
     outputs, ours = live(broker, settings, 1200), live(broker, twin, 480)
     assert ours == {place: result for place, result in outputs.items() if place[1] >= 360}
-    again = recorded_group(replay_settings(twin))  # the prepared group, too, can be replayed
-    assert {n: list(effects) for n, effects in again.effects.items()} == {
-        n: list(effects) for n, effects in recorded_group(replay_settings(settings)).effects.items()
-    }
+    assert labels_of(settings) == labels_of(twin)  # the prepared group, too, can be replayed
 
 
 def test_a_group_is_prepared_from_an_earlier_end_with_the_labels_of_then(broker: Broker) -> None:
@@ -142,12 +111,12 @@ def test_a_group_is_prepared_from_an_earlier_end_with_the_labels_of_then(broker:
     with Running(settings):
         for at in range(3):
             step(broker, [settings], 100, 100 * at, 8 * (at + 1))
-    recorded = recorded_group(replay_settings(settings))
-    found, tasks = replayed(recorded.settings, recorded, to="200")
+    plan = make_plan(replay_settings(settings, group=settings.group, to="200"))
+    found, tasks = replayed(plan)
     outputs = live(broker, settings, 600)
     assert found == {place: result for place, result in outputs.items() if place[1] < 200}
     twin = prepared(settings)
-    prepare_group(twin, SCHEMA, *identity(settings), tasks, recorded.effects)
+    prepare_group(twin, SCHEMA, *identity(settings), tasks, plan.effects)
     assert broker.committed(twin.group, settings.topic) == 400
     assert broker.committed(twin.group, settings.feedback or "") == 32
 
@@ -158,10 +127,7 @@ def test_a_group_without_a_past_counts_all_labels_as_read(broker: Broker) -> Non
     broker.create_topic(settings.feedback or "", PARTITIONS)
     produce(broker, settings, 80, 0)
     label(broker, settings, [3, 4])
-    own = replay_settings(
-        settings, **{name: getattr(settings, name) for name in ("min_context", "context_size", "feedback")}
-    )
-    _, tasks = replayed(own, Recorded(own, SCHEMA))
+    _, tasks = replayed(make_plan(replay_settings(settings, **OWN, feedback=settings.feedback)))
     (note,) = prepare_group(settings, SCHEMA, *identity(settings), tasks)
     assert "have no effect in group" in note
     assert broker.committed(settings.group, settings.feedback or "") == 4
@@ -204,9 +170,9 @@ def test_a_group_that_was_used_is_refused(broker: Broker) -> None:
 
 def test_a_preparation_that_fails_leaves_nothing_behind(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = new_topic(broker)
+    broker.grow_topic(settings.topic, PARTITIONS + 1)  # the last partition stays empty
     produce(broker, settings, 120, 0)
-    own = replay_settings(settings, min_context=50, context_size=100, alert_rate=0.05)
-    _, tasks = replayed(own, Recorded(own, SCHEMA))
+    _, tasks = replayed(make_plan(replay_settings(settings, **OWN, alert_rate=0.05)))
     commit = prepare._Preparation.commit
 
     def joined(self: Any, *arguments: Any) -> None:

@@ -45,7 +45,7 @@ def detectors(labels: NDArray[np.int8], scores: dict[str, Float]) -> list[dict[s
 
 
 def test_intervals_of_streams_with_dependent_scores_hold_the_true_auroc() -> None:
-    rng, held, runs = np.random.default_rng(1), 0, 150
+    rng, held, runs = np.random.default_rng(1), 0, 100
     for _ in range(runs):
         labels = labels_of(rng)
         metric = detectors(labels, {OWN: noise(rng) + DISTANCE * labels})[0]["metrics"]["auroc"]  # type: ignore[index]
@@ -56,7 +56,7 @@ def test_intervals_of_streams_with_dependent_scores_hold_the_true_auroc() -> Non
 
 @pytest.mark.parametrize("is_paired", [True, False])
 def test_replays_of_equal_quality_seldom_differ_by_more_than_chance(is_paired: bool) -> None:
-    rng, different, runs = np.random.default_rng(2), 0, 150
+    rng, different, runs = np.random.default_rng(2), 0, 60
     for _ in range(runs):
         labels = labels_of(rng)
         if is_paired:  # two detectors that see the same outliers, each with some noise of its own
@@ -69,7 +69,7 @@ def test_replays_of_equal_quality_seldom_differ_by_more_than_chance(is_paired: b
         found = difference(before, after, "auroc", is_paired)
         assert found is not None
         different += "more than chance" in found.verdict
-    assert different / runs == pytest.approx(0.05, abs=0.04)
+    assert different / runs == pytest.approx(0.05, abs=0.05)
 
 
 def test_a_better_detector_is_found_and_pairs_tell_more() -> None:

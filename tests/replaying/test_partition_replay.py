@@ -72,13 +72,16 @@ def test_results_are_those_of_the_detector(
     plan = make_plan(made, effects={0: effects})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "BLOCK", block)
-        blocks = replayed(plan)
+        twin = first_detector(made, cheap_model(), plan.schema, None)
+        blocks = replayed(plan, Others({"twin": twin}))
     offsets, results = expected(plan)
     assert [len(one) for one in blocks[:-1]] == [block] * (len(blocks) - 1)
     assert np.concatenate([one.offsets for one in blocks]).tolist() == offsets
     assert_same(Results.concatenate([one.results for one in blocks]), results)
     for one in blocks:
         np.testing.assert_array_equal(one.judgements[OWN].score, one.results.remembered_logit)
+        for name in ("score", "p_value", "alert"):
+            np.testing.assert_array_equal(getattr(one.judgements["twin"], name), getattr(one.judgements[OWN], name))
         assert [sample(at).fields for at in one.offsets.tolist()] == one.fields
         assert [sample(at).label for at in one.offsets.tolist()] == one.labels.tolist()
 

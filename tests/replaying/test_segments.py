@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -37,16 +37,15 @@ def expected_segments(records: list[Record]) -> list[tuple[int, int, int, int | 
 def blocks_of(records: list[Record], cuts: list[int]) -> list[Block]:
     ends = sorted({0, len(records), *(cut % (len(records) + 1) for cut in cuts)})
     result = []
-    for a, b in itertools.pairwise(ends):
+    for a, b in pairwise(ends):
         labels, alerts = [label for label, _ in records[a:b]], np.array([alert for _, alert in records[a:b]])
         result.append(block(np.linspace(a, b, b - a), labels, first=a, alerts=alerts))
     return result
 
 
+LABELS, ALERT_RATES = [INLIER, OUTLIER, OUTLIER, UNKNOWN], [0.0, 0.1, 0.5]
 RUNS = st.lists(
-    st.tuples(
-        st.sampled_from([INLIER, OUTLIER, OUTLIER, UNKNOWN]), st.integers(1, 14), st.sampled_from([0.0, 0.1, 0.5])
-    ),
+    st.tuples(st.sampled_from(LABELS), st.integers(1, 14), st.sampled_from(ALERT_RATES)),
     min_size=1,
     max_size=15,
 )

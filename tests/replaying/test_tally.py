@@ -217,7 +217,7 @@ def test_without_labels_nothing_is_said_about_outliers() -> None:
     own = report["detectors"][0]
     assert own["counts"]["outliers"] is report["windows"]["outliers"] is report["timeline"]["outliers"] is None
     assert {name for name, value in own["metrics"].items() if value} == {"alert_rate"}
-    assert report["segments"] is None
+    assert report["segments"] == []
 
 
 def test_a_tally_without_records_has_a_report() -> None:

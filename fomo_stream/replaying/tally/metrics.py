@@ -25,21 +25,24 @@ def ranking_metrics(inliers: Float, outliers: Float, alert_rate: float) -> dict[
         precision = np.where(true > 0, true / (true + false), 0.0)
         average_precision = (outliers * precision).sum(axis=0) / n_out
         flagged = np.maximum(1.0, np.round(alert_rate * (n_in + n_out)))
-        found = _expected_true(inliers + outliers, outliers, flagged)
-        f1 = _expected_true(inliers + outliers, outliers, n_out) / n_out
+        found = _expected_true(inliers, outliers, true, true + false, flagged)
+        f1 = _expected_true(inliers, outliers, true, true + false, n_out) / n_out
         values = (auroc, average_precision, f1, found / flagged, found / n_out)
     has_both = (n_in > 0) & (n_out > 0)
     return {name: np.where(has_both, value, np.nan) for name, value in zip(RANKING_METRICS, values, strict=True)}
 
 
-def _expected_true(records: Float, outliers: Float, flagged: Float) -> Float:
-    """The expected number (r,) of outliers among the first `flagged` (r,) of the records (k, r)."""
-    if not len(records):
+def _expected_true(inliers: Float, outliers: Float, true: Float, until: Float, flagged: Float) -> Float:
+    """The expected number (r,) of outliers among the first `flagged` (r,) records.
+
+    true, until: (k, r) numbers of outliers and of records at each score and above.
+    """
+    if not len(until):
         return np.zeros_like(flagged)
-    until, true = np.cumsum(records, axis=0), np.cumsum(outliers, axis=0)
     place = np.argmax(until >= flagged, axis=0)[None]  # of the last score that is flagged at least in part
-    records, outliers, until, true = (np.take_along_axis(a, place, 0)[0] for a in (records, outliers, until, true))
-    return np.asarray(true - outliers * (until - flagged) / records)
+    arrays = (inliers, outliers, true, until)
+    inliers, outliers, true, until = (np.take_along_axis(array, place, 0)[0] for array in arrays)
+    return np.asarray(true - outliers * (until - flagged) / (inliers + outliers))
 
 
 def curves(inliers: Float, outliers: Float) -> dict[str, list[Float]] | None:

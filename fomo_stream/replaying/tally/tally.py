@@ -153,7 +153,7 @@ class Tally:
             "windows": _windows(spec, windows),
             "timeline": done.timeline.report(spec.has_labels),
             "generations": done.contexts.generations(),
-            "segments": _segments(done.segments.listed, spec) if spec.has_labels else None,
+            "segments": _segments(done.segments.listed, spec),
             "drift": drifts.report([done.drifts[p] for p in sorted(done.drifts)], spec.features, windows.axis),
             "context": done.contexts.report(),
             "partitions": done._partitions(),
