@@ -108,7 +108,7 @@ def test_a_saved_result_is_loaded_as_it_was_and_bytes_are_the_same(tmp_path: Pat
         (None, "No such file"),
         (b"a,b\n1,2", "is not JSON"),
         (b"[1]", "is not the report of a replay"),
-        (b'{"format": 2, "detectors": []}', "has format 2 and this version reads format 1"),
+        (b'{"format": 2, "detectors": [{}]}', "has format 2 and this version reads format 1"),
     ],
 )
 def test_other_files_are_refused_in_one_sentence(tmp_path: Path, content: bytes | None, words: str) -> None:

@@ -22,9 +22,9 @@ from fomo_stream.kafka.partition import PartitionTask
 from fomo_stream.kafka.state.position import Restored
 from fomo_stream.replaying import partition
 from fomo_stream.replaying.checkpoints import Checkpoint
-from fomo_stream.replaying.writing import write_whole
 from fomo_stream.replaying.one_partition import Detectors
 from fomo_stream.replaying.plan import Plan
+from fomo_stream.replaying.writing import write_whole
 
 Whole = tuple[bytes, bytes, list[Entries]]  # the report, the scores, and the state of each partition
 RECORDS, SIZE = 420, 40

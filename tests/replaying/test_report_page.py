@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from made_reports import HOSTILE, HOSTILE_SHAPE, LARGEST, SMALLEST, Shape, made_report, with_nulls
 
 from fomo_stream.cli.parser import parse
-from fomo_stream.errors import ConfigError
 from fomo_stream.replaying.report.html import PAGE, command_line, html_text
 from fomo_stream.settings.replay import ReplaySettings, option_values
 
