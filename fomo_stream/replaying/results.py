@@ -174,7 +174,7 @@ class ReplayResult:
 
     def plot(self) -> Page:
         """The timeline of scores, alerts and outliers, to zoom and hover in a notebook."""
-        return self._page("timeline", height=480)
+        return self._page("timeline", height=560)
 
     def __repr__(self) -> str:
         return f"<ReplayResult of {self.report.get('source', {}).get('name', 'records')}>\n{self.summary}"
@@ -184,7 +184,7 @@ class ReplayResult:
         said = "".join(f"<p>{escape(line)}</p>" for line in lines)
         page = self._page(None, height=800)._repr_html_()
         whole = f"<details><summary>Whole report</summary>{page}</details>"
-        return f"<div>{said}{_table(self.metrics)}{whole}</div>"
+        return f'<div>{said}<div style="overflow-x:auto">{_table(self.metrics)}</div>{whole}</div>'
 
     def _page(self, only: str | None, height: int) -> Page:
         from fomo_stream.replaying.report.html import html_text
