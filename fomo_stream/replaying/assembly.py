@@ -37,11 +37,12 @@ def make_report(plan: Plan, outcomes: Sequence[Outcome], started: datetime) -> d
 
     tally = reduce(lambda one, other: one.merge(other), (outcome.tally for outcome in outcomes))
     counted = tally.report()
-    timing = _timing(outcomes, started, counted["source"]["records"])
+    records = counted["source"]["records"]
+    timing = _timing(outcomes, started, records)
     report = {
         "format": 1,
         "source": {**_source(plan, outcomes), **counted.pop("source")},
-        "notes": [*plan.notes, *_notes(plan, outcomes), *counted.pop("notes", [])],
+        "notes": [*plan.notes, *_notes(plan, outcomes, records), *counted.pop("notes", [])],
         "summary": [],
         "settings": settings_of(plan.settings),
         "versions": _versions(plan, outcomes),
@@ -78,8 +79,12 @@ def _source(plan: Plan, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
-def _notes(plan: Plan, outcomes: Sequence[Outcome]) -> list[str]:
+def _notes(plan: Plan, outcomes: Sequence[Outcome], records: int) -> list[str]:
+    from fomo_stream.kafka.ranges import gap_note
+
     notes = []
+    if plan.ranges and (gaps := gap_note(plan.source.name, _offsets(plan, outcomes), records)):
+        notes.append(gaps)
     if not all(outcome.is_complete for outcome in outcomes):
         notes.append("The replay was stopped before the end of the range; the report is about the records until then.")
     if left_out := outcomes[0].left_out:
@@ -88,6 +93,11 @@ def _notes(plan: Plan, outcomes: Sequence[Outcome]) -> list[str]:
         names = ", ".join(plan.settings.compare)
         notes.append(f"The replay was resumed, where other detectors start over: {names}.")
     return notes
+
+
+def _offsets(plan: Plan, outcomes: Sequence[Outcome]) -> int:
+    """How many offsets were replayed, with and without a record."""
+    return sum(outcome.position - plan.source.start(outcome.partition) for outcome in outcomes)
 
 
 def _kind(name: str, plan: Plan) -> dict[str, Any]:
