@@ -2,7 +2,7 @@
 
 >>> import fomo_stream
 >>> sorted(fomo_stream.__all__)
-['Detector', 'DetectorConfig', 'FoMoDetector', 'FomoError', 'ZeroShotDetector', 'load_model', 'replay']
+['Detector', 'DetectorConfig', 'FoMoDetector', 'FomoError', 'ReplayResult', 'ZeroShotDetector', 'load_model', 'replay']
 
 The names load on first use: importing the package imports neither torch nor a Kafka client.
 """
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fomo_stream.errors import FomoError as FomoError
     from fomo_stream.model.checkpoint import load_model as load_model
     from fomo_stream.replaying.api import replay as replay
+    from fomo_stream.replaying.results import ReplayResult as ReplayResult
 
 __version__ = "0.1.0"
 
@@ -28,6 +29,7 @@ _HOMES = {
     "DetectorConfig": "detector.config",
     "FoMoDetector": "adapters.river",
     "FomoError": "errors",
+    "ReplayResult": "replaying.results",
     "ZeroShotDetector": "adapters.scikit_learn",
     "load_model": "model.checkpoint",
     "replay": "replaying.api",

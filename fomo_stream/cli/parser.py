@@ -13,14 +13,14 @@ from fomo_stream.settings.sources import AnySettings, BaseFlags, did_you_mean, l
 KAFKA_FLAG = "--kafka."
 GROUP_ORDER = (
     "Demo",
+    "Input",
+    "Labels",
+    "Detectors",
     "Report",
     "Topics",
     "Delivery",
     "Broker",
-    "Input",
     "Records",
-    "Labels",
-    "Detectors",
     "Detector",
     "Throughput",
     "General",
@@ -198,7 +198,8 @@ def _help_text(field: Any) -> str:
     elif field.default is False or field.default in (None, "", {}, ()):
         note = ""
     else:
-        note = f" (default: {field.default})"
+        value = ",".join(field.default) if isinstance(field.default, tuple) else field.default
+        note = f" (default: {value})"
     return f"{field.description}{note}".replace("%", "%%")
 
 

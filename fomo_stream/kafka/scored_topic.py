@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import ConfigResource, ResourceType
 
 from fomo_stream.errors import BrokerError, NotPermittedError, TopicError
 from fomo_stream.kafka.clients import connect, make_producer
@@ -19,15 +20,30 @@ ROOM_S = 0.1  # to wait for room in the producer's queue
 
 def partitions_of(settings: BrokerFlags, topic: str) -> int:
     """How many partitions the topic has. Raises TopicError if it does not exist, and BrokerError."""
-    _, found = connect(settings)
+    client, found = connect(settings)
     about = found.topics.get(topic)
     if about is None or about.error is not None:
         raise TopicError(
             f"there is no topic {topic} on {settings.bootstrap}, or it may not be described; check --scores-topic, or "
             f"create it: kafka-topics.sh --bootstrap-server {settings.bootstrap} --create --topic {topic} "
-            "--partitions 4"
+            "--partitions N"
+        )
+    if "compact" in _cleanup_policy(client, topic):
+        raise TopicError(
+            f"topic {topic} is compacted, so it would lose records with the same key, and it may be the state of a "
+            "group; name another one with --scores-topic"
         )
     return len(about.partitions)
+
+
+def _cleanup_policy(admin: Any, topic: str) -> str:
+    """The topic's cleanup.policy; empty if the broker does not say."""
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    try:
+        found = admin.describe_configs([resource], request_timeout=3.0)[resource].result()
+    except KafkaException:
+        return ""
+    return str(found["cleanup.policy"].value) if "cleanup.policy" in found else ""
 
 
 class ScoredTopic:

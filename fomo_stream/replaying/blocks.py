@@ -16,7 +16,7 @@ Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 
 BLOCK = 1024  # scored records in a block; the last one of a partition may be shorter
-INLIER, OUTLIER, UNKNOWN = 0, 1, -1  # labels
+INLIER, OUTLIER, UNKNOWN, UNREADABLE = 0, 1, -1, -2  # labels
 
 
 class Sample(NamedTuple):
@@ -61,7 +61,7 @@ class Block:
     partition: int
     offsets: Int  # (n,) ascending
     times: Int  # (n,) milliseconds since 1970, never descending; the record's number where records have no time
-    labels: NDArray[np.int8]  # (n,) INLIER, OUTLIER or UNKNOWN
+    labels: NDArray[np.int8]  # (n,) INLIER, OUTLIER, UNKNOWN or UNREADABLE
     rows: Float  # (n, d) values of the features, raw units, NaN = missing
     results: Results  # (n,) of the detector itself
     judgements: Mapping[str, Judgement]  # by name, in the order of the plan; first the detector itself

@@ -29,10 +29,9 @@ def compare_files(before: Path, after: Path) -> str:
     return "".join("".join(c if c.isprintable() else "?" for c in line) + "\n" for line in lines)
 
 
-def is_paired(before: Report, after: Report) -> bool:
-    """Whether both have the same windows, with the same numbers of records and outliers."""
-    names = ("start", "end", "records", "outliers")
-    return all(before["windows"][name] == after["windows"][name] for name in names)
+def is_paired(before: Report, after: Report, names: tuple[str, ...] = ("records", "outliers")) -> bool:
+    """Whether both have the same windows, with the same numbers of records and of outliers, or of what `names` says."""
+    return all(before["windows"][name] == after["windows"][name] for name in ("start", "end", *names))
 
 
 def matches(before: Report, after: Report) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -46,12 +45,14 @@ def _lines(first: Report, second: Report, before: Path, after: Path) -> Iterator
     yield f"before: {before}: {_range(first)}"
     yield f"after:  {after}: {_range(second)}"
     yield from _about_inputs(first, second)
-    paired = is_paired(first, second)
-    yield (
-        "Both replays are of the same windows with as many records, so they are compared window by window."
-        if paired
-        else "The replays are of different records, so each difference includes what differs between the records."
-    )
+    paired = frozenset(METRICS) if is_paired(first, second) else frozenset[str]()
+    if paired:
+        yield "Both replays are of the same windows with as many records, so they are compared window by window."
+    elif is_paired(first, second, ("records",)):
+        paired = frozenset({"alert_rate"})
+        yield "Both replays are of as many records, but of other labels, so differences include those of the labels."
+    else:
+        yield "The replays are of different records, so each difference includes what differs between the records."
     for one, other in matches(first, second):
         yield ""
         yield one["name"] if one["name"] == other["name"] else f"{one['name']} (after: {other['name']})"
@@ -96,12 +97,12 @@ def _about_inputs(first: Report, second: Report) -> Iterator[str]:
         yield f"{lacks} labelled outliers, so only the alert rate can be compared."
 
 
-def _rows(before: dict[str, Any], after: dict[str, Any], paired: bool) -> Iterator[tuple[str, ...]]:
+def _rows(before: dict[str, Any], after: dict[str, Any], paired: frozenset[str]) -> Iterator[tuple[str, ...]]:
     for name in METRICS:
         values = [detector["metrics"].get(name) for detector in (before, after)]
         if values == [None, None]:
             continue
-        found = difference(before, after, name, paired)
+        found = difference(before, after, name, name in paired)
         numbers = ["-" if value is None else f"{value['value']:.4g}" for value in values]
         yield (name.replace("_", " "), *numbers, *_cells(found))
 

@@ -23,7 +23,7 @@ from fomo_stream.errors import RecordError, SchemaError, TopicError
 from fomo_stream.kafka.feedback.labels import parse_label
 from fomo_stream.kafka.ranges import Range, read_range, resolve_ranges
 from fomo_stream.records.files import RecordFile
-from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, Sample
+from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, UNREADABLE, Sample
 from fomo_stream.replaying.sources.tables import open_file
 from fomo_stream.settings.replay import ReplaySettings
 
@@ -33,16 +33,18 @@ NO_LIMIT = 2**63 - 1
 
 
 def verdict_of(value: Any) -> int:
-    """OUTLIER, INLIER or UNKNOWN.
+    """OUTLIER, INLIER, UNKNOWN if there is no value, or UNREADABLE.
 
     >>> [verdict_of(value) for value in (True, 0, 1.0, "False", "1", None, 2, "yes", [])]
-    [1, 0, 1, 0, 1, -1, -1, -1, -1]
+    [1, 0, 1, 0, 1, -1, -2, -2, -2]
     """
+    if value is None:
+        return UNKNOWN
     try:
         found = _VERDICTS.get(value.strip().lower() if isinstance(value, str) else value)
     except TypeError:  # a list or an object
         found = None
-    return UNKNOWN if found is None else found
+    return UNREADABLE if found is None else found
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,7 +216,7 @@ def _take(
     if record is None:
         raise ValueError(str(error))
     outlier = verdict_of(record.get("outlier"))
-    if outlier == UNKNOWN:
+    if outlier < 0:
         raise ValueError("outlier must be true or false, or 1 or 0")
     offset, key, partition = (record.get(name) for name in ("offset", "key", "partition"))
     if offset is not None:

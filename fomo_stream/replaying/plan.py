@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any, Literal
@@ -16,7 +17,7 @@ from fomo_stream.kafka.scored_topic import ScoredTopic, partitions_of
 from fomo_stream.records.choice import ROLES, choose_features, features_note, text_columns
 from fomo_stream.records.inference import TooManyFeaturesError, infer_schema
 from fomo_stream.records.schema import Schema, look_up
-from fomo_stream.replaying.blocks import UNKNOWN, Sample
+from fomo_stream.replaying.blocks import Sample
 from fomo_stream.replaying.labels import Labels, read_label_file, read_label_topic, verdict_of
 from fomo_stream.replaying.sinks import Sink, join_parts, part_of
 from fomo_stream.replaying.sources.base import Source
@@ -113,7 +114,7 @@ def _plan_of_file(settings: ReplaySettings, now_ms: int, in_memory: Table | None
         labels, more = read_label_file(settings.labels_file, {0: (0, table.count)})
         source = replace(source, labels=labels[0])
         notes += more
-    notes += _notes_on_label(settings, sample)
+    _check_label(settings, sample)
     if settings.is_given("group"):
         notes.append("--group has no effect on a file: the settings given here count.")
     axis: Literal["time", "record"] = "record" if settings.time is None else "time"
@@ -156,7 +157,6 @@ def _plan_of_topic(settings: ReplaySettings, now_ms: int) -> Plan:
     ranges = {one.partition: one for one in found}
     source = TopicSource(settings, ranges)
     schema = recorded.schema
-    sample: list[dict[str, Any]] = []
     if schema is not None and settings.label in schema.features:
         raise ConfigError(
             f"group {settings.group} scores the field {settings.label}, which is the --label here; give another label, "
@@ -165,8 +165,9 @@ def _plan_of_topic(settings: ReplaySettings, now_ms: int) -> Plan:
     if schema is None and settings.features is not None:
         schema = Schema.of(settings.features, settings.categorical)
     if schema is None:
-        schema, sample, note = _infer(settings, source)
+        schema, note = _infer(settings, source)
         notes.append(note)
+    _check_label(settings, (one.fields for one in _samples(source) if one.error is None))
     labels: dict[int, Labels] = {}
     more: list[str] = []
     spans = {number: (one.start, one.end) for number, one in ranges.items()}
@@ -176,7 +177,7 @@ def _plan_of_topic(settings: ReplaySettings, now_ms: int) -> Plan:
         labels, more = read_label_topic(settings, ranges, now_ms)
     source = replace(source, labels=labels)
     start = _topic_start(settings, ranges, recorded)
-    all_notes = (start, *recorded.notes, *notes, *more, *_notes_on_label(settings, sample))
+    all_notes = (start, *recorded.notes, *notes, *more)
     where = _label_source(settings)
     sentences = tuple(map(_sentence, all_notes))
     return Plan(settings, schema, source, recorded.effects, bool(where), where, "time", sentences, now_ms, ranges)
@@ -197,26 +198,33 @@ def _topic_start(settings: ReplaySettings, ranges: Mapping[int, Range], recorded
     return f"Warms up: the first {settings.min_context:,} records of each partition have no score, and {late}."
 
 
-def _infer(settings: ReplaySettings, source: TopicSource) -> tuple[Schema, list[dict[str, Any]], str]:
-    """The features of the first records of the range that have any, as the service infers them; those records; a note.
+def _infer(settings: ReplaySettings, source: TopicSource) -> tuple[Schema, str]:
+    """The features of the first records of the range that have any, as the service infers them; a note about them.
 
     The service makes dead letters of records without features and looks at the next ones, and so does this.
     """
     roles = {settings.label: ROLES["--label"]} if settings.label is not None else {}
     samples = _samples(source)
     failure: SchemaError | None = None
+    bad: Counter[str] = Counter()
     for _ in range(MOST_SAMPLES):
         taken = list(islice(samples, settings.infer_records))
         if not taken:
             break
+        bad.update(one.error.reason for one in taken if one.error is not None)
         records = [one.fields for one in taken if one.error is None]
+        if not records:
+            continue
         try:
             schema, left_out = infer_schema(records, settings.result_field, settings.categorical, roles)
-            return schema, records, features_note(schema, left_out)
+            return schema, features_note(schema, left_out)
         except TooManyFeaturesError:
             raise
         except SchemaError as error:
             failure = failure or error
+    if bad and failure is None:
+        reasons = ", ".join(f"{reason}: {count:,}" for reason, count in bad.most_common())
+        raise SchemaError(f"none of the first {bad.total():,} records of {source.name} can be read ({reasons})")
     raise failure or SchemaError(f"the range of {source.name} has no records, only marks of transactions")
 
 
@@ -228,15 +236,18 @@ def _samples(source: TopicSource) -> Iterator[Sample]:
 # --- notes ---------------------------------------------------------------------------------------------------
 
 
-def _notes_on_label(settings: ReplaySettings, sample: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    if settings.label is None or not sample:
+def _check_label(settings: ReplaySettings, records: Iterable[Mapping[str, Any]]) -> None:
+    """Raise SchemaError if none of the first records has a label in the field of --label."""
+    if settings.label is None:
         return
-    verdicts = [verdict_of(look_up(record, settings.label)) for record in sample]
-    if all(one == UNKNOWN for one in verdicts):
-        values = (look_up(record, settings.label) for record in sample)
+    values = [look_up(record, settings.label) for record in islice(records, settings.infer_records)]
+    if values and all(verdict_of(value) < 0 for value in values):
         other = next((str(value)[:40] for value in values if value is not None), None)
         has = "have no such field" if other is None else f"have other values, such as {other!r}"
-        yield f"--label {settings.label}: the first {len(sample):,} records {has}; labels are true or false, or 1 or 0"
+        raise SchemaError(
+            f"--label {settings.label}: the first {len(values):,} records {has}; name a field that is true or false, "
+            "or 1 or 0"
+        )
 
 
 def _label_source(settings: ReplaySettings) -> str:

@@ -160,7 +160,11 @@ def _explain(cls: type[BaseFlags], error: Any, flags: Mapping[str, Any]) -> str:
         return str(message)
     name = str(error["loc"][0])
     if error["type"] == "missing":
-        text = cls.model_fields[name].description if name in cls.model_fields else ""
+        field = cls.model_fields.get(name)
+        text = field.description if field is not None else ""
+        extra = field.json_schema_extra if field is not None else None
+        if isinstance(extra, dict) and extra.get("positional"):
+            return f"{name.upper()} is missing: {text}; see --help"
         also = f"by {ENV_PREFIX}{name.upper()} or in the --config file"
         return f"{option(name)} is required ({text}); it can also be set {also}"
     where = option(name)

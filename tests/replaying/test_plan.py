@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fomo_stream.errors import FomoError
+from fomo_stream.errors import FomoError, SchemaError
 from fomo_stream.kafka.ranges import Range
 from fomo_stream.kafka.recorded import Recorded
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN
@@ -119,9 +119,13 @@ def test_scores_of_a_file_are_written_where_they_were_asked_for(jsonl: Path, tmp
     assert lines == [{**record, "fomo": {"score": 1.0}} for record in RECORDS[:3]]
 
 
-def test_notes_point_at_labels_that_the_first_records_lack(jsonl: Path) -> None:
-    assert "have no such field" in plan_of(jsonl, label="is_bad").notes[-1]
-    assert "have other values, such as '000'" in plan_of(jsonl, label="device").notes[-1]
+def test_a_label_that_the_first_records_lack_is_refused(jsonl: Path) -> None:
+    for field, words in (("is_bad", "have no such field"), ("device", "have other values, such as '000'")):
+        with pytest.raises(SchemaError, match=words):
+            plan_of(jsonl, label=field)
+
+
+def test_a_group_has_no_effect_on_a_file(jsonl: Path) -> None:
     assert plan_of(jsonl, label="bad", group="live").notes[-1].startswith("--group has no effect on a file")
 
 

@@ -23,6 +23,7 @@ REFERENCE = 5000  # first records of a partition
 FEWEST = 50  # records of a window that has an index
 SHARES = np.linspace(0.0, 1.0, 21)  # quantiles of the reference that divide the cells; the even ones divide the bins
 BEYOND = 2.0 ** np.arange(-2, 10)  # further divisions below and above, in units of the reference's range
+LARGEST = 1e300  # values beyond count as this, so that the edges beyond them are finite
 EDGES = len(SHARES) + 2 * len(BEYOND)
 CELLS = 2 * EDGES + 2  # between edges and on edges, from the smallest value to the largest; the last one: missing
 
@@ -145,7 +146,7 @@ def _edges(rows: Float) -> Float:
     """Edges (d, EDGES) of the values of the reference (n, d): its quantiles, and further ones beyond its range."""
     edges = np.zeros((rows.shape[1], EDGES))
     for f, column in enumerate(rows.T):
-        known = column[np.isfinite(column)]
+        known = np.clip(column[np.isfinite(column)], -LARGEST, LARGEST)
         if not len(known):
             continue
         quantiles = np.quantile(known, SHARES)
@@ -197,7 +198,7 @@ def _psi(counts: Float, reference: Float) -> Float:
     # half a record more in each bin, so that no share is zero
     p = np.where(used, (counts + 0.5) / (n + n_bins / 2)[:, None], 1.0)
     q = np.where(used, (reference + 0.5) / (m + n_bins / 2)[:, None], 1.0)
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):  # of windows without records
         by_chance = (n_bins - 1) * (1 / n + 1 / m)
     index = np.maximum(0.0, ((p - q) * np.log(p / q)).sum(axis=1) - by_chance)
     return np.where(n >= FEWEST, index, np.nan)

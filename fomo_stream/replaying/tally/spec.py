@@ -35,7 +35,9 @@ class Columns:
         judgements = [block.judgements[name] for name in spec.detectors]
         self.partition = block.partition
         self.offsets, self.times = block.offsets, block.times
-        self.labels: NDArray[np.int8] = block.labels if spec.has_labels else np.full(len(block), UNKNOWN, np.int8)
+        self.labels: NDArray[np.int8] = (
+            np.maximum(block.labels, UNKNOWN) if spec.has_labels else np.full(len(block), UNKNOWN, np.int8)
+        )
         self.scores: Float = np.array([judgement.score for judgement in judgements])  # (D, n)
         self.p_values: Float = np.array([judgement.p_value for judgement in judgements])
         self.alerts: Bool = np.array([judgement.alert for judgement in judgements])

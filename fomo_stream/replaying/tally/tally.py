@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fomo_stream.replaying.blocks import Block
+from fomo_stream.replaying.blocks import UNREADABLE, Block
 from fomo_stream.replaying.tally import drift as drifts
 from fomo_stream.replaying.tally.batches import Batches
 from fomo_stream.replaying.tally.contexts import Contexts
@@ -59,6 +59,7 @@ class Tally:
             return
         columns = Columns(self.spec, block)
         counts["scored"] += len(block)
+        counts["unreadable_labels"] += int((block.labels == UNREADABLE).sum()) if self.spec.has_labels else 0
         counts["warming_up"] += int(np.isnan(block.results.remembered_logit).sum())
         counts["alerts"] += int(columns.alerts[0].sum())
         counts["outliers"] += int(columns.is_outlier.sum())
@@ -173,18 +174,18 @@ class Tally:
         rows = [dict(self.partitions[number]) for number in sorted(self.partitions)]
         for row in rows:
             known = row["scored"] - row.pop("warming_up")
-            del row["odd_times"]
+            del row["odd_times"], row["unreadable_labels"]
             row["alert_rate"] = row["alerts"] / known if known else None
             if not self.spec.has_labels:
                 row["outliers"] = None
         return rows
 
 
-_SUMMED = ("records", "scored", "warming_up", "odd_times")
+_SUMMED = ("records", "scored", "warming_up", "odd_times", "unreadable_labels")
 
 
 def _no_records(partition: int) -> dict[str, Any]:
-    counts: dict[str, Any] = dict.fromkeys(("records", "scored", "warming_up", "alerts", "outliers", "odd_times"), 0)
+    counts: dict[str, Any] = dict.fromkeys((*_SUMMED, "alerts", "outliers"), 0)
     return {"partition": partition, **counts, "auroc": None}
 
 
@@ -232,6 +233,8 @@ def _notes(spec: TallySpec, detectors: list[dict[str, Any]], source: dict[str, A
             notes.append("The range is too short for intervals: it has fewer than 8 windows with records.")
         elif detectors[0]["metrics"]["auroc"]["low"] is None:
             notes.append("Outliers are in fewer than 8 windows of time, too few for intervals.")
+    if n_bad := source["unreadable_labels"]:
+        notes.append(f"The labels of {n_bad:,} records are left out, because they are not true or false, or 1 or 0.")
     if source["odd_times"]:
         notes.append(
             f"{source['odd_times']:,} records had no time, a time in the future or an earlier time than the record "

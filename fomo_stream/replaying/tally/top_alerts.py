@@ -9,7 +9,7 @@ import numpy as np
 import orjson
 
 from fomo_stream.detector.results import Severity
-from fomo_stream.replaying.blocks import UNKNOWN, Block
+from fomo_stream.replaying.blocks import Block
 from fomo_stream.replaying.tally.spec import Arrays
 
 TOP = 100
@@ -65,7 +65,7 @@ def _alert(block: Block, place: int) -> dict[str, Any]:
         "logit": float(results.remembered_logit[place]),
         "p_value": float(results.p_value[place]),
         "severity": Severity(int(results.severity[place])).name.lower(),
-        "label": None if label == UNKNOWN else label,
+        "label": None if label < 0 else label,
         "record": block.fields[place],
         "reasons": None,
     }

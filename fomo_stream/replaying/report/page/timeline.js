@@ -9,9 +9,12 @@ function binWidth(starts, end) {
 
 /** Columns in which a gap between two bins has a row of nulls, so that no line is drawn through it. */
 function withGaps(starts, width, columns) {
+  // Records may be rarer than bins, so a gap is one that is far longer than usual.
+  const steps = starts.slice(1).map((start, i) => start - starts[i]).sort((a, b) => a - b);
+  const usual = Math.max(width, steps[Math.floor(0.9 * steps.length)] ?? 0);
   const out = [[], ...columns.map(() => [])], bins = [];
   starts.forEach((start, i) => {
-    if (i && start - starts[i - 1] > 1.5 * width) {
+    if (i && start - starts[i - 1] > 3 * usual) {
       out[0].push(starts[i - 1] + width);
       for (const column of out.slice(1)) column.push(null);
       bins.push(null);
