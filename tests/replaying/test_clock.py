@@ -100,7 +100,7 @@ def test_the_note_counts_them() -> None:
 @given(st.lists(st.integers(0, 9), max_size=30))
 def test_a_look_ahead_takes_nothing(looks: list[int]) -> None:
     samples = Lookahead(Sample(i, None, None, {}) for i in range(25))
-    found = []
+    found: list[int] = []
     for n in looks:
         at = len(found)
         assert [one.offset for one in samples.upcoming(n)] == list(range(at, min(25, at + n)))
