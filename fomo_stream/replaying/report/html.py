@@ -48,8 +48,8 @@ def html_text(report: dict[str, Any], only: str | None = None) -> str:
 def command_line(report: dict[str, Any]) -> str | None:
     """The command that replays the same range, quoted for a shell.
 
-    None if there is none: for data in memory, and for a part of a file. A range is named by its offsets, because a topic grows and time passes. Settings with their default value are left
-    out.
+    None if there is none: for data in memory, and for a part of a file. The range of a topic is named by its offsets,
+    because a topic grows and time passes. Settings with their default value are left out.
     """
     source, settings = report.get("source") or {}, dict(report.get("settings") or {})
     kind = source.get("kind")
