@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from traceback import extract_tb
 
 from fomo_stream.errors import ConfigError
 
@@ -28,6 +30,12 @@ def _show(value: object) -> str:
     if text and not any(character in text for character in ' "='):
         return text
     return '"' + text.replace('"', "'") + '"'
+
+
+def place_of(error: BaseException) -> str:
+    """Where it was raised, such as `mine.py:12`. Its own text could hold contents of a record."""
+    frames = extract_tb(error.__traceback__)
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "an unknown place"
 
 
 def configure_logging(level: str) -> None:

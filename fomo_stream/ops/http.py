@@ -23,13 +23,12 @@ from email.utils import formatdate
 from http import HTTPStatus
 from ipaddress import ip_address
 from pathlib import Path
-from traceback import extract_tb
 from types import TracebackType
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from fomo_stream.errors import ConfigError
-from fomo_stream.logs import Throttle, kv
+from fomo_stream.logs import Throttle, kv, place_of
 from fomo_stream.ops.metrics import CONTENT_TYPE
 
 log = logging.getLogger(__name__)
@@ -171,10 +170,8 @@ class HttpServer:
         try:
             return self._content(path)
         except Exception as error:  # a defect of this program; probes must go on
-            place = extract_tb(error.__traceback__)[-1]
             if self._throttle.allow(path) is not None:  # not its message, which could hold contents of a record
-                at = f"{Path(place.filename).name}:{place.lineno}"
-                log.error(kv("http_failed", path=path, error=type(error).__name__, at=at))
+                log.error(kv("http_failed", path=path, error=type(error).__name__, at=place_of(error)))
             return _refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "this failed; see the log")
 
     def _content(self, path: str) -> Answer:

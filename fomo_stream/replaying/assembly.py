@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import fomo_stream
 from fomo_stream.replaying.partition import OWN
+from fomo_stream.replaying.sources.file import FileSource
 from fomo_stream.settings.replay import ReplaySettings, option_values
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def make_report(plan: Plan, outcomes: Sequence[Outcome], started: datetime) -> d
     tally = reduce(lambda one, other: one.merge(other), (outcome.tally for outcome in outcomes))
     counted = tally.report()
     records = counted["source"]["records"]
-    timing = _timing(outcomes, started, records)
+    timing = _timing(outcomes, started, records, counted["source"]["scored"])
     report = {
         "format": 1,
         "source": {**_source(plan, outcomes), **counted.pop("source")},
@@ -66,7 +67,7 @@ def _source(plan: Plan, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     ends = {outcome.partition: outcome.position for outcome in outcomes}
     return {
         "name": source.name,
-        "kind": "topic" if plan.settings.file is None else "file",
+        "kind": _kind_of_source(plan),
         "partitions": len(source.partitions),
         "ranges": [
             {"partition": number, "from": source.start(number), "to": ends[number]}
@@ -77,6 +78,14 @@ def _source(plan: Plan, outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "features": list(plan.schema.features),
         "is_complete": all(outcome.is_complete for outcome in outcomes),
     }
+
+
+def _kind_of_source(plan: Plan) -> str:
+    """topic, file, or memory: of records that no command can read again."""
+    if plan.ranges:
+        return "topic"
+    is_file = isinstance(plan.source, FileSource) and plan.source.in_memory is None
+    return "file" if is_file else "memory"
 
 
 def _notes(plan: Plan, outcomes: Sequence[Outcome], records: int) -> list[str]:
@@ -137,12 +146,13 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _timing(outcomes: Sequence[Outcome], started: datetime, records: int) -> dict[str, Any]:
-    """How long it took; in all runs, where it was resumed."""
+def _timing(outcomes: Sequence[Outcome], started: datetime, records: int, scored: int) -> dict[str, Any]:
+    """How long it took; in all runs, where it was resumed. A detector sees all scored records, also warming up."""
     spent: Counter[str] = Counter()
     for outcome in outcomes:
         spent.update(outcome.seconds)
     elapsed = sum(outcome.elapsed for outcome in outcomes)
+    names = sorted(spent, key=lambda name: (name != OWN, name))
     seconds = max(one.ended for one in outcomes) - min(one.began for one in outcomes)
     seconds += max(one.elapsed - (one.ended - one.began) for one in outcomes)  # of earlier runs
     return {
@@ -151,7 +161,8 @@ def _timing(outcomes: Sequence[Outcome], started: datetime, records: int) -> dic
         "records_per_s": _rounded(records / seconds),
         "detector_share": _rounded(spent[OWN] / elapsed) if elapsed else None,
         "resumed": max(outcome.resumed for outcome in outcomes),
-        "detectors": {name: _rounded(spent[name]) for name in sorted(spent, key=lambda name: (name != OWN, name))},
+        "detectors": {name: _rounded(spent[name]) for name in names},
+        "seconds_per_record": {name: _rounded(spent[name] / scored) if scored else None for name in names},
     }
 
 

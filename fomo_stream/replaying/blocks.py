@@ -69,7 +69,7 @@ class Block:
     skipped: Mapping[str, int] = field(default_factory=dict)  # records without a score, by reason
     contexts: tuple[ContextNote, ...] = ()
     batch_s: tuple[float, ...] = ()  # seconds that each micro-batch took to be scored and learned
-    odd_times: int = 0  # records whose time was missing, in the future or before the record before
+    odd_times: int = 0  # records whose timestamp is missing or differs from their time by more than a minute
 
     def __len__(self) -> int:
         return len(self.offsets)

@@ -71,7 +71,7 @@ def _lines(first: Report, second: Report, before: Path, after: Path) -> Iterator
 def _range(report: Report) -> str:
     source = report["source"]
     begin, end = source.get("from_ms"), source.get("to_ms")
-    when = "" if begin is None or end is None else f", {moment(begin, end)} to {moment(end, begin)}"
+    when = "" if begin is None or end is None else f", {moment(begin, end)} to {moment(end, begin)} UTC"
     incomplete = "" if source.get("is_complete", True) else ", stopped early"
     return f"{count(source['records'], 'record')} of {source['name']}{when}{incomplete}"
 

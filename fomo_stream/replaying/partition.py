@@ -16,13 +16,14 @@ from fomo_stream.detector.changelog import Entries, StoredEntries
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
 from fomo_stream.detector.series import Key
+from fomo_stream.kafka.bounds import parse_bounds
 from fomo_stream.kafka.feedback.labels import Label
 from fomo_stream.kafka.partition import PartitionTask
 from fomo_stream.kafka.state.position import Restored
 from fomo_stream.records.result import Result, results_of
 from fomo_stream.records.rows import RowReader
 from fomo_stream.replaying.blocks import BLOCK, Block, ContextNote, Float, Int, Judgement
-from fomo_stream.replaying.gathering import Clock, Gathered, IsStopped, gather
+from fomo_stream.replaying.gathering import Clock, Gathered, IsStopped, Lookahead, gather
 
 if TYPE_CHECKING:
     from fomo_stream.replaying.detectors.rivals import Rival
@@ -68,7 +69,8 @@ class PartitionReplay:
         self._rivals = others.rivals
         self._effects = sorted(plan.effects.get(number, ()), key=lambda effect: effect.input_offset)
         self._next_effect, self._effects_until = 0, -1
-        self._clock = Clock(plan.now_ms)
+        begin, _ = parse_bounds(plan.settings.from_, "", plan.settings.last, plan.now_ms)
+        self._clock = Clock(plan.now_ms, begin.time_ms or 0)
         self._context: Int | None = None  # the context of the first view, as numbers of records
         self._generation = 0
         self._begin(Restored(plan.source.start(number)))
@@ -83,7 +85,7 @@ class PartitionReplay:
 
     def blocks(self, is_stopped: IsStopped) -> Iterator[Block]:
         """The blocks from `position` on. After `is_stopped` the next block is not begun."""
-        samples = self._plan.source.read(self.number, self.position, is_stopped)
+        samples = Lookahead(self._plan.source.read(self.number, self.position, is_stopped))
         while True:
             gathered = gather(samples, self._reader, self.position, is_stopped, BLOCK)
             if is_stopped():
@@ -115,7 +117,7 @@ class PartitionReplay:
             self._sink.write(samples, self._results_of(results, gathered))
         times, odd_times = offsets, 0
         if self._plan.axis == "time":
-            times, odd_times = self._clock.times([sample.timestamp for sample in samples])
+            times, odd_times = self._clock.times([sample.timestamp for sample in samples], gathered.later)
         return Block(
             partition=self.number,
             offsets=offsets,

@@ -221,9 +221,8 @@ class ReplayResult:
 
 def seconds_per_record(report: Mapping[str, Any], name: str) -> float | None:
     """Seconds that a detector took for one record; None if that is not known."""
-    seconds = ((report.get("timing") or {}).get("detectors") or {}).get(name)
-    scored = (report.get("source") or {}).get("scored")
-    return float(f"{seconds / scored:.3g}") if seconds is not None and scored else None
+    found: float | None = ((report.get("timing") or {}).get("seconds_per_record") or {}).get(name)
+    return found
 
 
 def _table(frame: pd.DataFrame) -> str:

@@ -8,12 +8,12 @@ workers to stop.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -23,7 +23,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from fomo_stream.errors import FomoError, RecordError
-from fomo_stream.logs import configure_logging
+from fomo_stream.logs import configure_logging, kv, place_of
 from fomo_stream.threads import limit_threads
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from fomo_stream.replaying.one_partition import Job, Outcome
     from fomo_stream.replaying.progress import Progress
     from fomo_stream.settings.replay import ReplaySettings
+
+log = logging.getLogger(__name__)
 
 LOOK_S = 0.2  # between two looks at whether the replay is to stop
 END_S = 5.0  # for a worker to end
@@ -225,8 +227,9 @@ def work(descriptor: int) -> None:
         except FomoError as error:
             answer = _failure(error)
         except Exception as error:  # a defect of this program
-            traceback.print_exc()
-            answer = _Failure(FomoError, f"partition {job.partition}: {type(error).__name__}: {error}")
+            log.debug(kv("replay_failed", partition=job.partition), exc_info=True)  # it may hold contents of a record
+            where = f"{type(error).__name__} at {place_of(error)}"
+            answer = _Failure(FomoError, f"partition {job.partition}: {where}; --log-level debug shows more")
         connection.send(answer)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -124,6 +125,15 @@ with warnings.catch_warnings():
                 )
             if self.last and self.from_:
                 raise ValueError("--last and --from both name the first record; give one of them")
+            return self
+
+        @model_validator(mode="after")
+        def _fields_have_one_role(self) -> Self:
+            """A label that is also a key or a time would reach the scores."""
+            roles = [("--label", self.label), ("--key", self.key), ("--time", self.time)]
+            for (flag, field), (other, its) in combinations(roles, 2):
+                if field is not None and field == its:
+                    raise ValueError(f"{flag} and {other} both name the field {field}; give each a field of its own")
             return self
 
         @model_validator(mode="after")

@@ -133,6 +133,7 @@ def test_the_demo_scores_a_live_stream_and_ends_with_a_report(
     (report,) = replayed
     assert report["notes"][0].startswith("This is the end of a demonstration")
     assert report["source"]["scored"] == len(live)
+    assert report["source"]["kind"] == "memory"  # no command can replay it again
     (own,) = report["detectors"]
     outliers = [result for result in live if result["outlier"]]
     assert own["counts"]["alerts"] == len(outliers) > 0

@@ -205,6 +205,12 @@ def test_a_frame_gives_the_report_that_its_file_gives(tmp_path: Path) -> None:
     assert of_frame.metrics["auroc"].min() > 0.8
     for name in ("detectors", "windows", "timeline", "generations", "segments", "drift", "context", "partitions"):
         assert of_frame.report[name] == of_file.report[name]
+    assert [one.report["source"]["kind"] for one in (of_frame, of_file)] == ["memory", "file"]
+    timing = of_file.report["timing"]
+    assert timing["seconds_per_record"] == {  # of all records, also those before a detector has a score
+        name: pytest.approx(seconds / len(frame), rel=1e-4) for name, seconds in timing["detectors"].items()
+    }
+    assert of_file.metrics["seconds_per_record"].to_dict() == timing["seconds_per_record"]
     assert of_frame.alerts["offset"].tolist() == of_file.alerts["offset"].tolist()
 
 

@@ -16,6 +16,7 @@ from fomo_stream.kafka.recorded import Recorded
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN
 from fomo_stream.replaying.plan import Plan, _topic_start, make_plan
 from fomo_stream.settings.replay import ReplaySettings
+from fomo_stream.settings.sources import load
 
 RNG = np.random.default_rng(5)
 RECORDS: list[dict[str, Any]] = [
@@ -145,6 +146,14 @@ def test_a_group_has_no_effect_on_a_file(jsonl: Path) -> None:
 )
 def test_a_mistake_is_explained_in_one_sentence(csv: Path, options: dict[str, Any], complaint: str) -> None:
     assert complaint in refusal(csv, **options)
+
+
+@pytest.mark.parametrize("roles", [("label", "key"), ("label", "time"), ("key", "time")])
+def test_a_field_with_two_roles_is_refused(roles: tuple[str, str]) -> None:
+    flags = {"file": "rows.csv", "label": "bad", "key": "device", "time": "at"}
+    load(ReplaySettings, flags)
+    with pytest.raises(FomoError, match=f"--{roles[0]} and --{roles[1]} both name the field rpm"):
+        load(ReplaySettings, flags | dict.fromkeys(roles, "rpm"))
 
 
 def test_a_file_that_cannot_be_scored_is_refused(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def made_report(labels: bool = True, axis: str = "time") -> dict[str, Any]:
         "summary": [f"Records of {MARKER}.", "All is well."],
         "settings": {},
         "versions": {},
-        "timing": {"seconds": 2.0, "detectors": {"fomo-stream": 0.2, "knn": 0.01}},
+        "timing": {"seconds": 2.0, "seconds_per_record": {"fomo-stream": 0.0002, "knn": 0.00001}},
         "detectors": [
             detector(name, "own" if name == "fomo-stream" else "rival", one)
             for name, one in zip(names, auroc, strict=True)

@@ -63,18 +63,44 @@ def test_every_text_comes_back_as_it_is_and_ends_no_element(value: Any) -> None:
 @pytest.mark.parametrize(
     "given_settings",
     [
-        {"topic": "sensors", "from_": "0:812,1:790", "compare": ("knn", "my:factory"), "alert_rate": 0.001},
+        {
+            "topic": "sensors",
+            "from_": "0:812,1:790",
+            "to": "0:900,1:790",
+            "compare": ("knn", "my:factory"),
+            "alert_rate": 0.001,
+        },
         {"file": "my rows.csv", "label": "it's", "grid": ("alert_rate=0.01,0.001", "context_size=500,1000"), "jobs": 2},
-        {"topic": "-odd", "last": "7d", "group": "g", "features": ("a", "b"), "report": "none"},
+        {"topic": "-odd", "group": "g", "features": ("a", "b"), "report": "none"},
     ],
 )
 def test_the_command_gives_the_same_settings_again(given_settings: dict[str, Any]) -> None:
     settings = ReplaySettings(**given_settings)
     values = json.loads(json.dumps(option_values(settings)))
-    program, command, *words = shlex.split(command_line(values))
+    is_topic = "topic" in given_settings
+    ranges = [{"partition": 0, "from": 812, "to": 900}, {"partition": 1, "from": 790, "to": 790}]
+    source = {"kind": "topic" if is_topic else "file", "ranges": ranges if "from_" in given_settings else []}
+    line = command_line({"source": source, "settings": values})
+    assert line is not None
+    program, command, *words = shlex.split(line)
     assert (program, command) == ("fomo-stream", "replay")
     assert parse(ReplaySettings, words).model_dump() == settings.model_dump()
     assert len(words) <= 3 * len(given_settings)  # defaults are left out
+
+
+@pytest.mark.parametrize("asked", [{}, {"last": "7d"}, {"from_": "2026-10-01", "to": "2026-11-01"}])
+def test_the_command_names_the_offsets_that_were_replayed(asked: dict[str, str]) -> None:
+    """A topic grows, and the last days are others tomorrow."""
+    ranges = [{"partition": 0, "from": 3, "to": 9}, {"partition": 2, "from": 4, "to": 4}]
+    report = {"source": {"kind": "topic", "ranges": ranges}, "settings": {"topic": "t", **asked}}
+    line = command_line(report)
+    assert line is not None
+    assert sorted(line.split()[2:]) == sorted(["--topic", "t", "--from", "0:3,2:4", "--to", "0:9,2:4"])
+
+
+@pytest.mark.parametrize("source", [{"kind": "memory"}, {"kind": "file", "is_complete": False}])
+def test_there_is_no_command_for_what_it_could_not_read_again(source: dict[str, Any]) -> None:
+    assert command_line({"source": source, "settings": {"file": "DataFrame"}}) is None
 
 
 def test_the_scripts_are_short_enough_to_be_read() -> None:
@@ -140,6 +166,10 @@ def test_every_section_is_shown_in_order(usual: Page) -> None:
     assert usual.run(unnamed) == 0
     assert usual.run("document.querySelector('.command').textContent").startswith("fomo-stream replay --topic sensors")
     assert "Reasons" not in usual.run("document.querySelector('#alerts-table thead').textContent")
+
+
+def test_the_time_by_record_is_that_of_the_report(usual: Page) -> None:
+    assert column(usual, "times-table", 2)[:2] == ["125 µs", "250 µs"]
 
 
 def test_detectors_are_ranked_and_the_own_one_is_marked(usual: Page) -> None:

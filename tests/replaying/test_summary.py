@@ -22,8 +22,8 @@ def test_alerts_are_counted_by_day() -> None:
     alerts = np.arange(1000) < 20
     said = summed_up([block(np.zeros(1000), times=times, alerts=alerts)], has_labels=False)
     assert said[0] == (
-        "1,000 records of sensors from 2025-10-01 to 2025-10-11 were replayed; 2 % of those with a score were alerts "
-        "(20; 1 % was asked for), about 2 a day."
+        "1,000 records of sensors from 2025-10-01 to 2025-10-11 UTC were replayed; 2 % of those with a score were "
+        "alerts (20; 1 % was asked for), about 2 a day."
     )
     assert said[1] == "There are no labels, so the quality of the scores is not known."
 

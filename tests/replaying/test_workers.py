@@ -42,6 +42,8 @@ class Failing(MemorySource):
             os.kill(os.getpid(), signal.SIGKILL)
         if partition == 1 and self.how == "refused":
             raise TopicError("there is no topic t")
+        if partition == 1 and self.how == "broken":
+            raise ValueError("a value of 4711")
         return super().read(partition, start, is_stopped)
 
 
@@ -76,7 +78,11 @@ def test_a_second_ctrl_c_ends_everything_at_once(plan: Plan) -> None:
 
 @pytest.mark.parametrize(
     ("how", "kind", "text"),
-    [("refused", TopicError, "^there is no topic t$"), ("killed", FomoError, "partition 1 was ended by SIGKILL")],
+    [
+        ("refused", TopicError, "^there is no topic t$"),
+        ("killed", FomoError, "partition 1 was ended by SIGKILL"),
+        ("broken", FomoError, r"^partition 1: ValueError at test_workers\.py:\d+; --log-level debug shows more$"),
+    ],
 )
 def test_a_failing_worker_ends_the_replay_with_one_sentence(
     plan: Plan, how: str, kind: type[FomoError], text: str, capfd: pytest.CaptureFixture[str]
@@ -85,4 +91,4 @@ def test_a_failing_worker_ends_the_replay_with_one_sentence(
     with pytest.raises(kind, match=text) as caught:
         outcomes_of(failing, n_workers=2)
     assert caught.value.exit_code == kind.exit_code
-    assert "Traceback" not in capfd.readouterr().err
+    assert {"Traceback", "4711"} & set(capfd.readouterr().err.split()) == set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.errors import ConfigError
+from fomo_stream.logs import kv, place_of
 from fomo_stream.replaying.blocks import Judgement
 from fomo_stream.replaying.detectors.complete_rows import CompleteRows
 from fomo_stream.replaying.detectors.factories import (
@@ -20,7 +22,6 @@ from fomo_stream.replaying.detectors.factories import (
     PYSAD,
     RIVER,
     check_rivals,
-    in_words,
     make_detector,
     protocol_of,
 )
@@ -28,6 +29,8 @@ from fomo_stream.replaying.detectors.neighbours import Neighbours
 from fomo_stream.replaying.detectors.own_scores import OwnScores
 
 __all__ = ["Rival", "check_rivals", "make_rival"]
+
+log = logging.getLogger(__name__)
 
 Float = NDArray[np.float64]
 
@@ -60,15 +63,21 @@ class Rival:
     def _scores(self, rows: Float) -> Float:
         try:
             scores = np.asarray(self._score(rows.copy()), dtype=np.float64)
-            if scores.shape != (len(rows),):
-                raise ValueError(f"scores of {len(rows)} rows have the shape {scores.shape}")
-        except Exception as error:  # the detector is not ours
-            first, last = self._records + 1, self._records + len(rows)
-            raise ConfigError(
-                f"{self.name} failed among records {first:,} to {last:,} of a partition: {in_words(error)}; leave it "
-                "out of --compare, or correct it"
-            ) from error
+        except Exception as error:  # the detector is not ours, and the text of its error may hold values of a record
+            log.debug(kv("detector_failed", name=self.name), exc_info=True)
+            raise self._failure(
+                rows, f"{type(error).__name__} at {place_of(error)}", "; --log-level debug shows more"
+            ) from None
+        if scores.shape != (len(rows),):
+            raise self._failure(rows, f"scores of {len(rows)} rows have the shape {scores.shape}")
         return scores.copy()
+
+    def _failure(self, rows: Float, why: str, more: str = "") -> ConfigError:
+        first, last = self._records + 1, self._records + len(rows)
+        return ConfigError(
+            f"{self.name} failed among records {first:,} to {last:,} of a partition: {why}; leave it out of --compare, "
+            f"or correct it{more}"
+        )
 
 
 def make_rival(

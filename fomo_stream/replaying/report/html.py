@@ -19,6 +19,7 @@ SCRIPTS = (
     "text.js", "tables.js", "plots.js", "curves.js", "detectors.js", "timeline.js", "quality.js", "drift.js",
     "records.js", "report.js",
 )  # fmt: skip
+ENDS = {"from_": "from", "to": "to"}  # settings, and their names in a range
 OF_TIMELINE = ("format", "source", "timeline", "generations", "context", "detectors")  # what this section shows
 
 # Characters that could end the element of the data or start another one, line ends of JavaScript, and halves of
@@ -44,8 +45,20 @@ def html_text(report: dict[str, Any], only: str | None = None) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)  # one pass: data may have braces, too
 
 
-def command_line(settings: dict[str, Any]) -> str:
-    """The command that replays with these settings, quoted for a shell; those with their default value are left out."""
+def command_line(report: dict[str, Any]) -> str | None:
+    """The command that replays the same range, quoted for a shell.
+
+    None if there is none: for data in memory, and for a part of a file. The range of a topic is named by its offsets,
+    because a topic grows and time passes. Settings with their default value are left out.
+    """
+    source, settings = report.get("source") or {}, dict(report.get("settings") or {})
+    kind = source.get("kind")
+    if kind not in ("topic", "file") or (kind == "file" and not source.get("is_complete", True)):
+        return None
+    if kind == "topic":
+        settings.pop("last", None)
+        ranges = source.get("ranges") or []
+        settings |= {f: ",".join(f"{one['partition']}:{one[end]}" for one in ranges) for f, end in ENDS.items()}
     words = ["fomo-stream", "replay"]
     for name, value in settings.items():
         field = ReplaySettings.model_fields.get(name)
@@ -81,7 +94,7 @@ def _shown(report: dict[str, Any], only: str | None) -> dict[str, Any]:
         {name: value for name, value in one.items() if name != "replicates"}
         for one in ([] if only else report.get("detectors", []))
     ]
-    return shown | {"only": only, "command": None if only else command_line(report.get("settings") or {})}
+    return shown | {"only": only, "command": None if only else command_line(report)}
 
 
 def _json(value: Any) -> str:

@@ -28,7 +28,7 @@ def summary(report: dict[str, Any]) -> list[str]:
 def _about_alerts(source: dict[str, Any], own: dict[str, Any], wanted: float | None) -> list[str]:
     begin, end = source.get("from_ms") or 0, source.get("to_ms") or 0
     has_times = end > begin
-    when = f" from {moment(begin, end)} to {moment(end, begin)}" if has_times else ""
+    when = f" from {moment(begin, end)} to {moment(end, begin)} UTC" if has_times else ""
     were = "was replayed" if source["records"] == 1 else "were replayed"
     stopped = "" if source.get("is_complete", True) else ", before it was stopped"
     said = f"{count(source['records'], 'record')} of {source['name']}{when} {were}{stopped}"
@@ -145,10 +145,6 @@ def count(n: int, noun: str) -> str:
     ('1 record', '2,000 records')
     """
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
-
-
-def _were(n: int) -> str:
-    return "was" if n == 1 else "were"
 
 
 def _per_time(n: int, ms: int) -> str:

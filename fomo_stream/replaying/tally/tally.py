@@ -18,6 +18,7 @@ from fomo_stream.replaying.tally.plain import plain
 from fomo_stream.replaying.tally.quality import Quality, auroc, by_window
 from fomo_stream.replaying.tally.segments import NEVER, Closed, Segments, merged
 from fomo_stream.replaying.tally.spec import Arrays, Columns, Int, TallySpec, part, whole
+from fomo_stream.replaying.tally.summary import count
 from fomo_stream.replaying.tally.timeline import Timeline
 from fomo_stream.replaying.tally.top_alerts import TopAlerts
 from fomo_stream.replaying.tally.windows import OUTLIERS, RECORDS, Windows
@@ -237,7 +238,7 @@ def _notes(spec: TallySpec, detectors: list[dict[str, Any]], source: dict[str, A
         notes.append(f"The labels of {n_bad:,} records are left out, because they are not true or false, or 1 or 0.")
     if source["odd_times"]:
         notes.append(
-            f"{source['odd_times']:,} records had no time, a time in the future or an earlier time than the record "
-            "before; they count at the time of the record before."
+            f"{count(source['odd_times'], 'record')} had no time, or one that differs by more than a minute from those "
+            "around it; each counts at the time of the record before it, or of the first good one."
         )
     return notes

@@ -16,7 +16,7 @@ function showHeader() {
   byId("title").textContent = `Replay of ${name}`;
   const range = isKnown(source.from_ms) ? `${moment(source.from_ms)} to ${moment(source.to_ms)} UTC` : null;
   const parts = [range, isKnown(source.records) ? plural(source.records, "record") : null,
-    isKnown(source.partitions) && source.kind !== "file" ? plural(source.partitions, "partition") : null];
+    isKnown(source.partitions) && source.kind === "topic" ? plural(source.partitions, "partition") : null];
   byId("range").textContent = known(parts).join(" · ");
   byId("footer").textContent = `fomo-stream ${own(report.versions, "fomo_stream") ?? ""} · nothing in this file is loaded from elsewhere · times are in UTC`;
 }

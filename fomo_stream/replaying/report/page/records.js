@@ -71,7 +71,7 @@ function showPartitions(box) {
 }
 
 function showThroughput(box) {
-  const batch = timing.batch_ms ?? {}, seconds = detectors.map((one) => ({ name: one.name, seconds: own(timing.detectors, one.name), records: one.counts?.records }));
+  const batch = timing.batch_ms ?? {}, seconds = detectors.map((one) => ({ name: one.name, seconds: own(timing.detectors, one.name), each: own(timing.seconds_per_record, one.name) }));
   if (!known(Object.values(timing)).length) return "No times were measured.";
   box.append(facts([
     ["Started", timing.started ? String(timing.started).replace("T", " ").replace("Z", " UTC") : null], ["Took", duration(timing.seconds)],
@@ -83,7 +83,7 @@ function showThroughput(box) {
   if (seconds.filter((one) => isKnown(one.seconds)).length > 1) {
     box.append(table("times-table", "Time of each detector", seconds, [
       { name: "Detector", kind: "text name", head: true, of: (one) => one.name, as: String }, { name: "Time", of: (one) => one.seconds, as: duration },
-      { name: "By record", of: (one) => (one.records ? one.seconds / one.records : null), as: duration, optional: true },
+      { name: "By record", of: (one) => one.each, as: duration, optional: true },
     ]));
   }
   return null;
