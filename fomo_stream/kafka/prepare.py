@@ -1,7 +1,9 @@
 """Prepares a group that has never run, so that it goes on where a replay ended, as if it had read everything itself.
 
 One transaction has it all: what the group has to agree on, the state of every partition, and the group's offsets. So
-the group is prepared as a whole or not at all. An instance that starts before the commit waits for it.
+the group is prepared as a whole or not at all. An instance that starts before the commit waits for it a few seconds,
+and then fails with the reason. If a replay is killed before the commit, its transaction ends when the next replay
+prepares the group, or after TRANSACTION_MS.
 """
 
 from __future__ import annotations
@@ -14,10 +16,8 @@ from typing import Any
 import orjson
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from fomo_stream.errors import BrokerError, ConfigError, TopicError
-from fomo_stream.kafka.clients import START_TIMEOUT_S, make_producer
+from fomo_stream.errors import AgreementError, BrokerError, ConfigError, TopicError
 from fomo_stream.kafka.delivery.output import Output
-from fomo_stream.kafka.delivery.transactions import Transactions
 from fomo_stream.kafka.feedback.effects import PREFIX
 from fomo_stream.kafka.feedback.recorded_effects import LabelsRead, RecordedEffects
 from fomo_stream.kafka.group import agreement as group_settings
@@ -32,6 +32,7 @@ from fomo_stream.kafka.group.unused import (
     check_unused,
     explained,
     members_of,
+    start_producer,
 )
 from fomo_stream.kafka.partition import LABELS
 from fomo_stream.kafka.state.position import POSITION, Position
@@ -43,7 +44,6 @@ from fomo_stream.kafka.topics.watch import TopicWatch
 from fomo_stream.records.schema import Schema
 from fomo_stream.settings.service import ServiceSettings
 
-TRANSACTION_MS = 600_000  # for all of it; brokers allow 15 minutes unless they are set otherwise
 FLUSH_BYTES = 8 << 20  # sent before more is taken, so that memory does not grow with the state
 FLUSH_S = 60.0
 ANSWER_S = 10.0
@@ -79,7 +79,9 @@ def prepare_group(
             TopicSetup(settings, watch).begin()
             watch.grow()
             _check_topics(settings, watch, tasks, topic_id)
-            agreement = Agreement(settings, model, kernel, GroupLog(settings))
+            log = GroupLog(settings)
+            known = log.of_instances()
+            agreement = Agreement(settings, model, kernel, log)
             is_agreed = check_agreement(settings, agreement, schema)
             labels, notes = _labels_read(settings, watch, tasks, effects or {}, stack)
             preparation = stack.enter_context(_Preparation(settings, watch))
@@ -91,8 +93,30 @@ def prepare_group(
             if not is_agreed:
                 preparation.write_log(group_settings.KIND, agreement.first_proposal())
             preparation.write_log(group_schema.KIND, group_schema.encode(schema))
-            preparation.commit({number: position for number, (_, position) in tasks.items()}, labels)
+            preparation.send_offsets({number: position for number, (_, position) in tasks.items()}, labels)
+            # An instance that joins from now on waits for the commit before it reads its offsets.
+            _check_still_unused(settings, watch, len(tasks), log.of_instances() == known)
+            preparation.commit()
     return notes
+
+
+def _check_still_unused(settings: ServiceSettings, watch: TopicWatch, count: int, is_same_log: bool) -> None:
+    """Raise ConfigError or AgreementError if an instance of the group has started meanwhile.
+
+    is_same_log: no instance has written to the group log, which has our own records by now. So an instance that agrees
+    from now on does so after us, and the order of the log decides.
+    """
+    if members := members_of(settings):
+        raise ConfigError(
+            f"--prepare: group {settings.group} got {members} members during the replay; nothing was written; stop "
+            f"them, or {OTHER}"
+        )
+    if not is_same_log:
+        raise AgreementError(
+            f"--prepare: an instance of group {settings.group} started during the replay, and agreed on settings or "
+            f"features; nothing was written; stop it and try again, or {OTHER}"
+        )
+    check_offsets(watch.cluster, settings, count)
 
 
 def _check_topics(settings: ServiceSettings, watch: TopicWatch, tasks: Mapping[int, Any], topic_id: str) -> None:
@@ -151,17 +175,10 @@ class _Preparation:
         self._watch = watch
         self._refusals: list[KafkaError] = []
         self._bytes = 0  # since the last flush
-        name = f"{settings.group}-{settings.topic}-prepare"
-        timeout = settings.kafka.get("transaction.timeout.ms", str(TRANSACTION_MS))
-        self._producer = make_producer(
-            settings, name, **{"transaction.timeout.ms": timeout, "delivery.report.only.error": True}
-        )
-        self._transactions = Transactions(self._producer)
-        self._name = name
         self._is_committed = False
 
     def __enter__(self) -> _Preparation:
-        self._transactions.start_or_explain(START_TIMEOUT_S, f"transactional id {self._name}", self._name)
+        self._producer, self._transactions = start_producer(self._settings)
         self._transactions.begin(ANSWER_S)
         return self
 
@@ -193,8 +210,8 @@ class _Preparation:
         """Write a record of the group log."""
         self._send(Output(self._settings.state_topic, GroupLog.key_in_transaction(kind), value, [], PARTITION))
 
-    def commit(self, positions: Mapping[int, int], labels: Mapping[int, LabelsRead]) -> None:
-        """Commit, with the offsets of all partitions, unless an instance of the group has started meanwhile."""
+    def send_offsets(self, positions: Mapping[int, int], labels: Mapping[int, LabelsRead]) -> None:
+        """Add the offsets of all partitions; then the brokers have all of it."""
         settings = self._settings
         self._flush()
         offsets = [TopicPartition(settings.topic, number, position) for number, position in positions.items()]
@@ -202,13 +219,9 @@ class _Preparation:
         with TopicReader(settings) as reader:
             metadata = reader.client.consumer_group_metadata()
             self._retry(lambda: self._producer.send_offsets_to_transaction(offsets, metadata, ANSWER_S))
-        # An instance that joins from now on waits for the commit before it reads its offsets.
-        if members := members_of(settings):
-            raise ConfigError(
-                f"--prepare: group {settings.group} got {members} members during the replay; nothing was written; stop "
-                f"them, or {OTHER}"
-            )
-        check_offsets(self._watch.cluster, settings, len(positions))
+
+    def commit(self) -> None:
+        """Commit all of it."""
         self._retry(lambda: self._producer.commit_transaction(ANSWER_S))
         self._is_committed = True
 

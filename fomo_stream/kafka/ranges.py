@@ -255,7 +255,7 @@ def read_range(
                     ) from None
             except KafkaException as error:
                 if error.args[0].code() == KafkaError._AUTO_OFFSET_RESET:
-                    raise _lost(topic, range_.partition, at) from None
+                    raise _lost(settings, topic, range_.partition, at) from None
                 raise _explained(error, settings) from None
     if not is_stopped():
         _check_same_topic(settings, topic, range_)
@@ -286,7 +286,7 @@ def _check_same_topic(settings: ServiceSettings, topic: str, range_: Range) -> N
             return
     if topic not in partitions or topic_ids.get(topic, range_.topic_id) != range_.topic_id:
         raise LostOffsetError(
-            f"topic {topic} was deleted or created again since the replay began; replay the new topic from its start"
+            f"topic {topic} was deleted or created again since the replay began; {_start_over(settings)}"
         )
 
 
@@ -301,15 +301,22 @@ def _check_end(settings: ServiceSettings, reader: TopicReader, topic: str, range
         place = f"{topic}[{range_.partition}]"
         raise LostOffsetError(
             f"{place} ends at offset {end} now, before the end of the range ({range_.end}): the broker has lost its "
-            "last records, or the topic was created again; start a new replay"
+            f"last records, or the topic was created again; {_start_over(settings)}"
         )
 
 
-def _lost(topic: str, number: int, at: int) -> LostOffsetError:
+def _lost(settings: ServiceSettings, topic: str, number: int, at: int) -> LostOffsetError:
     return LostOffsetError(
         f"the broker no longer has {topic}[{number}]@{at}: its retention has deleted that record while the replay "
-        "read the topic, or the topic was created again; start a new replay, with a later --from"
+        f"read the topic, or the topic was created again; {_start_over(settings, 'a later --from')}"
     )
+
+
+def _start_over(settings: ServiceSettings, *changes: str) -> str:
+    """Advice to start a new replay with these changes; a folder of --resume belongs to the present one."""
+    if getattr(settings, "resume", None) is not None:
+        changes = (*changes, "another folder for --resume")
+    return f"start a new replay, with {' and '.join(changes)}" if changes else "start a new replay"
 
 
 def _explained(error: Any, settings: ServiceSettings) -> BrokerError:

@@ -6,7 +6,6 @@ A replay with these gives the results that the group gave.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ import orjson
 from confluent_kafka import KafkaException, TopicPartition
 
 from fomo_stream.detector.changelog import Document
-from fomo_stream.errors import AgreementError, BrokerError, ConfigError, RecordError, StateError, TopicError
+from fomo_stream.errors import AgreementError, BrokerError, ConfigError, StateError, TopicError
 from fomo_stream.kafka.feedback.effects import PREFIX, Effect
 from fomo_stream.kafka.feedback.recorded_effects import EffectLog, LabelsRead, RecordedEffects
 from fomo_stream.kafka.group.agreement import DERIVED, STATE_SETTINGS, Agreement, Values, with_agreed
@@ -29,7 +28,6 @@ from fomo_stream.kafka.state.reader import KEY_PREFIX
 from fomo_stream.kafka.tables import ranges
 from fomo_stream.kafka.topic_reader import NoProgressError, TopicReader
 from fomo_stream.kafka.topics.cluster import Cluster
-from fomo_stream.records.json_codec import decode
 from fomo_stream.records.schema import Schema, shown
 from fomo_stream.settings.commands import GivenFlags
 
@@ -47,7 +45,7 @@ class Learned(NamedTuple):
     """How far the state of a partition has come."""
 
     position: int  # records before this offset were learned, or could not be scored
-    records: int  # that were learned; a replay from the first of them has learned as many at `position`
+    records: int  # that were learned, with those of a seed context; a replay from the first of them has as many
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,6 @@ class Recorded:
     schema: Schema | None  # None: the group has not inferred it yet
     effects: dict[int, RecordedEffects] = field(default_factory=dict)  # by partition
     learned: dict[int, Learned] = field(default_factory=dict)  # by partition, where it has a state
-    began: dict[int, int] = field(default_factory=dict)  # offset of the first record it scored, where the output says
     notes: tuple[str, ...] = ()
 
 
@@ -100,7 +97,6 @@ def recorded_group(settings: AnyFlags) -> Recorded:
         schema,
         _effects(effective, states),
         {number: state.learned for number, state in states.items() if state.learned is not None},
-        _began(effective, partitions[settings.topic]),
         (*differences, *more, *notes),
     )
 
@@ -238,7 +234,7 @@ class _State:
     @property
     def learned(self) -> Learned | None:
         counters, position = self._document(COUNTERS), self.position
-        return Learned(position.offset, int(counters[0])) if counters and position is not None else None
+        return None if position is None else Learned(position.offset, int(counters[0]) if counters else 0)
 
     def _document(self, name: str) -> Any:
         return json.loads(Document().recover(self.entries, name)) if f"{name}/0" in self.entries else None
@@ -261,36 +257,3 @@ def _read_states(settings: GivenFlags, count: int) -> Iterator[tuple[int, _State
             except (StateError, ValueError) as error:
                 raise StateError(f"{topic}[{number}]: {error}; replay without --group") from None
             yield number, state
-
-
-def _began(settings: GivenFlags, count: int) -> dict[int, int]:
-    """The offset of the first record that was scored of each partition, if the output still has its first record."""
-    found: dict[int, int] = defaultdict(int)
-    with closing(Cluster(settings)) as cluster, TopicReader(settings) as reader:
-        try:
-            cluster.connect()
-            if cluster.partitions([settings.out])[0].get(settings.out) != count:
-                return {}
-            for number in range(count):
-                first, end = reader.range_now(settings.out, number, ANSWER_S)
-                messages = reader.read(settings.out, {number: (0, end)}, STALLED_S) if first == 0 else iter(())
-                with closing(cast(Any, messages)):
-                    value = next((message.value() for message in messages), None)
-                offset = _source_offset(value, number, settings)
-                if offset is not None:
-                    found[number] = offset
-        except (BrokerError, KafkaException, NoProgressError):  # not permitted: then nothing is known
-            pass
-    return dict(found)
-
-
-def _source_offset(value: bytes | None, number: int, settings: GivenFlags) -> int | None:
-    """The offset of the input record that an output is about."""
-    try:
-        result = decode(value).get(settings.result_field)
-    except RecordError:
-        return None
-    if not isinstance(result, dict) or (result.get("topic"), result.get("partition")) != (settings.topic, number):
-        return None
-    offset = result.get("offset")
-    return offset if isinstance(offset, int) else None

@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import fomo_stream
+from fomo_stream.replaying.live import compared_with_live
 from fomo_stream.replaying.partition import OWN
 from fomo_stream.replaying.sources.file import FileSource
 from fomo_stream.settings.replay import ReplaySettings, option_values
@@ -40,10 +41,11 @@ def make_report(plan: Plan, outcomes: Sequence[Outcome], started: datetime) -> d
     counted = tally.report()
     records = counted["source"]["records"]
     timing = _timing(outcomes, started, records, counted["source"]["scored"])
+    live = [] if plan.live is None else [compared_with_live(plan.live, plan, outcomes)]
     report = {
         "format": 1,
         "source": {**_source(plan, outcomes), **counted.pop("source")},
-        "notes": [*plan.notes, *_notes(plan, outcomes, records), *counted.pop("notes", [])],
+        "notes": [*live, *plan.notes, *_notes(plan, outcomes, records), *counted.pop("notes", [])],
         "summary": [],
         "settings": settings_of(plan.settings),
         "versions": _versions(plan, outcomes),

@@ -50,6 +50,7 @@ class Outcome:
     model: str
     kernel: str
     left_out: tuple[str, ...]  # names of views that the rows do not fit
+    learned: int | None = None  # records, before the offset until which the group of the plan has; None: not known
     entries: dict[str, bytes] = field(default_factory=dict)  # the state of the partition, with `keep_state`
 
 
@@ -159,6 +160,7 @@ class _Run:
             model=model.name,
             kernel=model.kernel,
             left_out=tuple(one.view for one in self._first.left_out),
+            learned=replay.learned,
             entries=self._state() if self._job.keep_state else {},
         )
 

@@ -73,6 +73,9 @@ class PartitionReplay:
         self._clock = Clock(plan.now_ms, begin.time_ms or 0)
         self._context: Int | None = None  # the context of the first view, as numbers of records
         self._generation = 0
+        # Records learned before the offset until which the group has, or before `position`; None: not known.
+        self.learned: int | None
+        self._learned_until = 0 if plan.live is None else plan.live.until(number)
         self._begin(Restored(plan.source.start(number)))
 
     @property
@@ -104,6 +107,8 @@ class PartitionReplay:
         samples, rows, keys = gathered.samples, gathered.rows, gathered.keys
         offsets = np.fromiter((sample.offset for sample in samples), np.int64, len(samples))
         results, verdicts, contexts, batch_s = self._score(rows, keys, offsets)
+        if self.learned is not None:
+            self.learned += int(np.searchsorted(offsets, self._learned_until))
         judgements = {OWN: _judgement(results)}
         for name, detector in self._variants.items():
             began = time.perf_counter()
@@ -209,6 +214,7 @@ class PartitionReplay:
             "seconds": dict(self.seconds),
             "generation": self._generation,
             "context": None if self._context is None else self._context.tolist(),
+            "learned": [self._learned_until, self.learned],
             "sink": 0 if self._sink is None else self._sink.size(),
         }
 
@@ -216,6 +222,9 @@ class PartitionReplay:
         """Go on from the place and the entries of an earlier replay of the same plan. Raises StateError."""
         position = int(place["position"])
         self._begin(Restored(position, own_entries(entries), learned_until=position))
+        if self._learned_until < position:  # counting on would not give their number
+            until, learned = place["learned"]
+            self.learned = learned if until == self._learned_until else None
         for at, detector in enumerate(self._variants.values()):
             prefix = f"{VARIANT}/{at}/"
             its = {key.removeprefix(prefix): value for key, value in entries.items() if key.startswith(prefix)}
@@ -237,6 +246,7 @@ class PartitionReplay:
         self._detector: Detector
         self._reader: RowReader
         self._detector, self._reader = self._task.equip(self._first, self._plan.schema)
+        self.learned = self._detector.records
 
 
 def own_entries(entries: StoredEntries) -> dict[str, bytes]:

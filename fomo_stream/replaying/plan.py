@@ -19,6 +19,7 @@ from fomo_stream.records.inference import TooManyFeaturesError, infer_schema
 from fomo_stream.records.schema import Schema, look_up
 from fomo_stream.replaying.blocks import Sample
 from fomo_stream.replaying.labels import Labels, read_label_file, read_label_topic, verdict_of
+from fomo_stream.replaying.live import LiveGroup
 from fomo_stream.replaying.sinks import Sink, join_parts, part_of
 from fomo_stream.replaying.sources.base import Source
 from fomo_stream.replaying.sources.file import FileSource
@@ -31,7 +32,7 @@ from fomo_stream.settings.replay import ReplaySettings
 MOST_SAMPLES = 20  # times infer_records: records without features after which the search for features ends
 FOLLOW_LIVE = (
     "Each partition is replayed from the first record that it ever had, so results equal the live output of a group "
-    "that began there."
+    "that began there with the same settings and has no labels."
 )
 
 
@@ -46,9 +47,10 @@ class Plan:
     has_labels: bool
     label_source: str  # where labels come from, in words; empty: nowhere
     axis: Literal["time", "record"]
-    notes: tuple[str, ...]  # sentences; the first says whether results equal the live output
+    notes: tuple[str, ...]  # sentences; the first says whether results equal the live output, unless `live` does
     now_ms: int  # when the plan was made, milliseconds since 1970
     ranges: Mapping[int, Range] = field(default_factory=dict)  # of a topic
+    live: LiveGroup | None = None  # the group whose settings these are
     scored_partitions: int = 0  # of the topic for scored records
 
     def part(self, partition: int) -> Plan:
@@ -151,7 +153,11 @@ def _with_time(source: FileSource, field: str, sample: Sequence[Mapping[str, Any
 
 
 def _plan_of_topic(settings: ReplaySettings, now_ms: int) -> Plan:
-    recorded = recorded_group(settings) if settings.is_given("group") else Recorded(settings, None)
+    live: LiveGroup | None = None
+    recorded = Recorded(settings, None)
+    if settings.is_given("group"):
+        recorded = recorded_group(settings)
+        live = LiveGroup(recorded.learned, is_same=not recorded.notes)
     settings = recorded.settings
     found, notes = resolve_ranges(settings, settings.from_, settings.to, settings.last, now_ms)
     ranges = {one.partition: one for one in found}
@@ -176,21 +182,16 @@ def _plan_of_topic(settings: ReplaySettings, now_ms: int) -> Plan:
     elif settings.labels_topic is not None:
         labels, more = read_label_topic(settings, ranges, now_ms)
     source = replace(source, labels=labels)
-    start = _topic_start(settings, ranges, recorded)
-    all_notes = (start, *recorded.notes, *notes, *more)
+    start = [_topic_start(settings, ranges)] if live is None else []
+    all_notes = (*start, *recorded.notes, *notes, *more)
     where = _label_source(settings)
     sentences = tuple(map(_sentence, all_notes))
-    return Plan(settings, schema, source, recorded.effects, bool(where), where, "time", sentences, now_ms, ranges)
+    return Plan(settings, schema, source, recorded.effects, bool(where), where, "time", sentences, now_ms, ranges, live)
 
 
-def _topic_start(settings: ReplaySettings, ranges: Mapping[int, Range], recorded: Recorded) -> str:
-    """Whether results equal the live output."""
-    if all(one.start == recorded.began.get(number, 0) for number, one in ranges.items() if one.records):
-        if recorded.began:
-            return (
-                f"Each partition is replayed from the first record that group {settings.group} scored, so results "
-                "equal its live output."
-            )
+def _topic_start(settings: ReplaySettings, ranges: Mapping[int, Range]) -> str:
+    """Whether results equal the live output of a group, which is not named."""
+    if all(one.start == 0 for one in ranges.values() if one.records):
         return FOLLOW_LIVE
     late = "contexts differ from those of a group that read earlier records"
     if settings.seed_context is not None:

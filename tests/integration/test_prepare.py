@@ -12,11 +12,13 @@ from live_groups import PARTITIONS, label, live, new_topic, produce, step, wait_
 from services import Running, unique
 
 from fomo_stream.detector.detector import Detector
-from fomo_stream.errors import AgreementError, ConfigError, FomoError
+from fomo_stream.errors import AgreementError, BrokerError, ConfigError, FomoError
 from fomo_stream.kafka import prepare
+from fomo_stream.kafka.group import log as group_log
+from fomo_stream.kafka.group.agreement import Agreement
 from fomo_stream.kafka.group.log import GroupLog
 from fomo_stream.kafka.group.schema import GroupSchema
-from fomo_stream.kafka.group.unused import check_unused
+from fomo_stream.kafka.group.unused import check_unused, start_producer
 from fomo_stream.kafka.prepare import prepare_group
 from fomo_stream.kafka.recorded import recorded_group
 from fomo_stream.model.checkpoint import shared_model
@@ -86,8 +88,8 @@ def test_a_prepared_group_goes_on_as_the_group_that_ran_live(broker: Broker) -> 
     assert recorded.settings.alert_rate == 0.02
     assert recorded.settings.context_size == 150
     assert recorded.schema == SCHEMA
-    assert (recorded.notes, recorded.began) == ((), {0: 0, 1: 0})
-    assert [one.position for one in recorded.learned.values()] == [360, 360]
+    assert recorded.notes == ()
+    assert recorded.learned == {0: (360, 360), 1: (360, 360)}
     plan = make_plan(asked)
     found, tasks = replayed(plan)
     assert found == live(broker, settings, 720)
@@ -173,21 +175,23 @@ def test_a_preparation_that_fails_leaves_nothing_behind(broker: Broker, monkeypa
     broker.grow_topic(settings.topic, PARTITIONS + 1)  # the last partition stays empty
     produce(broker, settings, 120, 0)
     _, tasks = replayed(make_plan(replay_settings(settings, **OWN, alert_rate=0.05)))
-    commit = prepare._Preparation.commit
+    send_offsets = prepare._Preparation.send_offsets
 
     def joined(self: Any, *arguments: Any) -> None:
-        self._flush()  # all of it is at the broker
+        send_offsets(self, *arguments)  # all of it is at the broker
+        with pytest.raises(BrokerError, match=f"open transaction: a replay prepares group {settings.group} now, or it"):
+            GroupSchema(settings).stored()
         member = Consumer({**broker.config, "group.id": settings.group})
         member.subscribe([settings.topic])
         wait_for(lambda: (member.poll(0.1), member.assignment())[1], "the member")
-        try:
-            commit(self, *arguments)
-        finally:
-            member.close()
+        members.append(member)
 
-    monkeypatch.setattr(prepare._Preparation, "commit", joined)
+    members: list[Any] = []
+    monkeypatch.setattr(group_log, "TIMEOUT_S", 1.0)
+    monkeypatch.setattr(prepare._Preparation, "send_offsets", joined)
     with pytest.raises(ConfigError, match="got 1 members during the replay; nothing was written"):
         prepare_group(settings, SCHEMA, *identity(settings), tasks)
+    members[0].close()
     monkeypatch.undo()
     written = broker.read(settings.state_topic)
     assert not [message for message in written if message.value() is not None]
@@ -204,3 +208,38 @@ def test_a_preparation_that_fails_leaves_nothing_behind(broker: Broker, monkeypa
         outputs = live(broker, settings, 2 * 10)
     assert {result["status"] for result in outputs.values()} == {"ok"}
     assert {at for _, at in outputs} == set(range(120, 130))
+
+
+def test_an_instance_that_agrees_while_the_group_is_prepared_wins(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has not joined yet, so only the group log shows it."""
+    settings = new_topic(broker)
+    other = settings.model_copy(update={"context_size": 80})
+
+    def agreed(its: ServiceSettings) -> Any:
+        started = start_producer(its)
+        Agreement(other, *identity(other), GroupLog(other)).join()
+        GroupSchema(other).agree(Schema(("temperature",)))
+        return started
+
+    monkeypatch.setattr(prepare, "start_producer", agreed)
+    with pytest.raises(AgreementError, match="started during the replay, and agreed on settings or features; nothing"):
+        prepare_group(settings, SCHEMA, *identity(settings), empty_tasks())
+    assert not [one for one in broker.read(settings.state_topic) if (one.key() or b"").startswith(b"state/")]
+    Agreement(other, *identity(other), GroupLog(other)).check()
+    assert GroupSchema(other).stored() == Schema(("temperature",))
+
+
+def test_a_preparation_that_was_killed_is_in_nobodys_way(broker: Broker) -> None:
+    settings = new_topic(broker)
+    with Running(settings):
+        pass  # creates the topics, and agrees
+    killed, transactions = start_producer(settings)
+    transactions.begin(10.0)
+    for number in range(PARTITIONS):
+        killed.produce(settings.state_topic, b"x", GroupLog.key_in_transaction(b"settings/"), partition=number)
+    assert killed.flush(10.0) == 0
+    check_unused(settings, SCHEMA)
+    prepare_group(settings, SCHEMA, *identity(settings), empty_tasks())
+    assert GroupSchema(settings).stored() == SCHEMA

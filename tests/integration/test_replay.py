@@ -12,9 +12,12 @@ from typing import Any
 
 import pytest
 from brokers import Broker, wait_for
+from confluent_kafka import Consumer, TopicPartition
 from live_groups import PARTITIONS, label, live, new_topic, produce, step, wait_for_commits
 from services import Running
 
+from fomo_stream.replaying.command import replay_settings
+from fomo_stream.settings.replay import ReplaySettings
 from fomo_stream.settings.service import ServiceSettings
 
 
@@ -93,6 +96,39 @@ def test_a_replay_equals_the_live_run_and_prepares_a_group_that_goes_on_alike(br
     ours = live(broker, twin, PARTITIONS * 100)
     assert len(ours) == PARTITIONS * 100
     assert ours == {place: result for place, result in live(broker, settings, 0).items() if place in ours}
+
+
+def test_the_report_says_truly_whether_results_equal_the_live_output(broker: Broker) -> None:
+    settings = new_topic(broker)
+    for partition in range(PARTITIONS):
+        broker.produce(settings.topic, [b"not json"], partition=partition)
+    produce(broker, settings, 120, 0)
+    late = settings.model_copy(update={"group": f"{settings.group}-late"})  # with the same topic of outputs
+    places = [TopicPartition(settings.topic, number, 61) for number in range(PARTITIONS)]
+    committer = Consumer({**broker.config, "group.id": late.group})
+    committer.commit(offsets=places, asynchronous=False)
+    committer.close()
+    for group in (settings, late):
+        with Running(group):
+            wait_for_commits(broker, [group], settings.topic, PARTITIONS * 121)
+
+    def first_note(group: ServiceSettings, **flags: Any) -> str:
+        given: dict[str, Any] = {
+            "topic": group.topic,
+            "bootstrap": group.bootstrap,
+            "kafka": group.kafka,
+            "group": group.group,
+        }
+        return str(replay_settings(ReplaySettings(**given, report="none", jobs=1, **flags)).report["notes"][0])
+
+    equal = "from the first record that group {} learned, so results equal its live output."
+    assert first_note(settings).endswith(equal.format(settings.group))
+    assert first_note(settings, to="100").endswith(equal.format(settings.group))
+    assert first_note(late, from_="61", out="elsewhere").endswith(equal.format(late.group))
+    places_of = f"At the same offset of {settings.topic}[0-1], group"
+    assert first_note(late).startswith(f"{places_of} {late.group} had learned fewer records")
+    assert f"{places_of} {settings.group} had learned more records" in first_note(settings, from_="61")
+    assert "may differ from its live output: the next notes say why" in first_note(settings, seed=1)
 
 
 def test_a_replay_that_cannot_be_says_so_in_one_sentence(broker: Broker) -> None:

@@ -10,6 +10,7 @@ say so, and they count only when they are committed.
 
 from __future__ import annotations
 
+import time
 import uuid
 from typing import Any, NamedTuple
 
@@ -23,7 +24,9 @@ from fomo_stream.settings.service import ServiceSettings
 PARTITION = 0
 KINDS = (b"schema/", b"settings/")  # beginnings of the keys
 IN_TRANSACTION = b"transaction/"  # follows the kind in keys of records that are written in a transaction
-TIMEOUT_S = 5.0  # to wait for the next record, or for the acknowledgement of one
+TRANSACTIONAL = tuple(kind + IN_TRANSACTION for kind in KINDS)
+TIMEOUT_S = 5.0  # to wait for the next record, for the acknowledgement of one, or for the end of a transaction
+POLL_S = 0.2
 
 
 class Entry(NamedTuple):
@@ -46,8 +49,15 @@ class GroupLog:
     def entries(self, kind: bytes) -> list[Entry]:
         """All present records of one of the KINDS, in the order of the log."""
         self._read_on()
+        if self._unsure:
+            self._look_for_committed()
         present = (entry for entry in self._entries.values() if entry.key not in self._unsure)
         return [entry for entry in present if entry.key.startswith(kind)]
+
+    def of_instances(self) -> frozenset[bytes]:
+        """Keys of all present records that were written without a transaction; does not wait for any transaction."""
+        self._read_on()
+        return frozenset(key for key in self._entries if not key.startswith(TRANSACTIONAL))
 
     def append(self, kind: bytes, value: bytes) -> bytes:
         """Write a record; returns its key. It is valid for the whole group as soon as it is written."""
@@ -88,20 +98,36 @@ class GroupLog:
             with TopicReader(self._settings, isolation="read_uncommitted") as reader:
                 for message in reader.read(self._topic, {PARTITION: (self._next, None)}, TIMEOUT_S, retry_errors=True):
                     self._apply(message)
-            if self._unsure:
-                self._look_for_committed()
         except NoProgressError as error:
-            raise BrokerError(f"the group's agreement could not be read from topic {self._topic} ({error})") from None
+            raise self._unreadable(error) from None
 
     def _look_for_committed(self) -> None:
-        """Find out which records of transactions are committed by now."""
-        start = min(self._unsure.values())
+        """Find out which records of transactions are committed; waits a little for those that are open."""
+        start, end = min(self._unsure.values()), max(self._unsure.values()) + 1
         with TopicReader(self._settings) as reader:
-            for message in reader.read(self._topic, {PARTITION: (start, None)}, TIMEOUT_S, retry_errors=True):
-                if self._unsure.get(message.key() or b"") == message.offset():
-                    del self._unsure[message.key()]
-                if message.offset() >= max(self._unsure.values(), default=-1):
-                    break
+            try:
+                self._wait_for_transactions(reader, end)
+                for message in reader.read(self._topic, {PARTITION: (start, end)}, TIMEOUT_S, retry_errors=True):
+                    if self._unsure.get(message.key() or b"") == message.offset():
+                        del self._unsure[message.key()]
+            except NoProgressError as error:
+                raise self._unreadable(error) from None
+            except KafkaException as error:
+                raise self._unreadable(error.args[0].str()) from None
+
+    def _wait_for_transactions(self, reader: TopicReader, end: int) -> None:
+        """Wait until no transaction before offset `end` is open. Raises BrokerError after TIMEOUT_S."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while reader.range_now(self._topic, PARTITION, TIMEOUT_S)[1] < end:
+            if time.monotonic() > deadline:
+                raise self._unreadable(
+                    f"it has an open transaction: a replay prepares group {self._settings.group} now, or it was killed "
+                    "while it did so; try again, or start that replay once more, which ends the transaction"
+                )
+            time.sleep(POLL_S)
+
+    def _unreadable(self, reason: object) -> BrokerError:
+        return BrokerError(f"the group's agreement could not be read from topic {self._topic} ({reason})")
 
     def _apply(self, message: Any) -> None:
         key, value = message.key() or b"", message.value()
@@ -110,5 +136,5 @@ class GroupLog:
             self._entries.pop(key, None)
             if value is not None:
                 self._entries[key] = Entry(key, value)
-                if key.startswith(tuple(kind + IN_TRANSACTION for kind in KINDS)):
+                if key.startswith(TRANSACTIONAL):
                     self._unsure[key] = message.offset()

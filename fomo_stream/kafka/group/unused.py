@@ -1,16 +1,17 @@
-"""Whether a group can be prepared by a replay: it must not have been used before. Asks only; changes nothing."""
+"""Whether a group can be prepared by a replay: it must not have been used before. Writes no records."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any, cast
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
 
 from fomo_stream.errors import AgreementError, BrokerError, ConfigError, FencedError, NotPermittedError, TopicError
-from fomo_stream.kafka.delivery.transactions import NOT_PERMITTED
+from fomo_stream.kafka.clients import START_TIMEOUT_S, make_producer
+from fomo_stream.kafka.delivery.transactions import NOT_PERMITTED, Transactions
 from fomo_stream.kafka.feedback.effects import PREFIX
 from fomo_stream.kafka.group.agreement import DERIVED, Agreement
 from fomo_stream.kafka.group.log import GroupLog
@@ -18,11 +19,13 @@ from fomo_stream.kafka.group.members import count_members
 from fomo_stream.kafka.group.schema import GroupSchema
 from fomo_stream.kafka.state.reader import KEY_PREFIX
 from fomo_stream.kafka.topic_reader import NoProgressError, TopicReader
-from fomo_stream.kafka.topics.cluster import Cluster
+from fomo_stream.kafka.topics.cluster import Cluster, Ends, Place
 from fomo_stream.records.schema import Schema, shown
 from fomo_stream.settings.service import ServiceSettings
 
+TRANSACTION_MS = 600_000  # for all of a preparation; brokers allow 15 minutes unless they are set otherwise
 ANSWER_S = 10.0
+POLL_S = 0.2
 STALLED_S = 5.0
 COORDINATOR_S = 30.0  # a replay of hours must not be lost because the coordinator is just moving
 OTHER = "choose another group for --prepare"
@@ -30,9 +33,10 @@ AGAIN = "nothing was written; try again"
 
 
 def check_unused(settings: ServiceSettings, schema: Schema | None = None) -> None:
-    """Check, before a replay, that the group `settings.group` can be prepared. Writes nothing.
+    """Check, before a replay, that the group `settings.group` can be prepared. Writes no records.
 
-    It must have no members, no offsets on the topic and no state. It may have agreed on these settings already. Raises
+    It must have no members, no offsets on the topic and no state. It may have agreed on these settings already. A
+    transaction that an earlier replay left open, because it was killed while it prepared the group, is aborted. Raises
     ConfigError, AgreementError, TopicError, NotPermittedError or BrokerError, in one sentence.
     """
     with closing(Cluster(settings)) as cluster, explained(settings):
@@ -80,11 +84,15 @@ def check_offsets(cluster: Cluster, settings: ServiceSettings, count: int) -> No
 def _check_state(cluster: Cluster, settings: ServiceSettings, count: int) -> None:
     topic = settings.state_topic
     ends = cluster.ends([(topic, number) for number in range(count)])
-    if any(one.readable < one.end for one in ends.values()):
-        raise BrokerError(
-            f"--prepare: topic {topic} has an open transaction, of an instance or of another replay; wait until it "
-            "has ended"
-        )
+    if _has_open(ends):
+        start_producer(settings)
+        deadline = time.monotonic() + ANSWER_S
+        while _has_open(ends := cluster.ends(ends)):
+            if time.monotonic() > deadline:
+                raise BrokerError(
+                    f"--prepare: topic {topic} has an open transaction that is of no replay; wait until it has ended"
+                )
+            time.sleep(POLL_S)
     firsts = cluster.first_offsets(topic, count)
     spans = {n: (firsts[n], one.end) for (_, n), one in ends.items() if n in firsts}
     with TopicReader(settings) as reader:
@@ -98,6 +106,20 @@ def _check_state(cluster: Cluster, settings: ServiceSettings, count: int) -> Non
         raise ConfigError(
             f"--prepare: group {settings.group} has a state in topic {topic}; {OTHER}, or delete that topic"
         )
+
+
+def _has_open(ends: Mapping[Place, Ends]) -> bool:
+    return any(one.readable < one.end for one in ends.values())
+
+
+def start_producer(settings: ServiceSettings) -> tuple[Producer, Transactions]:
+    """The producer that prepares the group. A transaction that an earlier one left open is aborted."""
+    name = f"{settings.group}-{settings.topic}-prepare"
+    timeout = settings.kafka.get("transaction.timeout.ms", str(TRANSACTION_MS))
+    producer = make_producer(settings, name, **{"transaction.timeout.ms": timeout, "delivery.report.only.error": True})
+    transactions = Transactions(producer)
+    transactions.start_or_explain(START_TIMEOUT_S, f"transactional id {name}", name)
+    return producer, transactions
 
 
 def own_agreement(settings: ServiceSettings) -> Agreement:
