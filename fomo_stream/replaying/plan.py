@@ -31,8 +31,8 @@ from fomo_stream.settings.replay import ReplaySettings
 
 MOST_SAMPLES = 20  # times infer_records: records without features after which the search for features ends
 FOLLOW_LIVE = (
-    "Each partition is replayed from the first record that it ever had, so results equal the live output of a group "
-    "that began there with the same settings and has no labels."
+    "Each partition is replayed from its beginning, so results equal the live output of a group that began there, read "
+    "the same records with the same settings, and has no labels."
 )
 
 

@@ -50,7 +50,7 @@ def test_records_are_decoded_as_the_service_decodes_them(broker: Broker, topic: 
     plan = plan_of(broker, topic, label="bad")
     assert plan.schema.features == ("flow", "rpm")
     assert (plan.source.partitions, plan.source.total(0), plan.axis) == ((0, 1), 44, "time")
-    assert plan.notes[0].startswith("Each partition is replayed from the first record that it ever had")
+    assert plan.notes[0].startswith("Each partition is replayed from its beginning")
     found = read(plan)
     assert [one.offset for one in found] == list(range(44))
     assert [one.fields for one in found[:40]] == VALUES

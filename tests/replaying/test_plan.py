@@ -170,10 +170,10 @@ def test_a_file_that_cannot_be_scored_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("starts", "options", "beginning"),
     [
-        ((0, 0), {}, "Each partition is replayed from the first record that it ever had"),
+        ((0, 0), {}, "Each partition is replayed from its beginning"),
         ((0, 7), {"min_context": 50}, "Warms up: the first 50 records of each partition"),
         ((3, 7), {"seed_context": Path(__file__)}, "Starts later than a group would have"),
-        ((0, 9), {}, "Each partition is replayed from the first record that it ever had"),  # 1 has no records
+        ((0, 9), {}, "Each partition is replayed from its beginning"),  # 1 has no records
     ],
 )
 def test_the_first_note_says_whether_results_equal_the_live_output(

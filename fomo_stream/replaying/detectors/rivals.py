@@ -63,7 +63,10 @@ class Rival:
     def _scores(self, rows: Float) -> Float:
         try:
             scores = np.asarray(self._score(rows.copy()), dtype=np.float64)
-        except Exception as error:  # the detector is not ours, and the text of its error may hold values of a record
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # the text of its error may hold values
             log.debug(kv("detector_failed", name=self.name), exc_info=True)
             raise self._failure(
                 rows, f"{type(error).__name__} at {place_of(error)}", "; --log-level debug shows more"

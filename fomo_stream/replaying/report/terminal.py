@@ -17,7 +17,7 @@ from fomo_stream.replaying.results import seconds_per_record
 
 WIDE, NARROW = 110, 76  # columns of a terminal from which, and below which, the table has more and less
 SMALLEST_NAME = 8  # columns of a detector's name, which is folded
-CAPTION = "Precision and recall are of the highest scores, as many as the alert rate allows."
+CAPTION = "Precision and recall are of the alerts; the delay is the median of the segments that were detected."
 INTERVAL = "Half of the 95 % interval is shown after "
 # Units of time: in seconds, and up to how many seconds each is used.
 UNITS = (("us", 1e-6, 1e-3), ("ms", 1e-3, 1.0), ("s", 1.0, 120.0), ("min", 60.0, 7200.0), ("h", 3600.0, 3.6e5))
@@ -38,7 +38,7 @@ def terminal_text(report: Report, written: Sequence[Path] = (), stream: TextIO |
             console.print(Text(_clean(line)))
         console.print()
         console.print(_table(report, console))
-        if console.width >= NARROW and any(_metric(one, "precision_at_rate") for one in report["detectors"]):
+        if console.width >= NARROW and any(_metric(one, "alert_precision") for one in report["detectors"]):
             console.print(Text(f"{CAPTION} {INTERVAL}{_sign(console)}.", style="dim"))
         for line in (report.get("notes") or [])[1:]:
             console.print(Text(f"Note: {_clean(line)}", style="dim"))
@@ -101,8 +101,8 @@ def _columns(report: Report, console: Console) -> list[Column]:
     return [
         Column("AUROC", _measure("auroc", sign)),
         Column("average\nprecision" if is_wide else "AUPR", _measure("average_precision", sign if is_wide else "")),
-        Column("precision\nat rate" if is_wide else "prec.", _measure("precision_at_rate")),
-        Column("recall\nat rate" if is_wide else "recall", _measure("recall_at_rate")),
+        Column("precision\nof alerts" if is_wide else "prec.", _measure("alert_precision")),
+        Column("recall\nof alerts" if is_wide else "recall", _measure("alert_recall")),
         Column("alerts", _alerts),
         Column("delay", _delay),
         Column("time per\nrecord" if is_wide else "time", _speed),
@@ -151,7 +151,7 @@ def _percent(one: Report, name: str) -> str:
 def _delay(_: Report, one: Report) -> str:
     """Of the alarm after the start of an anomaly: seconds where records have times, else records."""
     if _metric(one, "delay_s"):
-        return in_units(_value(one, "delay_s", 0.0))
+        return in_units(_value(one, "delay_s", 0.0)) if _value(one, "delay_s", 0.0) else "at once"
     return f"{_value(one, 'delay_records', 0.0):g} rec." if _metric(one, "delay_records") else ""
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from fomo_stream.replaying.tally.intervals import difference
 
 DAY_MS = 86_400_000
+NEAR_MS = 10 * 60_000
 MOVED, MOVED_STRONGLY = 0.1, 0.25  # PSI, see `drift`
 NAMED = 3  # features that are named, at most
 
@@ -84,12 +85,13 @@ def _about_segments(own: dict[str, Any]) -> list[str]:
     n, detected, delay = own["counts"]["segments"], own["counts"]["segments_detected"], own["metrics"]["delay_records"]
     if not n:
         return []
-    said = f"Of {count(n, 'labelled anomalous segment')} {detected:,} {'was' if detected == 1 else 'were'} detected"
     if not detected or not delay:
-        return [f"{said}."]
+        return [f"None of {count(n, 'labelled anomalous segment')} was detected."]
+    said = f"Of {count(n, 'labelled anomalous segment')} {detected:,} {'was' if detected == 1 else 'were'} detected"
+    half, its = ("", "its") if detected == 1 else ("half of them ", "their")
     if delay["value"] == 0:
-        return [f"{said}, half of them at their first record."]
-    return [f"{said}, half of them within {count(round(delay['value']), 'record')} of their first."]
+        return [f"{said}, {half}at {its} first record."]
+    return [f"{said}, {half}within {count(round(delay['value']), 'record')} of {its} first."]
 
 
 def _against(own: dict[str, Any], other: dict[str, Any]) -> str:
@@ -119,7 +121,7 @@ def _about_drift(drift: dict[str, Any]) -> list[str]:
 
 
 def moment(ms: int, other: int) -> str:
-    """A time in UTC, to the day if the other one is far away.
+    """A time in UTC, to the day if the other one is far away, and to the second if it is near.
 
     >>> moment(1759276800000, 1761955200000), moment(1759276800000, 1759280400000)
     ('2025-10-01', '2025-10-01 00:00')
@@ -128,7 +130,8 @@ def moment(ms: int, other: int) -> str:
         time = datetime.fromtimestamp(ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):  # beyond the years 1 to 9999
         return f"{ms} ms"
-    return time.strftime("%Y-%m-%d" if abs(ms - other) >= 2 * DAY_MS else "%Y-%m-%d %H:%M")
+    span = abs(ms - other)
+    return time.strftime("%Y-%m-%d" if span >= 2 * DAY_MS else f"%Y-%m-%d %H:%M{':%S' if span < NEAR_MS else ''}")
 
 
 def percent(share: float) -> str:

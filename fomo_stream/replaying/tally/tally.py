@@ -218,21 +218,16 @@ def _notes(spec: TallySpec, detectors: list[dict[str, Any]], source: dict[str, A
     notes = []
     counts = detectors[0]["counts"]
     if spec.has_labels and source["scored"]:
-        if not counts["labelled"]:
-            notes.append("No scored record has a label, so nothing can be said about quality.")
-        elif not counts["outliers"]:
-            notes.append("No record is labelled an outlier, so only the alert rate can be measured.")
-        elif counts["outliers"] == counts["labelled"]:
-            notes.append("No record is labelled an inlier, so detectors cannot be ranked; only detections are counted.")
-        elif not all(detector["metrics"]["auroc"] for detector in detectors):
+        has_both = 0 < counts["outliers"] < counts["labelled"]  # else the summary says so
+        if has_both and not all(detector["metrics"]["auroc"] for detector in detectors):
             silent = min(detectors, key=lambda detector: detector["counts"]["records"])
             notes.append(
                 "Detectors are compared on the records that all of them scored, and these are of one class or none: "
                 f"{silent['name']} scored {silent['counts']['records']:,} of {source['scored']:,} records."
             )
-        elif not detectors[0]["metrics"]["auroc"]["windows"]:
+        elif has_both and not detectors[0]["metrics"]["auroc"]["windows"]:
             notes.append("The range is too short for intervals: it has fewer than 8 windows with records.")
-        elif detectors[0]["metrics"]["auroc"]["low"] is None:
+        elif has_both and detectors[0]["metrics"]["auroc"]["low"] is None:
             notes.append("Outliers are in fewer than 8 windows of time, too few for intervals.")
     if n_bad := source["unreadable_labels"]:
         notes.append(f"The labels of {n_bad:,} records are left out, because they are not true or false, or 1 or 0.")

@@ -24,7 +24,8 @@ function showHeader() {
 function showNotes(box) {
   const [first, ...others] = report.notes ?? [];
   if (!first) return;
-  const notice = make("section", { class: "notice", id: "notes", "aria-label": "Notes" }, make("p", { class: "first" }, first));
+  const calm = /^(The file is replayed|.*results equal|This is the end of a demonstration)/.test(first) && source.is_complete !== false;
+  const notice = make("section", { class: calm ? "notice calm" : "notice", id: "notes", "aria-label": "Notes" }, make("p", { class: "first" }, first));
   if (source.is_complete === false) notice.append(make("p", {}, "This replay was stopped before its end: the report is about the records until then."));
   if (others.length) notice.append(make("ul", {}, ...others.map((note) => make("li", {}, note))));
   box.append(notice);
@@ -40,7 +41,7 @@ function cards() {
   const first = detectors[0] ?? {}, counts = first.counts ?? {}, rate = own(report.settings, "alert_rate");
   const left = Object.entries(source.skipped ?? {}).map(([reason, n]) => `${count(n)} ${reason.replaceAll("_", " ")}`);
   const all = [
-    card("Records", count(source.scored), "scored", left.length ? `without a score: ${left.join(", ")}` : `${count(source.warming_up)} before the first score`),
+    card("Records", count(source.scored - (source.warming_up ?? 0)), "scored", left.length ? `without a score: ${left.join(", ")}` : `${count(source.warming_up)} before the first score`),
     card("Alerts", count(counts.alerts), share(metric("alert_rate")(first)), typeof rate === "number" ? `requested with --alert-rate: ${share(rate)}` : "share of the scored records"),
   ];
   const ranking = first.metrics?.auroc, drift = worstDrift();
