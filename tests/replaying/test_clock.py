@@ -110,10 +110,10 @@ def test_a_look_ahead_takes_nothing(looks: list[int]) -> None:
 
 def test_a_replay_looks_at_the_records_after_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last record of a block is a day ahead, the range is asked for by times."""
-    monkeypatch.setattr("fomo_stream.replaying.partition.BLOCK", 20)
+    monkeypatch.setattr("fomo_stream.replaying.partition.BLOCK", 10)
 
     def make(offset: int, partition: int) -> Sample:
-        time = 5 if offset == 1 else START + SECOND * offset + DAY * (offset == 20)
+        time = 5 if offset == 1 else START + SECOND * offset + DAY * (offset == 10)
         return sample(offset)._replace(timestamp=time, fields={"x": 1.0, "y": 2.0}, error=None)
 
     plan = make_plan(quick_settings(from_="2025-10-01"), MemorySource(90, make=make))
@@ -121,6 +121,6 @@ def test_a_replay_looks_at_the_records_after_a_block(monkeypatch: pytest.MonkeyP
     replay = PartitionReplay(plan, 0, first_detector(plan.settings, cheap_model(), plan.schema, None))
     blocks = list(replay.blocks(lambda: False))
     times, offsets = (np.concatenate([getattr(one, name) for one in blocks]) for name in ("times", "offsets"))
-    good = [int(offset) for offset in offsets if offset not in (1, 20)]
+    good = [int(offset) for offset in offsets if offset not in (1, 10)]
     assert times[np.isin(offsets, good)].tolist() == [START + SECOND * offset for offset in good]
     assert sum(one.odd_times for one in blocks) == 2
