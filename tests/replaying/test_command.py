@@ -63,9 +63,10 @@ def test_the_folder_of_another_replay_is_refused(folder: Path, tmp_path: Path) -
         replay_settings(settings_of(folder, resume=tmp_path, scores_file=tmp_path / "scores.jsonl"))
 
 
-@pytest.mark.parametrize("flag", ["report", "json"])
+@pytest.mark.parametrize("flag", ["report", "json", "scores_file"])
 def test_a_file_that_cannot_be_written_is_named_before_the_replay(folder: Path, flag: str) -> None:
-    with pytest.raises(ConfigError, match=f"--{flag} .* there is no folder"):
+    option = flag.replace("_", "-")
+    with pytest.raises(ConfigError, match=f"--{option} .* there is no folder"):
         run_replay(settings_of(folder, **{flag: str(folder / "nowhere" / "file")}))
-    with pytest.raises(ConfigError, match=f"--{flag} .* is a folder"):
+    with pytest.raises(ConfigError, match=f"--{option} .* is a folder"):
         run_replay(settings_of(folder, **{flag: str(folder)}))
