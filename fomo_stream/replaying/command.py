@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,9 +38,9 @@ def run_replay(settings: ReplaySettings) -> int:
             result.save(settings.json)
         if html is not None:
             result.save_report(html)
-        _print(terminal_text(result.report, [path for path in (html, settings.json) if path is not None]))
+        print(terminal_text(result.report, [path for path in (html, settings.json) if path is not None]))
     for note in _prepared(plan, outcomes):  # after the report is safe
-        _print(note)
+        print(note)
     return 0 if report["source"]["is_complete"] else CTRL_C
 
 
@@ -103,12 +102,6 @@ def _files_of(settings: ReplaySettings, table: Table | None) -> tuple[dict[str, 
     }
     written, read = ({flag: path for flag, path in paths.items() if path} for paths in (outputs, inputs))
     return written, read
-
-
-def _print(text: str) -> None:
-    """Print; names of files and fields may have characters that the terminal has not."""
-    encoding = sys.stdout.encoding or "utf-8"
-    print(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def _replayed(plan: Plan, progress: Progress, is_stopped: Callable[[], bool]) -> tuple[list[Outcome], dict[str, Any]]:

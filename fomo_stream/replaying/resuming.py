@@ -8,17 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import KafkaException
-
 import fomo_stream
-from fomo_stream.errors import BrokerError, ConfigError
-from fomo_stream.kafka.ranges import Range
-from fomo_stream.kafka.topics.cluster import Cluster
+from fomo_stream.errors import ConfigError
+from fomo_stream.kafka.ranges import Range, present_topic_ids
 from fomo_stream.records.schema import Schema
 from fomo_stream.replaying.assembly import settings_of
 from fomo_stream.replaying.checkpoints import ANOTHER, describe, open_folder
@@ -101,14 +97,9 @@ def _check_topics(folder: Path, settings: ReplaySettings, before: Mapping[str, M
     topics = {topic: next(iter(ranges.values())).topic_id for topic, ranges in before.items() if ranges}
     if not topics:
         return
-    with closing(Cluster(settings)) as cluster:
-        cluster.connect()
-        try:
-            partitions, topic_ids = cluster.partitions(list(topics))
-        except KafkaException as error:
-            raise BrokerError(f"the topics cannot be described ({error.args[0].str()}); try again") from None
+    now = present_topic_ids(settings, list(topics))
     for topic, topic_id in topics.items():
-        if topic not in partitions or topic_ids.get(topic, topic_id) != topic_id:
+        if topic not in now or now[topic] != topic_id:
             raise ConfigError(
                 f"--resume {folder}: topic {topic} was deleted or created again since its replay began; {ANOTHER}"
             )
