@@ -6,7 +6,7 @@ import logging
 import math
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
 from fomo_stream.logs import kv
@@ -22,10 +22,7 @@ def limit_threads(wanted: int) -> int:
 
     For programs, before their first computation. A library should leave this choice to the program that uses it.
     """
-    threads = min(wanted, usable_processors())
-    if threads < wanted:
-        reason = f"this process may use only {threads} processors"
-        log.warning(kv("threads_limited", wanted=wanted, threads=threads, reason=reason))
+    threads = _at_most_usable(wanted)
     # For libraries that are loaded later; the calls below are for those that are loaded already.
     os.environ.update(dict.fromkeys(POOLS, str(threads)))
     # Idle threads sleep. Idle threads that spin can make everything 20 times slower on a machine with other work.
@@ -37,6 +34,35 @@ def limit_threads(wanted: int) -> int:
     with suppress(RuntimeError):  # it can be set only once, and only before its first use
         torch.set_num_interop_threads(1)
     threadpool_limits(limits=threads)
+    return threads
+
+
+@contextmanager
+def limited_threads(wanted: int) -> Iterator[None]:
+    """Within it, each computation uses up to `wanted` threads, as with `limit_threads`; after it, as many as before."""
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    threads, before = _at_most_usable(wanted), torch.get_num_threads()
+    environment = {name: os.environ.get(name) for name in POOLS}
+    os.environ.update(dict.fromkeys(POOLS, str(threads)))
+    torch.set_num_threads(threads)
+    try:
+        with threadpool_limits(limits=threads):
+            yield
+    finally:
+        torch.set_num_threads(before)
+        for name, value in environment.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def _at_most_usable(wanted: int) -> int:
+    threads = min(wanted, usable_processors())
+    if threads < wanted:
+        reason = f"this process may use only {threads} processors"
+        log.warning(kv("threads_limited", wanted=wanted, threads=threads, reason=reason))
     return threads
 
 

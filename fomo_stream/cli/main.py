@@ -118,7 +118,7 @@ def replay(argv: Sequence[str]) -> int:
     """Replay a topic or a file, and report."""
     settings = parse(ReplaySettings, argv, REPLAY_INTRO, "replay")
     configure_logging(settings.log_level)
-    limit_threads(settings.threads)
+    limit_threads(1)  # until the replay begins, with the threads that the group has agreed on
     from fomo_stream.replaying.command import run_replay
 
     return run_replay(settings)

@@ -6,7 +6,7 @@ Reading joins no group and commits nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -259,6 +259,17 @@ def read_range(
                 raise _explained(error, settings) from None
     if not is_stopped():
         _check_same_topic(settings, topic, range_)
+
+
+def present_topic_ids(settings: ServiceSettings, topics: Sequence[str]) -> dict[str, str]:
+    """The ids of those topics that exist; empty where the broker has no ids. Raises BrokerError."""
+    with closing(Cluster(settings)) as cluster:
+        cluster.connect()
+        try:
+            partitions, topic_ids = cluster.partitions(topics)
+        except KafkaException as error:
+            raise BrokerError(f"the topics cannot be described ({error.args[0].str()}); try again") from None
+    return {topic: topic_ids.get(topic, "") for topic in partitions}
 
 
 def gap_note(topic: str, offsets: int, records: int) -> str:

@@ -15,6 +15,7 @@ import fomo_stream
 from fomo_stream.replaying.live import compared_with_live
 from fomo_stream.replaying.partition import OWN
 from fomo_stream.replaying.sources.file import FileSource
+from fomo_stream.replaying.tally.plain import plain
 from fomo_stream.settings.replay import ReplaySettings, option_values
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ ELSEWHERE = frozenset(
         *("health_port", "http_host", "status_records"),
     )
 )
-DIGITS = 6  # of a number in a report
 
 
 def make_report(plan: Plan, outcomes: Sequence[Outcome], started: datetime) -> dict[str, Any]:
@@ -159,14 +159,10 @@ def _timing(outcomes: Sequence[Outcome], started: datetime, records: int, scored
     seconds += max(one.elapsed - (one.ended - one.began) for one in outcomes)  # of earlier runs
     return {
         "started": f"{started:%Y-%m-%dT%H:%M:%SZ}",
-        "seconds": _rounded(seconds),
-        "records_per_s": _rounded(records / seconds),
-        "detector_share": _rounded(spent[OWN] / elapsed) if elapsed else None,
+        "seconds": plain(seconds),
+        "records_per_s": plain(records / seconds),
+        "detector_share": plain(spent[OWN] / elapsed) if elapsed else None,
         "resumed": max(outcome.resumed for outcome in outcomes),
-        "detectors": {name: _rounded(spent[name]) for name in names},
-        "seconds_per_record": {name: _rounded(spent[name] / scored) if scored else None for name in names},
+        "detectors": {name: plain(spent[name]) for name in names},
+        "seconds_per_record": {name: plain(spent[name] / scored) if scored else None for name in names},
     }
-
-
-def _rounded(number: float) -> float:
-    return float(f"{number:.{DIGITS}g}")

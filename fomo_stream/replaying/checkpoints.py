@@ -1,6 +1,7 @@
 """What `--resume` keeps: a file for the whole replay, and one for each partition, which is replaced as a whole.
 
-`replay.json` names the settings, the features and the range. `partition-3.state` holds entries of a key and a value,
+`replay.json` describes the replay, see `resuming`. `scores.written` is there when the file of scored records is whole.
+`partition-3.state` holds entries of a key and a value,
 each with its length before it, and at the end a digest: `place` (JSON), `tally` (arrays, as NumPy stores them), and the
 changelog entries of the detectors (`state/...`), as the state topic would have them. Nothing is pickled.
 """
@@ -27,7 +28,8 @@ LENGTHS = struct.Struct("<IQ")  # before an entry: of its key and its value
 DIGEST_BYTES = 16
 EVERY_S = 30.0
 STATE = "state/"
-WHOLE = "replay.json"
+WHOLE, WRITTEN = "replay.json", "scores.written"
+ANOTHER = "use another folder to start a new replay"
 
 
 class Saved(NamedTuple):
@@ -134,7 +136,7 @@ def open_folder(folder: Path) -> dict[str, Any] | None:
         if found["format"] != 1:
             raise ValueError(f"its format is {found['format']}")
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"--resume {folder}: {WHOLE} is not readable ({error}); name another folder") from None
+        raise ConfigError(f"--resume {folder}: {WHOLE} is not readable ({error}); {ANOTHER}") from None
     return dict(found)
 
 
@@ -143,22 +145,15 @@ def describe(folder: Path, description: Mapping[str, Any]) -> None:
     write_whole(folder / WHOLE, json.dumps({"format": 1, **description}, indent=1).encode())
 
 
-def check_same_replay(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise ConfigError, naming the difference, if the replay in the folder is another one.
-
-    before, now: of each part of the replay (`settings`, `features`) its values by name.
-    """
-    for part in now:
-        old, new = before.get(part, {}), now[part]
-        for name in sorted({*old, *new}):
-            if old.get(name) != new.get(name):
-                was, is_ = (_shown(values.get(name)) for values in (old, new))
-                raise ConfigError(
-                    f"--resume {folder} has a replay with {name} {was}, now it is {is_}; set that back, or name "
-                    "another folder"
-                )
+def has_scores(folder: Path, path: Path) -> bool:
+    """Whether the replay in the folder was complete, with all scored records in this file. Raises ConfigError."""
+    if not (folder / WRITTEN).exists():
+        return False
+    if not path.exists():
+        raise ConfigError(f"{path} is gone, which the replay in {folder} had written; {ANOTHER}")
+    return True
 
 
-def _shown(value: Any) -> str:
-    text = "not given" if value is None else value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= 200 else text[:200] + "..."
+def mark_scores(folder: Path) -> None:
+    """The file of all scored records is written; those of the partitions are no longer needed."""
+    write_whole(folder / WRITTEN, b"")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fomo_stream.replaying.assembly import make_report, settings_of
-from fomo_stream.replaying.checkpoints import check_same_replay, describe, open_folder
+from fomo_stream.replaying.assembly import make_report
+from fomo_stream.replaying.checkpoints import WHOLE
 from fomo_stream.replaying.progress import Progress, shown_progress
 from fomo_stream.replaying.workers import replay_partitions, stopped_by_ctrl_c
-from fomo_stream.replaying.writing import check_writable
+from fomo_stream.replaying.writing import check_outputs
 from fomo_stream.settings.replay import NO_REPORT, ReplaySettings
 from fomo_stream.threads import usable_processors
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from fomo_stream.replaying.sources.tables import Table
 
 CTRL_C = 130  # exit code
-RANGE = ("from_", "to", "last")  # settings that say the range
 
 
 def run_replay(settings: ReplaySettings) -> int:
@@ -31,18 +29,16 @@ def run_replay(settings: ReplaySettings) -> int:
     from fomo_stream.replaying.report.terminal import terminal_text
     from fomo_stream.replaying.results import ReplayResult
 
-    html = None if settings.report == NO_REPORT else Path(settings.report)
-    for name, path in (("--report", html), ("--json", settings.json)):
-        if path is not None:
-            check_writable(name, path)
-    plan = _plan_of(settings, None)
-    outcomes, report = _replayed(plan, shown_progress())
-    result = ReplayResult(report)
-    if settings.json is not None:
-        result.save(settings.json)
-    if html is not None:
-        result.save_report(html)
-    print(terminal_text(result.report, [path for path in (html, settings.json) if path is not None]))
+    html = _html_of(settings)
+    plan, progress = _plan_of(settings, None), shown_progress()
+    with stopped_by_ctrl_c(progress) as is_stopped:  # also while the report is made and written
+        outcomes, report = _replayed(plan, progress, is_stopped)
+        result = ReplayResult(report)
+        if settings.json is not None:
+            result.save(settings.json)
+        if html is not None:
+            result.save_report(html)
+        print(terminal_text(result.report, [path for path in (html, settings.json) if path is not None]))
     for note in _prepared(plan, outcomes):  # after the report is safe
         print(note)
     return 0 if report["source"]["is_complete"] else CTRL_C
@@ -64,7 +60,9 @@ def replay_plan(plan: Plan, progress: Progress | None = None) -> ReplayResult:
     """`replay_settings`, of a plan that is made already, perhaps of another source. Raises FomoError."""
     from fomo_stream.replaying.results import ReplayResult
 
-    outcomes, report = _replayed(plan, progress or Progress())
+    progress = progress or Progress()
+    with stopped_by_ctrl_c(progress) as is_stopped:
+        outcomes, report = _replayed(plan, progress, is_stopped)
     report["notes"] += _prepared(plan, outcomes)
     return ReplayResult(report)
 
@@ -74,10 +72,12 @@ def _plan_of(settings: ReplaySettings, table: Table | None) -> Plan:
     from fomo_stream.replaying.detectors.rivals import check_rivals
     from fomo_stream.replaying.detectors.variants import variants
     from fomo_stream.replaying.plan import make_plan
+    from fomo_stream.replaying.resuming import resumed_plan
 
     variants(settings)
     check_rivals(settings.compare)
-    plan = make_plan(settings, table) if settings.resume is None else _resumed_plan(settings, settings.resume)
+    check_outputs(*_files_of(settings, table))
+    plan = make_plan(settings, table) if settings.resume is None else resumed_plan(settings, settings.resume)
     if settings.prepare is not None:
         from fomo_stream.kafka.group.unused import check_unused
 
@@ -85,7 +85,26 @@ def _plan_of(settings: ReplaySettings, table: Table | None) -> Plan:
     return plan
 
 
-def _replayed(plan: Plan, progress: Progress) -> tuple[list[Outcome], dict[str, Any]]:
+def _html_of(settings: ReplaySettings) -> Path | None:
+    return None if settings.report == NO_REPORT else Path(settings.report)
+
+
+def _files_of(settings: ReplaySettings, table: Table | None) -> tuple[dict[str, Path], dict[str, Path]]:
+    """The files that are written, and those that are read, by their flag."""
+    outputs = {"--report": _html_of(settings), "--json": settings.json, "--scores-file": settings.scores_file}
+    inputs = {
+        "--file": settings.file if table is None else None,
+        "--labels-file": settings.labels_file,
+        "--seed-context": settings.seed_context,
+        "--model": Path(settings.model) if settings.model.endswith(".safetensors") else None,
+        "--config": settings.config,
+        "--resume": settings.resume and settings.resume / WHOLE,
+    }
+    written, read = ({flag: path for flag, path in paths.items() if path} for paths in (outputs, inputs))
+    return written, read
+
+
+def _replayed(plan: Plan, progress: Progress, is_stopped: Callable[[], bool]) -> tuple[list[Outcome], dict[str, Any]]:
     """The outcomes of all partitions, and the report."""
     from fomo_stream.replaying.one_partition import Job
 
@@ -94,59 +113,13 @@ def _replayed(plan: Plan, progress: Progress) -> tuple[list[Outcome], dict[str, 
     jobs = [Job(plan.part(number), number, settings.resume, settings.prepare is not None) for number in numbers]
     totals = [source.total(number) for number in numbers]
     n_workers = settings.jobs or usable_processors()
-    with stopped_by_ctrl_c(progress) as is_stopped:
-        progress.begin(source.name, None if None in totals else sum(filter(None, totals)))
-        try:
-            outcomes = replay_partitions(jobs, settings, n_workers, is_stopped, progress)
-        finally:
-            progress.end()
-    plan.join_sinks(keep=settings.resume is not None)
+    progress.begin(source.name, None if None in totals else sum(filter(None, totals)))
+    try:
+        outcomes = replay_partitions(jobs, settings, n_workers, is_stopped, progress)
+    finally:
+        progress.end()
+    plan.join_sinks(all(outcome.is_complete for outcome in outcomes))
     return outcomes, make_report(plan, outcomes, started)
-
-
-# -- going on with an earlier replay -------------------------------------------------------------------------------
-
-
-def _resumed_plan(settings: ReplaySettings, folder: Path) -> Plan:
-    """The plan of the replay in this folder, or a new one if there is none. Raises ConfigError if it is another."""
-    from fomo_stream.replaying.plan import make_plan
-
-    outputs = {"scores_file": settings.scores_file and str(settings.scores_file), "scores_topic": settings.scores_topic}
-    before, given = open_folder(folder), {**settings_of(settings), **outputs}
-    if before is None:
-        plan = make_plan(settings)
-        describe(folder, _description(plan, given))
-        return plan
-    check_same_replay(folder, {"settings": before["settings"]}, {"settings": given})
-    ranges: Sequence[Sequence[int]] = before["ranges"]
-    asked = settings
-    if settings.file is None:  # the topic may have grown, and time has passed
-        starts, ends = (",".join(f"{one[0]}:{one[at]}" for one in ranges) for at in (1, 2))
-        asked = settings.model_copy(update={"from_": starts, "to": ends, "last": ""})
-    plan = make_plan(asked)
-    now = _description(plan, given)
-    parts = ("agreed", "features", "file")
-    check_same_replay(folder, {name: before[name] for name in parts}, {name: now[name] for name in parts})
-    own = plan.settings.model_copy(update={name: getattr(settings, name) for name in RANGE})
-    return replace(plan, settings=own, notes=tuple(before["notes"]), now_ms=int(before["now_ms"]))
-
-
-def _description(plan: Plan, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What has to be the same, or is kept, when the replay goes on. given: the settings."""
-    source, file = plan.source, plan.settings.file
-    agreed = {name: value for name, value in settings_of(plan.settings).items() if name not in RANGE}
-    found = None if file is None else file.stat()
-    ends = {number: source.start(number) + (source.total(number) or 0) for number in source.partitions}
-    categories = ",".join(sorted(plan.schema.categorical))
-    return {
-        "settings": given,
-        "agreed": agreed,
-        "features": {"features": ",".join(plan.schema.features), "categories": categories},
-        "file": {} if found is None else {"size of the file": found.st_size, "time of the file": found.st_mtime_ns},
-        "ranges": [[number, source.start(number), end] for number, end in ends.items()],
-        "notes": list(plan.notes),
-        "now_ms": plan.now_ms,
-    }
 
 
 # -- preparing a group -----------------------------------------------------------------------------------------------

@@ -238,23 +238,28 @@ def _whole(name: str, value: Any) -> int:
 # --- labels of a topic ---------------------------------------------------------------------------------------
 
 
-def read_label_topic(
-    settings: ReplaySettings, ranges: Mapping[int, Range], now_ms: int
-) -> tuple[dict[int, Labels], list[str]]:
-    """The labels in `settings.labels_topic`, by partition of the input, and notes; reads the topic as a whole.
+def ranges_of_labels(settings: ReplaySettings, now_ms: int) -> dict[int, Range]:
+    """What `settings.labels_topic` has now, by its partitions. Raises the errors of `resolve_ranges`."""
+    own = settings.model_copy(update={"topic": settings.labels_topic})
+    try:
+        return {one.partition: one for one in resolve_ranges(own, "", "", "", now_ms)[0]}
+    except TopicError as error:
+        raise TopicError(f"--labels-topic: {error}") from None
 
-    If labels name their records by key, the range is read once more, to find these records. Raises SchemaError if
-    there are no labels, and the errors of `resolve_ranges` and `read_range`.
+
+def read_label_topic(
+    settings: ReplaySettings, found: Mapping[int, Range], ranges: Mapping[int, Range], now_ms: int
+) -> tuple[dict[int, Labels], list[str]]:
+    """The labels in the ranges `found` of `settings.labels_topic`, by partition of the input, and notes.
+
+    ranges: of the input. If labels name their records by key, these are read once more, to find the records. Raises
+    SchemaError if there are no labels, and the errors of `read_range`.
     """
     topic = settings.labels_topic or ""
     own = settings.model_copy(update={"topic": topic})
-    try:
-        found, _ = resolve_ranges(own, "", "", "", now_ms)
-    except TopicError as error:
-        raise TopicError(f"--labels-topic: {error}") from None
     table = LabelTable(f"topic {topic}", {number: (one.start, one.end) for number, one in ranges.items()})
     keyed: dict[int, dict[int, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
-    for one in found:
+    for one in found.values():
         for record in read_range(own, topic, one, one.start):
             rules = record.partition, settings.topic, settings.result_field, settings.max_record_bytes
             try:

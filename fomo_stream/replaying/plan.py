@@ -18,15 +18,15 @@ from fomo_stream.records.choice import ROLES, choose_features, features_note, te
 from fomo_stream.records.inference import TooManyFeaturesError, infer_schema
 from fomo_stream.records.schema import Schema, look_up
 from fomo_stream.replaying.blocks import Sample
-from fomo_stream.replaying.labels import Labels, read_label_file, read_label_topic, verdict_of
+from fomo_stream.replaying.checkpoints import has_scores, mark_scores
+from fomo_stream.replaying.labels import Labels, ranges_of_labels, read_label_file, read_label_topic, verdict_of
 from fomo_stream.replaying.live import LiveGroup
-from fomo_stream.replaying.sinks import Sink, join_parts, part_of
+from fomo_stream.replaying.sinks import Sink, delete_parts, join_parts, part_of
 from fomo_stream.replaying.sources.base import Source
 from fomo_stream.replaying.sources.file import FileSource
 from fomo_stream.replaying.sources.tables import Table, check_columns, format_of
 from fomo_stream.replaying.sources.times import milliseconds_of_one, to_milliseconds
 from fomo_stream.replaying.sources.topic import TopicSource
-from fomo_stream.replaying.writing import check_writable
 from fomo_stream.settings.replay import ReplaySettings
 
 MOST_SAMPLES = 20  # times infer_records: records without features after which the search for features ends
@@ -34,6 +34,16 @@ FOLLOW_LIVE = (
     "Each partition is replayed from its beginning, so results equal the live output of a group that began there, read "
     "the same records with the same settings, and has no labels."
 )
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What a replay that goes on keeps from its beginning, though the topics have got more records since."""
+
+    ranges: Mapping[int, Range]  # of the topic, by partition
+    label_ranges: Mapping[int, Range]  # of the topic with labels
+    schema: Schema
+    now_ms: int
 
 
 @dataclass(frozen=True)
@@ -51,6 +61,7 @@ class Plan:
     now_ms: int  # when the plan was made, milliseconds since 1970
     ranges: Mapping[int, Range] = field(default_factory=dict)  # of a topic
     live: LiveGroup | None = None  # the group whose settings these are
+    label_ranges: Mapping[int, Range] = field(default_factory=dict)  # of a topic with labels
     scored_partitions: int = 0  # of the topic for scored records
 
     def part(self, partition: int) -> Plan:
@@ -59,8 +70,10 @@ class Plan:
         return replace(self, source=self.source.part(partition), effects=effects)
 
     def sink(self, partition: int) -> Sink | None:
-        """Where the scored records of a partition go; None: nowhere."""
+        """Where the scored records of a partition go; None: nowhere, or all are written."""
         path, name = self.settings.scores_file, self.settings.scores_topic
+        if self.settings.resume is not None and path is not None and has_scores(self.settings.resume, path):
+            return None
         topic = None
         if name is not None:
             count = self.scored_partitions
@@ -74,20 +87,31 @@ class Plan:
             sink.begin()
         return sink
 
-    def join_sinks(self, keep: bool = False) -> None:
-        """Join the files of all partitions. keep: so that the replay can go on later. Raises ConfigError."""
-        if self.settings.scores_file is not None:
-            join_parts(self.settings.scores_file, self.source.partitions, keep)
+    def join_sinks(self, is_complete: bool) -> None:
+        """Join the files of all partitions. is_complete: else, the replay can go on later. Raises ConfigError."""
+        path, folder = self.settings.scores_file, self.settings.resume
+        if path is None:
+            return
+        if folder is None:
+            join_parts(path, self.source.partitions)
+            return
+        if not has_scores(folder, path):
+            join_parts(path, self.source.partitions, keep=True)
+            if is_complete:
+                mark_scores(folder)
+        if is_complete:  # after it is marked: an end in between loses nothing
+            delete_parts(path, self.source.partitions)
 
 
-def make_plan(settings: ReplaySettings, table: Table | None = None) -> Plan:
-    """The plan of a replay. Raises a FomoError if there is nothing to replay, or a setting is wrong."""
-    now_ms = time.time_ns() // 1_000_000
+def make_plan(settings: ReplaySettings, table: Table | None = None, begun: Begun | None = None) -> Plan:
+    """The plan of a replay. Raises a FomoError if there is nothing to replay, or a setting is wrong.
+
+    table: records in memory, in place of those of a file; begun: of the replay that goes on.
+    """
+    now_ms = time.time_ns() // 1_000_000 if begun is None else begun.now_ms
     if settings.label is not None and settings.label in (*(settings.features or ()), *settings.categorical):
         raise ConfigError(f"{settings.label} is a feature and the --label, but scores may not see it; leave one out")
-    if settings.scores_file is not None:
-        check_writable("--scores-file", settings.scores_file)
-    plan = _plan_of_topic(settings, now_ms) if settings.file is None else _plan_of_file(settings, now_ms, table)
+    plan = _plan_of_topic(settings, now_ms, begun) if settings.file is None else _plan_of_file(settings, now_ms, table)
     if settings.scores_topic is not None:
         plan = replace(plan, scored_partitions=partitions_of(settings, settings.scores_topic))
     return plan
@@ -152,15 +176,19 @@ def _with_time(source: FileSource, field: str, sample: Sequence[Mapping[str, Any
 # --- a topic -------------------------------------------------------------------------------------------------
 
 
-def _plan_of_topic(settings: ReplaySettings, now_ms: int) -> Plan:
+def _plan_of_topic(settings: ReplaySettings, now_ms: int, begun: Begun | None) -> Plan:
     live: LiveGroup | None = None
     recorded = Recorded(settings, None)
     if settings.is_given("group"):
         recorded = recorded_group(settings)
         live = LiveGroup(recorded.learned, is_same=not recorded.notes)
     settings = recorded.settings
-    found, notes = resolve_ranges(settings, settings.from_, settings.to, settings.last, now_ms)
-    ranges = {one.partition: one for one in found}
+    notes: list[str] = []
+    if begun is None:
+        found, notes = resolve_ranges(settings, settings.from_, settings.to, settings.last, now_ms)
+        ranges: Mapping[int, Range] = {one.partition: one for one in found}
+    else:
+        ranges = begun.ranges
     source = TopicSource(settings, ranges)
     schema = recorded.schema
     if schema is not None and settings.label in schema.features:
@@ -170,23 +198,40 @@ def _plan_of_topic(settings: ReplaySettings, now_ms: int) -> Plan:
         )
     if schema is None and settings.features is not None:
         schema = Schema.of(settings.features, settings.categorical)
+    if schema is None and begun is not None:
+        schema = begun.schema
     if schema is None:
         schema, note = _infer(settings, source)
         notes.append(note)
     _check_label(settings, (one.fields for one in _samples(source) if one.error is None))
     labels: dict[int, Labels] = {}
+    label_ranges: Mapping[int, Range] = {}
     more: list[str] = []
     spans = {number: (one.start, one.end) for number, one in ranges.items()}
     if settings.labels_file is not None:
         labels, more = read_label_file(settings.labels_file, spans)
     elif settings.labels_topic is not None:
-        labels, more = read_label_topic(settings, ranges, now_ms)
+        label_ranges = begun.label_ranges if begun is not None else ranges_of_labels(settings, now_ms)
+        labels, more = read_label_topic(settings, label_ranges, ranges, now_ms)
     source = replace(source, labels=labels)
     start = [_topic_start(settings, ranges)] if live is None else []
     all_notes = (*start, *recorded.notes, *notes, *more)
     where = _label_source(settings)
     sentences = tuple(map(_sentence, all_notes))
-    return Plan(settings, schema, source, recorded.effects, bool(where), where, "time", sentences, now_ms, ranges, live)
+    return Plan(
+        settings=settings,
+        schema=schema,
+        source=source,
+        effects=recorded.effects,
+        has_labels=bool(where),
+        label_source=where,
+        axis="time",
+        notes=sentences,
+        now_ms=now_ms,
+        ranges=ranges,
+        live=live,
+        label_ranges=label_ranges,
+    )
 
 
 def _topic_start(settings: ReplaySettings, ranges: Mapping[int, Range]) -> str:

@@ -2,62 +2,31 @@
 
 from __future__ import annotations
 
-import math
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import orjson
-
 from fomo_stream.errors import ConfigError
-from fomo_stream.replaying.writing import write_whole
+from fomo_stream.replaying.tally.plain import plain
+from fomo_stream.replaying.tally.quality import METRICS
+from fomo_stream.replaying.writing import json_text, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FORMAT = 1
-DIGITS = 6  # of floats: more are noise, and another processor gives others
-METRICS = (
-    "auroc", "average_precision", "f1", "precision_at_rate", "recall_at_rate", "alert_precision", "alert_recall",
-    "alert_rate", "segments_detected", "delay_records", "delay_s",
-)  # fmt: skip
 COUNTS = ("records", "outliers", "alerts", "true_alerts", "segments")
 
 Report = dict[str, Any]
 
 
-def rounded(value: Any) -> Any:
-    """A report as JSON can hold it: floats of 6 significant digits, None for NaN and infinities, no NumPy types.
-
-    >>> rounded({"value": np.float64(1 / 3), "rows": np.arange(3), "none": float("nan")})
-    {'value': 0.333333, 'rows': [0, 1, 2], 'none': None}
-    """
-    if isinstance(value, str) or value is None:
-        return value
-    if isinstance(value, (bool, np.bool_)):
-        return bool(value)
-    if isinstance(value, Integral):
-        return int(value)
-    if isinstance(value, Real):
-        number = float(value)
-        return float(f"{number:.{DIGITS}g}") + 0.0 if math.isfinite(number) else None  # + 0.0: no -0.0
-    if isinstance(value, Mapping):
-        return {str(name): rounded(part) for name, part in value.items()}
-    if isinstance(value, np.ndarray):
-        return rounded(value.tolist())
-    if isinstance(value, (list, tuple)):
-        return [rounded(part) for part in value]
-    return str(value)
-
-
 def load_report(path: str | Path) -> Report:
     """The report in a file that `--json` or `ReplayResult.save` has written. Raises ConfigError, in one sentence."""
     try:
-        report = orjson.loads(Path(path).read_bytes())
+        report = json.loads(Path(path).read_bytes())
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}; check the path and its permissions") from None
     except (ValueError, RecursionError):
@@ -101,7 +70,7 @@ class ReplayResult:
     """
 
     def __init__(self, report: Mapping[str, Any]) -> None:
-        self.report: Report = rounded(report)
+        self.report: Report = plain(report)
 
     @classmethod
     def load(cls, path: str | Path) -> ReplayResult:
@@ -110,7 +79,7 @@ class ReplayResult:
 
     def save(self, path: str | Path) -> None:
         """Write the report as JSON; two of them can be compared with `fomo-stream compare`. Raises ConfigError."""
-        write_whole(Path(path), orjson.dumps(self.report, option=orjson.OPT_APPEND_NEWLINE))
+        write_whole(Path(path), f"{json_text(self.report)}\n".encode())
 
     def save_report(self, path: str | Path) -> None:
         """Write the report as one HTML file, which opens anywhere. Raises ConfigError if it cannot be written."""

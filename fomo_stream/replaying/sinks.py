@@ -107,7 +107,7 @@ def part_of(path: Path, partition: int) -> Path:
 
 def join_parts(path: Path, partitions: Iterable[int], keep: bool = False) -> None:
     """Join the parts of the partitions, in their order, to one file, and delete them, or `keep` them to go on later."""
-    parts = [part for number in partitions if (part := part_of(path, number)).exists()]
+    parts = existing_parts(path, partitions)
     try:
         if len(parts) == 1 and not keep:
             parts[0].replace(path)
@@ -118,7 +118,21 @@ def join_parts(path: Path, partitions: Iterable[int], keep: bool = False) -> Non
                 with open(part, "rb") as stream:
                     shutil.copyfileobj(stream, out, 1 << 20)
         joined.replace(path)
-        for part in () if keep else parts:
+    except OSError as error:
+        raise _cannot_write(path, error) from None
+    if not keep:
+        delete_parts(path, partitions)
+
+
+def existing_parts(path: Path, partitions: Iterable[int]) -> list[Path]:
+    """The files of these partitions, where they are still there."""
+    return [part for number in partitions if (part := part_of(path, number)).exists()]
+
+
+def delete_parts(path: Path, partitions: Iterable[int]) -> None:
+    """Delete the files of the partitions."""
+    try:
+        for part in existing_parts(path, partitions):
             part.unlink()
     except OSError as error:
         raise _cannot_write(path, error) from None

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from fomo_stream.errors import FomoError, RecordError
 from fomo_stream.logs import configure_logging, kv, place_of
-from fomo_stream.threads import limit_threads
+from fomo_stream.threads import limit_threads, limited_threads
 
 if TYPE_CHECKING:
     from fomo_stream.replaying.gathering import IsStopped
@@ -72,15 +72,19 @@ _STOP, _READY = "stop", "ready"
 def replay_partitions(
     jobs: Sequence[Job], settings: ReplaySettings, n_workers: int, is_stopped: IsStopped, progress: Progress
 ) -> list[Outcome]:
-    """The outcome of each job, in their order, with at most n_workers processes. Raises FomoError."""
+    """The outcome of each job, in their order, with at most n_workers processes. Raises FomoError.
+
+    settings: of the plan. Each process computes with `settings.threads` threads, as results may depend on that.
+    """
     if min(n_workers, len(jobs)) > 1:
         with _Workers(min(n_workers, len(jobs)), settings) as workers:
             found = workers.replay(jobs, is_stopped, progress)
     else:
         from fomo_stream.replaying.one_partition import Detectors, replay_one
 
-        detectors = Detectors(jobs[0].plan) if jobs else None
-        found = [replay_one(job, detectors, is_stopped, progress.advance) for job in jobs if detectors is not None]
+        with limited_threads(settings.threads):
+            detectors = Detectors(jobs[0].plan) if jobs else None
+            found = [replay_one(job, detectors, is_stopped, progress.advance) for job in jobs if detectors is not None]
     order = {job.partition: at for at, job in enumerate(jobs)}
     return sorted(found, key=lambda outcome: order[outcome.partition])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from fomo_stream.errors import FomoError, TopicError
 from fomo_stream.kafka.scored_topic import ScoredTopic
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, Sample
 from fomo_stream.replaying.plan import Plan, make_plan
+from fomo_stream.replaying.resuming import resumed_plan
 from fomo_stream.settings.replay import ReplaySettings
 
 BEGAN = 1_759_276_800_000  # 2025-10-01T00:00Z
@@ -149,3 +151,24 @@ def test_a_topic_for_scores_that_is_missing_or_refuses_is_named(broker: Broker, 
     target.send(b"k", b"x" * 5000, (), None)
     with pytest.raises(FomoError, match=f"topic {small} does not take a scored record"):
         target.flush()
+
+
+def test_a_replay_goes_on_with_what_its_topics_had_when_it_began(broker: Broker, tmp_path: Path) -> None:
+    topic, labels = unique("resumed"), unique("labels")
+    for name in (topic, labels):
+        broker.create_topic(name, 1)
+    broker.produce(topic, VALUES, partition=0)
+    broker.produce(labels, [{"offset": 3, "outlier": True}], partition=0)
+    settings = ReplaySettings(bootstrap=broker.bootstrap, topic=topic, labels_topic=labels, resume=tmp_path)
+    before = resumed_plan(settings, tmp_path)
+    broker.grow_topic(topic, 2)
+    for partition in (0, 1):
+        broker.produce(topic, [{"pressure": 1}] * 5, partition=partition)
+    broker.produce(labels, [{"offset": 3, "outlier": False}, {"offset": 4, "outlier": True}], partition=0)
+    again = resumed_plan(settings, tmp_path)
+    assert (again.ranges, again.schema, again.notes) == (before.ranges, before.schema, before.notes)
+    assert [one.label for one in read(again)] == [one.label for one in read(before)]
+    assert len(read(again)) == len(VALUES)
+    broker.delete_topic(labels)
+    with pytest.raises(FomoError, match=f"topic {labels} was deleted or created again .*; use another folder"):
+        resumed_plan(settings, tmp_path)

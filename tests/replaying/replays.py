@@ -49,7 +49,7 @@ def outcomes_of(plan: Plan, progress: Progress | None = None, n_workers: int = 1
 
 def report_of(plan: Plan, outcomes: list[Outcome]) -> dict[str, Any]:
     """The report without its times."""
-    plan.join_sinks(keep=plan.settings.resume is not None)
+    plan.join_sinks(all(one.is_complete for one in outcomes))
     report = make_report(plan, outcomes, datetime.now(UTC))
     del report["timing"]
     return report

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,9 @@ import pytest
 from replays import CtrlC, cheap_checkpoint
 
 from fomo_stream.errors import ConfigError
+from fomo_stream.replaying import command, results
 from fomo_stream.replaying.command import replay_settings, run_replay
+from fomo_stream.replaying.results import ReplayResult
 from fomo_stream.settings.replay import ReplaySettings
 
 RECORDS = 3000
@@ -29,7 +33,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def settings_of(folder: Path, **changes: Any) -> ReplaySettings:
     flags = {"min_context": 50, "context_size": 50, "views": "fast", "label": "bad", "report": "none"}
-    return ReplaySettings(file=folder / "rows.jsonl", model=str(folder / "cheap.safetensors"), **{**flags, **changes})
+    inputs = {"file": folder / "rows.jsonl", "model": str(folder / "cheap.safetensors")}
+    return ReplaySettings(**{**inputs, **flags, **changes})
 
 
 def timeless(path: Path) -> bytes:
@@ -63,9 +68,57 @@ def test_the_folder_of_another_replay_is_refused(folder: Path, tmp_path: Path) -
         replay_settings(settings_of(folder, resume=tmp_path, scores_file=tmp_path / "scores.jsonl"))
 
 
-@pytest.mark.parametrize("flag", ["report", "json"])
+@pytest.mark.parametrize("flag", ["report", "json", "scores_file"])
 def test_a_file_that_cannot_be_written_is_named_before_the_replay(folder: Path, flag: str) -> None:
-    with pytest.raises(ConfigError, match=f"--{flag} .* there is no folder"):
+    option = flag.replace("_", "-")
+    with pytest.raises(ConfigError, match=f"--{option} .* there is no folder"):
         run_replay(settings_of(folder, **{flag: str(folder / "nowhere" / "file")}))
-    with pytest.raises(ConfigError, match=f"--{flag} .* is a folder"):
+    with pytest.raises(ConfigError, match=f"--{option} .* is a folder"):
         run_replay(settings_of(folder, **{flag: str(folder)}))
+
+
+@pytest.mark.parametrize("flag", ["report", "json", "scores_file"])
+def test_inputs_are_not_overwritten(folder: Path, tmp_path: Path, flag: str) -> None:
+    before = (folder / "rows.jsonl").read_bytes()
+    labels, progress = tmp_path / "labels.jsonl", tmp_path / "progress"
+    labels.write_text('{"offset": 0, "outlier": 1}')
+    model, own = folder / "cheap.safetensors", {"label": None, "labels_file": labels, "resume": progress}
+    for path in (folder / "rows.jsonl", labels, model, progress / "replay.json"):
+        progress.mkdir(exist_ok=True)
+        with pytest.raises(ConfigError, match=f"--{flag.replace('_', '-')} .* would overwrite"):
+            run_replay(settings_of(folder, **own, **{flag: str(path)}))
+    assert (folder / "rows.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(("where", "name"), [(command, "make_report"), (results, "write_whole")])
+def test_ctrl_c_while_the_report_is_made_does_not_lose_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: Any, name: str
+) -> None:
+    does = getattr(where, name)
+
+    def interrupted(*arguments: Any) -> Any:
+        if not pressed:
+            pressed.append(True)
+            os.kill(os.getpid(), signal.SIGINT)
+        return does(*arguments)
+
+    pressed: list[bool] = []
+    monkeypatch.setattr(where, name, interrupted)
+    report, html = tmp_path / "report.json", tmp_path / "report.html"
+    assert run_replay(settings_of(folder, json=report, report=str(html))) == 0
+    assert pressed
+    assert ReplayResult.load(report).report["source"]["is_complete"]
+    assert html.stat().st_size > 0
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_names_that_have_no_bytes_are_reported(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / os.fsdecode(b"rows\xff.jsonl")
+    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()[:300]]
+    file.write_text("".join(json.dumps({"x": row["x"], "b\ud800": row["y"], "bad": row["bad"]}) + "\n" for row in rows))
+    report, html = tmp_path / os.fsdecode(b"report\xff.json"), tmp_path / "report.html"
+    assert run_replay(settings_of(folder, file=file, json=report, report=str(html))) == 0
+    loaded = ReplayResult.load(report).report
+    assert loaded["source"]["features"] == ["b\ud800", "x"]
+    assert loaded["source"]["name"] == file.name
+    assert "b\\ud800" in html.read_text()

@@ -16,7 +16,7 @@ from memory_source import MemorySource, make_plan, quick_settings
 from replays import CtrlC, cheap_checkpoint, outcomes_of, report_of
 
 from fomo_stream.detector.changelog import Entries
-from fomo_stream.errors import StateError
+from fomo_stream.errors import ConfigError, StateError
 from fomo_stream.kafka.feedback.recorded_effects import LabelEffect
 from fomo_stream.kafka.partition import PartitionTask
 from fomo_stream.kafka.state.position import Restored
@@ -24,6 +24,7 @@ from fomo_stream.replaying import partition
 from fomo_stream.replaying.checkpoints import Checkpoint
 from fomo_stream.replaying.one_partition import Detectors
 from fomo_stream.replaying.plan import Plan
+from fomo_stream.replaying.sinks import part_of
 from fomo_stream.replaying.writing import write_whole
 
 Whole = tuple[bytes, bytes, list[Entries]]  # the report, the scores, and the state of each partition
@@ -89,7 +90,26 @@ def test_a_stopped_replay_goes_on(folder: Path, whole: Whole, blocks: tuple[int,
         assert not so_far["source"]["is_complete"]
         assert so_far["source"]["records"] > 0
     assert result(plan) == whole
+    assert not list((folder / f"stopped-{blocks}").glob("scores.jsonl.part-*"))
     assert result(plan) == whole  # once more, when nothing is left
+
+
+def test_the_scores_of_a_complete_replay_are_written_once(folder: Path, whole: Whole) -> None:
+    plan = a_plan(folder, "complete")
+    scores = plan.settings.scores_file
+    assert scores is not None
+    outcomes = outcomes_of(plan)
+    with pytest.MonkeyPatch.context() as patch:  # the process ends before the parts are deleted
+        patch.setattr("fomo_stream.replaying.plan.delete_parts", lambda *_: None)
+        plan.join_sinks(is_complete=True)
+    part_of(scores, 0).unlink()
+    plan.join_sinks(is_complete=all(one.is_complete for one in outcomes_of(plan)))
+    assert scores.read_bytes() == whole[1]
+    assert not part_of(scores, 1).exists()
+    assert [one.position for one in outcomes] == [RECORDS, RECORDS]
+    scores.unlink()
+    with pytest.raises(ConfigError, match=r"scores.jsonl is gone, .*; use another folder"):
+        outcomes_of(plan)
 
 
 def test_checkpoints_change_nothing(folder: Path, whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:

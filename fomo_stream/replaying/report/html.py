@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import re
 import shlex
 from pathlib import Path
 from typing import Any
 
+from fomo_stream.replaying.writing import json_text
 from fomo_stream.settings.replay import ReplaySettings
 from fomo_stream.settings.sources import option
 
@@ -22,10 +22,6 @@ SCRIPTS = (
 ENDS = {"from_": "from", "to": "to"}  # settings, and their names in a range
 OF_TIMELINE = ("format", "source", "timeline", "generations", "context", "detectors")  # what this section shows
 
-# Characters that could end the element of the data or start another one, line ends of JavaScript, and halves of
-# characters, which have no bytes.
-ESCAPED = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
-
 
 def html_text(report: dict[str, Any], only: str | None = None) -> str:
     """The report of a replay as an HTML page.
@@ -37,8 +33,8 @@ def html_text(report: dict[str, Any], only: str | None = None) -> str:
         "licence": (PAGE / "uPlot-LICENSE").read_text().strip(),
         "style": "\n".join((PAGE / name).read_text() for name in STYLES),
         "hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        "data": _json(_shown(report, only)),
-        "timing": _json(None if only else report.get("timing")),
+        "data": json_text(_shown(report, only)),
+        "timing": json_text(None if only else report.get("timing")),
         "script": script,
     }
     template = (PAGE / "report.html").read_text()
@@ -95,8 +91,3 @@ def _shown(report: dict[str, Any], only: str | None) -> dict[str, Any]:
         for one in ([] if only else report.get("detectors", []))
     ]
     return shown | {"only": only, "command": None if only else command_line(report)}
-
-
-def _json(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
