@@ -190,19 +190,8 @@ def _plan_of_topic(settings: ReplaySettings, now_ms: int, begun: Begun | None) -
     else:
         ranges = begun.ranges
     source = TopicSource(settings, ranges)
-    schema = recorded.schema
-    if schema is not None and settings.label in schema.features:
-        raise ConfigError(
-            f"group {settings.group} scores the field {settings.label}, which is the --label here; give another label, "
-            "or leave --group out and name the --features"
-        )
-    if schema is None and settings.features is not None:
-        schema = Schema.of(settings.features, settings.categorical)
-    if schema is None and begun is not None:
-        schema = begun.schema
-    if schema is None:
-        schema, note = _infer(settings, source)
-        notes.append(note)
+    schema, note = _schema_of_topic(settings, recorded.schema, source, begun)
+    notes += note
     _check_label(settings, (one.fields for one in _samples(source) if one.error is None))
     labels: dict[int, Labels] = {}
     label_ranges: Mapping[int, Range] = {}
@@ -232,6 +221,25 @@ def _plan_of_topic(settings: ReplaySettings, now_ms: int, begun: Begun | None) -
         live=live,
         label_ranges=label_ranges,
     )
+
+
+def _schema_of_topic(
+    settings: ReplaySettings, agreed: Schema | None, source: TopicSource, begun: Begun | None
+) -> tuple[Schema, list[str]]:
+    """The features, and perhaps a note about them. agreed: those of the group."""
+    if agreed is not None:
+        if settings.label in agreed.features:
+            raise ConfigError(
+                f"group {settings.group} scores the field {settings.label}, which is the --label here; give another "
+                "label, or leave --group out and name the --features"
+            )
+        return agreed, []
+    if settings.features is not None:
+        return Schema.of(settings.features, settings.categorical), []
+    if begun is not None:
+        return begun.schema, []
+    schema, note = _infer(settings, source)
+    return schema, [note]
 
 
 def _topic_start(settings: ReplaySettings, ranges: Mapping[int, Range]) -> str:
