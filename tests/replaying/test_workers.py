@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
