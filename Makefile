@@ -2,14 +2,14 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(min(4, 1 + (os.cpu_count() or 1)))')
+PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(min(4, 2 + (os.cpu_count() or 1)))')
 
 .PHONY: demo test audit format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fomo-stream demo $(ARGS)
 
-# One process more than cores, up to four, with one thread each: tests against a broker mostly wait. A file is run by one
+# Two processes more than cores, up to four, with one thread each: tests against a broker mostly wait. A file is run by one
 # process, as its tests share a cluster.
 # A single file starts sooner without them:
 # make test ARGS='-n0 tests/model/test_evidence.py'
