@@ -59,3 +59,10 @@ def broker() -> Iterator[Broker]:
     """One broker for the whole session; tests use topics and groups of their own."""
     with open_broker() as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def real_kafka(broker: Broker) -> None:
+    """Skips tests of what only Apache Kafka has."""
+    if not broker.is_kafka:
+        pytest.skip("the embedded broker has no transactions, topic ids, times or ends of topics")

@@ -15,11 +15,12 @@ import orjson
 from confluent_kafka import KafkaException, TopicPartition
 
 from fomo_stream.detector.changelog import Document
-from fomo_stream.errors import AgreementError, BrokerError, ConfigError, StateError, TopicError
+from fomo_stream.errors import AgreementError, BrokerError, ConfigError, StateError
 from fomo_stream.kafka.feedback.effects import PREFIX, Effect
 from fomo_stream.kafka.feedback.recorded_effects import EffectLog, LabelsRead, RecordedEffects
 from fomo_stream.kafka.group.agreement import DERIVED, STATE_SETTINGS, Agreement, Values, with_agreed
 from fomo_stream.kafka.group.agreement import shown as shown_value
+from fomo_stream.kafka.group.description import check_has_run
 from fomo_stream.kafka.group.log import GroupLog
 from fomo_stream.kafka.group.schema import GroupSchema
 from fomo_stream.kafka.partition import DETECTOR, LABELS
@@ -71,13 +72,7 @@ def recorded_group(settings: AnyFlags) -> Recorded:
             partitions, topic_ids = cluster.partitions([settings.topic, settings.state_topic])
         except KafkaException as error:
             raise BrokerError(f"the topics cannot be described ({error.args[0].str()}); try again") from None
-    if settings.topic not in partitions:
-        raise TopicError(f"there is no topic {settings.topic} on {settings.bootstrap}; check --topic and --bootstrap")
-    if settings.state_topic not in partitions:
-        raise TopicError(
-            f"group {settings.group} has never run on topic {settings.topic}: there is no topic "
-            f"{settings.state_topic}; check --group and --topic, or leave --group out"
-        )
+    check_has_run(settings, partitions, "leave --group out")
     log = GroupLog(settings)
     agreed, differences = _agreed(settings, log)
     schema, more = _schema(settings, GroupSchema(settings, log).stored())

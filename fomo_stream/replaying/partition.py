@@ -16,7 +16,6 @@ from fomo_stream.detector.changelog import Entries, StoredEntries
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
 from fomo_stream.detector.series import Key
-from fomo_stream.kafka.bounds import parse_bounds
 from fomo_stream.kafka.feedback.labels import Label
 from fomo_stream.kafka.partition import PartitionTask
 from fomo_stream.kafka.state.position import Restored
@@ -69,8 +68,7 @@ class PartitionReplay:
         self._rivals = others.rivals
         self._effects = sorted(plan.effects.get(number, ()), key=lambda effect: effect.input_offset)
         self._next_effect, self._effects_until = 0, -1
-        begin, _ = parse_bounds(plan.settings.from_, "", plan.settings.last, plan.now_ms)
-        self._clock = Clock(plan.now_ms, begin.time_ms or 0)
+        self._clock = Clock(plan.now_ms, plan.begin_ms)
         self._context: Int | None = None  # the context of the first view, as numbers of records
         self._generation = 0
         # Records learned before the offset until which the group has, or before `position`; None: not known.

@@ -10,6 +10,7 @@ from itertools import chain, islice
 from typing import Any, Literal
 
 from fomo_stream.errors import ConfigError, SchemaError
+from fomo_stream.kafka.bounds import parse_bounds
 from fomo_stream.kafka.feedback.recorded_effects import LabelEffect
 from fomo_stream.kafka.ranges import Range, resolve_ranges
 from fomo_stream.kafka.recorded import Recorded, recorded_group
@@ -63,6 +64,12 @@ class Plan:
     live: LiveGroup | None = None  # the group whose settings these are
     label_ranges: Mapping[int, Range] = field(default_factory=dict)  # of a topic with labels
     scored_partitions: int = 0  # of the topic for scored records
+
+    @property
+    def begin_ms(self) -> int:
+        """The time at which the range begins, milliseconds since 1970, if it was asked by time; else 0."""
+        begin, _ = parse_bounds(self.settings.from_, "", self.settings.last, self.now_ms)
+        return begin.time_ms or 0
 
     def part(self, partition: int) -> Plan:
         """The same plan with only as much as is needed to replay this partition."""

@@ -59,7 +59,7 @@ class Sink:
         if self._path is None:
             return
         try:
-            self._file = open(self._path, "r+b" if size else "wb")  # noqa: SIM115
+            self._file = open(self._path, "r+b" if size else "wb")  # noqa: SIM115 - until `close`
             if self._file.seek(0, os.SEEK_END) < size:
                 raise ConfigError(f"{self._path} is shorter than when the replay was stopped; replay without --resume")
             self._file.truncate(size)
@@ -91,7 +91,7 @@ class Sink:
 
     def _opened(self, path: Path) -> BinaryIO:
         if self._file is None:
-            self._file = open(path, "wb")  # noqa: SIM115
+            self._file = open(path, "wb")  # noqa: SIM115 - until `close`
         return self._file
 
     def _value(self, sample: Sample, result: Result) -> bytes:

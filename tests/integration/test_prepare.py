@@ -33,10 +33,7 @@ SCHEMA = Schema(("temperature", "motor.rpm"))
 OWN: dict[str, Any] = {"min_context": 50, "context_size": 100, "features": ",".join(SCHEMA.features)}
 
 
-@pytest.fixture(autouse=True)
-def _real(broker: Broker) -> None:
-    if not broker.is_kafka:
-        pytest.skip("the embedded broker has no transactions")
+pytestmark = pytest.mark.usefixtures("real_kafka")
 
 
 def replay_settings(settings: ServiceSettings, **changes: Any) -> ReplaySettings:

@@ -19,10 +19,7 @@ HOUR = 3_600_000
 NOW = BEGAN + 48 * HOUR
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _real(broker: Broker) -> None:
-    if not broker.is_kafka:
-        pytest.skip("the embedded broker has no times, transactions or retention")
+pytestmark = pytest.mark.usefixtures("real_kafka")
 
 
 @pytest.fixture(scope="module")

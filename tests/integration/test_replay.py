@@ -20,11 +20,7 @@ from fomo_stream.replaying.command import replay_settings
 from fomo_stream.settings.replay import ReplaySettings
 from fomo_stream.settings.service import ServiceSettings
 
-
-@pytest.fixture(autouse=True)
-def _real(broker: Broker) -> None:
-    if not broker.is_kafka:
-        pytest.skip("the embedded broker has no topic ids, times and transactions")
+pytestmark = pytest.mark.usefixtures("real_kafka")
 
 
 def replay(settings: ServiceSettings, *flags: str) -> subprocess.CompletedProcess[str]:

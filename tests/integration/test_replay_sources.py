@@ -22,10 +22,7 @@ VALUES = [{"flow": i * 37 % 11 / 7, "rpm": i % 5, "bad": i % 9 == 8} for i in ra
 ODD: list[Any] = [b"{bad", None, b'{"flow": NaN, "rpm": 1}', b'{"flow": 1.50, "rpm": 2}']
 
 
-@pytest.fixture(autouse=True)
-def _real(broker: Broker) -> None:
-    if not broker.is_kafka:
-        pytest.skip("the embedded broker does not tell the ranges of topics")
+pytestmark = pytest.mark.usefixtures("real_kafka")
 
 
 @pytest.fixture(scope="module")

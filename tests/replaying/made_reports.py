@@ -4,78 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-
-Report = dict[str, Any]
-Float = NDArray[np.float64]
-Bools = NDArray[np.bool_]
-
-START_MS, DAY_MS = 1_759_276_800_000, 86_400_000  # 2025-10-01
-NAMES = ("flow", "pressure", "temperature", "vibration", "current", "voltage", "humidity", "speed", "torque", "noise")
-RANKING = ("auroc", "average_precision", "f1", "precision_at_rate", "recall_at_rate")
-OF_ALERTS = ("alert_precision", "alert_recall", "segments_detected", "delay_records", "delay_s")
-HOSTILE = "<script>window.hacked=1</script></script><!--<script><img src=x onerror=window.hacked=1>&amp;\u2028'\""
-
-
-@dataclass(frozen=True)
-class Shape:
-    """How large a made report is, and its parts that may be missing."""
-
-    records: int = 1_000_000
-    labels: bool = True
-    rivals: Sequence[str] = ("river.HalfSpaceTrees", "river.OneClassSVM", "knn")
-    variants: Sequence[str] = ("alert_rate=0.001 context_size=5000",)
-    features: Sequence[str] = NAMES
-    partitions: int = 4
-    windows: int = 64
-    bins: int = 2048
-    segments: int = 60
-    alerts: int = 100
-    record_size: int = 160  # characters of a record of the top alerts
-    generations: int = 400
-    axis: str = "time"
-    name: str = "sensors"
-    replicates: int = 500
-    seed: int = 0
-
-    @property
-    def end(self) -> int:
-        """The end of the range, on its axis."""
-        return START_MS + 31 * DAY_MS if self.axis == "time" else self.records
-
-
-LARGEST = Shape(
-    features=tuple(f"{NAMES[i % 10]}_{i:02d}" for i in range(100)),
-    partitions=64,
-    windows=128,
-    bins=4096,
-    segments=1000,
-    record_size=2000,
-    generations=2000,
-)
-SMALLEST = Shape(
-    records=900,
-    labels=False,
-    rivals=(),
-    variants=(),
-    features=("value",),
-    partitions=1,
-    windows=1,
-    bins=1,
-    segments=0,
-    alerts=0,
-    generations=1,
-    axis="record",
-    name="rows.csv",
-    replicates=0,
-)
-HOSTILE_SHAPE = Shape(
-    features=(HOSTILE, "flow"), name=HOSTILE, rivals=(f"mine:{HOSTILE}",), variants=(), bins=200, windows=32, segments=5
-)
+from made_detectors import made_detectors
+from report_shapes import HOSTILE, START_MS, Bools, Float, Report, Shape
 
 
 def made_report(shape: Shape | None = None) -> Report:
@@ -85,7 +18,7 @@ def made_report(shape: Shape | None = None) -> Report:
     starts = _starts(shape, shape.bins)
     is_odd = np.zeros(shape.bins, bool)
     is_odd[rng.integers(0, shape.bins, shape.bins // 40)] = True
-    detectors = _detectors(shape, rng)
+    detectors = made_detectors(shape, rng)
     report: Report = {
         "format": 1,
         "source": _source(shape),
@@ -184,104 +117,6 @@ def _timing(detectors: Sequence[Report]) -> Report:
         "detectors": {one["name"]: 12.5 * (i + 1) for i, one in enumerate(detectors)},
         "seconds_per_record": {one["name"]: 0.000125 * (i + 1) for i, one in enumerate(detectors)},
     }
-
-
-def _detectors(shape: Shape, rng: np.random.Generator) -> list[Report]:
-    named = [("fomo-stream", "own"), *((name, "variant") for name in shape.variants)]
-    named += [(name, "rival") for name in shape.rivals]
-    return [_detector(shape, name, kind, 2.4 - 0.35 * i, rng) for i, (name, kind) in enumerate(named)]
-
-
-def _detector(shape: Shape, name: str, kind: str, gap: float, rng: np.random.Generator) -> Report:
-    """gap: how far outliers score above inliers, in standard deviations."""
-    n, outliers = 20_000, 240
-    labels = np.arange(n) < outliers
-    scores = rng.normal(size=n) + gap * labels
-    alert = scores > np.quantile(scores, 0.99)
-    ranked = labels[np.argsort(-scores)]
-    hits = np.cumsum(ranked, dtype=np.int64)
-    values: dict[str, float | None] = dict.fromkeys((*RANKING, *OF_ALERTS))
-    if shape.labels:
-        wrong = (np.arange(n) + 1 - hits)[ranked]
-        auroc = 1 - wrong.mean() / (n - outliers)
-        precision = (hits / (np.arange(n) + 1))[ranked].mean()
-        at = hits[outliers - 1] / outliers
-        found = (
-            auroc,
-            precision,
-            at,
-            hits[199] / 200,
-            hits[199] / outliers,
-            (labels & alert).sum() / alert.sum(),
-            (labels & alert).sum() / outliers,
-            0.85 - 0.1 * (3 - gap),
-            3.0,
-            7.25,
-        )
-        values = dict(zip((*RANKING, *OF_ALERTS), found, strict=True))
-    metrics = {metric: _interval(value, metric) for metric, value in {**values, "alert_rate": alert.mean()}.items()}
-    total = shape.records - 1000
-    precision_of_alerts = values["alert_precision"]
-    true = None if precision_of_alerts is None else int(precision_of_alerts * 0.01 * total)
-    return {
-        "name": name,
-        "kind": kind,
-        "settings": {"alert_rate": 0.001} if kind == "variant" else None,
-        "metrics": metrics,
-        "counts": {
-            "records": total,
-            "outliers": 12_000 if shape.labels else None,
-            "alerts": int(0.0098 * total),
-            "true_alerts": true,
-            "segments": shape.segments if shape.labels else None,
-            "segments_detected": int(0.8 * shape.segments) if shape.labels else None,
-        },
-        "curves": _curves(ranked, hits) if shape.labels else None,
-        "calibration": _calibration(shape, rng),
-        "distribution": _distribution(shape, scores, labels),
-        "replicates": {
-            metric: rng.normal(one["value"], 0.01, shape.replicates).tolist() for metric, one in metrics.items() if one
-        }
-        if shape.labels and shape.replicates
-        else None,
-    }
-
-
-def _interval(value: float | None, metric: str) -> Report | None:
-    if value is None:
-        return None
-    width = 0.03 * value if value > 1 else 0.02 * value * (1.2 - value)
-    return (
-        {"value": value, "low": value - width, "high": value + width}
-        if metric != "delay_s"
-        else {"value": value, "low": None, "high": None}
-    )
-
-
-def _curves(ranked: Bools, hits: NDArray[np.integer[Any]]) -> Report:
-    at = np.unique(np.geomspace(1, len(ranked), 400).astype(int)) - 1
-    recall = hits[at] / hits[-1]
-    fpr = (at + 1 - hits[at]) / (len(ranked) - hits[-1])
-    return {
-        "roc": [[0.0, *fpr.tolist()], [0.0, *recall.tolist()]],
-        "pr": [recall.tolist(), (hits[at] / (at + 1)).tolist()],
-    }
-
-
-def _calibration(shape: Shape, rng: np.random.Generator) -> Report:
-    requested = np.geomspace(1e-4, 0.5, 25)
-    realised = np.minimum(1, requested * np.exp(0.1 * rng.normal()) + (0.002 if shape.labels else 0))
-    return {
-        "requested": requested.tolist(),
-        "realised": realised.tolist(),
-        "of_inliers": (0.95 * requested).tolist() if shape.labels else None,
-    }
-
-
-def _distribution(shape: Shape, scores: Float, labels: Bools) -> Report:
-    counts, edges = np.histogram(scores, 60)
-    of_outliers = np.histogram(scores[labels], edges)[0].tolist() if shape.labels else None
-    return {"edges": edges.tolist(), "counts": counts.tolist(), "outliers": of_outliers}
 
 
 def _starts(shape: Shape, n: int) -> Float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -109,8 +108,7 @@ def test_a_topic_that_was_created_again_is_named(
         return plan
 
     monkeypatch.setattr(resuming, "make_plan", makes)
-    present: Callable[..., dict[str, str]] = lambda *_: {"t": "old"}  # noqa: E731
-    monkeypatch.setattr(resuming, "present_topic_ids", present)
+    monkeypatch.setattr(resuming, "present_topic_ids", lambda *_: {"t": "old"})
     resumed_plan(settings, tmp_path)
     resumed_plan(settings, tmp_path)
     assert made[1].ranges == plan.ranges

@@ -80,14 +80,19 @@ def check_group_exists(settings: ServiceSettings, is_changing: bool) -> dict[str
         raise _explained(error, settings, "the topics cannot be described") from None
     finally:
         cluster.close()
+    check_has_run(settings, partitions, "start an instance")
+    return partitions
+
+
+def check_has_run(settings: ServiceSettings, partitions: Mapping[str, int], otherwise: str) -> None:
+    """Raise TopicError, with what to do otherwise, if the input or the state topic is not among these topics."""
     if settings.topic not in partitions:
         raise TopicError(f"there is no topic {settings.topic} on {settings.bootstrap}; check --topic and --bootstrap")
     if settings.state_topic not in partitions:
         raise TopicError(
             f"group {settings.group} has never run on topic {settings.topic}: there is no topic "
-            f"{settings.state_topic}; check --group and --topic, or start an instance"
+            f"{settings.state_topic}; check --group and --topic, or {otherwise}"
         )
-    return partitions
 
 
 def describe_group(settings: GroupSettings, partitions: Mapping[str, int]) -> GroupDescription:
