@@ -4,3 +4,4 @@ MAX_CONTEXT = 5000  # rows that a record is compared with; the checkpoints were 
 MAX_FEATURES = 1000  # columns of a row; with more, data has probably become field names
 MAX_LAGS = 100  # past records that a record is compared together with
 MAX_RECORD_BYTES = 2**20  # of one record or line, by default; Kafka's own default for a message
+MAX_REASONS = 10  # of a record

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from itertools import compress
 from typing import TYPE_CHECKING, BinaryIO, TextIO
 
 from fomo_stream.cli.scorers import Batch, FixedContextScorer, PrequentialScorer
@@ -85,7 +86,9 @@ class Scoring:
         if not batch.lines:
             return
         missing = batch.missing.tolist()
-        scored = iter(results_of(batch.scored, self._model.name, batch.missing[batch.usable].tolist()))
+        records = [line.record or {} for line in compress(batch.lines, batch.usable)]
+        lacking = batch.missing[batch.usable].tolist()
+        scored = iter(results_of(batch.scored, self._model.name, self._scorer.schema, records, lacking))
         results = [
             next(scored) if usable else unscored(line, lacking)
             for line, usable, lacking in zip(batch.lines, batch.usable, missing, strict=True)
@@ -114,7 +117,7 @@ def batches(table: RecordFile, size: int) -> Iterator[list[Line]]:
 
 def unscored(line: Line, missing: int) -> Result:
     """The result of a line that has no row for the detector."""
-    result: Result = dict.fromkeys(("score", "remembered_logit", "logit", "p_value", "severity"))
+    result: Result = dict.fromkeys(("score", "remembered_logit", "logit", "p_value", "severity", "confidence"))
     result |= {"outlier": False, "missing": missing if line.error is None else None, "generation": 0, "regime": 0}
     if line.error is None:
         return result | {"status": "no_features"}

@@ -100,6 +100,11 @@ class FixedContextScorer:
                 f"of {config.alert_rate:g}; give more rows, or raise --alert-rate"
             )
 
+    @property
+    def schema(self) -> Schema:
+        """The features that are scored."""
+        return self._reader.schema
+
     def add(self, lines: list[Line]) -> Batch:
         return self._reader.batch(lines, self._score)
 
@@ -135,6 +140,12 @@ class PrequentialScorer:
         self._n_records = 0
         self._reader: LineReader | None = None
         self._detector: Detector | None = None
+
+    @property
+    def schema(self) -> Schema:
+        """The features that are scored; known once there is a batch."""
+        assert self._reader is not None
+        return self._reader.schema
 
     def add(self, lines: list[Line]) -> Batch:
         if self._reader is not None and self._detector is not None:

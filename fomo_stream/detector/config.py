@@ -7,9 +7,10 @@ from enum import StrEnum
 
 import numpy as np
 
+from fomo_stream.detector.reasons import Explain
 from fomo_stream.detector.views import DEFAULT, named_views
 from fomo_stream.errors import ConfigError
-from fomo_stream.limits import MAX_CONTEXT, MAX_LAGS
+from fomo_stream.limits import MAX_CONTEXT, MAX_LAGS, MAX_REASONS
 
 LEAST_CONTEXT = 4  # two halves of two rows can score each other
 STEP = 32  # records between decisions
@@ -42,6 +43,8 @@ class DetectorConfig:
     lag: int = 32  # records between a trigger and its generation taking effect
     memory: float = 1 / 3  # weight of the series' earlier records in a remembered score; 0: each record for itself
     seed: int = 0
+    explain: str = "none"  # which records get reasons: none, alerts or all
+    reasons: int = 3  # of a record, at most
 
     def __post_init__(self) -> None:
         def check(name: str, low: float, high: float) -> None:
@@ -62,6 +65,9 @@ class DetectorConfig:
         check("memory", 0.0, 0.9)
         check("seed", 0, 2**63 - 1)
         check("adapt_after", 0, 1_000_000)
+        check("reasons", 1, MAX_REASONS)
+        if self.explain not in list(Explain):
+            raise ConfigError(f"explain must be one of {', '.join(Explain)}, not {self.explain!r}")
         if self.admit not in list(Policy):
             raise ConfigError(f"admit must be one of {', '.join(Policy)}, not {self.admit!r}")
         try:

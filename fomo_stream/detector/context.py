@@ -42,7 +42,7 @@ class Context:
         categorical: tuple[int, ...],
     ) -> None:
         self.config, self.views = config, views
-        self._n_features, self._categorical = n_features, categorical
+        self._n_features, self.categorical = n_features, categorical
         planes = 1 + config.lags + 2 * movement
         size, seed = config.context_size, config.seed
         self.pool = Reservoir(size, planes * n_features, HORIZON, seed)  # of admitted records
@@ -132,7 +132,7 @@ class Context:
             number=number,
             takes_effect=takes_effect,
             seed=self.config.seed,
-            categorical=view.codes(self._n_features, self.config.lags, self._categorical),
+            categorical=view.codes(self._n_features, self.config.lags, self.categorical),
             trim=view.trim,
             once=self._once(at),
             numbers=numbers,
@@ -146,7 +146,7 @@ class Context:
     def blank(self, at: int) -> Blueprint:
         """A blueprint of views[at] without rows."""
         none, rows = np.zeros(0, dtype=np.int64), self.columns(self.views[at], np.zeros(0, dtype=np.int64))
-        codes = self.views[at].codes(self._n_features, self.config.lags, self._categorical)
+        codes = self.views[at].codes(self._n_features, self.config.lags, self.categorical)
         outliers = np.zeros((0, self._n_features))
         no = np.zeros(0, dtype=bool)
         return Blueprint(
@@ -161,7 +161,7 @@ class Context:
 
     def view_columns(self, view: View, planes: Float) -> Float:
         """The columns (n, width) of a view from planes (n, planes, d)."""
-        return view.columns(planes, self.config.lags, self._categorical)
+        return view.columns(planes, self.config.lags, self.categorical)
 
     def _once(self, at: int) -> float:
         """Weight, in views[at], of extremes and of likeness to known outliers; 0: another view adds them."""

@@ -20,6 +20,7 @@ from fomo_stream.detector.changelog import Entries, StoredEntries
 from fomo_stream.detector.config import LEAST_CONTEXT, DetectorConfig
 from fomo_stream.detector.fingerprint import fingerprint_of
 from fomo_stream.detector.history import UNKNOWN
+from fomo_stream.detector.reasons import Reason
 from fomo_stream.detector.results import Results, Scores
 from fomo_stream.detector.series import Key, Seen
 from fomo_stream.detector.standing import Standing
@@ -119,6 +120,14 @@ class Detector:
         """
         seen = self._state.series.peek(_checked(rows, self.n_features), keys)
         return self._state.judge(self._state.scores(seen.planes), seen, learn=False)
+
+    def explain(self, rows: Float, keys: Sequence[Key] | None = None) -> list[tuple[Reason, ...]]:
+        """The reasons (n,) of rows (n, d) as the next n records, whatever `explain` is; () while warming up.
+
+        Nothing changes. Raises SchemaError as `process`.
+        """
+        seen = self._state.series.peek(_checked(rows, self.n_features), keys)
+        return [self._state.explain(planes, self.records + i) for i, planes in enumerate(seen.planes)]
 
     def learn_rows(self, rows: Float, scored: Results, keys: Sequence[Key] | None = None) -> None:
         """Learn rows (n, d) as the next n records; the same as `process`, without scoring most of them again.

@@ -32,7 +32,9 @@ def fingerprint_of(
         "kernel": model.kernel,
         "n_features": n_features,
         "categorical": list(categorical),
-        **vars(config),
+        **{
+            name: value for name, value in vars(config).items() if name not in ("explain", "reasons")
+        },  # change no state
         "views": list(config.views),
         "used_views": [view.name for view in views],
         **{size: getattr(config, size) for size in SIZES},

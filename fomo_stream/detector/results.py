@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum, StrEnum
+from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.calibration import AlertThreshold, is_calibrated
+from fomo_stream.detector.reasons import Reason
 
 Float = NDArray[np.float64]
+Int = NDArray[np.int64]
 
 
 class Status(StrEnum):
@@ -80,7 +84,11 @@ class Results:
     generation: NDArray[np.int64]  # (n,) counts the contexts that took effect, from 1; 0 while warming up
     regime: NDArray[np.int64]  # (n,) counts the lasting shifts that were announced, from 1; 0 while warming up
     severity: NDArray[np.int8]  # (n,) a `Severity`
+    confidence: Float  # (n,) in [0, 1]: how far the score can be relied on; NaN while warming up
+    series: Int  # (n,) number of the record's series, 0: that of the whole partition; see `Seen.slots`
+    begins: NDArray[np.bool_]  # (n,) whether no record before belongs to this series
     status: list[Status]
+    reasons: list[tuple[Reason, ...]]  # of each record, the one that counts most first; (): it is not explained
 
     def __len__(self) -> int:
         return len(self.status)
@@ -93,18 +101,33 @@ class Results:
     @classmethod
     def concatenate(cls, parts: list[Results]) -> Results:
         """The rows of all parts, at least one, in order."""
-        names = [f.name for f in fields(cls) if f.name != "status"]
-        joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
-        return cls(**joined, status=[status for part in parts for status in part.status])
+        lists = ("status", "reasons")
+        names = [f.name for f in fields(cls) if f.name not in lists]
+        joined: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+        joined |= {name: list(chain.from_iterable(getattr(part, name) for part in parts)) for name in lists}
+        return cls(**joined)
 
     @classmethod
     def nothing(cls, scores: Scores) -> Results:
         """Results of rows without a score."""
         n, unknown = len(scores), scores.logit
-        no = np.zeros(n, dtype=bool)
-        zero = np.zeros(n, np.int64)
-        by_view, generation, status = scores.by_view, scores.generation, [Status.WARMING_UP] * n
-        return cls(unknown, unknown, unknown, by_view, unknown, no, generation, zero, zero.astype(np.int8), status)
+        no, zero = np.zeros(n, dtype=bool), np.zeros(n, np.int64)
+        return cls(
+            score=unknown,
+            remembered_logit=unknown,
+            logit=unknown,
+            by_view=scores.by_view,
+            p_value=unknown,
+            outlier=no,
+            generation=scores.generation,
+            regime=zero,
+            severity=zero.astype(np.int8),
+            confidence=unknown,
+            series=zero,
+            begins=no,
+            status=[Status.WARMING_UP] * n,
+            reasons=[()] * n,
+        )
 
     @classmethod
     def of(
@@ -133,8 +156,20 @@ class Results:
             generation=scores.generation,
             regime=np.full(n, regime),
             severity=severity,
+            confidence=np.ones(n),
+            series=np.zeros(n, np.int64),
+            begins=np.zeros(n, dtype=bool),
             status=[Status.OK if calibrated else Status.CALIBRATING] * n,
+            reasons=[()] * n,
         )
+
+    def of_series(self, slots: Int, begins: NDArray[np.bool_]) -> Results:
+        """These results, with the series (n,) of the records."""
+        return replace(self, series=slots, begins=begins)
+
+    def explained(self, reasons: list[tuple[Reason, ...]]) -> Results:
+        """These results, with reasons (n,)."""
+        return replace(self, reasons=reasons)
 
 
 def sigmoid(logit: Float) -> Float:

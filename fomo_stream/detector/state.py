@@ -16,9 +16,11 @@ from fomo_stream.detector.calibration import own_p_values
 from fomo_stream.detector.changelog import Document, Entries, StoredEntries
 from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.detector.context import Context
+from fomo_stream.detector.explaining import explain
 from fomo_stream.detector.fingerprint import check_entries
 from fomo_stream.detector.memory import Memory
 from fomo_stream.detector.panel import Panel
+from fomo_stream.detector.reasons import Explain, Reason
 from fomo_stream.detector.regimes import Regimes
 from fomo_stream.detector.results import Results, Scores
 from fomo_stream.detector.series import Seen, Series
@@ -48,6 +50,7 @@ class DetectorState:
         fingerprint: Mapping[str, Any],
     ) -> None:
         self.config = config
+        self._model = model
         movement = any(view.sees == "movement" for view in views)
         self.series = Series(n_features, config.lags, movement)
         self.context = Context(n_features, views, movement, config, categorical)
@@ -92,11 +95,27 @@ class DetectorState:
     def judge(self, scores: Scores, seen: Seen, learn: bool) -> Results:
         """Results of the next records. learn: whether the following records remember them."""
         if not self.panel.generation:
-            return Results.nothing(scores)
+            return Results.nothing(scores).of_series(seen.slots, seen.begins)
         self._rescore()
         remember = self.memory.remember if learn else self.memory.peek
         remembered = remember(scores.logit, seen.slots, seen.begins)
-        return self.alerts.judge(scores, remembered, self.regimes.number, self.context.history)
+        results = self.alerts.judge(scores, remembered, self.regimes.number, self.context.history)
+        return self._explained(results.of_series(seen.slots, seen.begins), seen)
+
+    def explain(self, planes: Float, number: int) -> tuple[Reason, ...]:
+        """The reasons of the record of this number, which is not learned yet, from its planes (planes, d)."""
+        config, categorical = self.config, self.context.categorical
+        return explain(self._model, self.panel.lenses(number), planes, config.lags, categorical, config.reasons)
+
+    def _explained(self, results: Results, seen: Seen) -> Results:
+        """The results of the next records, with reasons where they are wanted."""
+        n, planes, which = len(results), seen.planes, Explain(self.config.explain)
+        if which is Explain.NONE:
+            return results
+        wanted = set(range(n)) if which is Explain.ALL else set(np.flatnonzero(results.outlier).tolist())
+        if not wanted:
+            return results
+        return results.explained([self.explain(planes[i], self.records + i) if i in wanted else () for i in range(n)])
 
     def learn(self, seen: Seen, scores: Scores) -> Results:
         """Judge the next records, with these scores, and learn them: their results."""
@@ -104,7 +123,7 @@ class DetectorState:
             self.context.take_first(seen)
             if len(self.context.pool) >= self.config.min_context:
                 self.begin()
-            return Results.nothing(scores)
+            return Results.nothing(scores).of_series(seen.slots, seen.begins)
         parts, start = [], 0
         while start < len(scores):  # up to the next step or the next generation, whichever comes first
             until_step = STEP - (self.records - self.alerts.stepped)
@@ -133,7 +152,8 @@ class DetectorState:
         at = numbers - numbers[0]
         remembered = Memory(self.config.memory).remember(first.logit, slots[at], begins[at])
         p = own_p_values(remembered)
-        return Results.of(first, remembered, p, self.regimes.number, len(first), self.alerts.threshold)
+        found = Results.of(first, remembered, p, self.regimes.number, len(first), self.alerts.threshold)
+        return found.of_series(slots[at], begins[at])
 
     def begin(self) -> None:
         """End the warm-up: the first generations take effect at once."""

@@ -77,6 +77,11 @@ class Timeline:
         later = [self.next] if self.next is not None and stop > self.next.blueprint.takes_effect else []
         return [build for build in (self.current, *later) if build is not None]
 
+    def build_of(self, number: int) -> Build | None:
+        """The generation that scores the record of this number; None without a generation."""
+        later = self.next is not None and number >= self.next.blueprint.takes_effect
+        return self.next if later else self.current
+
     def logits(self, rows: Float, records: int) -> tuple[Float, Int]:
         """Logits (n,), NaN without a generation, and generations (n,) of rows (n, d) as the records from `records`."""
         cut = self.until_next(records)

@@ -140,13 +140,14 @@ class Scorer:
         if not items:
             return []
         fields = [item.fields for item in items]
-        rows, keys, usable, missing = reader.read(fields, [item.record.key for item in items])
-        sources = [item.record[:4] for item in compress(items, usable.tolist())]
+        rows, keys, which, missing = reader.read(fields, [item.record.key for item in items])
+        usable = which.tolist()
+        records, sources = list(compress(fields, usable)), [item.record[:4] for item in compress(items, usable)]
         if not sources:
             return [None] * len(items)
         scored = task.score(rows, keys, [offset for _, _, offset, _ in sources], learn)
-        results = iter(results_of(scored, self._model_name, missing[usable].tolist(), sources))
-        return [next(results) if has_features else None for has_features in usable.tolist()]
+        results = iter(results_of(scored, self._model_name, reader.schema, records, missing[which].tolist(), sources))
+        return [next(results) if has_features else None for has_features in usable]
 
     def _announce(self, task: PartitionTask, results: Iterable[Result]) -> None:
         """Log new regimes, and tell the observer."""

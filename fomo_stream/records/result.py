@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 from numpy.typing import NDArray
 
 from fomo_stream.detector.results import Results, Severity
+from fomo_stream.records.explanation import reasons_of, sentence
+from fomo_stream.records.schema import Schema
 
 Result = dict[str, Any]
 Source = tuple[str, int, int, int | None]  # topic, partition, offset, timestamp (milliseconds since 1970) of a record
@@ -17,43 +20,38 @@ _SEVERITIES = [None, *(severity.name.lower() for severity in Severity if severit
 
 
 def results_of(
-    scored: Results, model: str, missing: Sequence[int], sources: Sequence[Source] | None = None
+    scored: Results,
+    model: str,
+    schema: Schema,
+    records: Sequence[Mapping[str, Any]],
+    missing: Sequence[int],
+    sources: Sequence[Source] | None = None,
 ) -> list[Result]:
     """Each row of `scored` as the result object of its output record; NaN becomes None.
 
-    missing: (n,) how many features of each record have no value. sources: (n,) where the records come from; None if
-    they do not come from a topic.
+    schema: the features of the rows; records: (n,) that the rows were made of; missing: (n,) how many features of each
+    record have no value. sources: (n,) where the records come from; None if they do not come from a topic.
     """
-    columns = (
-        _or_none(scored.score),
-        _or_none(scored.remembered_logit),
-        _or_none(scored.logit),
-        _or_none(scored.p_value),
-        scored.outlier.tolist(),
-        scored.severity.tolist(),
-        missing,
-        scored.generation.tolist(),
-        scored.regime.tolist(),
-        map(str, scored.status),
-    )
-    results: list[Result] = [
-        {
-            "score": score,
-            "remembered_logit": remembered,
-            "logit": logit,
-            "p_value": p_value,
-            "outlier": outlier,
-            "severity": _SEVERITIES[severity],
-            "missing": lacking,
-            "model": model,
-            "generation": generation,
-            "regime": regime,
-            "status": status,
-        }
-        for score, remembered, logit, p_value, outlier, severity, lacking, generation, regime, status in zip(
-            *columns, strict=True
-        )
-    ]
+    columns: dict[str, Iterable[Any]] = {
+        "score": _or_none(scored.score),
+        "remembered_logit": _or_none(scored.remembered_logit),
+        "logit": _or_none(scored.logit),
+        "p_value": _or_none(scored.p_value),
+        "outlier": scored.outlier.tolist(),
+        "severity": [_SEVERITIES[severity] for severity in scored.severity.tolist()],
+        "confidence": _or_none(scored.confidence),
+        "missing": missing,
+        "model": repeat(model, len(missing)),
+        "generation": scored.generation.tolist(),
+        "regime": scored.regime.tolist(),
+        "status": map(str, scored.status),
+    }
+    names = tuple(columns)
+    results: list[Result] = [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    for result, reasons, record in zip(results, scored.reasons, records, strict=True):
+        if reasons:
+            result["reasons"] = reasons_of(reasons, schema, record)
+            result["explanation"] = sentence(result["reasons"])
     if sources is None:
         return results
     return [

@@ -18,6 +18,7 @@ CSV_FIELDS = (
     "p_value",
     "outlier",
     "severity",
+    "confidence",
     "missing",
     "generation",
     "regime",

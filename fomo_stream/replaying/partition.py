@@ -191,7 +191,8 @@ class PartitionReplay:
         """The results as the service writes them."""
         topic, number = self._plan.settings.topic, self.number
         sources = [(topic, number, sample.offset, sample.timestamp) for sample in gathered.samples] if topic else None
-        return results_of(results, self._detector.model.name, gathered.missing.tolist(), sources)
+        records, model = [sample.fields for sample in gathered.samples], self._detector.model.name
+        return results_of(results, model, self._plan.schema, records, gathered.missing.tolist(), sources)
 
     # -- state ---------------------------------------------------------------------------------------------------
 

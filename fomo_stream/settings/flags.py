@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, field_validator, model_validator
 from pydantic_settings import NoDecode
 
-from fomo_stream.limits import MAX_CONTEXT, MAX_LAGS
+from fomo_stream.limits import MAX_CONTEXT, MAX_LAGS, MAX_REASONS
 from fomo_stream.settings.sources import BaseFlags, flag
 
 if TYPE_CHECKING:
@@ -81,6 +81,10 @@ class DetectorFlags(BaseFlags):
         le=1_000_000,
     )
     seed: int = flag("Detector", 0, "seed of the random numbers", ge=0)
+    explain: Literal["alerts", "all", "none"] = flag(
+        "Detector", "alerts", "records that are written with the features that make them odd"
+    )
+    reasons: int = flag("Detector", 3, "features named for a record, at most", metavar="N", ge=1, le=MAX_REASONS)
     threads: int = flag(
         "Throughput", 1, "threads for each computation, at most one per processor", metavar="N", ge=1, le=1024
     )
@@ -129,6 +133,8 @@ class DetectorFlags(BaseFlags):
             lags=self.earlier_records,
             adapt_after=self.adapt_after,
             seed=self.seed,
+            explain=self.explain,
+            reasons=self.reasons,
         )
 
 

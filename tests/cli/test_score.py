@@ -25,6 +25,7 @@ FIELDS = (
     "p_value",
     "outlier",
     "severity",
+    "confidence",
     "missing",
     "generation",
     "regime",

@@ -51,8 +51,8 @@ def replayed(plan: Plan) -> tuple[dict[Any, Any], dict[int, Any]]:
     for number in plan.source.partitions:
         replay = PartitionReplay(plan, number, first)
         for block in replay.blocks(lambda: False):
-            missing = [0] * len(block)
-            for at, result in zip(block.offsets, results_of(block.results, model.name, missing), strict=True):
+            results = results_of(block.results, model.name, plan.schema, block.fields, [0] * len(block))
+            for at, result in zip(block.offsets, results, strict=True):
                 found[number, int(at)] = result
         tasks[number] = (replay.changes(), replay.position)
     return found, tasks

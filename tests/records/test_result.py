@@ -12,6 +12,7 @@ from fomo_stream.detector.calibration import AlertThreshold
 from fomo_stream.detector.results import Results, Scores
 from fomo_stream.records.json_codec import encode
 from fomo_stream.records.result import results_of
+from fomo_stream.records.schema import Schema
 
 
 def test_a_result_names_its_severity() -> None:
@@ -19,7 +20,7 @@ def test_a_result_names_its_severity() -> None:
     p = np.array([0.5, 0.02, 0.01, 0.0001])
     scores = Scores.of(np.zeros((4, 2)), np.ones(4, np.int64))
     scored = Results.of(scores, np.zeros(4), p, 2, 100_000, threshold)
-    results = results_of(scored, "m", [0] * 4)
+    results = results_of(scored, "m", Schema(("flow",)), [{}] * 4, [0] * 4)
     assert [result["severity"] for result in results] == [None, "info", "warning", "critical"]
     assert [result["outlier"] for result in results] == [False, False, True, True]
     assert {result["regime"] for result in results} == {2}
@@ -36,9 +37,11 @@ def test_a_result_has_null_where_there_is_no_score() -> None:
         generation=np.array([0]),
         regime=np.array([0]),
         severity=np.array([0], dtype=np.int8),
+        confidence=nan,
         status=["warming_up"],
+        reasons=[()],
     )
-    (result,) = results_of(scored, "m", [2], [("sensors", 3, 812, None)])
+    (result,) = results_of(scored, "m", Schema(("flow",)), [{}], [2], [("sensors", 3, 812, None)])
     assert json.loads(encode({}, result))["fomo"] == {
         "topic": "sensors",
         "partition": 3,
@@ -50,6 +53,7 @@ def test_a_result_has_null_where_there_is_no_score() -> None:
         "p_value": None,
         "outlier": False,
         "severity": None,
+        "confidence": None,
         "missing": 2,
         "model": "m",
         "generation": 0,

@@ -32,7 +32,11 @@ def results(logit: Float, alert: NDArray[np.bool_] | None = None, p_value: Float
         generation=is_known.astype(np.int64),
         regime=is_known.astype(np.int64),
         severity=np.where(alert, 2, 0).astype(np.int8),
+        confidence=np.where(is_known, 1.0, np.nan),
+        series=np.zeros(n, np.int64),
+        begins=np.zeros(n, bool),
         status=[Status.OK if known else Status.WARMING_UP for known in is_known],
+        reasons=[()] * n,
     )
 
 

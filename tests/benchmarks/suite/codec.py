@@ -43,7 +43,7 @@ def measure(scale: Scale) -> Iterator[Measurement]:
 
 def reading(values: list[bytes], features: int) -> Work:
     """From the bytes of records to rows."""
-    reader = RowReader(Schema(tuple(f"sensor{i}" for i in range(features))))
+    reader = RowReader(_schema(features))
     keys = [b"k"] * len(values)
 
     def work() -> int:
@@ -53,13 +53,18 @@ def reading(values: list[bytes], features: int) -> Work:
     return work
 
 
+def _schema(features: int) -> Schema:
+    return Schema(tuple(f"sensor{i}" for i in range(features)))
+
+
 def writing(values: list[bytes], features: int) -> Work:
     """From the results of a batch to the bytes of outputs."""
     records, scored = [decode(value) for value in values], _results(np.linspace(-3, 3, len(values)))
     missing, sources = [0] * len(values), [SOURCE] * len(values)
+    schema = _schema(features)
 
     def work() -> int:
-        results = results_of(scored, "fusion-router@f81b1064", missing, sources)
+        results = results_of(scored, "fusion-router@f81b1064", schema, records, missing, sources)
         for value, record, result in zip(values, records, results, strict=True):
             append_result(value, record, result)
         return len(records)
