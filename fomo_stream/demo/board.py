@@ -14,15 +14,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fomo_stream.demo.sensors import pump_sensors
-
 if TYPE_CHECKING:
     from fomo_stream.kafka.observer import Observation
     from fomo_stream.settings.commands import DemoSettings
 
-USUAL_READINGS = 2000  # latest readings that define the usual values
 RATE_S = 3.0  # seconds over which records per second are averaged
-FAR = 4.0  # robust standard deviations from which a single value looks unusual
 FLAGS_KEPT = 50
 
 
@@ -42,7 +38,7 @@ class Flag:
     fault: str | None  # the injected fault; None: a false alarm
     score: float
     p_value: float
-    unusual: list[tuple[str, float, float]]  # (sensor, value, usual value), farthest first
+    explanation: str  # of the service; empty without one
     count: int = 1
 
 
@@ -70,7 +66,6 @@ class Board:
 
     def __init__(self, settings: DemoSettings, bootstrap: str, topic: str, out: str) -> None:
         self.settings, self.bootstrap, self.topic, self.out = settings, bootstrap, topic, out
-        self.names = [sensor.name for sensor in pump_sensors(settings.sensors)]
         self._lock = threading.Lock()
         self._began = time.monotonic()
         self._sent = self._scored = self._false_alarms = 0
@@ -78,8 +73,6 @@ class Board:
         self._times: deque[tuple[float, int]] = deque()
         self._truth: dict[int, Episode] = {}  # reading -> its fault
         self._episodes: list[Episode] = []
-        self._recent: deque[list[float]] = deque(maxlen=USUAL_READINGS)
-        self._usual: tuple[float, np.ndarray, np.ndarray] | None = None
         self._flags: deque[Flag] = deque(maxlen=FLAGS_KEPT)
         self._flags_taken = 0
         self._flags_made = 0
@@ -97,7 +90,6 @@ class Board:
         """A reading was sent, with this injected fault."""
         with self._lock:
             self._sent += 1
-            self._recent.append([np.nan if record[name] is None else record[name] for name in self.names])
             if fault is not None:
                 if fault != self._last_sent_fault:
                     self._episodes.append(Episode(fault))
@@ -122,7 +114,8 @@ class Board:
             self._false_alarms += 1
         else:
             episode.flagged = True
-        flag = Flag(now, episode.fault if episode else None, result["score"], result["p_value"], self._unusual(record))
+        fault, why = episode.fault if episode else None, result.get("explanation", "")
+        flag = Flag(now, fault, result["score"], result["p_value"], why)
         if self._flags and episode is self._last_episode:
             flag.at, flag.count = self._flags[-1].at, self._flags[-1].count + 1
             if flag.score <= self._flags[-1].score:  # show the worst
@@ -132,18 +125,6 @@ class Board:
             self._flags_made += 1
             self._flags.append(flag)
         self._last_episode = episode
-
-    def _unusual(self, record: dict[str, Any]) -> list[tuple[str, float, float]]:
-        now = time.monotonic()
-        if self._usual is None or now - self._usual[0] > 1.0:
-            recent = np.array(self._recent)
-            middle = np.nanmedian(recent, axis=0)
-            self._usual = now, middle, 1.4826 * np.nanmedian(np.abs(recent - middle), axis=0)
-        _, middle, spread = self._usual
-        values = np.array([np.nan if record.get(name) is None else record[name] for name in self.names])
-        far = np.nan_to_num(np.abs(values - middle) / np.maximum(spread, 1e-9))
-        worst = [i for i in np.argsort(-far) if far[i] >= FAR]
-        return [(self.names[i], float(values[i]), float(middle[i])) for i in worst]
 
     # --- for the screen
 
@@ -219,14 +200,8 @@ def plain_numbers(now: Numbers) -> str:
 def plain_event(flag: Flag) -> str:
     """One line about a flagged reading."""
     cause = f"fault {flag.fault}" if flag.fault else "no fault (false alarm)"
-    return f"outlier score={flag.score:.4f} p={flag.p_value:.4f} {cause}: {_values(flag, 3)}"
-
-
-def _values(flag: Flag, limit: int) -> str:
-    """The most unusual values in words: `flow_m3_h 12.3 (usual 84)`."""
-    if not flag.unusual:
-        return "each value is usual, together they are not"
-    return ", ".join(f"{name} {value:.4g} (usual {usual:.4g})" for name, value, usual in flag.unusual[:limit])
+    why = f": {flag.explanation}" if flag.explanation else ""
+    return f"outlier score={flag.score:.4f} p={flag.p_value:.4f} {cause}{why}"
 
 
 # --- the screen
@@ -285,7 +260,7 @@ def _table(flags: list[Flag]) -> RenderableType:
     table.add_column("flagged", no_wrap=True)
     table.add_column("score", no_wrap=True, justify="right")
     table.add_column("injected fault", no_wrap=True)
-    table.add_column("unusual values", no_wrap=True, ratio=1, overflow="ellipsis")
+    table.add_column("why", no_wrap=True, ratio=1, overflow="ellipsis")
     for flag in flags:
         style = "bold red" if flag.fault else "dim"
         times = f" x{flag.count}" if flag.count > 1 else ""
@@ -293,7 +268,7 @@ def _table(flags: list[Flag]) -> RenderableType:
             time.strftime("%H:%M:%S", time.localtime(flag.at)),
             f"{flag.score:.3f}",
             Text((flag.fault or "false alarm") + times, style),
-            Text(_values(flag, 4), "" if flag.fault else "dim"),
+            Text(flag.explanation, "" if flag.fault else "dim"),
         )
     if not flags:
         table.add_row("", "", Text("nothing yet", "dim"), "")

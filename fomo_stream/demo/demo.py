@@ -47,6 +47,8 @@ DETECTOR = (
     "views",
     "adapt_after",
     "seed",
+    "explain",
+    "reasons",
 )  # for the service
 
 
