@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, replace
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -207,9 +208,10 @@ def plain_event(flag: Flag) -> str:
 # --- the screen
 
 _COLOURS = {"scoring": "green", "calibrating": "yellow"}
+TIME_WIDTH, SCORE_WIDTH, FAULT_WIDTH, GAP = 8, 5, 22, 3  # columns of the table, and the space between them
 
 
-def screen(board: Board, height: int) -> RenderableType:
+def screen(board: Board, width: int, height: int) -> RenderableType:
     """The whole screen, at most `height` lines."""
     now = board.numbers()
     head = Text.assemble(
@@ -223,7 +225,7 @@ def screen(board: Board, height: int) -> RenderableType:
         style="dim",
     )
     fixed = 2 + 1 + 4 + 1 + 2 + 1 + 2  # all lines except the table's rows
-    table = _table(board.latest_flags(max(1, height - fixed)))
+    table = _table(board.latest_flags(FLAGS_KEPT), width, max(1, height - fixed))
     return Group(head, Text(), _numbers(board, now), Text(), table, Text(), foot)
 
 
@@ -255,20 +257,26 @@ def _numbers(board: Board, now: Numbers) -> RenderableType:
     return grid
 
 
-def _table(flags: list[Flag]) -> RenderableType:
+def _table(flags: list[Flag], width: int, height: int) -> RenderableType:
+    """The first flags, as many as fit in `height` lines; an explanation has one or two of them."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, expand=True, show_edge=False)
-    table.add_column("flagged", no_wrap=True)
-    table.add_column("score", no_wrap=True, justify="right")
-    table.add_column("injected fault", no_wrap=True)
+    table.add_column("flagged", no_wrap=True, width=TIME_WIDTH)
+    table.add_column("score", no_wrap=True, width=SCORE_WIDTH)
+    table.add_column("injected fault", no_wrap=True, width=FAULT_WIDTH, overflow="ellipsis")
     table.add_column("why", no_wrap=True, ratio=1, overflow="ellipsis")
+    space = width - TIME_WIDTH - SCORE_WIDTH - FAULT_WIDTH - 3 * GAP
     for flag in flags:
+        why = wrap(flag.explanation, max(10, space), max_lines=min(2, height), placeholder=" …") or [""]
+        height -= len(why)
+        if height < 0:
+            break
         style = "bold red" if flag.fault else "dim"
         times = f" x{flag.count}" if flag.count > 1 else ""
         table.add_row(
             time.strftime("%H:%M:%S", time.localtime(flag.at)),
             f"{flag.score:.3f}",
             Text((flag.fault or "false alarm") + times, style),
-            Text(flag.explanation, "" if flag.fault else "dim"),
+            Text("\n".join(why), "" if flag.fault else "dim"),
         )
     if not flags:
         table.add_row("", "", Text("nothing yet", "dim"), "")
