@@ -130,6 +130,10 @@ function fields(alert) {
     nodes: () => [make("details", {}, make("summary", {}, summary || "no fields"), list())],
   };
 }
+function reasons(alert) {
+  if (alert.explanation) return alert.explanation;
+  return alert.features.length ? alert.features.join(", ") : NONE;
+}
 const ALERTS = [
   { name: "Time", head: true, kind: "text", show: (a) => moment(a.time) },
   { name: "Severity", kind: "text", show: severity },
@@ -137,6 +141,8 @@ const ALERTS = [
   { name: "Offset", show: (a) => number(a.offset) },
   { name: "Score", show: (a) => (a.score == null ? NONE : a.score.toFixed(4)) },
   { name: "p-value", show: (a) => (a.p_value == null ? NONE : String(Number(a.p_value.toPrecision(2)))) },
+  { name: "Incident", show: (a) => a.incident ?? NONE },
+  { name: "Reasons", kind: "text long reasons", show: reasons },
 ];
 const RECORD = [
   { name: "Key", kind: "text", show: (a) => a.key ?? NONE },
