@@ -127,7 +127,7 @@ def test_the_page_shows_an_instance_at_work_and_runs_nothing_that_comes_from_a_r
     assert rows[4][:4] == ["4", "◌ warming up too few rows for a context", "0", "none"]
 
     heads, alert, unexplained = shown.rows("alerts")
-    assert heads[:6] == ["Time", "Severity", "Partition", "Offset", "Score", "p-value"]
+    assert heads[:6] == ["Time", "Severity", "Partition", "Offset", "Score", "p\u2011value"]
     assert heads[6:] == ["Incident", "Reasons", "Key", "Record"]
     assert alert[1:6] == ["▲ critical", "2", "812", "0.9000", "0.001"]
     assert alert[6:9] == ["2-790", f"{SCRIPT} is odd", SCRIPT]
