@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from test_status import EMPTY, batch, board_and_clock, outlier
 from tools import needed
@@ -97,7 +98,7 @@ def test_the_page_shows_an_instance_at_work_and_runs_nothing_that_comes_from_a_r
     board.committed([0.04], [0.0612], 0.01)
     fields = {SCRIPT: SCRIPT, "flow": 170.5}
     reasons = [{"feature": SCRIPT, "with": "flow"}]
-    because = {"reasons": reasons, "explanation": f"{SCRIPT} is odd", "incident": "2-790"}
+    because: dict[str, Any] = {"reasons": reasons, "explanation": f"{SCRIPT} is odd", "incident": "2-790"}
     board.scored(batch(0, outlier(811), outlier(812, fields, SCRIPT.encode(), **because), partition=2))
     clock.now += 1
     shown = browse(tmp_path, lambda: board.status(RUNNING), "--blink-settings=preferredColorScheme=0")

@@ -169,7 +169,7 @@ def test_contents_of_records_are_kept_only_if_wanted() -> None:
         {"feature": "flow", "cause": "value", "share": 0.7, "value": "marker", "usual": "marker", "with": "gas"},
         {"feature": "gas", "cause": "category", "share": 0.2, "value": "marker", "frequency": "marker"},
     ]
-    because = {"reasons": reasons, "explanation": "flow is marker", "incident": "0-1"}
+    because: dict[str, Any] = {"reasons": reasons, "explanation": "flow is marker", "incident": "0-1"}
     marked = outlier(1, {"marker": "marker", "inner": {"marker": ["marker"]}}, b"marker", **because)
     without, with_them = StatusBoard(), StatusBoard(records=True)
     for board in (without, with_them):
