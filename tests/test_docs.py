@@ -21,6 +21,7 @@ from documents import ROOT, Block, Document, table_rows
 import fomo_stream.kafka.dead_letters as letters
 from fomo_stream.cli.parser import build_parser, parse
 from fomo_stream.detector.calibration import AlertThreshold
+from fomo_stream.detector.reasons import Cause, Reason
 from fomo_stream.detector.results import Results, Scores
 from fomo_stream.errors import REASONS
 from fomo_stream.settings.commands import (
@@ -287,13 +288,18 @@ def test_every_field_of_the_result_is_documented() -> None:
 
     scores = Scores.of(np.zeros((1, 1)), np.ones(1, np.int64))
     scored = Results.of(scores, np.zeros(1), np.ones(1), 1, 2000, AlertThreshold(0.01, 2000))
-    fields = set(results_of(scored, "model", Schema(("flow",)), [{}], [0], [("sensors", 0, 0, None)])[0])
+    explained = scored.explained([(Reason(0, Cause.VALUE, 1.0, 9.0, 3.0, 2.0, 4.0, np.nan),)])
+    always, fields = (
+        set(results_of(one, "model", Schema(("flow",)), [{}], [0], [("sensors", 0, 0, None)])[0])
+        for one in (scored, explained)
+    )
     for page, title in ((README, "The result"), (FLAGS, "The result")):
         section = page.section(title)
-        examples = [json.loads(block.code)["fomo"] for block in section.blocks if block.language == "json"]
-        assert [set(example) for example in examples] == [fields]
+        (example,) = (json.loads(block.code)["fomo"] for block in section.blocks if block.language == "json")
+        assert set(example) == fields
         named = {name for cells in table_rows(section.prose) for name in re.findall(r"`(\w+)`", cells[0])}
         assert named == (fields if page is FLAGS else fields - NOT_IN_TABLES)
+    assert fields - always == {"reasons", "explanation"}
 
 
 def test_every_reason_and_header_of_dead_letters_is_documented() -> None:

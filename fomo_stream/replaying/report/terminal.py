@@ -17,7 +17,7 @@ from fomo_stream.replaying.results import seconds_per_record
 from fomo_stream.replaying.tally.summary import moment
 
 WIDE, NARROW = 110, 76  # columns of a terminal from which, and below which, the table has more and less
-EXPLAINED = 3  # alerts, at most
+EXPLAINED, APART = 3, 10  # alerts, at most; and so many offsets between two of them, at least
 SMALLEST_NAME = 8  # columns of a detector's name, which is folded
 CAPTION = "Precision and recall are of the alerts; the delay is the median of the segments that were detected."
 INTERVAL = "Half of the 95 % interval is shown after "
@@ -70,10 +70,15 @@ def _said(report: Report) -> list[str]:
 
 
 def _explained(report: Report) -> list[str]:
-    """The highest alerts with their explanations, if there are any."""
-    alerts = [alert for alert in (report.get("alerts") or []) if alert.get("explanation")][:EXPLAINED]
+    """The highest alerts with their explanations, if there are any; of alerts that are close to each other, one."""
+    shown: list[Report] = []
+    for alert in report.get("alerts") or []:
+        near = [one for one in shown if one["partition"] == alert["partition"]]
+        is_far = all(abs(one["offset"] - alert["offset"]) >= APART for one in near)
+        if alert.get("explanation") and is_far and len(shown) < EXPLAINED:
+            shown.append(alert)
     is_timed = report["source"].get("axis") == "time"
-    lines = [f"  {_place(alert, is_timed)}: {alert['explanation']}" for alert in alerts]
+    lines = [f"  {_place(alert, is_timed)}: {alert['explanation']}" for alert in shown]
     return ["", "Highest alerts:", *lines] if lines else []
 
 

@@ -90,7 +90,7 @@ function showThroughput(box) {
 }
 
 function recordCell(one) {
-  const text = String(one.record ?? ""), short = text.replace(/\s+/g, " ").slice(0, 60);
+  const text = String(one.record ?? ""), short = text.replace(/\s+/g, " ").slice(0, one.explanation ? 30 : 60);
   if (!text) return NONE;
   return make("details", {}, make("summary", {}, short + (short.length < text.trim().length ? "…" : "")), make("pre", {}, text));
 }
@@ -110,13 +110,14 @@ function showAlerts(box) {
     { name: "Record", kind: "text long", of: (one) => one.record, node: recordCell },
   ]);
   const open = (isOpen) => { for (const one of view.querySelectorAll("details")) one.open = isOpen; };
-  if (has(report.reasons)) {
-    box.append(make("h3", {}, "First reason of an alert"), table("reasons-table", "First reason of an alert", report.reasons, [
-      { name: "Feature", kind: "text name", head: true, of: (one) => one.feature, as: String }, { name: "Alerts", of: (one) => one.alerts, as: count },
-    ]), make("h3", {}, "Top alerts"));
-  }
   box.append(sentence(`The ${plural(alerts.length, "alert")} with the highest scores, highest first.`));
   box.append(make("div", { class: "bar" }, button("Show all records", () => open(true)), button("Hide all records", () => open(false))), view);
+  if (!has(report.reasons)) return null;
+  const title = "Features that are most often the first reason", whole = highest([detectors[0]?.counts?.alerts, 1]);
+  box.append(make("h3", {}, title), table("reasons-table", title, report.reasons, [
+    { name: "Feature", kind: "text name", head: true, of: (one) => one.feature, as: String }, { name: "Alerts", of: (one) => one.alerts, as: count },
+    { name: "Share of alerts", of: (one) => one.alerts / whole, as: share },
+  ]));
   return null;
 }
 
