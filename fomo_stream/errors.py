@@ -73,6 +73,12 @@ class SchemaError(FomoError, ValueError):
     exit_code = 5
 
 
+class SkippedError(FomoError):
+    """More records than allowed could not be scored; the others were."""
+
+    exit_code = 13
+
+
 UNKNOWN = "unknown"  # the reason of a dead letter without a reason
 # All reasons for which a record becomes a dead letter.
 REASONS = (

@@ -24,8 +24,9 @@ from fomo_stream.detector.views import VIEWS
 from fomo_stream.errors import SchemaError
 from fomo_stream.limits import MAX_CONTEXT, MAX_FEATURES
 from fomo_stream.model.zero_shot import ZeroShotModel
-from fomo_stream.records.choice import Note, choose_features, key_of, text_columns
-from fomo_stream.records.files import BLOCK, Line, RecordFile, open_records, read_records
+from fomo_stream.records.choice import choose_features, key_of, text_columns
+from fomo_stream.records.files import BLOCK, WITH_FLAG, Line, RecordFile, open_records, read_records
+from fomo_stream.records.lines import Note
 from fomo_stream.records.rows import RowReader, Rows
 from fomo_stream.records.schema import Schema
 
@@ -77,7 +78,8 @@ class FixedContextScorer:
         path, config = settings.context, settings.detector_config()
         assert path is not None
         with open_records(path) as stream:  # read once, because it may be a pipe
-            records = read_records(stream, name=str(path), text=text_columns(settings, settings.key))
+            text = text_columns(settings, settings.key)
+            records = read_records(stream, str(path), text, settings.decimal, note, WITH_FLAG)
             sample = list(islice(records, BLOCK))
             schema = choose_features(settings, table.format, sample, str(path), special(settings), note)
             self._reader, blocks = LineReader(schema, settings), []

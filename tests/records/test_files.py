@@ -21,7 +21,8 @@ def lines_of(data: bytes, **options: Any) -> list[Any]:
 
 def test_csv_cells_become_numbers_booleans_text_or_missing() -> None:
     data = b'\xef\xbb\xbfa, b,,d\r\n1,x y,true,\r\n\r\nNaN,1_000,"2\n3",1e999\r\n'
-    first, second = lines_of(data)
+    first, blank, second = lines_of(data)
+    assert blank.is_blank
     assert first.record == {"a": 1.0, "b": "x y", "column_3": True, "d": None}
     assert (first.number, second.number) == (2, 4)
     assert second.raw == ["NaN", "1_000", "2\n3", "1e999"]
@@ -39,26 +40,21 @@ def test_a_ragged_row_is_reported_with_its_line_and_reading_goes_on() -> None:
     assert (ragged.number, ragged.error.reason) == (3, "ragged")
 
 
-def test_a_missing_quote_is_pointed_out() -> None:
-    lines = list(RecordFile(io.BytesIO(b'a,b\n"1,2\n3,4\n5,6\n')))
-    assert [line.number for line in lines] == [2]
-    assert str(lines[0].error).endswith("it goes on to line 4: is a quote missing?")
-
-
 def test_bytes_that_are_not_utf8_stay_what_they_were_in_csv() -> None:
     (line,) = lines_of(b"a,b\n1,caf\xe9\n")
     assert line.raw[1].encode("utf-8", "surrogateescape") == b"caf\xe9"
 
 
 def test_an_undecodable_json_line_is_reported_and_reading_goes_on() -> None:
-    bad, good = lines_of(b'\n{"a": \n\n{"a": 1}')
+    first, bad, blank, good = lines_of(b'\n{"a": \n\n{"a": 1}')
+    assert [first.is_blank, bad.is_blank, blank.is_blank, good.is_blank] == [True, False, True, False]
     assert (bad.number, bad.error.reason, bad.raw) == (2, "not_json", b'{"a": ')
     assert (good.number, good.record) == (4, {"a": 1})
 
 
 def test_a_line_beyond_the_limit_is_cut_and_the_next_one_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fomo_stream.records.files.MAX_RECORD_BYTES", 1000)
-    monkeypatch.setattr("fomo_stream.records.files._CHUNK_BYTES", 64)
+    monkeypatch.setattr("fomo_stream.records.lines.MAX_RECORD_BYTES", 1000)
+    monkeypatch.setattr("fomo_stream.records.lines.CHUNK_BYTES", 64)
     too_long = b'{"a": "' + b"x" * 5000 + b'"}'
     lines = lines_of(b'{"a": 1}\n' + too_long + b'\n{"a": 2}\n', format="jsonl")
     assert [line.number for line in lines] == [1, 2, 3]
@@ -74,7 +70,7 @@ def test_lines_do_not_depend_on_how_the_input_arrives(raws: list[bytes], chunk: 
 
     data = b'{"first": 1}\n' + b"\n".join(raws)
     seen = [line.raw for line in RecordFile(Trickle(data))]
-    assert seen == [raw for raw in data.split(b"\n") if raw.strip()]
+    assert seen == [raw if raw.strip(b" \t\r") else b"" for raw in data.removesuffix(b"\n").split(b"\n")]
 
 
 @pytest.mark.parametrize(
@@ -84,6 +80,12 @@ def test_lines_do_not_depend_on_how_the_input_arrives(raws: list[bytes], chunk: 
         (b"\n \n", "empty"),
         (b"1,2\n3,4\n", "names the columns"),
         (b"a,a\n1,2\n", "two columns"),
+        (b"1,5;2,7\n3,5;4,7\n", "names the columns"),
+        (b'a,"b\n1,2\n', "a quote opens"),
+        (b"sep=;\n", "no line of column names"),
+        (b'[{"a": 1},\n{"a": 2}]\n', "one JSON array"),
+        (b"PK\x03\x04...", "ZIP"),
+        (b"PAR1...", "Parquet"),
     ],
 )
 def test_a_file_without_usable_header_is_refused(data: bytes, complaint: str) -> None:

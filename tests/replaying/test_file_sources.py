@@ -203,7 +203,7 @@ def test_a_line_that_cannot_be_read_keeps_its_number(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl", "rows.parquet", "rows.npz"])
 def test_memory_does_not_grow_with_the_file(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fomo_stream.records.files._CHUNK_BYTES", 2**16)
+    monkeypatch.setattr("fomo_stream.records.lines.CHUNK_BYTES", 2**16)
 
     def peak(n: int) -> int:
         X = np.random.default_rng(0).normal(size=(n, 5))
