@@ -51,6 +51,7 @@ class Scoring:
     def __init__(self, settings: ScoreSettings, table: RecordFile, out: BinaryIO, notes: TextIO) -> None:
         self._table, self._notes, self._batch_size = table, notes, settings.batch_size
         writer = CsvWriter if table.format == "csv" else JsonWriter
+        self._lags = settings.lags
         self._writer = writer(out, table, settings.result_field, settings.scores_only)
         self._model = load_ready(settings.model, settings.device, settings.kernel)
         scorer = FixedContextScorer if settings.context else PrequentialScorer
@@ -88,7 +89,8 @@ class Scoring:
         missing = batch.missing.tolist()
         records = [line.record or {} for line in compress(batch.lines, batch.usable)]
         lacking = batch.missing[batch.usable].tolist()
-        scored = iter(results_of(batch.scored, self._model.name, self._scorer.schema, records, lacking))
+        schema, lags = self._scorer.schema, self._lags
+        scored = iter(results_of(batch.scored, self._model.name, schema, records, lacking, lags=lags))
         results = [
             next(scored) if usable else unscored(line, lacking)
             for line, usable, lacking in zip(batch.lines, batch.usable, missing, strict=True)

@@ -146,7 +146,8 @@ class Scorer:
         if not sources:
             return [None] * len(items)
         scored = task.score(rows, keys, [offset for _, _, offset, _ in sources], learn)
-        results = iter(results_of(scored, self._model_name, reader.schema, records, missing[which].tolist(), sources))
+        lacking, lags = missing[which].tolist(), self._settings.lags
+        results = iter(results_of(scored, self._model_name, reader.schema, records, lacking, sources, lags))
         return [next(results) if has_features else None for has_features in usable]
 
     def _announce(self, task: PartitionTask, results: Iterable[Result]) -> None:

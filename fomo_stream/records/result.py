@@ -26,11 +26,13 @@ def results_of(
     records: Sequence[Mapping[str, Any]],
     missing: Sequence[int],
     sources: Sequence[Source] | None = None,
+    lags: int = 0,
 ) -> list[Result]:
     """Each row of `scored` as the result object of its output record; NaN becomes None.
 
     schema: the features of the rows; records: (n,) that the rows were made of; missing: (n,) how many features of each
-    record have no value. sources: (n,) where the records come from; None if they do not come from a topic.
+    record have no value. sources: (n,) where the records come from; None if they do not come from a topic. lags: of the
+    detector. A record with reasons gets them, and an explanation in words.
     """
     columns: dict[str, Iterable[Any]] = {
         "score": _or_none(scored.score),
@@ -48,10 +50,12 @@ def results_of(
     }
     names = tuple(columns)
     results: list[Result] = [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    for result, reasons, record in zip(results, scored.reasons, records, strict=True):
-        if reasons:
-            result["reasons"] = reasons_of(reasons, schema, record)
-            result["explanation"] = sentence(result["reasons"])
+    if any(scored.reasons):
+        earlier = (scored.remembered_logit - scored.logit).tolist()
+        for result, reasons, record, more in zip(results, scored.reasons, records, earlier, strict=True):
+            if reasons:
+                result["reasons"] = reasons_of(reasons, schema, record)
+                result["explanation"] = sentence(reasons, schema, record, lags, more)
     if sources is None:
         return results
     return [

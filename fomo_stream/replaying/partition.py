@@ -192,7 +192,8 @@ class PartitionReplay:
         topic, number = self._plan.settings.topic, self.number
         sources = [(topic, number, sample.offset, sample.timestamp) for sample in gathered.samples] if topic else None
         records, model = [sample.fields for sample in gathered.samples], self._detector.model.name
-        return results_of(results, model, self._plan.schema, records, gathered.missing.tolist(), sources)
+        lacking, lags = gathered.missing.tolist(), self._plan.settings.lags
+        return results_of(results, model, self._plan.schema, records, lacking, sources, lags)
 
     # -- state ---------------------------------------------------------------------------------------------------
 
