@@ -43,9 +43,6 @@ class Columns:
         self.rows, d = self._array.shape
         self.names = list(range(d))
 
-    def __len__(self) -> int:
-        return len(self.names)
-
     def numbers(self, at: int) -> Float | None:
         """Column `at` (n,), NaN = missing, if it is one of numbers or booleans by its type; else None."""
         if self._frame is None:

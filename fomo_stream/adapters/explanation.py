@@ -27,18 +27,28 @@ class Explanation(list[dict[str, Any]]):
 
     @classmethod
     def of(
-        cls, reasons: Sequence[Reason], names: Sequence[Hashable], record: Mapping[Any, Any], codes: Sequence[int] = ()
+        cls,
+        reasons: Sequence[Reason],
+        names: Sequence[Hashable],
+        codes: Sequence[int],
+        record: Mapping[Any, Any],
+        lags: int = 0,
+        earlier: float = 0.0,
     ) -> Explanation:
-        """From the reasons of a record, the names of its columns, its values by name, and the columns with codes."""
+        """From the reasons of a record.
+
+        names: of all columns; codes: the columns that hold category codes; record: its values by name; lags, earlier:
+        see `sentence`.
+        """
         if not reasons:
             return cls()
         texts = _texts(names)
         schema = Schema(tuple(texts), frozenset(texts[column] for column in codes))
         values = {text: record.get(name) for text, name in zip(texts, names, strict=True)}
-        made = reasons_of(reasons, schema, values)
-        back = dict(zip(texts, names, strict=True))
-        given = [one | {key: back[one[key]] for key in ("feature", "with") if key in one} for one in made]
-        return cls(given, sentence(made))
+        name_of = dict(zip(texts, names, strict=True))
+        found = reasons_of(reasons, schema, values)
+        named = [one | {key: name_of[one[key]] for key in ("feature", "with") if key in one} for one in found]
+        return cls(named, sentence(reasons, schema, values, lags, earlier))
 
 
 def _texts(names: Sequence[Hashable]) -> list[str]:

@@ -54,9 +54,11 @@ class OpenDetector:
         detector = self._wake()
         if detector is None or not len(usable):
             return found
-        given, names = self._rows.values(X), self._rows.names
-        for i, reasons in zip(usable.tolist(), detector.explain(rows[usable]), strict=True):
-            found[i] = Explanation.of(reasons, names, given[i], detector.categorical)
+        given, names, codes = self._rows.values(X), self._rows.names, self._rows.categorical
+        scored = self._score(detector, rows[usable])
+        earlier = (scored.remembered_logit - scored.logit).tolist()
+        for i, reasons, before in zip(usable.tolist(), detector.explain(rows[usable]), earlier, strict=True):
+            found[i] = Explanation.of(reasons, names, codes, given[i], self.config.lags, before)
         return found
 
     def learn(self, X: Any) -> None:

@@ -57,7 +57,7 @@ class OpenRows:
         """The values of each record, by feature, as they were given."""
         if is_frame(X) or (isinstance(X, np.ndarray) and X.shape != (0,)):
             table = Columns(X)
-            cells = [table.cells(at) for at in range(len(table))]
+            cells = [table.cells(at) for at in range(len(table.names))]
             return [dict(zip(table.names, [column[i] for column in cells], strict=True)) for i in range(table.rows)]
         return list(_checked(X))
 
