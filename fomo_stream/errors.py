@@ -61,7 +61,7 @@ class ShutdownError(FomoError):
     exit_code = 12
 
 
-class CheckpointError(FomoError):
+class CheckpointError(FomoError, ValueError):
     """A checkpoint is missing, truncated, altered, or of another format version."""
 
     exit_code = 4
