@@ -30,7 +30,7 @@ class Output:
         self._path, self._note = path, note
         self._target = Path(os.path.realpath(path))
         self._part = self._target.with_name(self._target.name + PART)
-        self._is_direct = path == STANDARD_OUTPUT or (self._target.exists() and not self._target.is_file())
+        self._is_direct = path == STANDARD_OUTPUT or (os.path.exists(path) and not os.path.isfile(path))
         if path != STANDARD_OUTPUT:
             self._check(inputs)
 
@@ -42,11 +42,11 @@ class Output:
             return self.stream
         try:
             self.stream = open(self._path if self._is_direct else self._part, "wb")
-            if not self._is_direct and self._target.exists():
+            if not self._is_direct and os.path.exists(self._target):
                 with open(self._target, "ab"):  # may be written
                     shutil.copymode(self._target, self._part)
         except OSError as error:
-            where = self._path if self._is_direct or self._target.exists() else self._part
+            where = self._path if self._is_direct or os.path.exists(self._target) else self._part
             raise ConfigError(f"--output {self._path}: {where} cannot be written: {error.strerror}") from None
         return self.stream
 
@@ -79,19 +79,19 @@ class Output:
         if self._is_direct:
             self._note(f"not complete: {self._path} has the results so far")
         elif self._part.stat().st_size:
-            state = "is as it was" if self._target.exists() else "was not written"
+            state = "is as it was" if os.path.exists(self._target) else "was not written"
             self._note(f"not complete: the results so far are in {self._part}; {self._path} {state}")
         else:
             self._part.unlink()
 
     def _check(self, inputs: Sequence[Path | int]) -> None:
-        if self._target.is_dir():
+        if os.path.isdir(self._target):
             raise ConfigError(f"--output {self._path} is a folder; name a file in it")
-        if not self._target.parent.is_dir():
+        if not os.path.isdir(self._target.parent):
             raise ConfigError(f"--output {self._path}: there is no folder {self._target.parent}; create it first")
         for own in (self._target, self._part):
             for other in inputs:
-                if own.is_file() and _is_same(own, other):
+                if os.path.isfile(own) and _is_same(own, other):
                     also = "" if own == self._target else f", which is written until {self._path} is complete,"
                     raise ConfigError(f"--output: {own}{also} is also read; write the results to another file")
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import codecs
-import gzip
 import zlib
 from collections import deque
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from fomo_stream.errors import ConfigError, SchemaError
 from fomo_stream.limits import MAX_RECORD_BYTES
@@ -19,6 +18,7 @@ CHUNK_BYTES = 2**20  # asked of a stream in one read
 BLANK = b" \t\r\n"
 
 _GZIP = b"\x1f\x8b"
+_GZIP_FORMAT = 31  # of zlib
 _UTF8 = b"\xef\xbb\xbf"
 # UTF-32 comes first, because its mark begins as that of UTF-16.
 _ENCODINGS = {
@@ -78,14 +78,25 @@ class _Begun:
 
 
 def _decompressed(source: _Begun, name: str) -> Read:
-    compressed: Any = source  # gzip only reads it
-    stream = gzip.GzipFile(fileobj=compressed, mode="rb")
+    decoder = zlib.decompressobj(_GZIP_FORMAT)
+    rest = b""
 
     def read(size: int) -> bytes:
-        try:
-            return stream.read1(size)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise ConfigError(f"cannot read {name}: {error}; the compressed file is damaged") from None
+        nonlocal decoder, rest
+        while True:
+            raw = rest or source.read(size)
+            try:
+                if decoder.eof:  # another compressed file may follow, after zeros
+                    raw = raw.lstrip(b"\0") if raw else raw
+                    decoder = zlib.decompressobj(_GZIP_FORMAT) if raw else decoder
+                text = decoder.decompress(raw, size)
+            except zlib.error as error:
+                raise ConfigError(f"cannot read {name}: {error}; the compressed file is damaged") from None
+            rest = decoder.unconsumed_tail or (decoder.unused_data if raw else b"")
+            if text or (not raw and decoder.eof):
+                return text
+            if not raw:
+                raise ConfigError(f"cannot read {name}: it ends too early; the compressed file is damaged")
 
     return read
 
