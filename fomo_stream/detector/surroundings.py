@@ -65,7 +65,7 @@ class Surroundings:
         """The candidates' values (w, m) in the order in which the middle one is looked for: codes by their counts."""
         order = self._candidates.copy()
         for column in np.flatnonzero(self.is_code):
-            codes, where, counts = np.unique(order[column], return_inverse=True, return_counts=True)
+            _, where, counts = np.unique(order[column], return_inverse=True, return_counts=True)
             order[column] = np.where(np.isnan(order[column]), np.nan, counts[where])
         return order
 
@@ -105,7 +105,8 @@ class Surroundings:
         n_missing = np.isnan(candidates).sum(axis=1)
         below = (candidates < row[:, None]).sum(axis=1)
         upto = (candidates <= row[:, None]).sum(axis=1)
-        return np.where(np.isnan(row) | (n_missing == m), m, (below + upto) * m // np.maximum(m - n_missing, 1))
+        ranks: Int = (below + upto) * m // np.maximum(m - n_missing, 1)
+        return np.where(np.isnan(row) | (n_missing == m), m, ranks)
 
     def _middle(self, keys: Int) -> Float:
         """The middle values (w,) of the NEAREST rows with the smallest keys (w, m) >= 0, of equal ones the first."""
@@ -116,7 +117,8 @@ class Surroundings:
         order = self._order[each, at]
         middle = np.maximum((~np.isnan(order)).sum(axis=1) - 1, 0) // 2
         chosen = np.argsort(order, axis=1, kind="stable")[np.arange(w), middle]
-        return self._candidates[np.arange(w), at[np.arange(w), chosen]]
+        values: Float = self._candidates[np.arange(w), at[np.arange(w), chosen]]
+        return values
 
 
 def _ranks(values: Float, ordered: Float) -> Int:
