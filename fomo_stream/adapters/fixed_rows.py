@@ -78,17 +78,12 @@ def rows_of(columns: Columns, codes: Collection[int]) -> Float:
 
 def _number(cell: Any, name: Hashable) -> float:
     """A cell of a column without a type of its own."""
-    if cell is None:
+    if cell is None or (not isinstance(cell, (Real, str, bytes)) and str(cell) in MISSING):
         return np.nan
-    if not isinstance(cell, Real):
-        if isinstance(cell, (str, bytes)):
-            raise SchemaError(
-                f"column {name!r} holds text; name it in categorical, turn it into numbers, or leave it out"
-            )
-        if str(cell) in MISSING:
-            return np.nan
-        if isinstance(cell, DATES):
-            raise _dates(name)
+    if isinstance(cell, (str, bytes)):
+        raise SchemaError(f"column {name!r} holds text; name it in categorical, turn it into numbers, or leave it out")
+    if isinstance(cell, DATES):
+        raise _dates(name)
     try:
         return float(cell)
     except OverflowError:
