@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, replace
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,15 +15,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fomo_stream.demo.sensors import pump_sensors
-
 if TYPE_CHECKING:
     from fomo_stream.kafka.observer import Observation
     from fomo_stream.settings.commands import DemoSettings
 
-USUAL_READINGS = 2000  # latest readings that define the usual values
 RATE_S = 3.0  # seconds over which records per second are averaged
-FAR = 4.0  # robust standard deviations from which a single value looks unusual
 FLAGS_KEPT = 50
 
 
@@ -42,7 +39,7 @@ class Flag:
     fault: str | None  # the injected fault; None: a false alarm
     score: float
     p_value: float
-    unusual: list[tuple[str, float, float]]  # (sensor, value, usual value), farthest first
+    explanation: str  # of the service; empty without one
     count: int = 1
 
 
@@ -70,7 +67,6 @@ class Board:
 
     def __init__(self, settings: DemoSettings, bootstrap: str, topic: str, out: str) -> None:
         self.settings, self.bootstrap, self.topic, self.out = settings, bootstrap, topic, out
-        self.names = [sensor.name for sensor in pump_sensors(settings.sensors)]
         self._lock = threading.Lock()
         self._began = time.monotonic()
         self._sent = self._scored = self._false_alarms = 0
@@ -78,8 +74,6 @@ class Board:
         self._times: deque[tuple[float, int]] = deque()
         self._truth: dict[int, Episode] = {}  # reading -> its fault
         self._episodes: list[Episode] = []
-        self._recent: deque[list[float]] = deque(maxlen=USUAL_READINGS)
-        self._usual: tuple[float, np.ndarray, np.ndarray] | None = None
         self._flags: deque[Flag] = deque(maxlen=FLAGS_KEPT)
         self._flags_taken = 0
         self._flags_made = 0
@@ -97,7 +91,6 @@ class Board:
         """A reading was sent, with this injected fault."""
         with self._lock:
             self._sent += 1
-            self._recent.append([np.nan if record[name] is None else record[name] for name in self.names])
             if fault is not None:
                 if fault != self._last_sent_fault:
                     self._episodes.append(Episode(fault))
@@ -122,7 +115,8 @@ class Board:
             self._false_alarms += 1
         else:
             episode.flagged = True
-        flag = Flag(now, episode.fault if episode else None, result["score"], result["p_value"], self._unusual(record))
+        fault, why = episode.fault if episode else None, result.get("explanation", "")
+        flag = Flag(now, fault, result["score"], result["p_value"], why)
         if self._flags and episode is self._last_episode:
             flag.at, flag.count = self._flags[-1].at, self._flags[-1].count + 1
             if flag.score <= self._flags[-1].score:  # show the worst
@@ -132,18 +126,6 @@ class Board:
             self._flags_made += 1
             self._flags.append(flag)
         self._last_episode = episode
-
-    def _unusual(self, record: dict[str, Any]) -> list[tuple[str, float, float]]:
-        now = time.monotonic()
-        if self._usual is None or now - self._usual[0] > 1.0:
-            recent = np.array(self._recent)
-            middle = np.nanmedian(recent, axis=0)
-            self._usual = now, middle, 1.4826 * np.nanmedian(np.abs(recent - middle), axis=0)
-        _, middle, spread = self._usual
-        values = np.array([np.nan if record.get(name) is None else record[name] for name in self.names])
-        far = np.nan_to_num(np.abs(values - middle) / np.maximum(spread, 1e-9))
-        worst = [i for i in np.argsort(-far) if far[i] >= FAR]
-        return [(self.names[i], float(values[i]), float(middle[i])) for i in worst]
 
     # --- for the screen
 
@@ -219,22 +201,17 @@ def plain_numbers(now: Numbers) -> str:
 def plain_event(flag: Flag) -> str:
     """One line about a flagged reading."""
     cause = f"fault {flag.fault}" if flag.fault else "no fault (false alarm)"
-    return f"outlier score={flag.score:.4f} p={flag.p_value:.4f} {cause}: {_values(flag, 3)}"
-
-
-def _values(flag: Flag, limit: int) -> str:
-    """The most unusual values in words: `flow_m3_h 12.3 (usual 84)`."""
-    if not flag.unusual:
-        return "each value is usual, together they are not"
-    return ", ".join(f"{name} {value:.4g} (usual {usual:.4g})" for name, value, usual in flag.unusual[:limit])
+    why = f": {flag.explanation}" if flag.explanation else ""
+    return f"outlier score={flag.score:.4f} p={flag.p_value:.4f} {cause}{why}"
 
 
 # --- the screen
 
 _COLOURS = {"scoring": "green", "calibrating": "yellow"}
+TIME_WIDTH, SCORE_WIDTH, FAULT_WIDTH, GAP = 8, 5, 22, 3  # columns of the table, and the space between them
 
 
-def screen(board: Board, height: int) -> RenderableType:
+def screen(board: Board, width: int, height: int) -> RenderableType:
     """The whole screen, at most `height` lines."""
     now = board.numbers()
     head = Text.assemble(
@@ -248,7 +225,7 @@ def screen(board: Board, height: int) -> RenderableType:
         style="dim",
     )
     fixed = 2 + 1 + 4 + 1 + 2 + 1 + 2  # all lines except the table's rows
-    table = _table(board.latest_flags(max(1, height - fixed)))
+    table = _table(board.latest_flags(FLAGS_KEPT), width, max(1, height - fixed))
     return Group(head, Text(), _numbers(board, now), Text(), table, Text(), foot)
 
 
@@ -280,20 +257,26 @@ def _numbers(board: Board, now: Numbers) -> RenderableType:
     return grid
 
 
-def _table(flags: list[Flag]) -> RenderableType:
+def _table(flags: list[Flag], width: int, height: int) -> RenderableType:
+    """The first flags, as many as fit in `height` lines; an explanation has one or two of them."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, expand=True, show_edge=False)
-    table.add_column("flagged", no_wrap=True)
-    table.add_column("score", no_wrap=True, justify="right")
-    table.add_column("injected fault", no_wrap=True)
-    table.add_column("unusual values", no_wrap=True, ratio=1, overflow="ellipsis")
+    table.add_column("flagged", no_wrap=True, width=TIME_WIDTH)
+    table.add_column("score", no_wrap=True, width=SCORE_WIDTH)
+    table.add_column("injected fault", no_wrap=True, width=FAULT_WIDTH, overflow="ellipsis")
+    table.add_column("why", no_wrap=True, ratio=1, overflow="ellipsis")
+    space = width - TIME_WIDTH - SCORE_WIDTH - FAULT_WIDTH - 3 * GAP
     for flag in flags:
+        why = wrap(flag.explanation, max(10, space), max_lines=min(2, height), placeholder=" …") or [""]
+        height -= len(why)
+        if height < 0:
+            break
         style = "bold red" if flag.fault else "dim"
         times = f" x{flag.count}" if flag.count > 1 else ""
         table.add_row(
             time.strftime("%H:%M:%S", time.localtime(flag.at)),
             f"{flag.score:.3f}",
             Text((flag.fault or "false alarm") + times, style),
-            Text(_values(flag, 4), "" if flag.fault else "dim"),
+            Text("\n".join(why), "" if flag.fault else "dim"),
         )
     if not flags:
         table.add_row("", "", Text("nothing yet", "dim"), "")

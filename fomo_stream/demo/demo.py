@@ -47,6 +47,8 @@ DETECTOR = (
     "views",
     "adapt_after",
     "seed",
+    "explain",
+    "reasons",
 )  # for the service
 
 
@@ -103,7 +105,7 @@ def show(console: Console, board: Board, service: DemoService, stop: threading.E
     with Live(console=console, auto_refresh=False, screen=True) as live:
         while not stop.wait(0.2) and time.monotonic() < end:
             service.check()
-            live.update(screen(board, console.size.height), refresh=True)
+            live.update(screen(board, console.size.width, console.size.height), refresh=True)
 
 
 class Pump:

@@ -23,7 +23,9 @@ LONGEST = 300  # characters of a sentence from which no further reason is added
 NAME, TEXT = 40, 30  # characters of a name and of a category in a sentence
 MOVED = round(HALF_LIFE * math.log2(10))  # last values that have 90 % of the weight in a level and a spread
 USUAL = 0.02  # share of the context that a category needs to be usual: the two tails of the central 98 %
-EARLIER = 1.0  # by which the remembered logit exceeds the record's own where the records before it were odd as well
+# By which the remembered logit of an outlier exceeds its own where the score is mostly that of the records before it.
+# Records after a fault have 0.7 to 1.2; those that are odd themselves have less than 0.
+EARLIER = 0.5
 FIRST_DIGITS, MOST_DIGITS = 4, 17  # of a number in a sentence
 
 
@@ -96,8 +98,8 @@ def sentence(
 ) -> str:
     """The most important reasons of a record in one sentence of plain text; empty without any.
 
-    lags: of the detector. earlier: how far the remembered logit exceeds the record's own; from EARLIER on, the sentence
-    says that the records before were odd as well.
+    lags: of the detector. earlier: how far the remembered logit of an outlier exceeds its own; from EARLIER on, the
+    sentence ends by saying that the records before it were odd.
     """
     spoken = [reason for n, reason in enumerate(reasons[:NAMED]) if not n or reason.share >= LEAST_SHARE]
     words = [_Words(reason, schema, record, lags) for reason in spoken if not _is_said(reason, spoken)]
@@ -108,7 +110,7 @@ def sentence(
         if phrase and (not said or len("; ".join([*said, phrase])) <= LONGEST):
             said.append(phrase)
     if said and earlier >= EARLIER:
-        said.append("the records before it were odd as well")
+        said.append("the records before it were odd, which raises its score")
     return "; ".join(said)
 
 

@@ -143,6 +143,18 @@ def test_the_past_of_a_context_file_is_its_own(model_path: Path, tmp_path: Path)
     np.testing.assert_array_equal(found, detector.score_rows(with_the_one_before(values)).logit)
 
 
+def test_reasons_about_the_past_of_a_record_name_its_features(model_path: Path, tmp_path: Path) -> None:
+    normal = np.random.default_rng(0).normal(size=(300, 2))
+    context = tmp_path / "normal.jsonl"
+    context.write_bytes(as_jsonl([{"x": x, "y": y} for x, y in normal.tolist()]))
+    data = as_jsonl([{"x": 0.1, "y": 0.1}, {"x": 0.1, "y": 60.0}, {"x": 0.1, "y": 0.2}])
+    found = results(score(model_path, data, context=context, lags=1, explain="all")[0])
+    _, now, past = (result["reasons"][0] for result in found)
+    assert (now["feature"], now["cause"], now["value"]) == ("y", "value", 60.0)
+    assert (past["feature"], past["cause"], past["value"]) == ("y", "past", 0.2)
+    assert found[2]["explanation"].startswith("y 0.2 is usual alone, but does not follow from the value before it")
+
+
 def with_the_one_before(values: np.ndarray) -> np.ndarray:
     """Rows with the row before each; NaN before the first."""
     before = np.vstack([np.full((1, values.shape[1]), np.nan), values[:-1]])

@@ -99,7 +99,8 @@ def test_a_reason_in_words(words: str, reasons: list[Reason], changed: dict[str,
 
 
 def test_the_sentence_says_that_earlier_records_were_odd_if_the_score_is_of_them() -> None:
-    assert sentence([reason()], SCHEMA, RECORD, earlier=EARLIER).endswith("; the records before it were odd as well")
+    words = sentence([reason()], SCHEMA, RECORD, earlier=EARLIER)
+    assert words.endswith("; the records before it were odd, which raises its score")
     assert "before" not in sentence([reason()], SCHEMA, RECORD, earlier=EARLIER - 0.01)
     assert sentence([], SCHEMA, RECORD, earlier=10.0) == ""
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fomo_stream.detector.calibration import AlertThreshold
+from fomo_stream.detector.reasons import Cause, Reason
 from fomo_stream.detector.results import Results, Scores
 from fomo_stream.records.json_codec import encode
 from fomo_stream.records.result import results_of
@@ -60,3 +61,25 @@ def test_a_result_has_null_where_there_is_no_score() -> None:
         "regime": 0,
         "status": "warming_up",
     }
+
+
+def test_only_a_record_with_reasons_is_explained() -> None:
+    p = np.array([0.001, 0.001, 0.5, 0.5])
+    scores = Scores.of(np.array([[5.0], [1.0], [1.0], [1.0]]), np.ones(4, np.int64))
+    scored = Results.of(scores, np.array([5.0, 3.0, 3.0, 1.0]), p, 1, 100_000, AlertThreshold(0.01, 2000))
+    why = (Reason(0, Cause.VALUE, 1.0, 9.0, 3.0, 2.0, 4.0, np.nan),)
+    records = [{"flow": 9}] * 4
+    explained = scored.explained([why, why, why, ()])
+    with_words = results_of(explained, "m", Schema(("flow",)), records, [0] * 4)
+    words = "flow is 9, usually 3 (2 to 4)"
+    assert [result.get("explanation") for result in with_words] == [
+        words,
+        f"{words}; the records before it were odd, which raises its score",  # an outlier after others
+        words,
+        None,
+    ]
+    assert "reasons" not in with_words[3]
+    without = results_of(scored, "m", Schema(("flow",)), records, [0] * 4)
+    assert [
+        {name: value for name, value in one.items() if name not in ("reasons", "explanation")} for one in with_words
+    ] == without
