@@ -21,6 +21,7 @@ from fomo_stream.loading import load_ready
 from fomo_stream.records.choice import text_columns
 from fomo_stream.records.decimals import Kind, kind_of
 from fomo_stream.records.files import FORMATS, WITH_FLAG, Line, RecordFile, open_records
+from fomo_stream.records.incidents import Incidents
 from fomo_stream.records.lines import Note
 from fomo_stream.records.result import Result, results_of
 from fomo_stream.records.writers import CsvWriter, Form, JsonWriter
@@ -80,6 +81,7 @@ class Scoring:
         scorer = FixedContextScorer if settings.context else PrequentialScorer
         self._scorer: FixedContextScorer | PrequentialScorer = scorer(settings, self._model, table, self._note)
         self._counts = {"scored": 0, "outliers": 0, "skipped": 0, "unscored": 0, "missing": 0, "blank": 0}
+        self._incidents, self._followed = Incidents(), 0  # and how many records they have seen
         self._malformed = self._noted = 0  # lines that cannot be read, and those of them that were noted
 
     def run(self) -> None:
@@ -133,10 +135,15 @@ class Scoring:
         if not batch.lines:
             return
         missing = batch.missing.tolist()
-        records = [line.record or {} for line in compress(batch.lines, batch.usable)]
+        usable_lines = list(compress(batch.lines, batch.usable))
+        records = [line.record or {} for line in usable_lines]
         lacking = batch.missing[batch.usable].tolist()
         schema, lags = self._scorer.schema, self._settings.lags
-        scored = iter(results_of(batch.scored, self._model.name, schema, records, lacking, lags=lags))
+        made = results_of(batch.scored, self._model.name, schema, records, lacking, lags=lags)
+        numbers = [line.number for line in usable_lines]
+        self._incidents.follow(made, batch.scored, batch.keys, numbers, self._followed + 1)
+        self._followed += len(made)
+        scored = iter(made)
         results = [
             next(scored) if usable else unscored(line, lacking)
             for line, usable, lacking in zip(batch.lines, batch.usable, missing, strict=True)

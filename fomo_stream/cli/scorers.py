@@ -44,9 +44,10 @@ class Batch(NamedTuple):
     usable: NDArray[np.bool_]  # (n_lines,) whether any feature has a value
     missing: NDArray[np.int64]  # (n_lines,) how many features have no value
     scored: Results  # of the usable lines
+    keys: list[Key]  # (n_usable,) the series of each usable line
 
 
-NOTHING = Batch([], np.empty(0, dtype=bool), np.empty(0, dtype=np.int64), Results.nothing(Scores.unknown(0, 1)))
+NOTHING = Batch([], np.empty(0, dtype=bool), np.empty(0, dtype=np.int64), Results.nothing(Scores.unknown(0, 1)), [])
 
 
 class LineReader(RowReader):
@@ -63,7 +64,7 @@ class LineReader(RowReader):
     def batch(self, lines: list[Line], score: Callable[[Float, list[Key]], Results]) -> Batch:
         """The next lines with their scores."""
         rows, keys, usable, missing = self.read_records([line.record or {} for line in lines])
-        return Batch(lines, usable, missing, score(rows, keys))
+        return Batch(lines, usable, missing, score(rows, keys), keys)
 
     def count_usable(self, lines: Sequence[Line]) -> int:
         """How many of these lines have a value of any feature. The lines do not become part of their series."""

@@ -23,6 +23,7 @@ CSV_FIELDS = (
     "generation",
     "regime",
     "status",
+    "incident",
 )
 EXPLAINED_FIELDS = ("reasons", "explanation")  # of records that are explained
 

@@ -30,6 +30,7 @@ FIELDS = (
     "generation",
     "regime",
     "status",
+    "incident",
 )
 RESULT = [f"fomo_{name}" for name in (*FIELDS, "reasons", "explanation")]
 STATUS = RESULT.index("fomo_status") - len(RESULT)

@@ -11,6 +11,7 @@ import pytest
 from scoring import RECORDS, as_csv, as_jsonl, results, score
 
 from fomo_stream.errors import ConfigError, FomoError, SkippedError
+from fomo_stream.records.incidents import QUIET_RECORDS
 from fomo_stream.settings.commands import ScoreSettings
 from fomo_stream.settings.sources import load
 
@@ -43,6 +44,21 @@ def test_reasons_of_csv_are_those_of_json_lines(model_path: Path) -> None:
     assert any(row["fomo_reasons"] for row in rows)
     plain = table(score(model_path, as_csv(RECORDS[:60]), explain="none")[0])
     assert not {"fomo_reasons", "fomo_explanation"} & plain[0].keys()
+
+
+def test_alerts_that_belong_together_have_the_line_of_the_first_one(model_path: Path) -> None:
+    data = b"\n" + as_jsonl(RECORDS)  # the first record is in line 2
+    found = results(score(model_path, data)[0].lstrip(b"\n"))
+    expected: dict[int, str] = {}
+    last = -100
+    for number, result in enumerate(found, 2):
+        if result["outlier"]:
+            expected[number] = expected[last] if number - last <= QUIET_RECORDS else str(number)
+            last = number
+    assert {number: result["incident"] for number, result in enumerate(found, 2) if "incident" in result} == expected
+    assert len(set(expected.values())) < len(expected)
+    rows = table(score(model_path, as_csv(RECORDS))[0])  # its header is line 1
+    assert [row["fomo_incident"] for row in rows] == [result.get("incident", "") for result in found]
 
 
 def test_decimal_commas_give_the_scores_of_decimal_points(model_path: Path) -> None:
@@ -132,7 +148,7 @@ def test_encodings_of_spreadsheets_are_read(model_path: Path, codec: str) -> Non
     found = output.decode("latin-1" if codec == "latin-1" else "utf-8").splitlines()
     assert found[0] == "sep=;"
     assert found[1].startswith("größe;länge;fomo_score;")
-    assert [line.rsplit(";", 13)[0] for line in found[2:]] == rows
+    assert [line.rsplit(";", 14)[0] for line in found[2:]] == rows
 
 
 @pytest.mark.parametrize(

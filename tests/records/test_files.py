@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fomo_stream.errors import ConfigError, SchemaError
@@ -38,6 +38,30 @@ def test_a_ragged_row_is_reported_with_its_line_and_reading_goes_on() -> None:
     good, ragged, after = lines_of(b"a,b\n1,2\n1,2,3\n4,5\n")
     assert (good.error, after.record) == (None, {"a": 4.0, "b": 5.0})
     assert (ragged.number, ragged.error.reason) == (3, "ragged")
+
+
+@settings(max_examples=400)
+@given(
+    st.binary(max_size=80) | st.text('ab1,;"{}:[]\n\r\t ', max_size=80).map(lambda text: text.encode()),
+    st.sampled_from(["auto", "csv", "jsonl"]),
+    st.sampled_from([b"", b"a,b\n", b"a;b\n", b"sep=;\nx\n", b"\x1f\x8b", b"\xff\xfe"]),
+    st.sampled_from(["auto", "comma", "point"]),
+)
+def test_any_bytes_are_refused_or_every_line_is_a_record_an_error_or_blank(
+    data: bytes, format: str, start: bytes, decimal: str
+) -> None:
+    data = start + data
+    try:
+        file = RecordFile(io.BytesIO(data), format, decimal=decimal)
+        lines = list(file)
+    except (SchemaError, ConfigError):
+        return
+    covered = [number for line in lines for number in range(line.number, max(line.number, line.last) + 1)]
+    first = covered[0] if covered else 1
+    assert covered == list(range(first, first + len(covered)))
+    assert first == 1 or file.format == "csv"  # after the header
+    if covered and not data.startswith((b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")):
+        assert covered[-1] == data.count(b"\n") + (not data.endswith(b"\n"))
 
 
 def test_bytes_that_are_not_utf8_stay_what_they_were_in_csv() -> None:
