@@ -22,7 +22,8 @@ class FoMoDetector(AnomalyDetector):
 
     Each context is a view: a uniform sample of the records so far, with or without the most outlying fifth, or the last
     records. Nothing is trained; until `min_context` records are learned every score is 0. Scores are in [0, 1], higher
-    = more anomalous. A score is of the mean over the views, and remembers the records before: a third of it is theirs.
+    = more anomalous: about 1 - p-value, without steps. They are of the mean over the views, and remember the records
+    before: a third is theirs.
     All records are one series. Of one record, score, p-value and verdict are computed once, and learning it is free.
 
     Features may come and go. A feature that a record does not have, or has as None, NaN, an infinity or anything that
@@ -135,7 +136,10 @@ class FoMoDetector(AnomalyDetector):
         self._inner.learn([x])
 
     def score_one(self, x: Mapping[Any, Any]) -> float:
-        """Score of one record, in [0, 1]; 0 until min_context records are learned."""
+        """About the share of recent records that were less unusual, in [0, 1]; 0 until min_context records are learned.
+
+        It is 1 - p-value without steps, so that different records have different scores.
+        """
         return float(self.score_many([x])[0])
 
     def p_value_one(self, x: Mapping[Any, Any]) -> float:

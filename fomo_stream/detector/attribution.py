@@ -50,7 +50,8 @@ def attribute(lenses: Sequence[Lens], rows: Sequence[Float], most: int) -> tuple
     effect = np.maximum((without + alone) / 2, 0.0)
     total = max(float(effect.sum()), excess)
     order = [f for f in np.argsort(-effect, kind="stable")[:most].tolist() if effect[f] > 0]
-    return tuple(_reason(lenses[0].surroundings, rows[0], f, float(effect[f]) / total) for f in order)
+    first = {f: i for i in reversed(range(len(lenses))) for f in lenses[i].surroundings.features.tolist()}
+    return tuple(_reason(lenses[first[f]].surroundings, rows[first[f]], f, float(effect[f]) / total) for f in order)
 
 
 def _reason(surroundings: Surroundings, row: Float, feature: int, share: float) -> Reason:

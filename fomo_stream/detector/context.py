@@ -76,7 +76,7 @@ class Context:
             self.verdicts.confirm(numbers)
 
     def end_warm_up(self) -> None:
-        """Apply the waiting verdicts. Raises SchemaError, and changes nothing, if too few rows are left for a context."""
+        """Apply the waiting verdicts. Raises SchemaError, and changes nothing, if too few rows are left."""
         after = self.copy()
         after.apply_verdicts()
         if (n := len(after.pool)) < LEAST_CONTEXT:
