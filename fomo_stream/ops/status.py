@@ -61,7 +61,8 @@ class Latencies:
 class StatusBoard(Observer):
     """Collects the reports of a service, and makes the data of the status page from them and a `Snapshot`.
 
-    records: also keep the values and keys of recent alerts. clock: seconds, monotonic.
+    records: also keep the values and keys of recent alerts, and their explanations in place of the names of features.
+    clock: seconds, monotonic.
     """
 
     def __init__(self, records: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
@@ -106,9 +107,12 @@ class StatusBoard(Observer):
             "time": time.time() if timestamp is None else timestamp / 1000,
             "partition": partition,
             **{name: result[name] for name in ("offset", "score", "p_value", "severity")},
+            "incident": result.get("incident"),
+            "features": _named(result.get("reasons", ())),
         }
         if self._records:
             key = outlier.key
+            alert["explanation"] = _printable(result.get("explanation", ""))
             alert["key"] = None if key is None else _short(key[: 4 * TEXT_CHARACTERS].decode("utf-8", "replace"))
             alert["fields"] = list(islice(_leaves("", outlier.fields), FIELDS))
         return alert
@@ -173,6 +177,12 @@ def _partition(one: PartitionSnapshot) -> dict[str, Any]:
     names = ("number", "waits", "position", "committed", "lag", "oldest_unscored_s", "open_transactions")
     known = {name: getattr(one, name) for name in (*names, "generation_age_s", "context_late_s")}
     return {**known, **one.detector._asdict()}
+
+
+def _named(reasons: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The features that are named in reasons, without their values."""
+    names = [one[role] for one in reasons for role in ("feature", "with") if role in one]
+    return [_short(name, NAME_CHARACTERS) for name in dict.fromkeys(names)]
 
 
 def _leaves(name: str, value: Any) -> Iterator[tuple[str, str]]:

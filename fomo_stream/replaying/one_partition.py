@@ -71,7 +71,9 @@ class Detectors:
             model = self.first.model
             if its.model != settings.model:
                 model = load_ready(its.model, its.device, its.kernel)
-            self.variants[name] = first_detector(its, model, plan.schema, None)
+            # only alerts of the detector itself are listed, with reasons
+            unexplained = its.model_copy(update={"explain": "none"})
+            self.variants[name] = first_detector(unexplained, model, plan.schema, None)
 
     @staticmethod
     def _of(plan: Plan) -> Detector:
@@ -95,7 +97,10 @@ def tally_spec(plan: Plan) -> TallySpec:
 
     settings = plan.settings
     names = (OWN, *(name for name, _ in variants(settings)), *settings.compare)
-    return TallySpec(names, plan.schema.features, settings.alert_rate, plan.has_labels, plan.axis)
+    features, categorical = plan.schema.features, plan.schema.categorical
+    return TallySpec(
+        names, features, settings.alert_rate, plan.has_labels, plan.axis, categorical, settings.earlier_records
+    )
 
 
 def replay_one(job: Job, detectors: Detectors, is_stopped: IsStopped, advance: Advance) -> Outcome:

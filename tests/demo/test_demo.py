@@ -32,7 +32,7 @@ def board_after(readings: Sequence[tuple[str | None, float | None]], explanation
     for number, (fault, score) in enumerate(every):
         record: dict[str, Any] = {"pump": "P-101", "reading": number, "pressure_bar": 6.0}
         board.sent(record, fault)
-        result = {"score": score, "p_value": 0.001, "timestamp": int(1000 * time.time())}
+        result: Result = {"score": score, "p_value": 0.001, "timestamp": int(1000 * time.time())}
         result |= {} if explanation is None else {"explanation": explanation}
         board.observe(Observation("sensors", 0, [result], [Outlier(record, result)] if score else [], number, 1))
     return board

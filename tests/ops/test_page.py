@@ -10,11 +10,13 @@ import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from test_status import EMPTY, batch, board_and_clock, outlier
 from tools import needed
 
 from fomo_stream.detector.standing import Standing
+from fomo_stream.kafka.observer import Outlier
 from fomo_stream.kafka.snapshot import PartitionSnapshot, Snapshot
 from fomo_stream.ops.http import HttpServer, Sources
 
@@ -95,7 +97,9 @@ def test_the_page_shows_an_instance_at_work_and_runs_nothing_that_comes_from_a_r
         board.scored(batch(1234))
     board.committed([0.04], [0.0612], 0.01)
     fields = {SCRIPT: SCRIPT, "flow": 170.5}
-    board.scored(batch(0, outlier(812, fields, SCRIPT.encode()), partition=2))
+    reasons = [{"feature": SCRIPT, "with": "flow"}]
+    because: dict[str, Any] = {"reasons": reasons, "explanation": f"{SCRIPT} is odd", "incident": "2-790"}
+    board.scored(batch(0, outlier(811), outlier(812, fields, SCRIPT.encode(), **because), partition=2))
     clock.now += 1
     shown = browse(tmp_path, lambda: board.status(RUNNING), "--blink-settings=preferredColorScheme=0")
 
@@ -123,16 +127,19 @@ def test_the_page_shows_an_instance_at_work_and_runs_nothing_that_comes_from_a_r
     assert rows[3][1] == "△ late its next context is not built yet, for 4.2 s"
     assert rows[4][:4] == ["4", "◌ warming up too few rows for a context", "0", "none"]
 
-    heads, alert = shown.rows("alerts")
-    assert heads == ["Time", "Severity", "Partition", "Offset", "Score", "p-value", "Key", "Record"]
+    heads, alert, unexplained = shown.rows("alerts")
+    assert heads[:6] == ["Time", "Severity", "Partition", "Offset", "Score", "p\u2011value"]
+    assert heads[6:] == ["Incident", "Reasons", "Key", "Record"]
     assert alert[1:6] == ["▲ critical", "2", "812", "0.9000", "0.001"]
-    assert alert[6] == SCRIPT
-    assert alert[7].endswith("flow 170.5")
+    assert alert[6:9] == ["2-790", f"{SCRIPT} is odd", SCRIPT]
+    assert alert[9].endswith("flow 170.5")
+    assert unexplained[6:8] == ["–", "–"]
 
 
-def failing_once(snapshot: Snapshot, at: int) -> Callable[[], bytes]:
+def failing_once(snapshot: Snapshot, at: int, *outliers: Outlier) -> Callable[[], bytes]:
     """Data of an instance that cannot be asked for the `at`th time."""
     board, _ = board_and_clock()
+    board.scored(batch(1, *outliers))
     asked = iter(range(1000))
 
     def answer() -> bytes:
@@ -144,13 +151,15 @@ def failing_once(snapshot: Snapshot, at: int) -> Callable[[], bytes]:
 
 
 def test_a_lost_connection_is_shown_beside_the_last_numbers(tmp_path: Path) -> None:
-    shown = browse(tmp_path, failing_once(RUNNING, 1), "--blink-settings=preferredColorScheme=1", seconds=3)
+    odd = outlier(3, reasons=[{"feature": "flow", "with": SCRIPT}], explanation="flow is 170.5")
+    shown = browse(tmp_path, failing_once(RUNNING, 1, odd), "--blink-settings=preferredColorScheme=1", seconds=3)
     assert shown.brightness > 200  # light
     assert shown.text("state") == "Connection lost"
     assert not shown.is_hidden("lost")
     assert "The last answer came at" in shown.text("lost-text")
     assert len(shown.rows("partitions")) == 201
-    assert shown.rows("alerts")[0][-1] == "p-value"  # without --status-records
+    heads, alert = shown.rows("alerts")
+    assert (heads[-1], alert[-1]) == ("Reasons", f"flow, {SCRIPT}")  # names only without --status-records
 
 
 def test_the_page_finds_an_instance_again_that_is_not_ready(tmp_path: Path) -> None:

@@ -52,9 +52,11 @@ def batch(n: int, *outliers: Outlier, partition: int = 0, status: str = "ok") ->
     return Observation("sensors", partition, results, outliers, 100, 1)
 
 
-def outlier(offset: int, fields: Any = None, key: bytes | None = None, timestamp: int | None = 5000) -> Outlier:
+def outlier(
+    offset: int, fields: Any = None, key: bytes | None = None, timestamp: int | None = 5000, **more: Any
+) -> Outlier:
     result = {"offset": offset, "timestamp": timestamp, "score": 0.9, "p_value": 0.001, "severity": "critical"}
-    return Outlier({"flow": 1.5} if fields is None else fields, result, key)
+    return Outlier({"flow": 1.5} if fields is None else fields, result | more, key)
 
 
 def status(board: StatusBoard, snapshot: Snapshot = EMPTY) -> Any:
@@ -141,6 +143,7 @@ def test_alerts_are_shown_once_newest_first_and_only_the_newest() -> None:
     recent = status(board)["alerts"]["recent"]
     assert [(alert["partition"], alert["offset"]) for alert in recent] == [(3, 2), (0, 1), (3, 1)]
     shown = {"partition": 3, "offset": 2, "time": 5.0, "score": 0.9, "p_value": 0.001, "severity": "critical"}
+    shown |= {"features": [], "incident": None}
     assert recent[0] == shown
     board.scored(batch(400, *(outlier(offset) for offset in range(10, 300))))
     recent = status(board)["alerts"]["recent"]
@@ -162,15 +165,24 @@ def test_the_realised_rate_is_of_records_that_could_be_outliers() -> None:
 
 
 def test_contents_of_records_are_kept_only_if_wanted() -> None:
-    marked = outlier(1, {"marker": "marker", "inner": {"marker": ["marker"]}}, b"marker")
+    reasons = [
+        {"feature": "flow", "cause": "value", "share": 0.7, "value": "marker", "usual": "marker", "with": "gas"},
+        {"feature": "gas", "cause": "category", "share": 0.2, "value": "marker", "frequency": "marker"},
+    ]
+    because: dict[str, Any] = {"reasons": reasons, "explanation": "flow is marker", "incident": "0-1"}
+    marked = outlier(1, {"marker": "marker", "inner": {"marker": ["marker"]}}, b"marker", **because)
     without, with_them = StatusBoard(), StatusBoard(records=True)
     for board in (without, with_them):
         board.scored(batch(2, marked))
     assert b"marker" not in without.status(EMPTY)
     assert status(without)["shows_records"] is False
+    (alert,) = status(without)["alerts"]["recent"]
+    assert (alert["features"], alert["incident"]) == (["flow", "gas"], "0-1")
+    assert "explanation" not in alert
     (alert,) = status(with_them)["alerts"]["recent"]
     assert alert["key"] == "marker"
     assert alert["fields"] == [["marker", "marker"], ["inner.marker[0]", "marker"]]
+    assert alert["explanation"] == "flow is marker"
     assert status(with_them)["shows_records"] is True
 
 
@@ -182,6 +194,7 @@ def test_contents_are_shown_as_text_and_cut() -> None:
         board.scored(batch(1, outlier(offset, record, key)))
     empty, wide, strange = status(board)["alerts"]["recent"]
     assert (empty["key"], empty["fields"]) == (None, [["", "{}"]])
+    assert (empty["features"], empty["explanation"], empty["incident"]) == ([], "", None)
     assert len(wide["fields"]) == FIELDS
     assert wide["key"] == "k" * 119 + "…"
     names, values = zip(*strange["fields"], strict=True)

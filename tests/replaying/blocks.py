@@ -50,6 +50,7 @@ def block(
     rows: Float | None = None,
     alerts: Mapping[str, NDArray[np.bool_]] | NDArray[np.bool_] | None = None,
     p_values: Mapping[str, Float] | None = None,
+    fields: list[dict[str, Any]] | None = None,
     **more: Any,
 ) -> Block:
     """A block of n records from offset `first` on; scores (n,) by detector, the first one OWN unless named otherwise.
@@ -71,7 +72,7 @@ def block(
         rows=np.zeros((n, 0)) if rows is None else rows,
         results=results(named[own], alerts[own], p_values[own]),
         judgements={name: Judgement(score, p_values[name], alerts[name]) for name, score in named.items()},
-        fields=[{"n": int(offset)} for offset in offsets],
+        fields=[{"n": int(offset)} for offset in offsets] if fields is None else fields,
         **more,
     )
 

@@ -62,6 +62,7 @@ def made_report(shape: Shape | None = None) -> Report:
         },
         "partitions": _partitions(shape, rng),
         "alerts": _alerts(shape, rng),
+        "reasons": [{"feature": name, "alerts": 40 - i} for i, name in enumerate(shape.features[:20])],
     }
     return _rounded(report)  # type: ignore[no-any-return]
 
@@ -246,10 +247,15 @@ def _alerts(shape: Shape, rng: np.random.Generator) -> list[Report]:
             "severity": "critical" if i < 30 else "warning",
             "label": int(rng.random() < 0.7) if shape.labels and i % 7 else None,
             "record": _record(shape, rng),
-            "reasons": None,
+            **_reasons(shape.features[i % len(shape.features)]),
         }
         for i in range(shape.alerts)
     ]
+
+
+def _reasons(feature: str) -> Report:
+    one = {"feature": feature, "cause": "value", "share": 0.8, "value": 9.8, "usual": 3.1, "range": [2.8, 3.4]}
+    return {"reasons": [one], "explanation": f"{feature} is 9.8, usually 3.1 (2.8 to 3.4)"}
 
 
 def _record(shape: Shape, rng: np.random.Generator) -> str:

@@ -75,7 +75,10 @@ def test_every_section_is_shown_in_order(usual: Page) -> None:
     unnamed = f"{parts}.filter((one) => !({named})).length"
     assert usual.run(unnamed) == 0
     assert usual.run("document.querySelector('.command').textContent").startswith("fomo-stream replay --topic sensors")
-    assert "Reasons" not in usual.run("document.querySelector('#alerts-table thead').textContent")
+    assert "is 9.8, usually 3.1 (2.8 to 3.4)" in usual.run(
+        "document.querySelector('#alerts-table tbody tr').textContent"
+    )
+    assert column(usual, "reasons-table", 1)[:2] == ["40", "39"]
 
 
 def test_the_time_by_record_is_that_of_the_report(usual: Page) -> None:
@@ -231,15 +234,27 @@ def test_text_of_records_is_only_ever_text(browser: Browser, tmp_path: Path) -> 
     report["notes"] = report["summary"] = [HOSTILE]
     report["settings"][HOSTILE] = report["versions"][HOSTILE] = HOSTILE
     for one in report["alerts"]:
-        one |= {"record": HOSTILE, "reasons": [HOSTILE], "severity": HOSTILE}
+        one |= {"record": HOSTILE, "explanation": HOSTILE, "severity": HOSTILE}
+    report["reasons"] = [{"feature": HOSTILE, "alerts": 1}]
     page = opened(browser, report, tmp_path)
     is_sound(page)
     text = "document.querySelector('{}').textContent"
     of_text = "#title,#notes,#summary .words,#curves .legend,.command,#alerts-table pre,#alerts-table td.long"
-    of_tables = "#detectors-table,#drift-table,#settings-table,#versions-table"
+    of_tables = "#detectors-table,#drift-table,#reasons-table,#settings-table,#versions-table"
     for place in f"{of_text},{of_tables}".split(","):
         assert "<script>window.hacked=1</script>" in page.run(text.format(place)), place
     assert page.run("document.title") == f"Replay of {HOSTILE} · fomo-stream"
+    page.close()
+
+
+def test_a_report_without_reasons_has_no_place_for_them(browser: Browser, tmp_path: Path) -> None:
+    report = copy.deepcopy(HARD["hostile"])
+    report["reasons"] = []
+    for one in report["alerts"]:
+        one |= {"reasons": None, "explanation": None}
+    page = opened(browser, report, tmp_path)
+    assert "Reasons" not in page.run("document.querySelector('#alerts-table thead').textContent")
+    assert page.run("document.querySelector('#reasons-table')") is None
     page.close()
 
 

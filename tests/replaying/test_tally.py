@@ -13,6 +13,7 @@ from blocks import OWN, block, made_stream, results, spec_of, tallied
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fomo_stream.detector.reasons import Cause, Reason
 from fomo_stream.replaying.blocks import Block, ContextNote
 from fomo_stream.replaying.tally.contexts import LISTED
 from fomo_stream.replaying.tally.summary import summary
@@ -234,3 +235,39 @@ def test_a_tally_without_records_has_a_report() -> None:
     assert only_skipped.report()["source"]["skipped"] == {"not_json": 3}
     both = only_skipped.merge(tallied([block(np.zeros(5), partition=1)])).report()
     assert (both["source"]["records"], both["source"]["scored"]) == (8, 5)
+
+
+def explained(one: Block, features: list[int], cause: Cause = Cause.VALUE) -> Block:
+    """The same, where the first reasons of its alerts are about these columns; -1: it has none."""
+    alerts = np.flatnonzero(one.results.outlier).tolist()
+    reasons: list[tuple[Reason, ...]] = [()] * len(one)
+    for place, feature in zip(alerts, features, strict=True):
+        if feature >= 0:
+            reasons[place] = (Reason(feature, cause, 0.9, 9.0, 3.0, 2.0, 4.0, np.nan),)
+    return replace(one, results=one.results.explained(reasons))
+
+
+def test_alerts_are_listed_with_their_reasons_and_counted_by_the_first() -> None:
+    alerts = np.array([True, False, True, True, True])
+    first = block(np.arange(5.0), rows=np.ones((5, 3)), alerts=alerts, partition=0)
+    second = block(np.arange(5.0) + 9, rows=np.ones((5, 3)), alerts=alerts, partition=1, fields=[{"f1": "\ud800"}] * 5)
+    spec = {"categorical": frozenset({"f1"}), "lags": 4}
+    tallies = [
+        tallied([explained(first, [2, 0, 2, -1])], **spec),
+        tallied([explained(second, [1, 1, 1, 2], Cause.PAST)], **spec),
+    ]
+    tally = stored(tallies[0].merge(tallies[1]))
+    report = tally.report()
+    json.loads(json.dumps(report).encode("ascii"))
+    assert report["reasons"] == [
+        {"feature": "f1", "alerts": 3},
+        {"feature": "f2", "alerts": 3},
+        {"feature": "f0", "alerts": 1},
+    ]
+    found = {(alert["partition"], alert["offset"]): alert["explanation"] for alert in report["alerts"]}
+    assert found[0, 4] is None
+    assert found[0, 0] == "f2 is 9, usually 3 (2 to 4)"
+    assert found[1, 4] == "f2 is 9, usually 3 (2 to 4), and does not follow from the 4 values before it"
+    assert found[1, 0].startswith('f1 is "\N{REPLACEMENT CHARACTER}"')
+    report |= {"source": {**report["source"], "name": "sensors"}}
+    assert "The features that are most often the first reason of an alert: f1 (3), f2 (3), f0 (1)." in summary(report)

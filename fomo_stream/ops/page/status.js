@@ -123,12 +123,18 @@ const severity = (a) => ({
   nodes: () => [mark(a.severity === "critical" ? "bad" : "warn", a.severity)],
 });
 function fields(alert) {
-  const summary = alert.fields.slice(0, 3).map(([name, value]) => `${name} ${value}`).join(", ");
+  // The explanation has the values that matter.
+  const first = alert.fields.slice(0, 3).map(([name, value]) => `${name} ${value}`).join(", ");
+  const summary = alert.explanation ? "fields" : first;
   const list = () => make("dl", {}, ...alert.fields.flatMap(([k, v]) => [make("dt", {}, k), make("dd", {}, v)]));
   return {
     key: "fields",
     nodes: () => [make("details", {}, make("summary", {}, summary || "no fields"), list())],
   };
+}
+function reasons(alert) {
+  if (alert.explanation) return alert.explanation;
+  return alert.features.length ? alert.features.join(", ") : NONE;
 }
 const ALERTS = [
   { name: "Time", head: true, kind: "text", show: (a) => moment(a.time) },
@@ -136,7 +142,9 @@ const ALERTS = [
   { name: "Partition", show: (a) => String(a.partition) },
   { name: "Offset", show: (a) => number(a.offset) },
   { name: "Score", show: (a) => (a.score == null ? NONE : a.score.toFixed(4)) },
-  { name: "p-value", show: (a) => (a.p_value == null ? NONE : String(Number(a.p_value.toPrecision(2)))) },
+  { name: "p\u2011value", show: (a) => (a.p_value == null ? NONE : String(Number(a.p_value.toPrecision(2)))) },
+  { name: "Incident", show: (a) => a.incident ?? NONE },
+  { name: "Reasons", kind: "text long reasons", show: reasons },
 ];
 const RECORD = [
   { name: "Key", kind: "text", show: (a) => a.key ?? NONE },

@@ -14,8 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fomo_stream.replaying.results import seconds_per_record
+from fomo_stream.replaying.tally.summary import moment
 
 WIDE, NARROW = 110, 76  # columns of a terminal from which, and below which, the table has more and less
+EXPLAINED = 3  # alerts, at most
 SMALLEST_NAME = 8  # columns of a detector's name, which is folded
 CAPTION = "Precision and recall are of the alerts; the delay is the median of the segments that were detected."
 INTERVAL = "Half of the 95 % interval is shown after "
@@ -40,6 +42,8 @@ def terminal_text(report: Report, written: Sequence[Path] = (), stream: TextIO |
         console.print(_table(report, console))
         if console.width >= NARROW and any(_metric(one, "alert_precision") for one in report["detectors"]):
             console.print(Text(f"{CAPTION} {INTERVAL}{_sign(console)}.", style="dim"))
+        for line in _explained(report):
+            console.print(Text(_clean(line)))
         for line in (report.get("notes") or [])[1:]:
             console.print(Text(f"Note: {_clean(line)}", style="dim"))
         for path in written:
@@ -63,6 +67,20 @@ def _said(report: Report) -> list[str]:
     """The sentences: first whether results equal the live output, then the summary."""
     partial = [] if report["source"].get("is_complete", True) else ["Not complete: the replay was ended early."]
     return [*partial, *(report.get("notes") or [])[:1], *(report.get("summary") or [])]
+
+
+def _explained(report: Report) -> list[str]:
+    """The highest alerts with their explanations, if there are any."""
+    alerts = [alert for alert in (report.get("alerts") or []) if alert.get("explanation")][:EXPLAINED]
+    is_timed = report["source"].get("axis") == "time"
+    lines = [f"  {_place(alert, is_timed)}: {alert['explanation']}" for alert in alerts]
+    return ["", "Highest alerts:", *lines] if lines else []
+
+
+def _place(alert: Report, is_timed: bool) -> str:
+    """Partition and offset, and the time where records have one."""
+    when = f" at {moment(alert['time'], alert['time'])}" if is_timed else ""
+    return f"{alert['partition']}-{alert['offset']}{when}"
 
 
 # --- the table -----------------------------------------------------------------------------------------------

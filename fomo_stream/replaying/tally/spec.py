@@ -26,6 +26,8 @@ class TallySpec:
     alert_rate: float
     has_labels: bool  # whether labels were given; if not, all are unknown
     axis: Literal["time", "record"] = "time"  # of `Block.times`
+    categorical: frozenset[str] = frozenset()  # the features that are categories
+    lags: int = 0  # of the detector itself
 
 
 class Columns:

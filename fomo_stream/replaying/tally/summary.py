@@ -14,10 +14,11 @@ NAMED = 3  # features that are named, at most
 
 
 def summary(report: dict[str, Any]) -> list[str]:
-    """Sentences about a report; it needs "source", "detectors" and "drift"."""
+    """Sentences about a report; it needs "source", "detectors", "reasons" and "drift"."""
     own = report["detectors"][0]
     return [
         *_about_alerts(report["source"], own, report.get("settings", {}).get("alert_rate")),
+        *_about_reasons(report["reasons"], own["counts"]["alerts"]),
         *_about_missing(report["source"]),
         *_about_quality(report["source"], own),
         *_about_segments(own),
@@ -39,6 +40,15 @@ def _about_alerts(source: dict[str, Any], own: dict[str, Any], wanted: float | N
     often = _per_time(alerts, end - begin) if has_times else ""
     asked = f"; {percent(wanted)} was asked for" if wanted else ""
     return [f"{said}; {percent(rate['value'])} of those with a score were alerts ({alerts:,}{asked}){often}."]
+
+
+def _about_reasons(reasons: list[dict[str, Any]], alerts: int) -> list[str]:
+    if not reasons:
+        return []
+    named = ", ".join(f"{one['feature']} ({one['alerts']:,})" for one in reasons[:NAMED])
+    if len(reasons) == 1:
+        return [f"The first reason of {reasons[0]['alerts']:,} of {count(alerts, 'alert')} is {reasons[0]['feature']}."]
+    return [f"The features that are most often the first reason of an alert: {named}."]
 
 
 def _about_missing(source: dict[str, Any]) -> list[str]:

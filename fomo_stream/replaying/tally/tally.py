@@ -36,7 +36,7 @@ class Tally:
         self.windows = Windows(spec)
         self.segments = Segments(spec)
         self.timeline = Timeline()
-        self.alerts = TopAlerts()
+        self.alerts = TopAlerts(spec)
         self.levels = Levels(spec)
         self.contexts = Contexts()
         self.batches = Batches()
@@ -112,7 +112,7 @@ class Tally:
         result.windows = Windows.from_arrays(spec, part(arrays, "windows"))
         result.segments = Segments.from_arrays(spec, part(arrays, "segments"))
         result.timeline = Timeline.from_arrays(part(arrays, "timeline"))
-        result.alerts = TopAlerts.from_arrays(part(arrays, "alerts"))
+        result.alerts = TopAlerts.from_arrays(spec, part(arrays, "alerts"))
         result.levels = Levels.from_arrays(spec, part(arrays, "levels"))
         result.contexts = Contexts.from_arrays(part(arrays, "contexts"))
         result.batches = Batches.from_arrays(part(arrays, "batches"))
@@ -160,6 +160,7 @@ class Tally:
             "context": done.contexts.report(),
             "partitions": done._partitions(),
             "alerts": done.alerts.alerts,
+            "reasons": done.alerts.reasons(),
         }
         result: dict[str, Any] = plain(parts)
         return result

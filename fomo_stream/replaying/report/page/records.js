@@ -98,7 +98,6 @@ function recordCell(one) {
 function showAlerts(box) {
   const alerts = report.alerts ?? [];
   if (!alerts.length) return "There were no alerts in this range.";
-  const reasons = (one) => (isKnown(one.reasons) ? (typeof one.reasons === "string" ? one.reasons : JSON.stringify(one.reasons)) : null);
   const kinds = { critical: "bad", warning: "wait" }, labels = { 1: "outlier", 0: "normal" }, grade = { critical: 2, warning: 1 };
   const view = table("alerts-table", "Top alerts", alerts, [
     { name: PLACE, of: (one) => one.time, node: (one) => placeButton(one.time) },
@@ -107,10 +106,15 @@ function showAlerts(box) {
     { name: "Score", of: (one) => one.score, as: (x) => (isKnown(x) ? x.toFixed(4) : NONE) }, { name: "Logit", of: (one) => one.logit },
     { name: "p-value", of: (one) => one.p_value, as: number },
     { name: "Label", kind: "text", of: (one) => one.label, as: (x) => labels[x] ?? "unknown", optional: true },
-    { name: "Reasons", kind: "text long", of: reasons, as: (x) => x ?? NONE, optional: true },
+    { name: "Reasons", kind: "text long", of: (one) => one.explanation, as: (x) => x ?? NONE, optional: true },
     { name: "Record", kind: "text long", of: (one) => one.record, node: recordCell },
   ]);
   const open = (isOpen) => { for (const one of view.querySelectorAll("details")) one.open = isOpen; };
+  if (has(report.reasons)) {
+    box.append(make("h3", {}, "First reason of an alert"), table("reasons-table", "First reason of an alert", report.reasons, [
+      { name: "Feature", kind: "text name", head: true, of: (one) => one.feature, as: String }, { name: "Alerts", of: (one) => one.alerts, as: count },
+    ]), make("h3", {}, "Top alerts"));
+  }
   box.append(sentence(`The ${plural(alerts.length, "alert")} with the highest scores, highest first.`));
   box.append(make("div", { class: "bar" }, button("Show all records", () => open(true)), button("Hide all records", () => open(false))), view);
   return null;
