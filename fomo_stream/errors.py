@@ -61,7 +61,7 @@ class ShutdownError(FomoError):
     exit_code = 12
 
 
-class CheckpointError(FomoError):
+class CheckpointError(FomoError, ValueError):
     """A checkpoint is missing, truncated, altered, or of another format version."""
 
     exit_code = 4
@@ -71,6 +71,12 @@ class SchemaError(FomoError, ValueError):
     """Rows do not have the features that the model or the group's schema needs."""
 
     exit_code = 5
+
+
+class SkippedError(FomoError):
+    """More records than allowed could not be scored; the others were."""
+
+    exit_code = 13
 
 
 UNKNOWN = "unknown"  # the reason of a dead letter without a reason

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
+import narwhals.stable.v2 as nw
 from numpy.typing import NDArray
 from river.base import AnomalyDetector
+from river.utils.dataframe import to_native_series
 
-from fomo_stream.adapters.open_rows import OpenRows
-from fomo_stream.detector.changelog import StoredEntries
+from fomo_stream.adapters.columns import is_frame
+from fomo_stream.adapters.explanation import Explanation
+from fomo_stream.adapters.open_detector import OpenDetector
 from fomo_stream.detector.config import DetectorConfig
-from fomo_stream.detector.detector import Detector
-from fomo_stream.detector.results import Results
-from fomo_stream.detector.views import named_views
-from fomo_stream.model.checkpoint import shared_model
-
-Float = NDArray[np.float64]
+from fomo_stream.errors import ConfigError
 
 
 class FoMoDetector(AnomalyDetector):
@@ -25,8 +22,9 @@ class FoMoDetector(AnomalyDetector):
 
     Each context is a view: a uniform sample of the records so far, with or without the most outlying fifth, or the last
     records. Nothing is trained; until `min_context` records are learned every score is 0. Scores are in [0, 1], higher
-    = more anomalous. A score is of the mean over the views, and remembers the records before: a third of it is theirs.
-    All records are one series.
+    = more anomalous: about 1 - p-value, without steps. They are of the mean over the views, and remember the records
+    before: a third is theirs.
+    All records are one series. Of one record, score, p-value and verdict are computed once, and learning it is free.
 
     Features may come and go. A feature that a record does not have, or has as None, NaN, an infinity or anything that
     is not a number, is missing and counts as the context's median. A new feature counts as soon as records that have it
@@ -62,6 +60,10 @@ class FoMoDetector(AnomalyDetector):
     views
         What records are compared with: "default" (trimmed, all, recent, movement), "fast" (trimmed, all), or a sequence
         of names of views.
+    reasons
+        Number of reasons that an explanation has at most, 1 to 10.
+
+    Raises CheckpointError, a ValueError, for a model that is not there, and ConfigError for a value out of range.
 
     Examples
     --------
@@ -75,6 +77,10 @@ class FoMoDetector(AnomalyDetector):
     ...     detector.learn_one(x)
     >>> detector.score_one({"load": 50, "temperature": 20}) < 0.5 < detector.score_one({"load": 50, "temperature": 45})
     True
+    >>> print(detector.is_outlier_one({"load": 50, "temperature": 45}))
+    True
+    >>> detector.explain_one({"load": 50, "temperature": 45})[0]["feature"]
+    'temperature'
     """
 
     def __init__(
@@ -91,6 +97,7 @@ class FoMoDetector(AnomalyDetector):
         lags: int = 0,
         kernel: str = "auto",
         views: str | Sequence[str] = "default",
+        reasons: int = 3,
     ) -> None:
         self.model = model
         self.context_size = context_size
@@ -104,61 +111,81 @@ class FoMoDetector(AnomalyDetector):
         self.lags = lags
         self.kernel = kernel
         self.views = views
-        self._config = DetectorConfig(
+        self.reasons = reasons
+        if isinstance(categorical, str):
+            raise ConfigError(f"categorical is a list of names, such as [{categorical!r}], not one name")
+        config = DetectorConfig(
             context_size=context_size,
             min_context=min_context,
             admit=admit,
-            views=named_views([views] if isinstance(views, str) else views),
+            views=tuple([views] if isinstance(views, str) else views),
             lags=lags,
             adapt_after=adapt_after,
             alert_rate=alert_rate,
             seed=seed,
+            reasons=reasons,
         )
-        self._rows = OpenRows(categorical or ())
-        self._detector: Detector | None = None
-        self._saved: tuple[int, StoredEntries] | None = None  # width and state, unpickled and not used yet
-        self._scored: tuple[Float, Results] | None = None  # the last scored rows, so that learning them is free
+        self._inner = OpenDetector(model, device, kernel, config, categorical or ())
 
     @classmethod
     def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
         yield {"context_size": 20, "min_context": 10}
 
-    def score_one(self, x: Mapping[Any, Any]) -> float:
-        """Score of one record, in [0, 1]; 0 until min_context records are learned."""
-        return float(self.score_many([x])[0])
-
     def learn_one(self, x: Mapping[Any, Any]) -> None:
         """Learn one record."""
-        self.learn_many([x])
+        self._inner.learn([x])
 
-    def score_many(self, X: Any) -> Float:
-        """Scores (n,) of a DataFrame, an array (n, d), or a sequence of dicts, as the next n records.
+    def score_one(self, x: Mapping[Any, Any]) -> float:
+        """About the share of recent records that were less unusual, in [0, 1]; 0 until min_context records are learned.
+
+        It is 1 - p-value without steps, so that different records have different scores.
+        """
+        return float(self.score_many([x])[0])
+
+    def p_value_one(self, x: Mapping[Any, Any]) -> float:
+        """Share of recent records that were at least as unusual: about uniform on normal records.
+
+        1 until min_context records are learned. So it is a valid p-value from the first record on, and can go into a
+        procedure that takes p-values one by one.
+        """
+        return float(self.p_value_many([x])[0])
+
+    def is_outlier_one(self, x: Mapping[Any, Any]) -> bool:
+        """Whether the p-value is at most the alert threshold, which moves to keep the share of alerts near alert_rate.
+
+        False until p-values can be as small as alert_rate.
+        """
+        return bool(self.is_outlier_many([x])[0])
+
+    def explain_one(self, x: Mapping[Any, Any]) -> Explanation:
+        """The features that make a record unusual, the one that counts most first: a list of dicts; `str` of it is a
+        sentence. Empty until min_context records are learned. Nothing changes.
+        """
+        return self.explain_many([x])[0]
+
+    def score_many(self, X: Any) -> Any:
+        """Scores (n,) of a DataFrame, an array (n, d), or a sequence of dicts, as the next n records: for a DataFrame a
+        Series with its index, else an array.
 
         From one that a new context scores on they may differ a little from those of `score_one` and `learn_one`.
         """
-        rows = self._rows.rows(X)
-        detector = self._wake()
-        if detector is None or not rows.size:
-            return np.zeros(len(rows))
-        scores, usable = np.zeros(len(rows)), ~np.isnan(rows).all(axis=1)
-        scored = detector.score_rows(rows[usable])
-        self._scored = rows[usable], scored
-        scores[usable] = np.nan_to_num(scored.score)
-        return scores
+        return _like(X, self._inner.results(X, "score", 0.0), "score")
+
+    def p_value_many(self, X: Any) -> Any:
+        """p-values (n,), as `score_many`; see `p_value_one`."""
+        return _like(X, self._inner.results(X, "p_value", 1.0), "p_value")
+
+    def is_outlier_many(self, X: Any) -> Any:
+        """Verdicts (n,), as `score_many`; see `is_outlier_one`."""
+        return _like(X, self._inner.results(X, "outlier", 0.0) > 0, "is_outlier")
+
+    def explain_many(self, X: Any) -> list[Explanation]:
+        """Explanations of a DataFrame, an array (n, d), or a sequence of dicts, as the next n records."""
+        return self._inner.explain(X)
 
     def learn_many(self, X: Any) -> None:
         """Learn a DataFrame, an array (n, d), or a sequence of dicts, in order."""
-        rows = self._rows.rows(X, learn=True)
-        rows = rows[~np.isnan(rows).all(axis=1)]  # a record without any value is not learned
-        detector = self._wake()
-        if detector is None or not len(rows):
-            return
-        scored, self._scored = self._scored, None
-        known = scored is not None and np.array_equal(scored[0], rows, equal_nan=True)
-        if scored is not None and known:
-            detector.learn_rows(rows, scored[1])
-        else:
-            detector.process(rows)
+        self._inner.learn(X)
 
     def feedback_many(self, X: Any, is_outlier: Any) -> None:
         """Take verdicts on records seen before: the reservoir changes before the next record is learned, the scoring
@@ -169,40 +196,9 @@ class FoMoDetector(AnomalyDetector):
         first without a verdict, or else the last. Idempotent where records differ; of several verdicts on a record the
         last counts.
         """
-        rows = self._rows.rows(X, learn=True)
-        detector = self._wake()
-        if detector is None:
-            return
-        verdicts = np.asarray(is_outlier, dtype=bool).reshape(len(rows))
-        equal_to_each = detector.numbers_of(rows)
-        for equal, verdict in zip(equal_to_each, verdicts, strict=True):
-            open_ones = equal[~detector.has_verdict(equal)]
-            detector.feedback(open_ones[:1] if len(open_ones) else equal[-1:], np.full(min(len(equal), 1), verdict))
-        self._scored = None
+        self._inner.feedback(X, is_outlier)
 
-    def _wake(self) -> Detector | None:
-        """The detector, as wide as the features known now; None before any feature is known."""
-        width = self._rows.width
-        if self._saved is not None:
-            saved_width, entries = self._saved
-            detector = self._make(saved_width)
-            detector.recover(entries)  # a state that is refused stays, and is refused again
-            self._detector, self._saved = detector, None
-        if self._detector is None and width:
-            self._detector = self._make(width)
-        elif self._detector is not None and self._detector.n_features < width:
-            self._detector = self._detector.widened(width)
-            self._scored = None
-        return self._detector
 
-    def _make(self, width: int) -> Detector:
-        model = shared_model(self.model, self.device, self.kernel)
-        return Detector(model, width, self._config, categorical=self._rows.categorical)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Parameters, features and the detector's state; not the weights, which are loaded again by name."""
-        state = self.__dict__.copy()
-        if self._detector is not None:
-            state["_saved"] = self._detector.n_features, self._detector.copy().changes()
-        state["_detector"] = state["_scored"] = None
-        return state
+def _like(X: Any, values: NDArray[Any], name: str) -> Any:
+    """Values (n,) as a Series where X is a frame, else as they are."""
+    return to_native_series(values, name=name, like=nw.from_native(X, eager_only=True)) if is_frame(X) else values

@@ -4,45 +4,34 @@ from __future__ import annotations
 
 import time
 from numbers import Integral, Real
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, OutlierMixin, _fit_context
-from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils import check_array, check_random_state
+from sklearn.utils._param_validation import Interval, InvalidParameterError, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from fomo_stream.adapters.columns import Columns
+from fomo_stream.adapters.explanation import Explanation
+from fomo_stream.adapters.fixed_rows import columns_of, positions, rows_of
+from fomo_stream.adapters.members import Member, View
+from fomo_stream.detector.attribution import attribute
 from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.model.attention import Attended, attention_weights, most_attended
 from fomo_stream.model.checkpoint import KERNELS, shared_model
-from fomo_stream.model.scoring import EncodedContext, cross_scores, encode_rows, logits_of, row_keys
 from fomo_stream.model.zero_shot import ContextCache, ZeroShotModel
 
 Float = NDArray[np.float64]
 
-
-def _means(keys: list[bytes], values: Float) -> dict[bytes, float]:
-    """The mean value of each key."""
-    found: dict[bytes, list[float]] = {}
-    for key, value in zip(keys, values.tolist(), strict=True):
-        found.setdefault(key, []).append(value)
-    return {key: sum(several) / len(several) for key, several in found.items()}
+ALERT_RATE = 0.01  # where neither alert_rate nor contamination is given
 
 
-class View(NamedTuple):
-    """A member's view of the training data: columns (d',) and the context's rows (n', d')."""
-
-    columns: NDArray[np.int64]
-    kept: NDArray[np.int64]  # which of the training rows
-    rows: Float
-
-
-class EncodedView(NamedTuple):
-    """A view, ready to score. A row of its context is scored by the half that does not contain it."""
-
-    cache: EncodedContext
-    own: dict[bytes, float]  # cross-scored logits of the context's rows, the mean over equal rows
+def _rate(alert_rate: float | None, contamination: float | None) -> float:
+    if alert_rate is not None and contamination is not None:
+        raise InvalidParameterError("alert_rate and contamination are two names of one parameter; give one of them")
+    return next((rate for rate in (alert_rate, contamination) if rate is not None), ALERT_RATE)
 
 
 class ZeroShotDetector(OutlierMixin, BaseEstimator):
@@ -55,26 +44,37 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
     device : "auto" (the GPU where there is one), "cpu", "cuda", ...
     kernel : what computes the scores: "numba", "torch" or "auto" (numba on a CPU, torch on a GPU and for models of raw
         features).
-    alert_rate : share of training rows that `predict` would call outliers, in (0, 0.5].
+    alert_rate : share of training rows that `predict` calls outliers, in (0, 0.5]; None: 0.01.
     n_members : scores are averaged over this many views. The first has all features (as many as the model takes) and up
         to context_size rows; each further one has a random half to all of the features and a random context.
     random_state : seed of the subsets.
     verbose : 1 prints a line for each view that `fit` has encoded; 5,000 rows with 50 features take about a second.
+    contamination : another name of alert_rate, as in scikit-learn and PyOD; give one of the two. There is no "auto",
+        which elsewhere is a fixed score.
+    categorical : the columns that are categories: names of a DataFrame's columns, or positions. Values are of any type,
+        and count by how often the context has them.
 
     Attributes
     ----------
-    offset_ : the `alert_rate` quantile of the training rows' cross-scored values: each half of the context scored by
-        a detector that holds the other half.
+    decision_scores_ : scores of the training rows, (n_rows,), higher = more anomalous, as in PyOD: minus
+        `score_samples`. A row of the context is scored by the half of it that does not contain the row.
+    labels_ : whether each training row is an outlier, (n_rows,): 0 or 1, as in PyOD.
+    threshold_ : a row with a higher decision score is an outlier.
+    offset_ : minus threshold_, as in scikit-learn: the alert_rate quantile of the training rows' `score_samples`.
+    categorical_ : positions of the categorical columns.
     n_features_in_, feature_names_in_ : as in scikit-learn.
 
-    A pickle holds the context rows and the model's name, not its weights. Missing values (NaN) are allowed: they count
-    as the context's median. Rows with infinities are refused.
+    X is an array, or a frame of pandas, polars or pyarrow. Missing values (NaN, None, NA) count as the median. Refused
+    are infinities, and columns with dates or text, unless they are categorical. A pickle holds no weights.
 
     >>> import numpy as np
     >>> from fomo_stream import ZeroShotDetector
     >>> inliers = np.random.default_rng(0).normal(size=(300, 4))
-    >>> ZeroShotDetector().fit(inliers).predict([[0.0, 0.1, -0.2, 0.0], [8.0, -8.0, 8.0, 8.0]])
+    >>> detector = ZeroShotDetector().fit(inliers)
+    >>> detector.predict([[0.0, 0.1, -0.2, 0.0], [8.0, -8.0, 8.0, 8.0]])
     array([ 1, -1])
+    >>> detector.explain([[0.0, 0.1, 9.0, 0.0]])[0][0]["feature"]
+    2
     """
 
     _parameter_constraints = {  # noqa: RUF012  (scikit-learn's own convention)
@@ -82,10 +82,12 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         "context_size": [Interval(Integral, 2, MAX_CONTEXT, closed="both")],
         "device": [str],
         "kernel": [StrOptions(set(KERNELS))],
-        "alert_rate": [Interval(Real, 0, 0.5, closed="right")],
+        "alert_rate": [Interval(Real, 0, 0.5, closed="right"), None],
         "n_members": [Interval(Integral, 1, None, closed="left")],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
+        "contamination": [Interval(Real, 0, 0.5, closed="right"), None],
+        "categorical": ["array-like", None],
     }
 
     def __init__(
@@ -95,10 +97,12 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         context_size: int = MAX_CONTEXT,
         device: str = "auto",
         kernel: str = "auto",
-        alert_rate: float = 0.01,
+        alert_rate: float | None = None,
         n_members: int = 1,
         random_state: Any = None,
         verbose: int = 0,
+        contamination: float | None = None,
+        categorical: Any = None,
     ) -> None:
         self.model = model
         self.context_size = context_size
@@ -108,16 +112,40 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         self.n_members = n_members
         self.random_state = random_state
         self.verbose = verbose
+        self.contamination = contamination
+        self.categorical = categorical
 
     @_fit_context(prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
     def fit(self, X: Any, y: Any = None) -> Self:
         """Take X (n_rows, n_features), inliers, as the context. y is ignored."""
-        X = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", ensure_min_samples=2)
+        rate = _rate(self.alert_rate, self.contamination)
+        rows = self._rows(X, fit=True)
         rng = check_random_state(self.random_state)
-        self.members_ = [self._draw_view(X, rng, first=i == 0) for i in range(self.n_members)]
+        self.members_ = [self._draw_view(rows, rng, first=i == 0) for i in range(self.n_members)]
         self._encode(self.verbose)
-        self.offset_ = float(np.quantile(self._scores(X[self.members_[0].kept]), self.alert_rate))
+        scores = self._scores(rows)
+        self.offset_ = float(np.quantile(scores, rate))
+        self.threshold_ = -self.offset_
+        self.decision_scores_ = -scores
+        self.labels_ = (self.decision_scores_ > self.threshold_).astype(np.int64)
         return self
+
+    def fit_predict(self, X: Any, y: Any = None) -> NDArray[np.int64]:
+        """`fit`, then `predict` of the same rows."""
+        return np.where(self.fit(X).labels_ == 1, -1, 1)
+
+    def _rows(self, X: Any, fit: bool = False) -> Float:
+        """X as rows (n_rows, n_features) of numbers."""
+        wanted = {"dtype": np.float64, "ensure_all_finite": "allow-nan", "ensure_min_samples": 2 if fit else 1}
+        columns = columns_of(X, has_codes=self.categorical is not None if fit else bool(self.categorical_))
+        if columns is None:
+            if fit:
+                self.categorical_: tuple[int, ...] = ()
+            return np.asarray(validate_data(self, X, reset=fit, **wanted))
+        validate_data(self, X, reset=fit, skip_check_array=True)
+        if fit:
+            self.categorical_ = positions(self.categorical, columns.names)
+        return np.asarray(check_array(rows_of(columns, self.categorical_), input_name="X", estimator=self, **wanted))
 
     def _shared_model(self) -> ZeroShotModel:
         return shared_model(self.model, self.device, self.kernel)
@@ -129,20 +157,18 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         columns = np.arange(d) if width == d else np.sort(rng.choice(d, width, replace=False))
         size = min(n, self.context_size) if first else min(max(2, round(0.8 * n)), self.context_size)
         kept = rng.permutation(n)[:size]  # in random order: the halves that score each other are alike
-        return View(columns, kept, X[np.ix_(kept, columns)])
+        codes = tuple(np.flatnonzero(np.isin(columns, self.categorical_)).tolist())
+        return View(columns, kept, X[np.ix_(kept, columns)], codes)
 
     def _encode(self, verbose: int = 0) -> None:
         model, self._encoded = self._shared_model(), []
         began = time.perf_counter()
-        for _, _, rows in self.members_:
-            known = _means(row_keys(rows), cross_scores(model, rows))
-            self._encoded.append(EncodedView(encode_rows(model, rows), known))
+        for view in self.members_:
+            self._encoded.append(Member(model, view))
             if verbose:
-                done, size = (
-                    f"{len(self._encoded)} of {len(self.members_)}",
-                    "{} rows x {} features".format(*rows.shape),
-                )
-                print(f"[ZeroShotDetector] view {done}, {size}, after {time.perf_counter() - began:.1f} s")
+                done, (n, d) = f"{len(self._encoded)} of {len(self.members_)}", view.rows.shape
+                seconds = time.perf_counter() - began
+                print(f"[ZeroShotDetector] view {done}, {n} rows x {d} features, after {seconds:.1f} s")
 
     def score_samples(self, X: Any) -> Float:
         """Minus the mean logit of each row of X, (n_rows,): higher = more normal.
@@ -150,16 +176,13 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         A row that is in the context gets its cross-scored value, so that the training rows can be judged too.
         """
         check_is_fitted(self)
-        return self._scores(validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=False))
+        return self._scores(self._rows(X))
 
-    def _scores(self, X: Float) -> Float:
-        model = self._shared_model()
-        total = np.zeros(len(X))
-        for view, encoded in zip(self.members_, self._encoded, strict=True):
-            rows = X[:, view.columns]
-            logits = logits_of(model, encoded.cache, rows)
-            total += [encoded.own.get(key, logit) for key, logit in zip(row_keys(rows), logits.tolist(), strict=True)]
-        return -total / len(self.members_)
+    def _scores(self, rows: Float) -> Float:
+        total = np.zeros(len(rows))
+        for member in self._encoded:
+            total += member.logits(rows)
+        return -total / len(self._encoded)
 
     def decision_function(self, X: Any) -> Float:
         """`score_samples` minus `offset_`, (n_rows,): negative = outlier."""
@@ -169,6 +192,22 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         """-1 for outliers, 1 for inliers, (n_rows,)."""
         return np.where(self.decision_function(X) < 0, -1, 1)
 
+    def explain(self, X: Any, top: int = 3) -> list[Explanation]:
+        """Of each row of X, at most `top` features that make it unusual, with their names; some milliseconds a row.
+
+        A row of the context is compared with the half that it is scored by. Raises as `predict`.
+        """
+        check_is_fitted(self)
+        rows = self._rows(X)
+        table = columns_of(X, has_codes=True) or Columns(rows)
+        names = self.feature_names_in_.tolist() if hasattr(self, "feature_names_in_") else table.names
+        records = zip(*(table.cells(at) for at in range(len(table.names))), strict=True)
+        explained = []
+        for row, cells in zip(rows, records, strict=True):
+            reasons = attribute([m.lens(row) for m in self._encoded], [row[v.columns] for v in self.members_], top)
+            explained.append(Explanation.of(reasons, names, self.categorical_, dict(zip(names, cells, strict=True))))
+        return explained
+
     def attended_context(self, X: Any, top: int = 5) -> Attended:
         """Which training rows each row of X attends to most (last layer, mean over heads), in the first view.
 
@@ -176,11 +215,10 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         ConfigError for a model without attention weights, as the default one; `paper-100` has them.
         """
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=False)
-        view, cache = self.members_[0], self._encoded[0].cache
-        model = self._shared_model()
-        encoded = cache if isinstance(cache, ContextCache) else None  # the kernels' encoding has other parts
-        found = most_attended(attention_weights(model, view.rows, X[:, view.columns], encoded), top)
+        rows, view, context = self._rows(X), self.members_[0], self._encoded[0].context
+        encoded = context.cache if isinstance(context.cache, ContextCache) else None  # kernels encode other parts
+        queries = context.frequencies.encode(rows[:, view.columns])
+        found = most_attended(attention_weights(context.model, context.encoded, queries, encoded), top)
         return Attended(view.kept[found.indices], found.weights)
 
     def __getstate__(self) -> dict[str, Any]:

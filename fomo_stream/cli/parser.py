@@ -14,6 +14,7 @@ KAFKA_FLAG = "--kafka."
 GROUP_ORDER = (
     "Demo",
     "Input",
+    "Output",
     "Labels",
     "Detectors",
     "Report",
@@ -49,9 +50,10 @@ Ctrl-C ends it."""
 SCORE_INTRO = """Score CSV or JSON lines, from a file or a pipe, without Kafka.
 
 Each row is scored against the rows before it, then learned. With --context FILE, each row is scored against
-the rows of that file only.
+the rows of that file only. Lines that are not records stay in their place, with a status.
 
-  fomo-stream score data.csv > scored.csv
+  fomo-stream score data.csv -o scored.csv
+  fomo-stream score data.csv --outliers-only             only the outliers, with the features that make them odd
   cat data.jsonl | fomo-stream score - | head"""
 
 REDRIVE_INTRO = """Send dead letters back to the topics that they came from, after a fix.
@@ -153,7 +155,8 @@ def build_parser(cls: type[BaseFlags], intro: str = "", command: str = "") -> ar
             group.add_argument(option(name), dest=name, nargs="+", action="extend", metavar=metavar, help=text)
         else:
             metavar = _choices(field.annotation) or metavar
-            group.add_argument(option(name), dest=name, metavar=metavar, help=text)
+            names = filter(None, (str(extra.get("short", "")), option(name)))
+            group.add_argument(*names, dest=name, metavar=metavar, help=text)
     groups["General"].add_argument(
         "--version", action="version", version=f"fomo-stream {__version__}", help="print the version"
     )

@@ -1,26 +1,30 @@
 """`fomo-stream score`: read CSV or JSON lines and write them with scores, without Kafka.
 
-Every record of the input is written, in its place. A record that cannot be scored is written with a null score and the
-status `malformed` (its line is not a record) or `no_features` (it has no value of any feature). Memory stays constant
-however long the input is, and scores are written as soon as the input pauses.
+Every line of the input is written, in its place. A record that cannot be scored is written with a null score and the
+status `malformed` (its line is not a record) or `no_features` (it has no value of any feature); a blank line stays
+blank. Memory stays constant however long the input is, and scores are written as soon as the input pauses.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from itertools import compress
-from typing import TYPE_CHECKING, BinaryIO, TextIO
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
+from fomo_stream.cli.output import STANDARD_OUTPUT, Output
 from fomo_stream.cli.scorers import Batch, FixedContextScorer, PrequentialScorer
-from fomo_stream.errors import ConfigError, FomoError
+from fomo_stream.errors import ConfigError, FomoError, SkippedError
 from fomo_stream.loading import load_ready
 from fomo_stream.records.choice import text_columns
-from fomo_stream.records.files import Line, RecordFile, open_records
+from fomo_stream.records.decimals import Kind, kind_of
+from fomo_stream.records.files import FORMATS, WITH_FLAG, Line, RecordFile, open_records
+from fomo_stream.records.incidents import Incidents
+from fomo_stream.records.lines import Note
 from fomo_stream.records.result import Result, results_of
-from fomo_stream.records.writers import CsvWriter, JsonWriter
+from fomo_stream.records.writers import CsvWriter, Form, JsonWriter
 
 if TYPE_CHECKING:
     from fomo_stream.settings.commands import ScoreSettings
@@ -29,57 +33,101 @@ LINES_SHOWN = 5  # of those that cannot be read
 
 
 def run_score(settings: ScoreSettings) -> int:
-    """Score `settings.file` to standard output, with a summary on standard error; returns the exit code."""
+    """Score `settings.file` to `settings.output`, with a summary on standard error; returns the exit code."""
     stdin = settings.file == "-"
-    if sys.stdout is None or (stdin and sys.stdin is None):
-        raise ConfigError("standard input or output is closed; open it, or name a file")
+    if stdin and sys.stdin is None:
+        raise ConfigError("standard input is closed; open it, or name a file")
     name = "standard input" if stdin else settings.file
-    with nullcontext(sys.stdin.buffer) if stdin else open_records(settings.file) as stream:
-        table = RecordFile(stream, settings.format, name, text_columns(settings, settings.key))
-        try:
-            Scoring(settings, table, sys.stdout.buffer, sys.stderr).run()
-        except OSError as error:  # keep the interpreter from flushing the rest again at exit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            if not isinstance(error, BrokenPipeError):  # the reader of a pipe, such as `head`, has ended
-                raise FomoError(f"cannot read {name} or write its scores: {error.strerror}") from None
+    inputs = [sys.stdin.fileno() if stdin else Path(settings.file), *([settings.context] if settings.context else [])]
+    try:
+        with (
+            Output(settings.output, inputs, _note) as out,
+            nullcontext(sys.stdin.buffer) if stdin else open_records(settings.file) as stream,
+        ):
+            table = open_table(settings, stream, name, _note)
+            written = FORMATS.get(Path(settings.output).suffix.lower(), table.format)
+            if written != table.format:
+                _note(f"{settings.output} will be {table.format}, as {name} is")
+            scoring = Scoring(settings, table, out, _note)
+            scoring.run()
+    except BrokenPipeError:  # the reader of a pipe, such as `head`, has ended
+        if settings.output != STANDARD_OUTPUT:
+            raise FomoError(f"the reader of {settings.output} has ended") from None
+        return 0
+    except OSError as error:
+        raise FomoError(f"cannot read {name} or write its scores: {error.strerror}") from None
+    scoring.check_skipped()
     return 0
+
+
+def open_table(settings: ScoreSettings, stream: BinaryIO, name: str, note: Note) -> RecordFile:
+    """The input, as the settings say that it is read. Raises SchemaError."""
+    text = text_columns(settings, settings.key)
+    return RecordFile(stream, settings.format, name, text, settings.decimal, note, WITH_FLAG)
+
+
+def _note(text: str) -> None:
+    print(f"fomo-stream: {text}", file=sys.stderr, flush=True)
 
 
 class Scoring:
     """One run over one input: reads lines, has them scored, and writes them in order."""
 
-    def __init__(self, settings: ScoreSettings, table: RecordFile, out: BinaryIO, notes: TextIO) -> None:
-        self._table, self._notes, self._batch_size = table, notes, settings.batch_size
-        writer = CsvWriter if table.format == "csv" else JsonWriter
-        self._lags = settings.lags
-        self._writer = writer(out, table, settings.result_field, settings.scores_only)
+    def __init__(self, settings: ScoreSettings, table: RecordFile, out: BinaryIO, note: Note) -> None:
+        self._settings, self._table, self._note = settings, table, note
+        form = Form(settings.result_field, settings.scores_only, settings.explain != "none", settings.outliers_only)
+        self._writer = (CsvWriter if table.format == "csv" else JsonWriter)(out, table, form)
         self._model = load_ready(settings.model, settings.device, settings.kernel)
         scorer = FixedContextScorer if settings.context else PrequentialScorer
         self._scorer: FixedContextScorer | PrequentialScorer = scorer(settings, self._model, table, self._note)
-        self._counts = {"scored": 0, "outliers": 0, "skipped": 0, "unscored": 0, "missing": 0}
-        self._malformed = 0
+        self._counts = {"scored": 0, "outliers": 0, "skipped": 0, "unscored": 0, "missing": 0, "blank": 0}
+        self._incidents, self._followed = Incidents(), 0  # and how many records they have seen
+        self._malformed = self._noted = 0  # lines that cannot be read, and those of them that were noted
 
     def run(self) -> None:
         """Score the whole input, and note the counts."""
-        for lines in batches(self._table, self._batch_size):
+        for lines in batches(self._table, self._settings.batch_size):
             self._note_errors(lines)
             self._write(self._scorer.add(lines))
         self._write(self._scorer.finish())
-        counts = self._counts
-        if self._malformed > LINES_SHOWN:
-            self._note(f"{self._malformed - LINES_SHOWN} more lines could not be read")
+        self._note_texts()
+        counts, name = self._counts, self._table.name
+        if self._malformed > self._noted:
+            self._note(f"{self._malformed - self._noted} more lines could not be read")
         if counts["skipped"] and not counts["scored"] + counts["unscored"]:
-            self._note(f"nothing was scored: no row of {self._table.name} has a value of any feature; check --features")
-        self._note(" ".join(f"{name}={count}" for name, count in counts.items() if count or name != "unscored"))
+            self._note(f"nothing was scored: no row of {name} has a value of any feature; check --features")
+        shown = [f"{name}={count}" for name, count in counts.items() if count or name not in ("unscored", "blank")]
+        only = counts["outliers"] and not self._settings.outliers_only
+        self._note(" ".join(shown) + (" (to see only the outliers: --outliers-only)" if only else ""))
 
-    def _note(self, text: str) -> None:
-        print(f"fomo-stream: {text}", file=self._notes, flush=True)
+    def check_skipped(self) -> None:
+        """Raise SkippedError if too many lines could not be scored."""
+        skipped = self._counts["skipped"]
+        lines = skipped + self._counts["scored"] + self._counts["unscored"]
+        if not self._settings.may_skip(skipped, lines):
+            raise SkippedError(
+                f"{skipped} of {lines} lines could not be scored, which is more than --max-skipped "
+                f"{self._settings.max_skipped}; the status of each says why"
+            )
+
+    def _note_texts(self) -> None:
+        """Name the features with cells that are text, and count as missing."""
+        if self._counts["scored"] + self._counts["unscored"] == 0:
+            return
+        schema = self._scorer.schema
+        for name, texts in self._table.texts.items():
+            if texts.count and name in schema.features and name not in schema.categorical:
+                other = {Kind.COMMA: "comma", Kind.POINT: "point"}.get(kind_of(texts.first))
+                remedy = f"; --decimal {other} reads such numbers" if other else ""
+                found = f"{texts.count} cells of the column {name} are text, such as {texts.first[:40]!r}"
+                self._note(f"{found}, and count as missing{remedy}")
 
     def _note_errors(self, lines: Sequence[Line]) -> None:
         for line in lines:
             if line.error is not None:
-                self._malformed += 1
-                if self._malformed <= LINES_SHOWN:
+                self._malformed += line.lines
+                if self._noted < LINES_SHOWN:
+                    self._noted += line.lines
                     self._note(f"{self._table.name} line {line.number}: {line.error}")
 
     def _write(self, batch: Batch) -> None:
@@ -87,17 +135,24 @@ class Scoring:
         if not batch.lines:
             return
         missing = batch.missing.tolist()
-        records = [line.record or {} for line in compress(batch.lines, batch.usable)]
+        usable_lines = list(compress(batch.lines, batch.usable))
+        records = [line.record or {} for line in usable_lines]
         lacking = batch.missing[batch.usable].tolist()
-        schema, lags = self._scorer.schema, self._lags
-        scored = iter(results_of(batch.scored, self._model.name, schema, records, lacking, lags=lags))
+        schema, lags = self._scorer.schema, self._settings.lags
+        made = results_of(batch.scored, self._model.name, schema, records, lacking, lags=lags)
+        numbers = [line.number for line in usable_lines]
+        self._incidents.follow(made, batch.scored, batch.keys, numbers, self._followed + 1)
+        self._followed += len(made)
+        scored = iter(made)
         results = [
             next(scored) if usable else unscored(line, lacking)
             for line, usable, lacking in zip(batch.lines, batch.usable, missing, strict=True)
         ]
-        for result in results:
-            if result["score"] is None:
-                self._counts["unscored" if result["status"] == "warming_up" else "skipped"] += 1
+        for line, result in zip(batch.lines, results, strict=True):
+            if line.is_blank:
+                self._counts["blank"] += 1
+            elif result["score"] is None:
+                self._counts["unscored" if result["status"] == "warming_up" else "skipped"] += line.lines
             else:
                 self._counts["scored"] += 1
                 self._counts["outliers"] += result["outlier"]

@@ -24,8 +24,9 @@ from fomo_stream.detector.views import VIEWS
 from fomo_stream.errors import SchemaError
 from fomo_stream.limits import MAX_CONTEXT, MAX_FEATURES
 from fomo_stream.model.zero_shot import ZeroShotModel
-from fomo_stream.records.choice import Note, choose_features, key_of, text_columns
-from fomo_stream.records.files import BLOCK, Line, RecordFile, open_records, read_records
+from fomo_stream.records.choice import choose_features, key_of, text_columns
+from fomo_stream.records.files import BLOCK, WITH_FLAG, Line, RecordFile, open_records, read_records
+from fomo_stream.records.lines import Note
 from fomo_stream.records.rows import RowReader, Rows
 from fomo_stream.records.schema import Schema
 
@@ -43,9 +44,10 @@ class Batch(NamedTuple):
     usable: NDArray[np.bool_]  # (n_lines,) whether any feature has a value
     missing: NDArray[np.int64]  # (n_lines,) how many features have no value
     scored: Results  # of the usable lines
+    keys: list[Key]  # (n_usable,) the series of each usable line
 
 
-NOTHING = Batch([], np.empty(0, dtype=bool), np.empty(0, dtype=np.int64), Results.nothing(Scores.unknown(0, 1)))
+NOTHING = Batch([], np.empty(0, dtype=bool), np.empty(0, dtype=np.int64), Results.nothing(Scores.unknown(0, 1)), [])
 
 
 class LineReader(RowReader):
@@ -62,7 +64,7 @@ class LineReader(RowReader):
     def batch(self, lines: list[Line], score: Callable[[Float, list[Key]], Results]) -> Batch:
         """The next lines with their scores."""
         rows, keys, usable, missing = self.read_records([line.record or {} for line in lines])
-        return Batch(lines, usable, missing, score(rows, keys))
+        return Batch(lines, usable, missing, score(rows, keys), keys)
 
     def count_usable(self, lines: Sequence[Line]) -> int:
         """How many of these lines have a value of any feature. The lines do not become part of their series."""
@@ -77,7 +79,8 @@ class FixedContextScorer:
         path, config = settings.context, settings.detector_config()
         assert path is not None
         with open_records(path) as stream:  # read once, because it may be a pipe
-            records = read_records(stream, name=str(path), text=text_columns(settings, settings.key))
+            text = text_columns(settings, settings.key)
+            records = read_records(stream, str(path), text, settings.decimal, note, WITH_FLAG)
             sample = list(islice(records, BLOCK))
             schema = choose_features(settings, table.format, sample, str(path), special(settings), note)
             self._reader, blocks = LineReader(schema, settings), []

@@ -18,6 +18,7 @@ from fomo_stream.detector.series import Seen
 from fomo_stream.detector.verdicts import Verdicts
 from fomo_stream.detector.views import View
 from fomo_stream.detector.widening import flat
+from fomo_stream.errors import SchemaError
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -73,6 +74,14 @@ class Context:
         self.pool.admit(numbers, flat(seen.planes))
         if confirmed:
             self.verdicts.confirm(numbers)
+
+    def end_warm_up(self) -> None:
+        """Apply the waiting verdicts. Raises SchemaError, and changes nothing, if too few rows are left."""
+        after = self.copy()
+        after.apply_verdicts()
+        if (n := len(after.pool)) < LEAST_CONTEXT:
+            raise SchemaError(f"{n} rows are too few for a context; at least {LEAST_CONTEXT} are needed")
+        self.apply_verdicts()
 
     def step(self, n: int) -> None:
         """Admit the last n records of the history."""

@@ -126,8 +126,7 @@ class Detector:
 
         Nothing changes. Raises SchemaError as `process`.
         """
-        seen = self._state.series.peek(_checked(rows, self.n_features), keys)
-        return [self._state.explain(planes, self.records + i) for i, planes in enumerate(seen.planes)]
+        return self._state.explain(self._state.series.peek(_checked(rows, self.n_features), keys))
 
     def learn_rows(self, rows: Float, scored: Results, keys: Sequence[Key] | None = None) -> None:
         """Learn rows (n, d) as the next n records; the same as `process`, without scoring most of them again.
@@ -139,8 +138,8 @@ class Detector:
     def _process(self, seen: Seen, known: Scores | None) -> Results:
         """Score and learn records. known: their scores, if no record was learned since."""
         parts = [Results.nothing(Scores.unknown(0, len(self.views)))]
-        start, n = 0, len(seen.planes)
-        while start < n:  # without records nothing changes: verdicts wait for the next one
+        start = 0
+        while start < len(seen.planes):  # without records nothing changes: verdicts wait for the next one
             self._state.context.apply_verdicts()
             part = seen.part(slice(start, start + self.room))
             if known is None or start or not self.generation:  # what was learned since may have changed the scores
@@ -166,15 +165,9 @@ class Detector:
 
     def flush_warm_up(self) -> None:
         """Let scores begin now, with fewer than min_context rows. Raises SchemaError with fewer than 4 rows."""
-        if self.generation:
-            return
-        context = self._state.context.copy()  # with too few rows nothing may change
-        context.apply_verdicts()
-        n = len(context.pool)
-        if n < LEAST_CONTEXT:
-            raise SchemaError(f"{n} rows are too few for a context; at least {LEAST_CONTEXT} are needed")
-        self._state.context.apply_verdicts()
-        self._state.begin()
+        if not self.generation:
+            self._state.context.end_warm_up()
+            self._state.begin()
 
     def cross_scored(self) -> Results:
         """Scores of the warm-up rows, each against the half that does not contain it.

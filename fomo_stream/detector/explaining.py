@@ -1,48 +1,114 @@
-"""Why a record is odd: its features with the largest effect on the logit. Interim: distances from the median."""
+"""Reasons of the records of a partition: from the generations that score them to the features that matter."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.generation import Blueprint, Generation
-from fomo_stream.detector.reasons import Cause, Reason
+from fomo_stream.detector.attribution import Lens, attribute
+from fomo_stream.detector.config import DetectorConfig
+from fomo_stream.detector.generation import Blueprint
+from fomo_stream.detector.panel import Panel
+from fomo_stream.detector.reasons import Cause, Explain, Reason
+from fomo_stream.detector.results import Results
+from fomo_stream.detector.surroundings import Column, Surroundings
+from fomo_stream.detector.timeline import Build
 from fomo_stream.detector.views import View
 from fomo_stream.model.zero_shot import ZeroShotModel
 
 Float = NDArray[np.float64]
+Int = NDArray[np.int64]
+Lenses = Sequence[tuple[View, Build]]  # each view with the generation that scores a record
 
 
-def explain(
-    model: ZeroShotModel,
-    lenses: Sequence[tuple[View, Blueprint, Generation]],
-    planes: Float,
-    lags: int,
-    categorical: tuple[int, ...],
-    most: int,
-) -> tuple[Reason, ...]:
-    """The reasons of one record, at most `most`, the one that counts most first; () without a context.
+@dataclass(frozen=True)
+class Explainer:
+    """Finds the reasons of records. It has no state: what it computes once for a generation, that generation keeps.
 
-    lenses: of each view, the generation that scores the record, and its blueprint; planes: (planes, d) of the record,
-    see `Series`; lags, categorical: of the detector.
+    categorical: columns of a record that hold category codes; n_past: earlier records that each row holds after its
+    own, side by side.
     """
-    if not lenses:
-        return ()
-    _, blueprint, _ = lenses[0]
-    row, rows = planes[0], blueprint.rows
-    found = []
-    for column in range(len(row)):
-        values = rows[:, column][~np.isnan(rows[:, column])]
-        if not len(values):
-            continue
-        low, median, high = np.quantile(values, [0.01, 0.5, 0.99])
-        is_code, is_missing = column in categorical, bool(np.isnan(row[column]))
-        far = 0.0 if is_missing else abs(row[column] - median) / (high - low + 1e-9)
-        cause = Cause.CATEGORY if is_code else Cause.MISSING if is_missing else Cause.VALUE
-        frequency = float((rows[:, column] == row[column]).mean()) if is_code else np.nan
-        found.append(Reason(column, cause, far, float(row[column]), median, low, high, frequency))
-    found.sort(key=lambda reason: -reason.share)
-    total = sum(reason.share for reason in found) or 1.0
-    return tuple(reason._replace(share=float(reason.share / total)) for reason in found[:most])
+
+    model: ZeroShotModel
+    config: DetectorConfig
+    categorical: tuple[int, ...]
+    n_past: int = 0
+
+    def explained(self, results: Results, planes: Float, panel: Panel, first: int) -> Results:
+        """The results of the records from number `first` on, planes (n, planes, d), with reasons where wanted."""
+        wanted = self._wanted(results)
+        if not wanted:
+            return results
+        n = len(results)
+        return results.explained(
+            [self.reasons(planes[i], panel.builds(first + i)) if i in wanted else () for i in range(n)]
+        )
+
+    def cross_explained(self, results: Results, planes: Float, panel: Panel, numbers: Int) -> Results:
+        """The results of the records `numbers` (n,) of the first generations, with reasons where wanted.
+
+        A record is compared with the half of each context that does not have it, as it was when it was scored.
+        """
+        wanted = self._wanted(results)
+        if not wanted:
+            return results
+        halves = [(view, build.blueprint.numbers, self._halves(build.blueprint)) for view, build in panel.builds(0)]
+
+        def reasons(i: int) -> tuple[Reason, ...]:
+            later = [(view, half[numbers[i] < of[len(of) // 2]]) for view, of, half in halves]
+            return self.reasons(planes[i], later)
+
+        return results.explained([reasons(i) if i in wanted else () for i in range(len(results))])
+
+    def reasons(self, planes: Float, builds: Lenses) -> tuple[Reason, ...]:
+        """The reasons of one record (planes, d) that these generations score; () without them."""
+        if not builds:
+            return ()
+        kinds = {view.sees: view for view, _ in reversed(builds)}  # views of the same columns share near rows
+        lenses, rows = [], []
+        for sees, view in reversed(kinds.items()):
+            same = [build for other, build in builds if other.sees == sees]
+            scorers = tuple(partial(build.result().logits, self.model) for build in same)
+            lenses.append(Lens(self._surroundings(view, same[0]), scorers))
+            rows.append(view.columns(planes[None], self.config.lags, self.categorical)[0])
+        return attribute(lenses, rows, self.config.reasons)
+
+    def _wanted(self, results: Results) -> set[int]:
+        which = Explain(self.config.explain)
+        if which is Explain.NONE:
+            return set()
+        return set(range(len(results)) if which is Explain.ALL else np.flatnonzero(results.outlier).tolist())
+
+    def _surroundings(self, view: View, build: Build) -> Surroundings:
+        if build.surroundings is None:
+            blueprint = build.blueprint
+            near = np.isin(blueprint.numbers, build.result().numbers)
+            build.surroundings = Surroundings(blueprint.rows, self._columns(view, blueprint), near)
+        return build.surroundings
+
+    def _columns(self, view: View, blueprint: Blueprint) -> list[Column]:
+        w, d = blueprint.rows.shape[1], blueprint.outliers.shape[1] // (1 + self.n_past)
+        first, later = (Cause.LEVEL, Cause.SPREAD) if view.sees == "movement" else (Cause.VALUE, Cause.PAST)
+        return [Column(c % d, first if c < d else later, c in blueprint.categorical) for c in range(w)]
+
+    def _halves(self, whole: Blueprint) -> tuple[Build, Build]:
+        """Generations of the first and of the second half of a context's rows."""
+
+        def half(part: slice) -> Build:
+            blueprint = replace(
+                whole,
+                number=0,  # the first generation would score its own rows
+                numbers=whole.numbers[part],
+                rows=whole.rows[part],
+                confirmed=whole.confirmed[part],
+                recent_numbers=whole.recent_numbers[:0],
+                recent=whole.recent[:0],
+            )
+            return Build(self.model, blueprint, None)
+
+        middle = len(whole.rows) // 2
+        return half(slice(0, middle)), half(slice(middle, None))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fomo_stream.detector.changelog import Entries, StoredEntries
 from fomo_stream.detector.context import Context
-from fomo_stream.detector.generation import Blueprint, Generation
+from fomo_stream.detector.generation import Blueprint
 from fomo_stream.detector.results import Scores
 from fomo_stream.detector.timeline import Build, Timeline
 from fomo_stream.detector.views import View
@@ -22,7 +22,6 @@ from fomo_stream.model.zero_shot import ZeroShotModel
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
-Lens = tuple[View, Blueprint, Generation]  # a view, and what a context of it was made from and became
 
 
 class Panel:
@@ -68,10 +67,9 @@ class Panel:
         generation = numbers - (len(parts) - 1) if self.generation else numbers
         return Scores.of(np.stack([logits for logits, _ in parts], axis=1), generation)
 
-    def lenses(self, number: int) -> list[Lens]:
+    def builds(self, number: int) -> list[tuple[View, Build]]:
         """Each view, with the generation that scores the record of this number; none before the first ones."""
-        builds = [(one.view, one.build_of(number)) for one in self.timelines]
-        return [(view, build.blueprint, build.result()) for view, build in builds if build is not None]
+        return [(one.view, build) for one in self.timelines if (build := one.build_of(number)) is not None]
 
     def rescored(self) -> Iterator[tuple[int, tuple[Int, Float]]]:
         """For each view with a new generation: its position, and numbers and logits (r,) of earlier records."""

@@ -16,11 +16,11 @@ from fomo_stream.detector.calibration import own_p_values
 from fomo_stream.detector.changelog import Document, Entries, StoredEntries
 from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.detector.context import Context
-from fomo_stream.detector.explaining import explain
+from fomo_stream.detector.explaining import Explainer
 from fomo_stream.detector.fingerprint import check_entries
 from fomo_stream.detector.memory import Memory
 from fomo_stream.detector.panel import Panel
-from fomo_stream.detector.reasons import Explain, Reason
+from fomo_stream.detector.reasons import Reason
 from fomo_stream.detector.regimes import Regimes
 from fomo_stream.detector.results import Results, Scores
 from fomo_stream.detector.series import Seen, Series
@@ -50,7 +50,7 @@ class DetectorState:
         fingerprint: Mapping[str, Any],
     ) -> None:
         self.config = config
-        self._model = model
+        self._explainer = Explainer(model, config, categorical)
         movement = any(view.sees == "movement" for view in views)
         self.series = Series(n_features, config.lags, movement)
         self.context = Context(n_features, views, movement, config, categorical)
@@ -100,22 +100,13 @@ class DetectorState:
         remember = self.memory.remember if learn else self.memory.peek
         remembered = remember(scores.logit, seen.slots, seen.begins)
         results = self.alerts.judge(scores, remembered, self.regimes.number, self.context.history)
-        return self._explained(results.of_series(seen.slots, seen.begins), seen)
+        results = results.of_series(seen.slots, seen.begins)
+        return self._explainer.explained(results, seen.planes, self.panel, self.records)
 
-    def explain(self, planes: Float, number: int) -> tuple[Reason, ...]:
-        """The reasons of the record of this number, which is not learned yet, from its planes (planes, d)."""
-        config, categorical = self.config, self.context.categorical
-        return explain(self._model, self.panel.lenses(number), planes, config.lags, categorical, config.reasons)
-
-    def _explained(self, results: Results, seen: Seen) -> Results:
-        """The results of the next records, with reasons where they are wanted."""
-        n, planes, which = len(results), seen.planes, Explain(self.config.explain)
-        if which is Explain.NONE:
-            return results
-        wanted = set(range(n)) if which is Explain.ALL else set(np.flatnonzero(results.outlier).tolist())
-        if not wanted:
-            return results
-        return results.explained([self.explain(planes[i], self.records + i) if i in wanted else () for i in range(n)])
+    def explain(self, seen: Seen) -> list[tuple[Reason, ...]]:
+        """The reasons of the next records."""
+        builds = (self.panel.builds(self.records + i) for i in range(len(seen.planes)))
+        return [self._explainer.reasons(*one) for one in zip(seen.planes, builds, strict=True)]
 
     def learn(self, seen: Seen, scores: Scores) -> Results:
         """Judge the next records, with these scores, and learn them: their results."""
@@ -153,7 +144,8 @@ class DetectorState:
         remembered = Memory(self.config.memory).remember(first.logit, slots[at], begins[at])
         p = own_p_values(remembered)
         found = Results.of(first, remembered, p, self.regimes.number, len(first), self.alerts.threshold)
-        return found.of_series(slots[at], begins[at])
+        found = found.of_series(slots[at], begins[at])
+        return self._explainer.cross_explained(found, self.context.history.planes(numbers), self.panel, numbers)
 
     def begin(self) -> None:
         """End the warm-up: the first generations take effect at once."""

@@ -15,6 +15,7 @@ from safetensors.numpy import load, save
 from fomo_stream.detector.changelog import Document, Entries, StoredEntries
 from fomo_stream.detector.deferred import Deferred
 from fomo_stream.detector.generation import Blueprint, Generation
+from fomo_stream.detector.surroundings import Surroundings
 from fomo_stream.detector.views import View
 from fomo_stream.errors import DamagedStateError
 from fomo_stream.model.zero_shot import ZeroShotModel
@@ -30,6 +31,7 @@ class Build(Deferred[Generation]):
         self, model: ZeroShotModel, blueprint: Blueprint, executor: Executor | None, made: Generation | None = None
     ) -> None:
         self.blueprint = blueprint
+        self.surroundings: Surroundings | None = None  # of its context; made when a record is first explained
         super().__init__(partial(Generation.build, model, blueprint), executor, blueprint.takes_effect, made)
 
 

@@ -77,7 +77,7 @@ def _read(path: Path, weights: bool = True) -> tuple[dict[str, Any], dict[str, T
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()} if weights else {}  # noqa: SIM118
     except FileNotFoundError:
-        raise CheckpointError(f"no checkpoint at {path}; shipped models: {', '.join(shipped_models())}") from None
+        raise _missing(path) from None
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(
             f"{path} is not a readable checkpoint, perhaps truncated ({error}); fetch it again"
@@ -92,6 +92,10 @@ def _read(path: Path, weights: bool = True) -> tuple[dict[str, Any], dict[str, T
     except (KeyError, ValueError) as error:
         raise CheckpointError(f"{path} has damaged metadata ({error}); fetch it again") from None
     return parsed, tensors
+
+
+def _missing(path: Path) -> CheckpointError:
+    return CheckpointError(f"no checkpoint at {path}; shipped models: {', '.join(shipped_models())}")
 
 
 def resolve_device(device: str = "auto") -> torch.device:
@@ -128,19 +132,30 @@ def resolve_kernel(kernel: str, device: torch.device, config: ModelConfig) -> st
     return "torch" if reason else "numba"
 
 
+def checkpoint_path(name_or_path: str | Path = "default") -> Path:
+    """The file of a model, by shipped name or path; it is not opened.
+
+    Raises CheckpointError for an unknown name and for a file that is missing.
+    """
+    text = DEFAULT_MODEL if str(name_or_path) == "default" else str(name_or_path)
+    known = shipped_models()
+    path = SHIPPED / f"{text}.safetensors" if text in known else Path(text)
+    if path.suffix != ".safetensors":
+        raise CheckpointError(
+            f"no model named {text!r}; shipped: {', '.join(known)}; or give the path of a .safetensors file"
+        )
+    if not path.exists():
+        raise _missing(path)
+    return path
+
+
 def load_model(name_or_path: str | Path = "default", device: str = "auto", kernel: str = "auto") -> ZeroShotModel:
     """A model ready to score, by shipped name or by path to a .safetensors file; on `device`, in eval mode.
 
     kernel: see `resolve_kernel`. Raises CheckpointError for an unknown name and for a file that is missing, truncated,
     altered, or of another format.
     """
-    target = resolve_device(device)
-    text = DEFAULT_MODEL if str(name_or_path) == "default" else str(name_or_path)
-    path = SHIPPED / f"{text}.safetensors" if text in shipped_models() else Path(text)
-    if path.suffix != ".safetensors":
-        raise CheckpointError(
-            f"no model named {text!r}; shipped: {', '.join(shipped_models())}; or give the path of a .safetensors file"
-        )
+    target, path = resolve_device(device), checkpoint_path(name_or_path)
     metadata, tensors = _read(path)
     config = ModelConfig.from_dict(metadata["config"])
     if not all(torch.isfinite(tensor).all() for tensor in tensors.values()):

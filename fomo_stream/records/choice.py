@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from fomo_stream.errors import SchemaError
-from fomo_stream.records.inference import infer_schema
+from fomo_stream.records.inference import TEXT, infer_schema
+from fomo_stream.records.lines import Note
 from fomo_stream.records.schema import Schema, look_up, shown
 from fomo_stream.records.writers import csv_columns
 
-Note = Callable[[str], None]  # writes one line for the user
 NAMES_SHOWN = 20  # fields that a note lists
 
 # Why a field is no feature, by the flag that names it.
@@ -54,7 +54,7 @@ def choose_features(
             records = [{name: v for name, v in record.items() if name not in earlier} for record in records]
         roles = {name: ROLES[flag] for name, flag in special.items()}
         schema, left_out = infer_schema(records, settings.result_field, settings.categorical, roles)
-        note(features_note(schema, left_out))
+        note(features_note(schema, {path: _shown(path, why, records) for path, why in left_out.items()}))
     _check_fields(schema, records, source, special)
     return schema
 
@@ -63,7 +63,17 @@ def features_note(schema: Schema, left_out: Mapping[str, str]) -> str:
     """The inferred features and the fields that are none, in one line."""
     names = ", ".join(schema.features[:NAMES_SHOWN]) + (", ..." if len(schema.features) > NAMES_SHOWN else "")
     reasons = ", ".join(f"{path} ({reason})" for path, reason in list(left_out.items())[:NAMES_SHOWN])
-    return f"features: {names}" + (f"; left out: {reasons}" if reasons else "")
+    more = f", and {len(left_out) - NAMES_SHOWN} more" if len(left_out) > NAMES_SHOWN else ""
+    return f"features: {names}" + (f"; left out: {reasons}{more}" if reasons else "")
+
+
+def _shown(path: str, reason: str, records: Sequence[Mapping[str, Any]]) -> str:
+    """The reason; where text has digits with an example, because it may have been meant as numbers."""
+    if reason != TEXT:
+        return reason
+    values = (look_up(record, path) for record in records)
+    text = next((v for v in values if isinstance(v, str) and any(map(str.isdigit, v))), None)
+    return reason if text is None else f"{reason} such as {text[:20]!r}"
 
 
 def _check_fields(

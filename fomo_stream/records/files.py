@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import csv
+import re
 from collections import Counter, deque
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,82 +13,57 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 
 from fomo_stream.errors import ConfigError, RecordError, SchemaError
-from fomo_stream.limits import MAX_RECORD_BYTES
+from fomo_stream.records.csv_rows import CsvRows, Row
+from fomo_stream.records.decimals import SAMPLE, Kind, Mark, Value, cell_reader, decide, is_missing, kind_of, matters
 from fomo_stream.records.json_codec import decode
+from fomo_stream.records.lines import BLANK, LineSource, Note, plain_text, silent
 from fomo_stream.records.schema import Schema
 
 BLOCK = 1000  # records of a file that become rows at once
 Format = Literal["csv", "jsonl"]
-_FORMATS: dict[str, Format] = {
+FORMATS: dict[str, Format] = {
     ".csv": "csv", ".tsv": "csv", ".txt": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"
 }  # fmt: skip
-_CHUNK_BYTES = 2**20  # asked of a stream in one read
-
-
-class LineSource:
-    """The lines of a binary stream as they arrive, in memory bounded by one line of `MAX_RECORD_BYTES`.
-
-    `drained` is True when the next line would have to wait for more input, so results should be written now.
-    A line that is too long is cut just above the limit, so that decoding it reports `too_large`.
-    """
-
-    def __init__(self, stream: BinaryIO) -> None:
-        # A pipe's read1 returns what is there now; a plain read would wait for the whole chunk.
-        self._read = getattr(stream, "read1", stream.read)
-        self._lines: deque[bytes] = deque()
-        self._rest = b""
-        self._skipping = False
-        self._ended = False
-        self.number = 0  # of the last line taken, counted from 1
-
-    @property
-    def drained(self) -> bool:
-        return not self._lines
-
-    def __iter__(self) -> LineSource:
-        return self
-
-    def __next__(self) -> bytes:
-        self._fill()
-        if not self._lines:
-            raise StopIteration
-        self.number += 1
-        return self._lines.popleft()
-
-    def peek(self) -> bytes:
-        """The next line that is not blank, without taking it; empty at the end. Blank lines are skipped."""
-        self._fill()
-        while self._lines and not self._lines[0].strip(b"\xef\xbb\xbf \t\r\n"):
-            next(self)
-            self._fill()
-        return self._lines[0] if self._lines else b""
-
-    def _fill(self) -> None:
-        while not self._lines and not self._ended:
-            chunk = self._read(_CHUNK_BYTES)
-            self._ended = not chunk
-            *complete, self._rest = (self._rest + chunk).split(b"\n")
-            if self._ended and self._rest:
-                complete.append(self._rest)
-            if complete and self._skipping:
-                complete.pop(0)
-                self._skipping = False
-            if self._skipping:
-                self._rest = b""
-            elif len(self._rest) > MAX_RECORD_BYTES and not self._ended:
-                complete.append(self._rest[: MAX_RECORD_BYTES + 1])
-                self._rest, self._skipping = b"", True
-            self._lines.extend(complete)
+NO_FLAG = "write all its numbers with decimal points"  # a remedy
+WITH_FLAG = "say which with --decimal comma or --decimal point"  # another one
+_DELIMITERS = ",;\t|"
+_SEPARATOR = re.compile(rb'"?sep=([^"\r\n\w\x80-\xff])"?\s*', re.IGNORECASE)  # the first line that Excel takes
+_ONE_ARRAY = re.compile(rb"\s*\[\s*(\{.*)?", re.DOTALL)  # how a file that is one JSON array begins
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One record of a file, or the error in it. raw: the line as read, or the cells of a CSV row."""
+    """One record of a file, or the error in it, or neither: a blank line.
 
-    number: int  # counted from 1
+    number, last: its first and last line, counted from 1. raw: the line as read, or the cells of a CSV row.
+    """
+
+    number: int
     raw: bytes | list[str]
     record: dict[str, Any] | None
     error: RecordError | None = None
+    last: int = 0
+
+    @property
+    def is_blank(self) -> bool:
+        return self.record is None and self.error is None
+
+    @property
+    def lines(self) -> int:
+        """How many lines it has."""
+        return max(1, self.last - self.number + 1)
+
+
+@dataclass
+class Texts:
+    """Cells of a column that are text."""
+
+    count: int = 0
+    first: str = ""
+
+    def add(self, cell: str) -> None:
+        self.count += 1
+        self.first = self.first or cell
 
 
 class RecordFile:
@@ -96,113 +71,150 @@ class RecordFile:
 
     format: csv, jsonl or auto (recognised by the ending of the name, else by the first character). text: columns whose
     cells stay text, so that 007 is not 7. CSV needs a line of column names, which also shows the delimiter: comma,
-    semicolon or tab. Blank lines are skipped. Raises SchemaError if the input is empty or has no usable header.
+    semicolon, tab or vertical bar; Excel's line `sep=;` may be before it. decimal: whether numbers of CSV have a
+    decimal point or comma, or auto: see `decide`, which looks at up to `SAMPLE` rows from the first one that depends
+    on it. remedy: what a user can do where they contradict each other. Raises SchemaError if the input is empty, has no
+    usable header, or its numbers are unclear.
     """
 
     def __init__(
-        self, stream: BinaryIO, format: str = "auto", name: str = "the input", text: Collection[str] = ()
+        self,
+        stream: BinaryIO,
+        format: str = "auto",
+        name: str = "the input",
+        text: Collection[str] = (),
+        decimal: str = "auto",
+        note: Note = silent,
+        remedy: str = NO_FLAG,
     ) -> None:
         self.name = name
-        self._text = text
-        self._source = LineSource(stream)
+        self.texts: dict[str, Texts] = {}  # by column: cells that are text, of the rows so far
+        self._text, self._decimal, self._note, self._remedy = text, decimal, note, remedy
+        self._source = LineSource(plain_text(stream, name, note))
         first = self._source.peek()
         if not first:
             raise SchemaError(f"{name} is empty; it must be CSV with a line of column names, or JSON lines")
-        by_content: Format = "jsonl" if first.lstrip(b"\xef\xbb\xbf \t")[:1] in (b"{", b"[") else "csv"
-        self.format = format if format != "auto" else _FORMATS.get(Path(name).suffix.lower(), by_content)
+        by_content: Format = "jsonl" if first.lstrip(BLANK)[:1] in (b"{", b"[") else "csv"
+        self.format = format if format != "auto" else FORMATS.get(Path(name).suffix.lower(), by_content)
+        self.blank_before = self._source.number  # blank lines before the header, or before the first record of JSON
+        self.separator = b""  # the line that names the delimiter, if there is one
         self.header: list[str] = []
         self.delimiter = ","
+        self._held: deque[Row] = deque()  # rows that are read, but not given yet
         if self.format == "csv":
             self._read_header(first)
+        elif _ONE_ARRAY.fullmatch(first):
+            raise SchemaError(f"{name} is one JSON array; write one object per line, for example with jq -c '.[]'")
 
     @property
     def drained(self) -> bool:
         """True when the next record would have to wait for more input."""
-        return self._source.drained
+        return not self._held and (self._rows if self.format == "csv" else self._source).drained
 
     def __iter__(self) -> Iterator[Line]:
         return self._csv_lines() if self.format == "csv" else self._json_lines()
 
     def _json_lines(self) -> Iterator[Line]:
+        for number in range(1, self.blank_before + 1):
+            yield Line(number, b"", None)
         for raw in self._source:
-            if not raw.strip():
-                continue
             number = self._source.number
+            if not raw.strip(BLANK):
+                yield Line(number, b"", None)
+                continue
             try:
                 yield Line(number, raw, decode(raw))
             except RecordError as error:
                 yield Line(number, raw, None, error)
 
     def _read_header(self, first: bytes) -> None:
-        self.delimiter = max(",;\t", key=lambda mark: first.count(mark.encode()))
-        # Cells in another encoding than UTF-8 pass through unchanged, as surrogates.
-        texts = ((raw + b"\n").decode("utf-8", "surrogateescape") for raw in self._source)
-        self._reader = csv.reader(texts, delimiter=self.delimiter)
-        try:
-            header = next(self._reader)
-        except csv.Error as error:
-            raise SchemaError(f"{self.name} has no readable line of column names: {_plain(error)}") from None
-        header[0] = header[0].removeprefix("\ufeff")
-        if all(not isinstance(_cell(text), str) for text in header):
+        if separator := _SEPARATOR.fullmatch(first):
+            self.separator = next(self._source)
+            first = self._source.peek()
+            self.blank_before = self._source.number - 1
+            self.delimiter = separator[1].decode()
+        else:
+            outside = re.sub(rb'"[^"]*"', b"", first)
+            self.delimiter = max(_DELIMITERS, key=lambda mark: outside.count(mark.encode()))
+        self._rows = CsvRows(self._source, self.delimiter)
+        row = next(self._rows, None)
+        if row is None:
+            raise SchemaError(f"{self.name} has no line of column names")
+        if row.error is not None:
+            raise SchemaError(f"{self.name} has no readable line of column names: {row.error}")
+        if _has_no_names(row.cells) or any(_has_no_names(first.decode("latin-1").split(mark)) for mark in _DELIMITERS):
             raise SchemaError(f"{self.name} starts with numbers; add a first line that names the columns")
-        self.header = [text.strip() or f"column_{i}" for i, text in enumerate(header, 1)]
+        self.header = [text.strip() or f"column_{i}" for i, text in enumerate(row.cells, 1)]
         commonest, count = Counter(self.header).most_common(1)[0]
         if count > 1:
             raise SchemaError(f"{self.name} has two columns named {commonest!r}; give each column its own name")
-        self._parsers = [_text_cell if name in self._text else _cell for name in self.header]
+        self._rows.width = len(self.header)
+        self._read_as(self._decimal)
+
+    def _read_as(self, mark: str, lists: Collection[str] = ()) -> None:
+        """Read cells with this decimal mark from now on. lists: columns whose commas do not separate thousands."""
+        self._decimal = mark
+        self._cells: list[Callable[[str], Value]] = []
+        for name in self.header:
+            is_text = self.texts.setdefault(name, Texts()).add
+            known: Mark | None = "comma" if mark == "comma" else "point" if mark == "point" else None
+            known = None if name in lists else known
+            self._cells.append(_text_cell if name in self._text else cell_reader(known, is_text))
 
     def _csv_lines(self) -> Iterator[Line]:
-        width = len(self.header)
         while True:
-            number = self._source.number + 1
-            try:
-                cells = next(self._reader)
-            except StopIteration:
+            row = self._held.popleft() if self._held else next(self._rows, None)
+            if row is None:
                 return
-            except csv.Error as error:
-                message = f"the row is not CSV: {_plain(error)}" + self._span(number)
-                yield Line(number, [], None, RecordError("not_csv", message))
+            if self._decimal == "auto" and row.error is None and matters(row.cells, self.delimiter):
+                self._held.extend([row, *islice(self._rows, SAMPLE - 1)])
+                self._decide()
                 continue
-            if len(cells) == width:
-                values = [parse(cell) for parse, cell in zip(self._parsers, cells, strict=True)]
-                yield Line(number, cells, dict(zip(self.header, values, strict=True)))
-            elif cells:
-                message = f"the row has {len(cells)} cells, the header has {width}" + self._span(number)
-                yield Line(number, cells, None, RecordError("ragged", message))
+            number, last, cells, error = row
+            if error is not None:
+                yield Line(number, cells, None, error, last)
+            elif not cells:
+                yield Line(number, b"", None)
+            else:
+                values = [read(cell) for read, cell in zip(self._cells, cells, strict=True)]
+                yield Line(number, cells, dict(zip(self.header, values, strict=True)), None, last)
 
-    def _span(self, number: int) -> str:
-        last = self._source.number
-        return f"; it goes on to line {last}: is a quote missing?" if last > number else ""
+    def _decide(self) -> None:
+        rows = [row.cells for row in self._held if row.cells and row.error is None]
+        try:
+            mark, lists = decide(rows, self.header, self._text, self.delimiter)
+        except SchemaError as error:
+            raise SchemaError(f"{self.name}: {error}; {self._remedy}") from None
+        if mark == "comma":
+            self._note(f"the numbers of {self.name} are read with decimal commas")
+        self._read_as(mark, lists)
 
 
-def _plain(error: csv.Error) -> str:
-    return str(error).partition(" - ")[0]  # without the advice to programmers
-
-
-def _cell(text: str) -> float | bool | str | None:
-    """A CSV cell as a value: a number, True, False, text, or None if it is blank."""
-    try:
-        if "_" not in text:  # float() would read 1_000 as a number
-            return float(text)
-    except ValueError:
-        pass
-    text = text.strip()
-    return {"": None, "true": True, "false": False}.get(text.lower(), text)
+def _has_no_names(cells: Sequence[str]) -> bool:
+    return all(kind_of(text) is not Kind.TEXT or is_missing(text) for text in cells)
 
 
 def _text_cell(text: str) -> str | None:
     return text.strip() or None
 
 
-def read_records(stream: BinaryIO, name: str = "the input", text: Collection[str] = ()) -> Iterator[dict[str, Any]]:
-    """The records of a file of CSV or JSON lines, one at a time; see `RecordFile`.
+def read_records(
+    stream: BinaryIO,
+    name: str = "the input",
+    text: Collection[str] = (),
+    decimal: str = "auto",
+    note: Note = silent,
+    remedy: str = NO_FLAG,
+) -> Iterator[dict[str, Any]]:
+    """The records of a file of CSV or JSON lines, one at a time, without blank lines; see `RecordFile`.
 
     Raises SchemaError with the line number at the first line that is not a record.
     """
-    for line in RecordFile(stream, name=name, text=text):
-        if line.record is None:
+    for line in RecordFile(stream, name=name, text=text, decimal=decimal, note=note, remedy=remedy):
+        if line.error is not None:
             raise SchemaError(f"{name} line {line.number}: {line.error}; correct or remove that line")
-        yield line.record
+        if line.record is not None:
+            yield line.record
 
 
 def open_records(path: str | Path) -> BinaryIO:

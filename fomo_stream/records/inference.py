@@ -18,6 +18,8 @@ class TooManyFeaturesError(SchemaError):
     """Records have more numeric fields than can be inferred as features."""
 
 
+TEXT = "text"  # why a field is no feature
+
 # Words at the end of names; they count only together with the values.
 _TIME_WORDS = {"time", "timestamp", "ts", "date", "datetime", "epoch", "at", "created", "updated"}
 _ID_WORDS = {"id", "ids", "uid", "uuid", "guid", "key", "pk", "hash", "serial"}
@@ -98,7 +100,7 @@ def _why_not(path: str, values: list[Any], n_records: int) -> str | None:
     if not present or (numeric.all() and np.isnan(x).all()):
         return "always missing"
     if numeric.mean() < 0.5:
-        return "a list" if isinstance(present[int(np.argmin(numeric))], list) else "text"
+        return "a list" if isinstance(present[int(np.argmin(numeric))], list) else TEXT
     x = np.clip(x[~np.isnan(x)], -1e300, 1e300)  # differences must not overflow
     if len(x) < _RARE * n_records:
         return f"present in only {len(x)} of {n_records} records"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import csv
-import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from fomo_stream.records.files import Line, RecordFile
@@ -23,54 +23,104 @@ CSV_FIELDS = (
     "generation",
     "regime",
     "status",
+    "incident",
 )
+EXPLAINED_FIELDS = ("reasons", "explanation")  # of records that are explained
 
 
 def csv_columns(field: str) -> list[str]:
-    """The columns of a CSV file that hold results, for the result field `field`."""
-    return [f"{field}_{name}" for name in CSV_FIELDS]
+    """All columns of a CSV file that can hold results, for the result field `field`."""
+    return [f"{field}_{name}" for name in (*CSV_FIELDS, *EXPLAINED_FIELDS)]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What is written of a record and its result, which is under `field`."""
+
+    field: str = "fomo"
+    scores_only: bool = False  # without the record
+    is_explained: bool = False  # CSV: with columns for reasons
+    outliers_only: bool = False
 
 
 class JsonWriter:
     """Writes each record with its result under the field `field`; a malformed line becomes the text `raw`."""
 
-    def __init__(self, out: BinaryIO, table: RecordFile, field: str, scores_only: bool) -> None:
-        self._out, self._field, self._scores_only = out, field, scores_only
+    def __init__(self, out: BinaryIO, table: RecordFile, form: Form) -> None:
+        self._out, self._form = out, form
 
     def write(self, lines: Sequence[Line], results: Sequence[Result]) -> None:
-        for line, result in zip(lines, results, strict=True):
+        """Write these lines; a blank one stays blank."""
+        for line, result in _chosen(lines, results, self._form):
+            if line.is_blank:
+                self._out.write(b"\n")
+                continue
             record = line.record
             if record is None:
                 record = {"raw": bytes(line.raw).decode(errors="replace")} if isinstance(line.raw, bytes) else {}
-            self._out.write(encode(record, result, self._field, self._scores_only) + b"\n")
+            self._out.write(encode(record, result, self._form.field, self._form.scores_only) + b"\n")
         self._out.flush()
 
 
 class CsvWriter:
-    """Writes each row's cells unchanged, then the result's; a malformed row is cut or filled to fit the header.
+    """Writes each row's cells unchanged, then the result's.
 
-    Result columns of an earlier run are replaced.
+    The line that names the delimiter is kept. A malformed row is filled to fit the header, or its last cells become
+    one. Result columns of an earlier run are replaced.
     """
 
-    def __init__(self, out: BinaryIO, table: RecordFile, field: str, scores_only: bool) -> None:
-        self._out = out
-        columns = csv_columns(field)
-        self._kept = [] if scores_only else [i for i, name in enumerate(table.header) if name not in columns]
-        self._text = io.StringIO()
-        self._csv = csv.writer(self._text, delimiter=table.delimiter, lineterminator="\n")
-        self._csv.writerow([table.header[i] for i in self._kept] + columns)
+    def __init__(self, out: BinaryIO, table: RecordFile, form: Form) -> None:
+        self._out, self._form, self._delimiter, self._width = out, form, table.delimiter, len(table.header)
+        self._fields = CSV_FIELDS + EXPLAINED_FIELDS * form.is_explained
+        earlier = csv_columns(form.field)
+        self._kept = [] if form.scores_only else [i for i, name in enumerate(table.header) if name not in earlier]
+        self._text = _Rows()
+        # With this end of lines, cells with a carriage return are quoted, too.
+        self._csv = csv.writer(self._text, delimiter=table.delimiter, lineterminator=_Rows.END)
+        if table.separator:
+            self._text.append(table.separator.decode().strip() + "\n")
+        if not form.outliers_only:
+            self._text.append("\n" * table.blank_before)
+        self._csv.writerow([table.header[i] for i in self._kept] + [f"{form.field}_{name}" for name in self._fields])
 
     def write(self, lines: Sequence[Line], results: Sequence[Result]) -> None:
-        for line, result in zip(lines, results, strict=True):
-            cells = [str(line.raw[i]) if i < len(line.raw) else "" for i in self._kept]
-            self._csv.writerow(cells + [_csv_cell(result[name]) for name in CSV_FIELDS])
-        self._out.write(self._text.getvalue().encode("utf-8", "surrogateescape"))
+        """Write these lines; a blank one stays blank."""
+        for line, result in _chosen(lines, results, self._form):
+            if line.is_blank:
+                self._text.append("\n")
+            else:
+                self._csv.writerow(self._cells(line) + [_csv_cell(result.get(name)) for name in self._fields])
+        self._out.write("".join(self._text).encode("utf-8", "surrogateescape"))
         self._out.flush()
-        self._text.seek(0)
-        self._text.truncate()
+        self._text.clear()
+
+    def _cells(self, line: Line) -> list[str]:
+        cells = [str(cell) for cell in line.raw]
+        if len(cells) != self._width:
+            cells[self._width - 1 :] = [self._delimiter.join(cells[self._width - 1 :])]
+            cells += [""] * (self._width - len(cells))
+        return [cells[i] for i in self._kept]
+
+
+class _Rows(list[str]):
+    """The lines that a csv.writer has written."""
+
+    END = "\r\n"
+
+    def write(self, text: str) -> None:
+        self.append(text.removesuffix(self.END) + "\n")
+
+
+def _chosen(lines: Sequence[Line], results: Sequence[Result], form: Form) -> Iterator[tuple[Line, Result]]:
+    for line, result in zip(lines, results, strict=True):
+        if result["outlier"] or not form.outliers_only:
+            yield line, result
 
 
 def _csv_cell(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, list):
+        names = (reason.get(role) for reason in value for role in ("feature", "with"))
+        return "; ".join(dict.fromkeys(name for name in names if name is not None))
     return "" if value is None else f"{value:.9g}" if isinstance(value, float) else str(value)

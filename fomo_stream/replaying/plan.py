@@ -135,6 +135,7 @@ def _plan_of_file(settings: ReplaySettings, now_ms: int, in_memory: Table | None
     special = {field: flag for flag, field in flags.items() if field is not None}
     text = frozenset(text_columns(settings, settings.key))
     source = FileSource(path, format, text, settings.key, settings.time, settings.label, in_memory=in_memory)
+    source = replace(source, decimal=settings.decimal)
     table = source.table()
     check_columns(table, source.name, [*special, *(settings.features or ()), *settings.categorical])
     source = replace(source, records=table.count)

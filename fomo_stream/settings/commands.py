@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from fomo_stream.settings.flags import (
     RecordFlags,
     alert_rate_flag,
     batch_size_flag,
+    decimal_flag,
     min_context_flag,
     split_names,
 )
@@ -127,8 +129,38 @@ class ScoreSettings(RecordFlags):
         metavar="FIELD",
     )
     format: Literal["auto", "csv", "jsonl"] = flag("Input", "auto", "format of the input")
+    decimal: Literal["auto", "comma", "point"] = decimal_flag()
+    max_skipped: str = flag(
+        "Input",
+        "10%",
+        "end with an error when more lines than this could not be scored: a number of lines, or a share of all",
+        metavar="N",
+    )
+    output: str = flag(
+        "Output",
+        "-",
+        "write the results to this file, which gets its name when it is complete; -: standard output",
+        metavar="FILE",
+        short="-o",
+        min_length=1,
+    )
+    outliers_only: bool = flag("Output", False, "write only the records that are outliers")
     log_level: LogLevel = log_level_flag("warning")
     batch_size: int = batch_size_flag("Detector")
+
+    @field_validator("max_skipped", mode="before")
+    @classmethod
+    def _max_skipped_is_a_number_or_a_share(cls, value: Any) -> Any:
+        text = str(value).strip()
+        if isinstance(value, bool) or not re.fullmatch(r"\d+|0?\.\d+|\d{1,2}(\.\d+)?%|100%", text, re.ASCII):
+            raise ValueError("give a number of lines such as 0 or 100, or a share such as 10% or 0.1")
+        return text
+
+    def may_skip(self, skipped: int, lines: int) -> bool:
+        """Whether `max_skipped` allows that so many of these lines could not be scored."""
+        if self.max_skipped.endswith("%"):
+            return skipped <= float(self.max_skipped[:-1]) / 100 * lines
+        return skipped <= float(self.max_skipped) * (lines if "." in self.max_skipped else 1)
 
     @model_validator(mode="after")
     def _key_has_an_effect(self) -> Self:

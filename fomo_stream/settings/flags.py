@@ -40,6 +40,13 @@ def batch_size_flag(group: str) -> Any:
     return flag(group, 64, "maximum number of records scored at once", metavar="N", ge=1, le=4096)
 
 
+def decimal_flag() -> Any:
+    """The setting `decimal`, of commands that read files."""
+    return flag(
+        "Input", "auto", "whether the numbers of CSV have a decimal comma or point; auto: see what they look like"
+    )
+
+
 class DetectorFlags(BaseFlags):
     """Settings of the model and of the detector; shared by `run`, `demo` and `score`."""
 

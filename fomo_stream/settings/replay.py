@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from fomo_stream.settings.commands import GivenFlags
-from fomo_stream.settings.flags import Names
+from fomo_stream.settings.flags import Names, decimal_flag
 from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, log_level_flag
 
 NO_REPORT = "none"
@@ -27,6 +27,7 @@ with warnings.catch_warnings():
         format: Literal["auto", "csv", "jsonl", "parquet", "npz"] = flag(
             "Input", "auto", "format of --file; auto: by the ending of its name, else by its first character"
         )
+        decimal: Literal["auto", "comma", "point"] = decimal_flag()
         from_: str = flag(
             "Input",
             "",

@@ -44,14 +44,15 @@ def flag(
     metavar: str = "",
     follows: str = "",
     words: bool = False,
+    short: str = "",
     **constraints: Any,
 ) -> Any:
     """A setting with its group in `--help`, its default (`...`: required) and its one-line description.
 
     follows: how the default follows from another setting, in words; shown instead of the value.
-    words: whether the flag takes several words.
+    words: whether the flag takes several words. short: a second name of the flag, such as -o.
     """
-    extra: Any = {"group": group, "metavar": metavar, "follows": follows, "words": words}
+    extra: Any = {"group": group, "metavar": metavar, "follows": follows, "words": words, "short": short}
     return Field(default, description=text, json_schema_extra=extra, **constraints)
 
 

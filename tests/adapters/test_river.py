@@ -74,7 +74,7 @@ def assert_many_score_as_one_by_one(at_once: FoMoDetector, one_by_one: FoMoDetec
     """Bit for bit until a generation takes effect, which scores the earlier records again; then nearly."""
     many, n_exact = at_once.score_many(batch), 0
     at_once.learn_many(batch)
-    inner = one_by_one._detector
+    inner = one_by_one._inner.detector
     assert inner is not None
     generation = inner.generation
     for record, score in zip(batch, many.tolist(), strict=True):
@@ -108,10 +108,10 @@ def test_learning_many_at_once_is_learning_one_by_one(scored_first: bool) -> Non
     at_once.learn_many(batch)
     for record in batch:
         one_by_one.learn_one(record)
-    assert at_once._detector is not None
-    assert one_by_one._detector is not None
-    assert at_once._detector.generation > 1
-    assert at_once._detector.copy().changes() == one_by_one._detector.copy().changes()
+    assert at_once._inner.detector is not None
+    assert one_by_one._inner.detector is not None
+    assert at_once._inner.detector.generation > 1
+    assert at_once._inner.detector.copy().changes() == one_by_one._inner.detector.copy().changes()
 
 
 def test_learning_does_not_depend_on_having_scored() -> None:
@@ -283,7 +283,7 @@ def test_features_and_categories_that_appear_are_learned_with_their_past() -> No
 def test_feedback_finds_a_record_whatever_was_before_it() -> None:
     detector, seen = lagged(), records(150)
     detector.learn_many(seen)
-    inner = detector._detector
+    inner = detector._inner.detector
     assert inner is not None
     pool = inner._state.context.pool
     held = pool.numbers
@@ -314,7 +314,7 @@ def test_a_state_of_another_kernel_is_refused() -> None:
     detector = FoMoDetector(context_size=100, min_context=50, kernel="torch")
     detector.learn_many(records(60))
     copy = pickle.loads(pickle.dumps(detector))
-    copy.kernel = "numba"  # as if "auto" had chosen another one on the host where it is loaded
+    copy._inner.kernel = "numba"  # as if "auto" had chosen another one on the host where it is loaded
     with pytest.raises(StateError, match="kernel is torch in the state, numba now"):
         copy.score_many(records(1))
 

@@ -91,6 +91,8 @@ def test_wider_data_than_the_model_takes_is_split_over_members(tmp_path: Path) -
     assert all(len(member.columns) <= 4 for member in detector.members_)
     assert len(set(np.concatenate([member.columns for member in detector.members_]).tolist())) > 4
     assert np.isfinite(detector.score_samples(inliers + 1)).all()
+    explained = detector.explain(10 * np.eye(10), top=10)
+    assert len({one["feature"] for reasons in explained for one in reasons}) > 4
 
 
 def test_progress_is_printed_for_each_view(capsys: pytest.CaptureFixture[str]) -> None:

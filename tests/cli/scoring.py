@@ -9,10 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from fomo_stream.cli.score import Scoring
+from fomo_stream.cli.score import Scoring, open_table
 from fomo_stream.demo.sensors import sensor_stream
-from fomo_stream.records.choice import text_columns
-from fomo_stream.records.files import RecordFile
 from fomo_stream.settings.commands import ScoreSettings
 
 N = 600
@@ -35,8 +33,13 @@ def score(model_path: Path, data: bytes, **flags: Any) -> tuple[bytes, str]:
     """The text for standard output and for standard error."""
     out, notes = io.BytesIO(), io.StringIO()
     settings = ScoreSettings(**{"model": str(model_path), "device": "cpu", "min_context": 50, **flags})
-    table = RecordFile(io.BytesIO(data), settings.format, text=text_columns(settings, settings.key))
-    Scoring(settings, table, out, notes).run()
+
+    def note(text: str) -> None:
+        print(text, file=notes)
+
+    scoring = Scoring(settings, open_table(settings, io.BytesIO(data), "the input", note), out, note)
+    scoring.run()
+    scoring.check_skipped()
     return out.getvalue(), notes.getvalue()
 
 

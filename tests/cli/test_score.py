@@ -30,8 +30,10 @@ FIELDS = (
     "generation",
     "regime",
     "status",
+    "incident",
 )
-RESULT = [f"fomo_{name}" for name in FIELDS]
+RESULT = [f"fomo_{name}" for name in (*FIELDS, "reasons", "explanation")]
+STATUS = RESULT.index("fomo_status") - len(RESULT)
 
 
 def test_json_lines_come_back_with_their_fields_and_a_result(model_path: Path) -> None:
@@ -94,19 +96,20 @@ def test_no_line_is_dropped_and_those_that_cannot_be_scored_say_why(model_path: 
     good = as_jsonl(RECORDS[:60]).splitlines()
     data = b"\n".join([b"{bad", *good[:30], b"[1]", b"", b'{"note": "empty"}', *good[30:], b"\xff"])
     output, notes = score(model_path, data)
-    lines = [json.loads(line) for line in output.splitlines()]
+    assert len(output.splitlines()) == len(data.splitlines()) == 65
+    assert output.splitlines()[32] == b""
+    lines = [json.loads(line) for line in output.splitlines() if line]
     status = [line["fomo"]["status"] for line in lines]
-    assert len(lines) == 64
     assert [status[i] for i in (0, 31, 32, 63)] == ["malformed", "malformed", "no_features", "malformed"]
     assert lines[0]["raw"] == "{bad"
     assert lines[31]["fomo"]["line"] == 32
     assert [lines[i]["fomo"]["reason"] for i in (0, 31, 63)] == ["not_json", "not_an_object", "not_utf8"]
     assert "line 32" in notes
-    assert "scored=60 outliers=0 skipped=4" in notes
+    assert "scored=60 outliers=0 skipped=4 missing=1 blank=1" in notes
 
 
 def test_only_the_first_malformed_lines_are_shown_and_the_rest_are_counted(model_path: Path) -> None:
-    _, notes = score(model_path, b"{\n" * 9 + as_jsonl(RECORDS[:60]))
+    _, notes = score(model_path, b"{\n" * 9 + as_jsonl(RECORDS[:60]), max_skipped="9")
     assert notes.count("not JSON") == 5
     assert "4 more lines" in notes
 
@@ -118,8 +121,8 @@ def test_a_ragged_csv_row_keeps_its_place(model_path: Path) -> None:
     output, notes = score(model_path, b"\n".join(lines))
     rows = list(csv.reader(io.StringIO(output.decode())))
     assert {len(row) for row in rows} == {len(RECORDS[0]) + len(RESULT)}
-    assert [rows[i][-1] for i in (10, 20)] == ["malformed"] * 2
-    assert "malformed" not in {rows[i][-1] for i in (9, 11, 19, 21)}
+    assert [rows[i][STATUS] for i in (10, 20)] == ["malformed"] * 2
+    assert "malformed" not in {rows[i][STATUS] for i in (9, 11, 19, 21)}
     assert "line 11: the row has 10 cells" in notes
 
 

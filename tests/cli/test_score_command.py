@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,26 @@ def test_in_a_pipe_each_record_is_scored_before_the_next_one_comes(model_path: P
             assert json.loads(process.stdout.readline())["reading"] == record["reading"]
         process.stdin.close()
         assert process.wait(30) == 0
+
+
+def test_ctrl_c_leaves_an_output_file_that_does_not_look_complete(model_path: Path, tmp_path: Path) -> None:
+    path, part = tmp_path / "out.jsonl", tmp_path / "out.jsonl.part"
+    with subprocess.Popen(
+        command(model_path, "-o", str(path), "--log-level=error"), stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(as_jsonl(RECORDS[:50]))
+        process.stdin.flush()
+        assert process.stderr.readline().startswith(b"fomo-stream: features: ")
+        process.stdin.write(b"{\n")
+        process.stdin.flush()
+        assert b"line 51" in process.stderr.readline()  # the first 50 are written before line 51 is read
+        process.send_signal(signal.SIGINT)
+        assert b"not complete: the results so far are in" in process.stderr.read()
+        assert process.wait(30) == 130
+    assert len(part.read_bytes().splitlines()) >= 50
+    assert not path.exists()
 
 
 def test_a_reader_that_goes_away_ends_it_quietly(model_path: Path) -> None:

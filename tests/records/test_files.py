@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fomo_stream.errors import ConfigError, SchemaError
@@ -21,7 +21,8 @@ def lines_of(data: bytes, **options: Any) -> list[Any]:
 
 def test_csv_cells_become_numbers_booleans_text_or_missing() -> None:
     data = b'\xef\xbb\xbfa, b,,d\r\n1,x y,true,\r\n\r\nNaN,1_000,"2\n3",1e999\r\n'
-    first, second = lines_of(data)
+    first, blank, second = lines_of(data)
+    assert blank.is_blank
     assert first.record == {"a": 1.0, "b": "x y", "column_3": True, "d": None}
     assert (first.number, second.number) == (2, 4)
     assert second.raw == ["NaN", "1_000", "2\n3", "1e999"]
@@ -39,10 +40,28 @@ def test_a_ragged_row_is_reported_with_its_line_and_reading_goes_on() -> None:
     assert (ragged.number, ragged.error.reason) == (3, "ragged")
 
 
-def test_a_missing_quote_is_pointed_out() -> None:
-    lines = list(RecordFile(io.BytesIO(b'a,b\n"1,2\n3,4\n5,6\n')))
-    assert [line.number for line in lines] == [2]
-    assert str(lines[0].error).endswith("it goes on to line 4: is a quote missing?")
+@settings(max_examples=400)
+@given(
+    st.binary(max_size=80) | st.text('ab1,;"{}:[]\n\r\t ', max_size=80).map(lambda text: text.encode()),
+    st.sampled_from(["auto", "csv", "jsonl"]),
+    st.sampled_from([b"", b"a,b\n", b"a;b\n", b"sep=;\nx\n", b"\x1f\x8b", b"\xff\xfe"]),
+    st.sampled_from(["auto", "comma", "point"]),
+)
+def test_any_bytes_are_refused_or_every_line_is_a_record_an_error_or_blank(
+    data: bytes, format: str, start: bytes, decimal: str
+) -> None:
+    data = start + data
+    try:
+        file = RecordFile(io.BytesIO(data), format, decimal=decimal)
+        lines = list(file)
+    except (SchemaError, ConfigError):
+        return
+    covered = [number for line in lines for number in range(line.number, max(line.number, line.last) + 1)]
+    first = covered[0] if covered else 1
+    assert covered == list(range(first, first + len(covered)))
+    assert first == 1 or file.format == "csv"  # after the header
+    if covered and not data.startswith((b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")):
+        assert covered[-1] == data.count(b"\n") + (not data.endswith(b"\n"))
 
 
 def test_bytes_that_are_not_utf8_stay_what_they_were_in_csv() -> None:
@@ -51,14 +70,15 @@ def test_bytes_that_are_not_utf8_stay_what_they_were_in_csv() -> None:
 
 
 def test_an_undecodable_json_line_is_reported_and_reading_goes_on() -> None:
-    bad, good = lines_of(b'\n{"a": \n\n{"a": 1}')
+    first, bad, blank, good = lines_of(b'\n{"a": \n\n{"a": 1}')
+    assert [first.is_blank, bad.is_blank, blank.is_blank, good.is_blank] == [True, False, True, False]
     assert (bad.number, bad.error.reason, bad.raw) == (2, "not_json", b'{"a": ')
     assert (good.number, good.record) == (4, {"a": 1})
 
 
 def test_a_line_beyond_the_limit_is_cut_and_the_next_one_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fomo_stream.records.files.MAX_RECORD_BYTES", 1000)
-    monkeypatch.setattr("fomo_stream.records.files._CHUNK_BYTES", 64)
+    monkeypatch.setattr("fomo_stream.records.lines.MAX_RECORD_BYTES", 1000)
+    monkeypatch.setattr("fomo_stream.records.lines.CHUNK_BYTES", 64)
     too_long = b'{"a": "' + b"x" * 5000 + b'"}'
     lines = lines_of(b'{"a": 1}\n' + too_long + b'\n{"a": 2}\n', format="jsonl")
     assert [line.number for line in lines] == [1, 2, 3]
@@ -74,7 +94,7 @@ def test_lines_do_not_depend_on_how_the_input_arrives(raws: list[bytes], chunk: 
 
     data = b'{"first": 1}\n' + b"\n".join(raws)
     seen = [line.raw for line in RecordFile(Trickle(data))]
-    assert seen == [raw for raw in data.split(b"\n") if raw.strip()]
+    assert seen == [raw if raw.strip(b" \t\r") else b"" for raw in data.removesuffix(b"\n").split(b"\n")]
 
 
 @pytest.mark.parametrize(
@@ -84,6 +104,12 @@ def test_lines_do_not_depend_on_how_the_input_arrives(raws: list[bytes], chunk: 
         (b"\n \n", "empty"),
         (b"1,2\n3,4\n", "names the columns"),
         (b"a,a\n1,2\n", "two columns"),
+        (b"1,5;2,7\n3,5;4,7\n", "names the columns"),
+        (b'a,"b\n1,2\n', "a quote opens"),
+        (b"sep=;\n", "no line of column names"),
+        (b'[{"a": 1},\n{"a": 2}]\n', "one JSON array"),
+        (b"PK\x03\x04...", "ZIP"),
+        (b"PAR1...", "Parquet"),
     ],
 )
 def test_a_file_without_usable_header_is_refused(data: bytes, complaint: str) -> None:

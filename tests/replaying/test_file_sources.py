@@ -201,9 +201,19 @@ def test_a_line_that_cannot_be_read_keeps_its_number(tmp_path: Path) -> None:
         assert read(source_of(tmp_path / name), 2)[1:] == found[3:]
 
 
+def test_decimal_commas_are_read_from_any_record_on(tmp_path: Path) -> None:
+    X = np.random.default_rng(1).normal(size=(300, 2)).round(3) * 1000
+    pd.DataFrame(X, columns=["a", "b"]).to_csv(tmp_path / "rows.csv", sep=";", decimal=",", index=False)
+    for start in (0, 150):
+        found = read(source_of(tmp_path / "rows.csv"), start)
+        assert [list(one.fields.values()) for one in found] == X[start:].tolist()
+    as_text = read(source_of(tmp_path / "rows.csv", decimal="point"))
+    assert any(isinstance(one.fields["a"], str) for one in as_text)
+
+
 @pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl", "rows.parquet", "rows.npz"])
 def test_memory_does_not_grow_with_the_file(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fomo_stream.records.files._CHUNK_BYTES", 2**16)
+    monkeypatch.setattr("fomo_stream.records.lines.CHUNK_BYTES", 2**16)
 
     def peak(n: int) -> int:
         X = np.random.default_rng(0).normal(size=(n, 5))

@@ -34,6 +34,7 @@ class FileSource:
     records: int | None = None
     labels: Labels = NO_LABELS
     partitions: tuple[int, ...] = (0,)
+    decimal: str = "auto"  # mark of the numbers of CSV
     in_memory: Table | None = None  # the records, where they are no file
 
     @property
@@ -54,7 +55,7 @@ class FileSource:
         if self.in_memory is not None:
             return self.in_memory
         extra = [field for field in (self.key, self.time, self.label) if field is not None]
-        return open_table(self.path, self.format, self.text, extra)
+        return open_table(self.path, self.format, self.text, extra, self.decimal)
 
     def with_times_in(self, unit: float) -> FileSource:
         return replace(self, unit=unit)

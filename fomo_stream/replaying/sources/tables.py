@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol
 
 from fomo_stream.errors import ConfigError, RecordError, SchemaError
-from fomo_stream.records.files import RecordFile
+from fomo_stream.records.files import WITH_FLAG, RecordFile
 from fomo_stream.replaying.sources.npz import NpzTable
 from fomo_stream.replaying.sources.parquet import ParquetTable
 from fomo_stream.settings.sources import did_you_mean
@@ -67,16 +67,18 @@ def format_of(path: Path, format: str) -> FileFormat:
     return _ENDINGS.get(ending.lower(), by_content)
 
 
-def open_table(path: Path, format: FileFormat, text: Collection[str], extra: Collection[str]) -> Table:
+def open_table(
+    path: Path, format: FileFormat, text: Collection[str], extra: Collection[str], decimal: str = "auto"
+) -> Table:
     """A file as a table. text: columns of CSV that stay text; extra: arrays of npz that are fields, too.
 
-    Raises SchemaError or ConfigError if it is empty, damaged or of another format.
+    decimal: as in `RecordFile`. Raises SchemaError or ConfigError if it is empty, damaged or of another format.
     """
     if format == "parquet":
         return ParquetTable(path, CHUNK)
     if format == "npz":
         return NpzTable(path, CHUNK, extra)
-    return TextTable(path, format, text)
+    return TextTable(path, format, text, decimal)
 
 
 @contextmanager
@@ -96,8 +98,8 @@ def open_file(path: Path) -> Iterator[BinaryIO]:
 class TextTable:
     """CSV or JSON lines, perhaps compressed by gzip."""
 
-    def __init__(self, path: Path, format: FileFormat, text: Collection[str]) -> None:
-        self._path, self._format, self._text = path, format, text
+    def __init__(self, path: Path, format: FileFormat, text: Collection[str], decimal: str) -> None:
+        self._path, self._format, self._text, self._decimal = path, format, text, decimal
         with open_file(path) as stream:
             table = self._open(stream)
             self.columns = tuple(table.header) if format == "csv" else None
@@ -115,12 +117,12 @@ class TextTable:
 
     def chunks(self, start: int) -> Iterator[Chunk]:
         with open_file(self._path) as stream:
-            lines = islice(self._open(stream), start, None)
+            lines = islice((line for line in self._open(stream) if not line.is_blank), start, None)
             while block := list(islice(lines, CHUNK)):
                 yield [line.record if line.record is not None else _error(line.error, line.number) for line in block]
 
     def _open(self, stream: BinaryIO) -> RecordFile:
-        return RecordFile(stream, self._format, str(self._path), self._text)
+        return RecordFile(stream, self._format, str(self._path), self._text, self._decimal, remedy=WITH_FLAG)
 
 
 def _error(error: RecordError | None, number: int) -> RecordError:

@@ -1,0 +1,58 @@
+"""Why a record is odd, with the names and values that the user gave."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+from fomo_stream.detector.reasons import Reason
+from fomo_stream.records.explanation import reasons_of, sentence
+from fomo_stream.records.schema import Schema
+
+
+class Explanation(list[dict[str, Any]]):
+    """The reasons of a record, a dict each, the one that counts most first; `str` gives one sentence.
+
+    A reason has `feature`, `cause`, `share`, `value`, and `usual` (the median of the context) and `range` (its central
+    98 %), or, of a category, `frequency`; `with` names another feature where only both together are odd.
+    """
+
+    def __init__(self, reasons: Sequence[dict[str, Any]] = (), sentence: str = "") -> None:
+        super().__init__(reasons)
+        self.sentence = sentence
+
+    def __str__(self) -> str:
+        return self.sentence
+
+    @classmethod
+    def of(
+        cls,
+        reasons: Sequence[Reason],
+        names: Sequence[Hashable],
+        codes: Sequence[int],
+        record: Mapping[Any, Any],
+        lags: int = 0,
+        earlier: float = 0.0,
+    ) -> Explanation:
+        """From the reasons of a record.
+
+        names: of all columns; codes: the columns that hold category codes; record: its values by name; lags, earlier:
+        see `sentence`.
+        """
+        if not reasons:
+            return cls()
+        texts = _texts(names)
+        schema = Schema(tuple(texts), frozenset(texts[column] for column in codes))
+        values = {text: record.get(name) for text, name in zip(texts, names, strict=True)}
+        name_of = dict(zip(texts, names, strict=True))
+        found = reasons_of(reasons, schema, values)
+        named = [one | {key: name_of[one[key]] for key in ("feature", "with") if key in one} for one in found]
+        return cls(named, sentence(reasons, schema, values, lags, earlier))
+
+
+def _texts(names: Sequence[Hashable]) -> list[str]:
+    """A text for each name, all of them different."""
+    plain = list(map(str, names))
+    often = Counter(plain)
+    return [text if often[text] == 1 else repr(name) for text, name in zip(plain, names, strict=True)]

@@ -1,0 +1,295 @@
+"""`ZeroShotDetector` on the data that users have: frames, categories, dates, texts, missing values."""
+
+from __future__ import annotations
+
+import datetime
+import pickle
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.base import clone
+
+from fomo_stream import ZeroShotDetector, load_model
+from fomo_stream.adapters.columns import Columns
+from fomo_stream.adapters.fixed_rows import rows_of
+from fomo_stream.detector.categories import Frequencies, category_code
+from fomo_stream.errors import SchemaError
+from fomo_stream.model.scoring import encode_rows, logits_of
+
+
+def machines(n: int = 200, seed: int = 0) -> pd.DataFrame:
+    """Row 7 has a mode of its own."""
+    rng = np.random.default_rng(seed)
+    count = pd.array(rng.integers(0, 5, n), dtype="Int64")
+    made = pd.DataFrame({"flow": rng.normal(size=n), "mode": rng.choice(["eco", "full"], n), "count": count})
+    made.loc[3, "count"] = pd.NA
+    made.loc[7, "mode"] = "odd"
+    return made
+
+
+# --- categories
+
+
+def test_frames_arrays_and_lists_agree() -> None:
+    frame = machines()
+    forms: list[tuple[Any, Any]] = [
+        (frame, ["mode"]),
+        (frame, [1]),
+        (frame, np.array([-2])),
+        (frame.astype({"mode": "category", "count": object}), ["mode"]),
+        (frame.astype({"mode": "string", "count": "float"}), ["mode"]),
+        (frame.to_numpy(), [1]),
+        (frame.to_numpy().tolist(), (1,)),
+        (pa.Table.from_pandas(frame), ["mode"]),
+    ]
+    made = [ZeroShotDetector(categorical=names, random_state=0).fit(X) for X, names in forms]
+    for detector, (X, _) in zip(made, forms, strict=True):
+        assert detector.categorical_ == (1,)
+        np.testing.assert_array_equal(detector.decision_scores_, made[0].decision_scores_)
+        np.testing.assert_array_equal(detector.score_samples(X), made[0].score_samples(frame))
+
+
+def test_a_category_counts_by_its_frequency_in_the_context() -> None:
+    frame = machines()
+    detector = ZeroShotDetector(categorical=["mode"], random_state=0).fit(frame)
+    codes = np.array([[x, category_code(mode), c] for x, mode, c in frame.itertuples(index=False) if c is not pd.NA])
+    rows = np.vstack([codes[:3], [[0.0, category_code("new"), 2.0]]])
+    new = pd.DataFrame({"flow": rows[:, 0] + 0.1, "mode": [*frame["mode"][:3], "new"], "count": rows[:, 2]})
+    context = detector.members_[0].rows
+    frequencies = Frequencies.fit(context, (1,))
+    model = load_model()
+    rows[:, 0] += 0.1
+    expected = logits_of(model, encode_rows(model, frequencies.encode_own(context)), frequencies.encode(rows))
+    np.testing.assert_array_equal(-detector.score_samples(new), expected)
+    assert detector.predict(new)[3] == -1
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_names_of_categories_do_not_matter(members: int) -> None:
+    frame, other = machines(), machines()
+    other["mode"] = other["mode"].map({"eco": 404, "full": True, "odd": "Ω"})
+    scores = [
+        ZeroShotDetector(categorical=["mode"], random_state=0, n_members=members).fit(X).decision_scores_
+        for X in (frame, other)
+    ]
+    np.testing.assert_array_equal(*scores)
+
+
+def test_a_pickle_knows_its_categories() -> None:
+    frame = machines()
+    detector = ZeroShotDetector(categorical=["mode"], n_members=2, random_state=0).fit(frame)
+    copy = pickle.loads(pickle.dumps(detector))
+    np.testing.assert_array_equal(copy.score_samples(frame), detector.score_samples(frame))
+    assert copy.explain(frame.iloc[7:8]) == detector.explain(frame.iloc[7:8])
+
+
+# --- numbers
+
+
+COLUMNS: dict[str, Any] = {
+    "Int64": pd.array([1, None, 3, 4], dtype="Int64"),
+    "boolean": pd.array([True, None, False, True], dtype="boolean"),
+    "Float64": pd.array([1.5, None, 2.5, 1.0], dtype="Float64"),
+    "arrow": pd.array([1, None, 3, 2], dtype="int64[pyarrow]"),
+    "object": pd.Series([1, None, 2.5, True], dtype=object),
+    "NA": pd.Series([1, pd.NA, 2.5, np.float32(3)], dtype=object),
+    "decimal": pd.Series([Decimal("1.5"), None, Decimal(2), 1], dtype=object),
+    "category": pd.Categorical([1, None, 2, 1]),
+    "bool": [True, False, False, True],
+    "nothing": [None, None, None, None],
+    "no date": pd.Series([pd.NaT, 1, 2, 3], dtype=object),
+}
+
+
+@pytest.mark.parametrize("kind", COLUMNS)
+def test_every_type_of_column_that_holds_numbers_counts(kind: str) -> None:
+    frame = pd.DataFrame({"plain": [0.1, 0.7, 0.4, 0.9], "column": COLUMNS[kind]})
+    values = [np.nan if pd.isna(value) else float(value) for value in COLUMNS[kind]]
+    expected = np.column_stack([frame["plain"], values])
+    for X in (frame, frame.astype(object).to_numpy()):
+        view = ZeroShotDetector(random_state=0).fit(X).members_[0]
+        np.testing.assert_array_equal(view.rows, expected[view.kept])
+
+
+# --- refused, with the column's name
+
+
+TODAY = datetime.date(2024, 5, 17)
+REFUSED = {
+    "text": ("text", ["secret", "b", "c", "d"]),
+    "text of numbers": ("text", ["1", "2", "3", "4"]),
+    "text and numbers": ("text", pd.Series([1, "secret", 2, 3], dtype=object)),
+    "category": ("text", pd.Categorical(["secret", "b", "b", "b"])),
+    "string": ("text", pd.array(["secret", None, "b", "b"], dtype="string")),
+    "bytes": ("text", [b"secret"] * 4),
+    "date and time": ("dates", pd.to_datetime(["2024-05-17"] * 4)),
+    "with a zone": ("dates", pd.to_datetime(["2024-05-17"] * 4).tz_localize("Europe/Berlin")),
+    "duration": ("dates", pd.to_timedelta([1, 2, 3, 4], unit="s")),
+    "date": ("dates", [TODAY] * 4),
+    "object": ("dates", pd.Series([1, pd.Timestamp(TODAY), None, 2], dtype=object)),
+    "NumPy's": ("dates", pd.Series([1, np.timedelta64(5, "s"), 2, 3], dtype=object)),
+    "large": ("an integer that is too large", pd.Series([1, 2, 3, 10**400], dtype=object)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:X does not have valid feature names")  # of a list
+@pytest.mark.parametrize("kind", REFUSED)
+def test_dates_and_texts_are_refused_with_the_name_of_their_column(kind: str) -> None:
+    holds, column = REFUSED[kind]
+    frame = pd.DataFrame({"plain": [0.1, 0.7, 0.4, 0.9], "column": column})
+    good = frame[["plain"]].assign(column=1.0)
+    cells = frame.astype(object).to_numpy()
+    for X, other, name in ((frame, good, "'column'"), (cells, good.to_numpy(), "1"), (cells.tolist(), good, "1")):
+        fitted = ZeroShotDetector().fit(other)
+        for refused in (ZeroShotDetector().fit, fitted.predict, fitted.explain):
+            with pytest.raises(SchemaError, match=f"^column {name} holds {holds}") as caught:
+                refused(X)
+            assert isinstance(caught.value, ValueError)
+            assert "secret" not in str(caught.value)
+            assert "2024" not in str(caught.value)
+    assert ZeroShotDetector(categorical=["column"]).fit(frame).categorical_ == (1,)
+
+
+@given(st.lists(st.one_of(st.none(), st.booleans(), st.floats(-1e6, 1e6), st.integers(-9, 9)), min_size=4, max_size=9))
+@settings(max_examples=30, deadline=None)
+def test_cells_of_an_array_are_read_as_those_of_a_frame(cells: list[Any]) -> None:
+    frame = pd.DataFrame({"a": pd.Series(cells, dtype=object), "b": 1.0})
+    expected = [np.nan if cell is None else float(cell) for cell in cells]
+    for X in (frame, frame.to_numpy(), frame.infer_objects()):
+        np.testing.assert_array_equal(rows_of(Columns(X), ())[:, 0], expected)
+
+
+@pytest.mark.parametrize(
+    ("categorical", "problem"),
+    [
+        (["mood"], "'mood' is not in X"),
+        ([3], "3 is not in X, which has 3"),
+        ([-4], "-4 is not in X"),
+        ("mode", "array"),
+    ],
+)
+def test_a_categorical_column_that_is_not_there_is_refused(categorical: Any, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        ZeroShotDetector(categorical=categorical).fit(machines())
+
+
+def test_two_columns_of_one_name_are_refused() -> None:
+    with pytest.raises(SchemaError, match="same name"):
+        ZeroShotDetector().fit(pd.DataFrame(np.eye(3), columns=["a", "b", "a"]))
+
+
+def test_an_object_that_is_no_number_names_its_column() -> None:
+    with pytest.raises(TypeError, match="column 1"):
+        ZeroShotDetector().fit([[1.0, {}], [2.0, 1.0]])
+
+
+# --- names that are known elsewhere
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.3])
+def test_contamination_is_another_name_of_the_alert_rate(rate: float) -> None:
+    rows = np.random.default_rng(0).normal(size=(100, 3))
+    ours = ZeroShotDetector(alert_rate=rate, random_state=0).fit(rows)
+    known = ZeroShotDetector(contamination=rate, random_state=0)
+    for detector in (known, clone(known), ZeroShotDetector(random_state=0).set_params(contamination=rate)):
+        assert detector.get_params()["contamination"] == rate
+        assert detector.fit(rows).offset_ == ours.offset_
+
+
+def test_only_one_of_two_names_can_be_given() -> None:
+    rows = np.random.default_rng(0).normal(size=(20, 3))
+    with pytest.raises(ValueError, match="give one of them"):
+        ZeroShotDetector(alert_rate=0.01, contamination=0.1).fit(rows)
+    with pytest.raises(ValueError, match="contamination"):
+        ZeroShotDetector().set_params(contamination="auto").fit(rows)
+    default, explicit = ZeroShotDetector(random_state=0), ZeroShotDetector(random_state=0, alert_rate=0.01)
+    assert default.fit(rows).offset_ == explicit.fit(rows).offset_
+
+
+@pytest.mark.parametrize("size", [60, 5000])
+@pytest.mark.parametrize("members", [1, 3])
+def test_training_rows_have_scores_and_labels_as_in_pyod(size: int, members: int) -> None:
+    from pyod.models.base import BaseDetector
+
+    class Scores(BaseDetector):  # type: ignore[misc]
+        """Takes decision scores as they are."""
+
+        def __init__(self, contamination: float) -> None:
+            super().__init__(contamination)
+
+        def fit(self, X: Any, y: Any = None) -> Any:
+            self.decision_scores_ = X
+            return self._process_decision_scores()
+
+        def decision_function(self, X: Any) -> Any:
+            return X
+
+    rows = np.random.default_rng(0).normal(size=(150, 3))
+    rows[::30] = 8 * np.vstack([np.eye(3), -np.eye(3)[:2]])
+    detector = ZeroShotDetector(contamination=0.1, context_size=size, n_members=members, random_state=0).fit(rows)
+    pyod = Scores(contamination=0.1).fit(detector.decision_scores_)
+    assert detector.threshold_ == pytest.approx(pyod.threshold_, rel=1e-12)
+    np.testing.assert_array_equal(detector.labels_, pyod.labels_)
+    assert detector.labels_[::30].all()
+    assert detector.labels_.sum() == 15
+    np.testing.assert_array_equal(detector.decision_scores_, -detector.score_samples(rows))
+    np.testing.assert_array_equal(detector.labels_ == 1, detector.predict(rows) == -1)
+    again = ZeroShotDetector(contamination=0.1, context_size=size, n_members=members, random_state=0)
+    np.testing.assert_array_equal(again.fit_predict(rows), detector.predict(rows))
+    assert detector.offset_ == -detector.threshold_
+
+
+def test_rows_outside_the_context_get_plain_scores() -> None:
+    rows = np.random.default_rng(0).normal(size=(100, 3))
+    detector = ZeroShotDetector(context_size=40, random_state=0).fit(rows)
+    kept = detector.members_[0].kept
+    model = load_model()
+    plain = logits_of(model, encode_rows(model, rows[kept]), rows)
+    others = np.setdiff1d(np.arange(100), kept)
+    np.testing.assert_array_equal(detector.decision_scores_[others], plain[others])
+    assert (detector.decision_scores_[kept] > plain[kept]).mean() > 0.9  # they would find themselves
+
+
+# --- explanations
+
+
+def test_the_guilty_column_is_named_with_its_value() -> None:
+    frame = machines()
+    detector = ZeroShotDetector(categorical=["mode"], random_state=0).fit(frame)
+    new = pd.DataFrame({"flow": [0.1, 30.0, 0.1], "mode": ["eco", "eco", "turbo"], "count": [2, 2, 2]})
+    usual, far, strange = detector.explain(new)
+    assert far[0]["feature"] == "flow"
+    assert far[0]["value"] == 30.0
+    assert strange[0]["feature"] == "mode"
+    assert strange[0]["value"] == "turbo"
+    assert "turbo" in str(strange)
+    assert len(usual) <= 3
+    assert [len(one) for one in detector.explain(new, top=1)] == [min(1, len(usual)), 1, 1]
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_a_row_of_the_context_is_explained_as_if_it_were_new(members: int) -> None:
+    rows = np.random.default_rng(0).normal(size=(120, 4))
+    rows[:4] = 9 * np.eye(4)
+    detector = ZeroShotDetector(n_members=members, random_state=0).fit(rows)
+    found = detector.explain(rows[:4])
+    assert [one[0]["feature"] for one in found] == [0, 1, 2, 3]
+    assert all(one[0]["share"] > 0.5 for one in found)
+    for row, score in zip(rows[:20], detector.decision_scores_[:20], strict=True):
+        lenses = [member.lens(row) for member in detector._encoded]
+        seen = [lens.logits(row[None, view.columns])[0] for lens, view in zip(lenses, detector.members_, strict=True)]
+        assert np.mean(seen) == pytest.approx(score, abs=1e-9)
+
+
+def test_arrays_have_positions_and_frames_the_names_of_fit() -> None:
+    frame = machines().drop(columns="mode")
+    new = frame.iloc[:1].assign(flow=20.0)
+    assert ZeroShotDetector().fit(frame).explain(new)[0][0]["feature"] == "flow"
+    plain = ZeroShotDetector().fit(frame.to_numpy(dtype=float, na_value=np.nan))
+    assert plain.explain(new.to_numpy(dtype=float))[0][0]["feature"] == 0

@@ -1,0 +1,173 @@
+"""`fomo-stream score`: files as they come, and only the outliers."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scoring import RECORDS, as_csv, as_jsonl, results, score
+
+from fomo_stream.errors import ConfigError, FomoError, SkippedError
+from fomo_stream.records.incidents import QUIET_RECORDS
+from fomo_stream.settings.commands import ScoreSettings
+from fomo_stream.settings.sources import load
+
+
+def summary(notes: str) -> str:
+    return next(line for line in notes.splitlines() if line.startswith("scored="))
+
+
+def table(output: bytes) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(output.decode())))
+
+
+def test_only_the_outliers_are_written_and_everything_is_counted(model_path: Path) -> None:
+    everything, notes = score(model_path, as_csv(RECORDS))
+    only, few_notes = score(model_path, as_csv(RECORDS), outliers_only=True)
+    assert table(only) == [row for row in table(everything) if row["fomo_outlier"] == "true"]
+    assert 0 < len(table(only)) < 60
+    assert summary(notes) == summary(few_notes) + " (to see only the outliers: --outliers-only)"
+    lines, _ = score(model_path, as_jsonl(RECORDS), outliers_only=True)
+    assert [result["outlier"] for result in results(lines)] == [True] * len(table(only))
+
+
+def test_reasons_of_csv_are_those_of_json_lines(model_path: Path) -> None:
+    rows = table(score(model_path, as_csv(RECORDS))[0])
+    found = results(score(model_path, as_jsonl(RECORDS))[0])
+    for row, result in zip(rows, found, strict=True):
+        assert row["fomo_explanation"] == result.get("explanation", "")
+        names = [reason["feature"] for reason in result.get("reasons", [])]
+        assert row["fomo_reasons"].split("; ") == (names or [""])
+    assert any(row["fomo_reasons"] for row in rows)
+    plain = table(score(model_path, as_csv(RECORDS[:60]), explain="none")[0])
+    assert not {"fomo_reasons", "fomo_explanation"} & plain[0].keys()
+
+
+def test_alerts_that_belong_together_have_the_line_of_the_first_one(model_path: Path) -> None:
+    data = b"\n" + as_jsonl(RECORDS)  # the first record is in line 2
+    found = results(score(model_path, data)[0].lstrip(b"\n"))
+    expected: dict[int, str] = {}
+    last = -100
+    for number, result in enumerate(found, 2):
+        if result["outlier"]:
+            expected[number] = expected[last] if number - last <= QUIET_RECORDS else str(number)
+            last = number
+    assert {number: result["incident"] for number, result in enumerate(found, 2) if "incident" in result} == expected
+    assert len(set(expected.values())) < len(expected)
+    rows = table(score(model_path, as_csv(RECORDS))[0])  # its header is line 1
+    assert [row["fomo_incident"] for row in rows] == [result.get("incident", "") for result in found]
+
+
+def test_decimal_commas_give_the_scores_of_decimal_points(model_path: Path) -> None:
+    records = [{name: value for name, value in one.items() if name != "pump"} for one in RECORDS[:200]]
+    with_points = as_csv(records).replace(b",", b";")
+    with_commas = with_points.replace(b".", b",")
+    assert with_points != with_commas
+    expected, _ = score(model_path, with_points)
+    found, notes = score(model_path, with_commas)
+    assert "read with decimal commas" in notes
+    header, *lines = [line.split(";") for line in found.decode().splitlines()]
+    results_at = header.index("fomo_score")
+    cells = [";".join(line[:results_at]) for line in lines]
+    assert cells == with_commas.decode().splitlines()[1:]
+    assert [line[results_at : results_at + 5] for line in lines] == [
+        line.split(";")[results_at : results_at + 5] for line in expected.decode().splitlines()[1:]
+    ]
+
+
+def test_a_context_with_decimal_commas_is_read_too(model_path: Path, tmp_path: Path) -> None:
+    records = [{name: value for name, value in one.items() if name != "pump"} for one in RECORDS[:200]]
+    (tmp_path / "points.csv").write_bytes(as_csv(records).replace(b",", b";"))
+    (tmp_path / "commas.csv").write_bytes(as_csv(records).replace(b",", b";").replace(b".", b","))
+    data = as_jsonl(RECORDS[200:220])
+    with_points, with_commas = (
+        score(model_path, data, context=tmp_path / name)[0] for name in ("points.csv", "commas.csv")
+    )
+    assert with_points == with_commas
+
+
+def test_columns_and_cells_that_do_not_count_are_named(model_path: Path) -> None:
+    rows = [f"{i % 7},{i % 5}.5,{i % 3} %,{'x7' if i == 58 else i % 4}" for i in range(60)]
+    _, notes = score(model_path, "\n".join(["a,b,load,d", *rows]).encode())
+    assert "left out: load (text such as '0 %')" in notes
+    assert "1 cells of the column d are text, such as 'x7', and count as missing" in notes
+    assert "missing=1" in summary(notes)
+
+
+def test_an_open_quote_costs_one_line(model_path: Path) -> None:
+    lines = as_csv(RECORDS[:60]).splitlines()
+    lines.insert(30, b'P-101,"7,1,2')
+    output, notes = score(model_path, b"\n".join(lines))
+    assert [row["fomo_status"] for row in table(output)].count("malformed") == 1
+    assert table(output)[29]["fomo_status"] == "malformed"
+    assert "line 31: the row is not CSV: a quote opens and is not closed" in notes
+    assert "scored=60 " in notes
+    assert "skipped=1 " in notes
+
+
+@pytest.mark.parametrize(
+    ("limit", "bad", "passes"),
+    [
+        *[("0", 0, True), ("0", 1, False), ("3", 3, True), ("3", 4, False), ("10%", 5, True), ("10%", 6, False)],
+        *[("0.1", 5, True), ("0.1", 6, False), ("100%", 40, True), (0, 1, False), (0.5, 20, True)],
+    ],
+)
+def test_too_many_skipped_lines_are_an_error(model_path: Path, limit: Any, bad: int, passes: bool) -> None:
+    good = as_jsonl(RECORDS[: 50 - bad])
+    data = good + b"{\n" * (bad - bad // 2) + b'{"other": 1}\n' * (bad // 2)
+    settings = {"max_skipped": limit, "context": context_file(model_path)}
+    if passes:
+        assert f"skipped={bad} " in score(model_path, data, **settings)[1]
+    else:
+        with pytest.raises(SkippedError, match=f"{bad} of 50 lines could not be scored") as caught:
+            score(model_path, data, **settings)
+        assert caught.value.exit_code == 13
+
+
+def context_file(model_path: Path) -> Path:
+    path = model_path.parent / "few.jsonl"
+    if not path.exists():
+        path.write_bytes(as_jsonl(RECORDS[:50]))
+    return path
+
+
+@pytest.mark.parametrize("limit", ["-1", "x", "101%", "1.5", "", "10 %%", True])
+def test_a_limit_that_is_none_is_refused(limit: Any) -> None:
+    with pytest.raises(ConfigError, match=r"--max-skipped .*give a number of lines"):
+        load(ScoreSettings, {"max_skipped": limit})
+
+
+@pytest.mark.parametrize("codec", ["utf-8-sig", "utf-16", "latin-1"])
+def test_encodings_of_spreadsheets_are_read(model_path: Path, codec: str) -> None:
+    rows = [f"{i % 7};{i % 5}" for i in range(60)]
+    text = "\r\n".join(["sep=;", "größe;länge", *rows, ""])
+    output, _ = score(model_path, text.encode(codec))
+    found = output.decode("latin-1" if codec == "latin-1" else "utf-8").splitlines()
+    assert found[0] == "sep=;"
+    assert found[1].startswith("größe;länge;fomo_score;")
+    assert [line.rsplit(";", 14)[0] for line in found[2:]] == rows
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"a,b\n",
+        b"a\n",
+        b"\xff\xfe",
+        b"\x1f\x8b",
+        b"sep=;",
+        b"a;b\n1,5;2.5\n",
+        b"\x00",
+        b'"',
+        b"{",
+        b"[",
+        b"a\n" + b"\n" * 5000,
+    ],
+)
+def test_an_input_without_records_is_one_sentence(model_path: Path, data: bytes) -> None:
+    with pytest.raises(FomoError) as caught:
+        score(model_path, data)
+    assert "\n" not in str(caught.value)

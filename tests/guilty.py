@@ -1,0 +1,201 @@
+"""Streams with records that are odd because of known features, and two simple rivals of our reasons.
+
+A case is a stream of inliers and what comes after it: some records of which the last one is odd, and the features that
+are guilty of that. Only cases that the detector calls unlikely count: others get no reasons by default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fomo_stream import Detector, DetectorConfig, load_model
+from fomo_stream.detector.categories import category_code
+from fomo_stream.detector.series import Seen
+
+Float = NDArray[np.float64]
+Rng = np.random.Generator
+
+FAMILIES = ("independent", "correlated", "clustered", "heavy", "factors")
+KINDS = ("value", "two values", "pair", "dependency", "category", "missing", "movement")
+CONTEXT, AFTER = 1000, 200  # records of the context, and records that are scored after it
+BLOCK = 4  # columns that see one cause
+UNLIKELY, USUAL = 0.01, 0.2  # p-values: a case counts up to the one, and from the other on without its guilty features
+
+
+class Case(NamedTuple):
+    """Records after a stream; the last one is odd."""
+
+    rows: Float  # (k, d)
+    innocent: Float  # (k, d) the same without what makes it odd
+    guilty: frozenset[int]  # one of them has to be found
+
+
+class Stream(NamedTuple):
+    """Inliers of a family, with what the cases of one kind are made from."""
+
+    rows: Float  # (n, d)
+    kind: str
+    special: NDArray[np.int64]  # columns of a block, of a pair, or of categories; empty for other kinds
+    categorical: tuple[int, ...]
+
+
+def inliers(family: str, n: int, d: int, rng: Rng, memory: float = 0.0) -> Float:
+    """Rows (n, d). memory: autocorrelation from one record to the next."""
+
+    def latent(m: int) -> Float:
+        values = rng.normal(size=(n, m))
+        for i in range(1, n if memory else 1):
+            values[i] = memory * values[i - 1] + np.sqrt(1 - memory**2) * values[i]
+        return values
+
+    if family == "independent":
+        z = latent(d)
+        shapes = rng.integers(0, 3, d)
+        return np.choose(shapes, [z, np.exp(0.6 * z), np.tanh(z)])
+    if family == "correlated":
+        return latent(d) @ rng.normal(size=(d, d)) / np.sqrt(d) + 0.3 * latent(d)
+    if family == "clustered":
+        k = 4
+        which = rng.integers(0, k, n) if not memory else np.arange(n) * k // n
+        spread = rng.uniform(0.3, 1.0, size=(k, d))
+        return 2.5 * rng.normal(size=(k, d))[which] + latent(d) * spread[which]
+    if family == "heavy":
+        size = np.sqrt(rng.chisquare(4, size=(n, 1)) / 4)
+        return (latent(d) @ rng.normal(size=(d, d)) / np.sqrt(d) + 0.5 * latent(d)) / size
+    causes = max(1, d // 4)
+    return latent(causes) @ rng.normal(size=(causes, d)) + 0.25 * latent(d)
+
+
+def stream(family: str, kind: str, d: int, rng: Rng) -> Stream:
+    """A stream of a family, with the structure that a kind needs, in units of its own."""
+    n = CONTEXT + AFTER
+    rows = inliers(family, n, d, rng, memory=0.7 if kind == "movement" else 0.0)
+    wanted = {"pair": 2, "dependency": BLOCK, "missing": BLOCK, "category": max(1, d // 5)}.get(kind, 0)
+    special = rng.choice(d, size=wanted, replace=False)
+    if kind in ("dependency", "missing", "pair"):
+        cause = rng.normal(size=(n, 1)) * (1 if family != "heavy" else 1 / np.sqrt(rng.chisquare(4, size=(n, 1)) / 4))
+        rows[:, special] = cause * rng.choice([-1, 1], wanted) + 0.2 * rng.normal(size=(n, wanted))
+    unit, origin = 10 ** rng.uniform(-2, 3, d), rng.normal(size=d) * 10 ** rng.uniform(-1, 2, d)
+    rows = (rows + origin) * unit
+    if kind == "missing":
+        rows[rng.random(rows.shape) < 0.05] = np.nan
+    categorical = ()
+    if kind == "category":
+        categorical = tuple(sorted(special.tolist()))
+        share = 1.0 / np.arange(1, 9)
+        rows[:, special] = rng.choice(CODES, p=share / share.sum(), size=(n, wanted))
+    return Stream(rows, kind, special, categorical)
+
+
+CODES = np.array([category_code(f"category {i}") for i in range(8)])
+NEW_CODE = category_code("another category")
+
+
+def case(given: Stream, rng: Rng) -> Case:
+    """A case of the stream's kind."""
+    rows, d = given.rows, given.rows.shape[1]
+    before = rows[rng.integers(CONTEXT, len(rows))]
+    row = before.copy()
+    low, middle, high = np.nanquantile(rows[:, :], [0.01, 0.5, 0.99], axis=0)
+    f = int(rng.integers(d))
+    if given.kind in ("value", "two values"):
+        guilty = rng.choice(d, size=1 if given.kind == "value" else 2, replace=False)
+        size = rng.uniform(1.3, 4.0, len(guilty)) * rng.choice([-1, 1], len(guilty))
+        row[guilty] = middle[guilty] + size * np.where(size > 0, (high - middle)[guilty], (middle - low)[guilty])
+        return Case(row[None], before[None], frozenset(guilty.tolist()))
+    if given.kind == "category":
+        f = int(rng.choice(given.special))
+        row[f] = NEW_CODE
+    elif given.kind in ("pair", "dependency"):
+        f = int(rng.choice(given.special))
+        others = rows[rng.permutation(len(rows)), f]  # usual by itself: of the record farthest in a random ten
+        row[f] = max(others[:10].tolist(), key=lambda value: abs(value - row[f]))
+        guilty = given.special if given.kind == "pair" else [f]
+        return Case(row[None], before[None], frozenset(map(int, guilty)))
+    elif given.kind == "missing":
+        f = int(rng.choice(given.special))
+        block = rows[:, given.special]
+        far = np.abs(block - np.nanmedian(block, axis=0)) / np.nanstd(block, axis=0)
+        usual = np.flatnonzero((far.min(axis=1) > 1.0) & ~np.isnan(block).any(axis=1))
+        before = rows[rng.choice(usual)].copy() if len(usual) else before
+        others = np.setdiff1d(np.arange(d), given.special)
+        before[rng.permutation(others)[: 1 + len(others) // 10]] = np.nan  # without harm
+        row = before.copy()
+        row[f] = np.nan
+    else:
+        return _moving(rows, f, low, high, rng)
+    return Case(row[None], before[None], frozenset([f]))
+
+
+def _moving(rows: Float, f: int, low: Float, high: Float, rng: Rng) -> Case:
+    """A feature that stands still, jumps to and fro, or stays at one side, always within its usual range."""
+    k = int(rng.integers(6, 13))
+    start = int(rng.integers(CONTEXT, len(rows) - k))
+    before, side = rows[start : start + k], rng.choice([0.03, 0.97])
+    block = before.copy()
+    width = high[f] - low[f]
+    course = rng.integers(3)
+    if course == 0:
+        block[:, f] = block[0, f]
+    elif course == 1:
+        block[:, f] = low[f] + width * np.where(np.arange(k) % 2, 0.08, 0.92)
+    else:
+        block[:, f] = low[f] + width * (side + 0.02 * rng.normal(size=k))
+    return Case(block, before, frozenset([f]))
+
+
+def trained(given: Stream, views: tuple[str, ...] = ("default",)) -> Detector:
+    """A detector after the stream."""
+    config = DetectorConfig(context_size=CONTEXT, min_context=CONTEXT, views=views, memory=0.0, alert_rate=UNLIKELY)
+    detector = Detector(load_model("default", "cpu"), given.rows.shape[1], config, categorical=given.categorical)
+    detector.process(given.rows)
+    return detector
+
+
+def cases(given: Stream, detector: Detector, n: int, rng: Rng) -> Iterator[Case]:
+    """At most n cases: unlikely to the detector, and usual without what makes them odd."""
+    for _ in range(5 * n):
+        made = case(given, rng)
+        odd, usual = (float(detector.score_rows(rows).p_value[-1]) for rows in (made.rows, made.innocent))
+        if n and odd <= UNLIKELY and usual >= USUAL:
+            n -= 1
+            yield made
+
+
+# -- rivals --------------------------------------------------------------------------------------------------------
+
+
+def by_z_scores(given: Stream, detector: Detector, rows: Float) -> list[int]:
+    """Features by the robust z-score of their value; of codes, by that of the rarity; in a case of movement also by
+    those of level and spread. The one that counts most comes first."""
+    seen = detector._state.series.peek(rows).planes[-1]
+    usual = detector._state.context.history.planes(np.arange(CONTEXT))
+    planes = [0, *range(len(seen) - 2, len(seen))] if given.kind == "movement" else [0]
+    score = np.zeros(len(seen[0]))
+    for plane in planes:
+        values, value = usual[:, plane].copy(), seen[plane].copy()
+        for column in given.categorical:
+            counts = {code: int((values[:, column] == code).sum()) for code in {*values[:, column], value[column]}}
+            rarity = {code: np.sqrt((CONTEXT + 1) / (count + 0.5) - 1) for code, count in counts.items()}
+            values[:, column] = [rarity[code] for code in values[:, column]]
+            value[column] = rarity[value[column]]
+        middle = np.nanmedian(values, axis=0)
+        spread = 1.4826 * np.nanmedian(np.abs(values - middle), axis=0)
+        spread = np.where(spread > 0, spread, np.nanstd(values, axis=0) + 1e-12)
+        score = np.fmax(score, np.nan_to_num(np.abs(value - middle) / spread))
+    return np.argsort(-score, kind="stable").tolist()
+
+
+def by_removal(detector: Detector, rows: Float) -> list[int]:
+    """Features by how much the logit falls when all that is known of one is set to missing."""
+    state = detector._state
+    seen = state.series.peek(rows)
+    planes = np.repeat(seen.planes[-1:], rows.shape[1] + 1, axis=0)
+    for f in range(rows.shape[1]):
+        planes[1 + f, :, f] = np.nan
+    logits = state.scores(planes).logit
+    return np.argsort(logits[1:] - logits[0], kind="stable").tolist()
