@@ -24,6 +24,9 @@ from fomo_stream.detector.calibration import AlertThreshold
 from fomo_stream.detector.reasons import Cause, Reason
 from fomo_stream.detector.results import Results, Scores
 from fomo_stream.errors import REASONS
+from fomo_stream.records.explanation import reasons_of
+from fomo_stream.records.result import results_of
+from fomo_stream.records.schema import Schema
 from fomo_stream.settings.commands import (
     DemoSettings,
     DoctorSettings,
@@ -283,9 +286,6 @@ def agrees(shown: str, default: Any) -> bool:
 
 
 def test_every_field_of_the_result_is_documented() -> None:
-    from fomo_stream.records.result import results_of
-    from fomo_stream.records.schema import Schema
-
     scores = Scores.of(np.zeros((1, 1)), np.ones(1, np.int64))
     scored = Results.of(scores, np.zeros(1), np.ones(1), 1, 2000, AlertThreshold(0.01, 2000))
     explained = scored.explained([(Reason(0, Cause.VALUE, 1.0, 9.0, 3.0, 2.0, 4.0, np.nan),)])
@@ -300,6 +300,15 @@ def test_every_field_of_the_result_is_documented() -> None:
         named = {name for cells in table_rows(section.prose) for name in re.findall(r"`(\w+)`", cells[0])}
         assert named == (fields if page is FLAGS else fields - NOT_IN_TABLES)
     assert fields - always == {"reasons", "explanation"}
+
+
+def test_every_field_and_cause_of_a_reason_is_documented() -> None:
+    record, schema = {"flow": 9, "state": "idle"}, Schema(("flow", "state"), frozenset({"state"}))
+    flow = Reason(0, Cause.VALUE, 1.0, 9.0, 3.0, 2.0, 4.0, np.nan, 1)
+    idle = flow._replace(feature=1, cause=Cause.CATEGORY, frequency=0.1)
+    fields = {name for one in reasons_of([flow, idle], schema, record) for name in one}
+    named = [name for cells in table_rows(FLAGS.section("Reasons").prose) for name in re.findall(r"`(\w+)`", cells[0])]
+    assert sorted(named) == sorted([*fields, *Cause])
 
 
 def test_every_reason_and_header_of_dead_letters_is_documented() -> None:

@@ -249,3 +249,19 @@ def test_a_report_of_an_ended_replay_says_so_first(monkeypatch: pytest.MonkeyPat
     report = made_report()
     report["source"]["is_complete"] = False
     assert shown_at(monkeypatch, 80, report, io.StringIO())[0].startswith("Not complete")
+
+
+def test_the_highest_alerts_are_explained_once_for_each_run_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = made_report()
+    of = {(0, 7): MARKER, (0, 8): "near", (1, 8): "elsewhere", (0, 90): None, (0, 99): "far", (0, 300): "fourth"}
+    report["alerts"] = [
+        {"partition": partition, "offset": offset, "time": START, "score": 0.9, "explanation": text}
+        for (partition, offset), text in of.items()
+    ]
+    lines = shown_at(monkeypatch, 120, report, io.StringIO())
+    at = lines.index("Highest alerts:")
+    assert [line.split()[0] for line in lines[at + 1 : at + 4]] == ["0-7", "1-8", "0-99"]
+    assert "fourth" not in "".join(lines)
+    assert "\x1b" not in "".join(lines)
+    report["alerts"] = [alert | {"explanation": None} for alert in report["alerts"]]
+    assert "Highest alerts:" not in shown_at(monkeypatch, 120, report, io.StringIO())
