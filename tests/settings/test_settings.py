@@ -96,9 +96,9 @@ def test_the_detector_gets_its_part() -> None:
 
 
 def test_defaults_are_the_detectors_own() -> None:
-    assert load(ScoreSettings, {}).detector_config() == DetectorConfig()
+    assert load(ScoreSettings, {}).detector_config() == DetectorConfig(explain="alerts")
     flags = {"topic": "t", "feedback": "f"}
-    assert load(ServiceSettings, flags).detector_config() == DetectorConfig()
+    assert load(ServiceSettings, flags).detector_config() == DetectorConfig(explain="alerts")
     changed = {"admit": "feedback", "adapt_after": 0, "feedback_memory": 7}
     config = load(ServiceSettings, {**flags, **changed}).detector_config()
     assert {name: getattr(config, name) for name in changed} == changed
