@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from fomo_stream import Detector, DetectorConfig, load_model
 from fomo_stream.detector.categories import category_code
-from fomo_stream.detector.series import Seen
 
 Float = NDArray[np.float64]
 Rng = np.random.Generator

@@ -68,13 +68,14 @@ class Explainer:
         """The reasons of one record (planes, d) that these generations score; () without them."""
         if not builds:
             return ()
-        kinds = {view.sees: view for view, _ in reversed(builds)}  # views of the same columns share near rows
+        kinds: dict[str, list[tuple[View, Build]]] = {}  # views of the same columns share near rows
+        for view, build in builds:
+            kinds.setdefault(view.sees, []).append((view, build))
         lenses, rows = [], []
-        for sees, view in reversed(kinds.items()):
-            same = [build for other, build in builds if other.sees == sees]
-            scorers = tuple(partial(build.result().logits, self.model) for build in same)
-            lenses.append(Lens(self._surroundings(view, same[0]), scorers))
-            rows.append(view.columns(planes[None], self.config.lags, self.categorical)[0])
+        for same in kinds.values():
+            scorers = tuple(partial(build.result().logits, self.model) for _, build in same)
+            lenses.append(Lens(self._surroundings(*same[0]), scorers))
+            rows.append(same[0][0].columns(planes[None], self.config.lags, self.categorical)[0])
         return attribute(lenses, rows, self.config.reasons)
 
     def _wanted(self, results: Results) -> set[int]:
