@@ -92,7 +92,7 @@ class FixedContextScorer:
         # one view, and no memory: the input need not be a stream
         config = replace(config, views=("all",), lags=0, memory=0.0)
         codes = VIEWS["past"].codes(self._reader.width, settings.lags, self._reader.categorical)
-        self._detector = Detector(model, rows.shape[1], config, categorical=codes)
+        self._detector = Detector(model, rows.shape[1], config, categorical=codes, n_past=settings.lags)
         self._detector.seed_context(rows)
         if self._detector.score_rows(rows[:1]).status[0] is Status.CALIBRATING:
             note(

@@ -83,7 +83,7 @@ class _Record:
     def partner(self, strongest: list[int]) -> int:
         """The feature, of the strongest, that the first of them is odd together with, while each is usual; -1: none.
 
-        That is so if most of the effect of replacing both goes away with each of them alone.
+        That is so if the other one has a large effect, too, but most of it is the same: replacing both changes little.
         """
         effects = self.effects.sum(axis=0)
         first, *others = strongest
@@ -96,7 +96,7 @@ class _Record:
             both += logits[0] - logits[1:]
         shared = effects[first] + effects[others] - both
         at = int(np.argmax(shared))
-        return others[at] if 2 * shared[at] > both[at] and 2 * effects[others[at]] > both[at] else -1
+        return others[at] if 2 * shared[at] > effects[others[at]] else -1
 
     def _is_usual(self, feature: int) -> bool:
         return all(near.is_usual[_columns(near, feature)].all() for near in self.near)

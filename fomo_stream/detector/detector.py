@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fomo_stream.detector.changelog import Entries, StoredEntries
 from fomo_stream.detector.config import LEAST_CONTEXT, DetectorConfig
+from fomo_stream.detector.explaining import Explainer
 from fomo_stream.detector.fingerprint import fingerprint_of
 from fomo_stream.detector.history import UNKNOWN
 from fomo_stream.detector.reasons import Reason
@@ -39,7 +40,7 @@ class Detector:
 
     model: from `load_model`; n_features: d; executor: runs the encoding of generations in the background (None: in
     the calling thread, when first needed). If an encoding is late, `process` waits for it. categorical: columns that
-    hold category codes. Raises SchemaError when no view fits rows of n_features; `left_out` has those that do not.
+    hold category codes; n_past: earlier records that a row holds after its own; reasons name features of its own. Raises SchemaError when no view fits rows of n_features; `left_out` has those that do not.
 
     >>> import numpy as np
     >>> from fomo_stream import Detector, DetectorConfig, load_model
@@ -57,13 +58,15 @@ class Detector:
         config: DetectorConfig | None = None,
         executor: Executor | None = None,
         categorical: tuple[int, ...] = (),
+        n_past: int = 0,
     ) -> None:
         self.model = model
         self.n_features = n_features
         self.categorical = categorical
         self.config = config = config or DetectorConfig()
         self.views, self.left_out = _fitting(model, n_features, config)
-        self._state = DetectorState(model, n_features, self.views, config, executor, categorical, self._fingerprint)
+        explainer = Explainer(model, config, categorical, n_past)
+        self._state = DetectorState(n_features, self.views, config, executor, categorical, self._fingerprint, explainer)
 
     @property
     def context_rows(self) -> int:

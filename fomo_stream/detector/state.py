@@ -26,7 +26,6 @@ from fomo_stream.detector.results import Results, Scores
 from fomo_stream.detector.series import Seen, Series
 from fomo_stream.detector.standing import Standing, generation_age, trimmed_rows
 from fomo_stream.detector.views import View
-from fomo_stream.model.zero_shot import ZeroShotModel
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -35,26 +34,26 @@ Int = NDArray[np.int64]
 class DetectorState:
     """Everything that the results of the next records depend on.
 
-    views: those in use; fingerprint: of the detector; a saved state with another one is refused. See `Detector` for the
-    other parameters.
+    views: those in use; fingerprint: of the detector; a saved state with another one is refused; explainer: it has the
+    model. See `Detector` for the other parameters.
     """
 
     def __init__(
         self,
-        model: ZeroShotModel,
         n_features: int,
         views: tuple[View, ...],
         config: DetectorConfig,
         executor: Executor | None,
         categorical: tuple[int, ...],
         fingerprint: Mapping[str, Any],
+        explainer: Explainer,
     ) -> None:
         self.config = config
-        self._explainer = Explainer(model, config, categorical)
+        self._explainer = explainer
         movement = any(view.sees == "movement" for view in views)
         self.series = Series(n_features, config.lags, movement)
         self.context = Context(n_features, views, movement, config, categorical)
-        self.panel = Panel(views, model, executor)
+        self.panel = Panel(views, explainer.model, executor)
         self.memory = Memory(config.memory)
         self.alerts = Alerts(config)
         self.regimes = Regimes(config.adapt_after)

@@ -97,9 +97,7 @@ class Surroundings:
     def ranks(self, row: Float) -> Int:
         """Twice the mid-ranks (w,) of values (w,) among the candidates, from 0 to 2 m; m where a value is missing."""
         m = self.candidates.shape[1]
-        below, upto = (
-            compared.sum(axis=1) for compared in (self.candidates < row[:, None], self.candidates <= row[:, None])
-        )
+        below, upto = (self.candidates < row[:, None]).sum(axis=1), (self.candidates <= row[:, None]).sum(axis=1)
         ranks: Int = np.where(np.isnan(row) | (self._known == 0), m, (below + upto) * m // np.maximum(self._known, 1))
         return ranks
 
@@ -145,7 +143,7 @@ class Neighbourhood:
         low, middle, high = of.usual
         value = np.where(np.isnan(self.row), middle, self.row)  # as the model sees it
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            found = np.nan_to_num(np.abs(value - self.base) / (high - low))
+            found: Float = np.nan_to_num(np.abs(value - self.base) / (high - low))
         for column in np.flatnonzero(of.is_code):
             count = (of.candidates[column] == self.row[column]).sum()
             found[column] = (of.order[column] > count).mean()
