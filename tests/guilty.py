@@ -47,7 +47,7 @@ def inliers(family: str, n: int, d: int, rng: Rng, memory: float = 0.0) -> Float
     """Rows (n, d). memory: autocorrelation from one record to the next."""
 
     def latent(m: int) -> Float:
-        values = rng.normal(size=(n, m))
+        values: Float = rng.normal(size=(n, m))
         for i in range(1, n if memory else 1):
             values[i] = memory * values[i - 1] + np.sqrt(1 - memory**2) * values[i]
         return values
@@ -55,17 +55,17 @@ def inliers(family: str, n: int, d: int, rng: Rng, memory: float = 0.0) -> Float
     if family == "independent":
         z = latent(d)
         shapes = rng.integers(0, 3, d)
-        return np.asarray(np.choose(shapes, [z, np.exp(0.6 * z), np.tanh(z)]))
+        return np.asarray(np.choose(shapes, [z, np.exp(0.6 * z), np.tanh(z)]), dtype=np.float64)
     if family == "correlated":
         return latent(d) @ rng.normal(size=(d, d)) / np.sqrt(d) + 0.3 * latent(d)
     if family == "clustered":
         k = 4
         which = rng.integers(0, k, n) if not memory else np.arange(n) * k // n
         spread = rng.uniform(0.3, 1.0, size=(k, d))
-        return 2.5 * rng.normal(size=(k, d))[which] + latent(d) * spread[which]
+        return np.asarray(2.5 * rng.normal(size=(k, d))[which] + latent(d) * spread[which])
     if family == "heavy":
         size = np.sqrt(rng.chisquare(4, size=(n, 1)) / 4)
-        return (latent(d) @ rng.normal(size=(d, d)) / np.sqrt(d) + 0.5 * latent(d)) / size
+        return np.asarray((latent(d) @ rng.normal(size=(d, d)) / np.sqrt(d) + 0.5 * latent(d)) / size)
     causes = max(1, d // 4)
     return latent(causes) @ rng.normal(size=(causes, d)) + 0.25 * latent(d)
 

@@ -64,6 +64,10 @@ class Explainer:
 
         return results.explained([reasons(i) if i in wanted else () for i in range(len(results))])
 
+    def reasons_of_all(self, planes: Float, panel: Panel, first: int) -> list[tuple[Reason, ...]]:
+        """The reasons (n,) of the records from number `first` on, planes (n, planes, d)."""
+        return [self.reasons(one, panel.builds(first + i)) for i, one in enumerate(planes)]
+
     def reasons(self, planes: Float, builds: Lenses) -> tuple[Reason, ...]:
         """The reasons of one record (planes, d) that these generations score; () without them."""
         if not builds:
