@@ -57,7 +57,7 @@ def inliers(family: str, n: int, d: int, rng: Rng, memory: float = 0.0) -> Float
         shapes = rng.integers(0, 3, d)
         return np.asarray(np.choose(shapes, [z, np.exp(0.6 * z), np.tanh(z)]), dtype=np.float64)
     if family == "correlated":
-        return latent(d) @ rng.normal(size=(d, d)) / np.sqrt(d) + 0.3 * latent(d)
+        return np.asarray(latent(d) @ rng.normal(size=(d, d)) / np.sqrt(d) + 0.3 * latent(d))
     if family == "clustered":
         k = 4
         which = rng.integers(0, k, n) if not memory else np.arange(n) * k // n

@@ -41,8 +41,8 @@ def attribute(lenses: Sequence[Lens], rows: Sequence[Float], most: int) -> tuple
     rows: of each lens, the record's columns (w,), raw units, NaN = missing. The record's logit is the mean over the
     scorers of all lenses. The effect of a feature is the fall of that logit when all columns of the feature, in all
     lenses, are replaced by values of the context rows that are nearest in the other features. Features that hide each
-    other, as all of many that moved, have small effects in that sense; then it is the rise of the logit when the
-    feature alone keeps its values, and all others are replaced. The shares are those of
+    other, as many that moved together, have small effects in that sense. Then it is the mean of that and of the rise of
+    the logit when the feature alone keeps its values (the first and the last step of Shapley values). The shares are those of
     the effects in their sum, times the part of the excess that goes away with all of these features together. Excess:
     the fall of the logit when all features are replaced. () if nothing that is replaced makes the record more usual.
     """
@@ -75,11 +75,11 @@ class _Record:
             effects[tried] = falls[3:]
             excess, gone = excess + float(falls[1]), gone + float(falls[2])
         if 2 * np.maximum(self.effects.sum(axis=0), 0.0).sum() < gone:
-            self.effects = self._effects_alone(tried)
+            self.effects = (self.effects + self._effects_alone(tried)) / 2
         self.explained = min(max(gone, 0.0) / excess, 1.0) if excess > 0 else 1.0  # part of the excess, 0 to 1
 
     def _effects_alone(self, tried: Int) -> Float:
-        """The effects of features that hide each other: the rise of the logit if the record has nothing else unusual."""
+        """By how much the logit rises if the record keeps the values of one feature, and all others are replaced."""
         effects = np.zeros_like(self.effects)
         for of_lens, lens, near in zip(effects, self.lenses, self.near, strict=True):
             one = np.where(lens.surroundings.features == tried[:, None], near.row, near.base)
