@@ -200,3 +200,37 @@ def by_removal(detector: Detector, rows: Float) -> Int:
         planes[1 + f, :, f] = np.nan
     logits = state.scores(planes).logit
     return np.argsort(logits[1:] - logits[0], kind="stable")
+
+
+# -- comparison ----------------------------------------------------------------------------------------------------
+
+
+class Hit(NamedTuple):
+    """Whether a method named a guilty feature of a case."""
+
+    method: str
+    kind: str
+    first: bool  # as the first one
+    among_three: bool  # as one of the first three
+
+
+METHODS = ("reasons", "z-scores", "removal")
+
+
+def compared(given: Stream, n: int, rng: Rng) -> Iterator[Hit]:
+    """The hits of all methods in at most n cases of a stream."""
+    detector = trained(given)
+    for rows, _, guilty in cases(given, detector, n, rng):
+        reasons = [reason.feature for reason in detector.explain(rows)[-1]]
+        found = (reasons, by_z_scores(given, detector, rows).tolist(), by_removal(detector, rows).tolist())
+        for method, order in zip(METHODS, found, strict=True):
+            yield Hit(method, given.kind, bool(guilty & set(order[:1])), bool(guilty & set(order[:3])))
+
+
+def all_hits(dimensions: tuple[int, ...], n: int, seed: int) -> Iterator[Hit]:
+    """The hits of all methods, at most n cases of each kind, family and number of features."""
+    for d in dimensions:
+        for a, family in enumerate(FAMILIES):
+            for b, kind in enumerate(KINDS):
+                rng = np.random.default_rng((seed, d, a, b))
+                yield from compared(stream(family, kind, d, rng), n, rng)

@@ -42,9 +42,11 @@ def attribute(lenses: Sequence[Lens], rows: Sequence[Float], most: int) -> tuple
     scorers of all lenses. The effect of a feature is the fall of that logit when all columns of the feature, in all
     lenses, are replaced by values of the context rows that are nearest in the other features. Features that hide each
     other, as many that moved together, have small effects in that sense. Then it is the mean of that and of the rise of
-    the logit when the feature alone keeps its values (the first and the last step of Shapley values). The shares are those of
-    the effects in their sum, times the part of the excess that goes away with all of these features together. Excess:
-    the fall of the logit when all features are replaced. () if nothing that is replaced makes the record more usual.
+    the logit when the feature alone keeps its values (the first and the last step of Shapley values).
+
+    The shares are those of the effects in their sum, times the part of the excess that goes away with all of these
+    features together. Excess: the fall of the logit when all features are replaced. () if nothing that is replaced
+    makes the record more usual.
     """
     record = _Record(lenses, rows)
     effects = np.maximum(record.effects.sum(axis=0), 0.0)

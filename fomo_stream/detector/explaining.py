@@ -59,7 +59,7 @@ class Explainer:
         halves = [(view, build.blueprint.numbers, self._halves(build.blueprint)) for view, build in panel.builds(0)]
 
         def reasons(i: int) -> tuple[Reason, ...]:
-            later = [(view, half[numbers[i] < of[len(of) // 2]]) for view, of, half in halves]
+            later = [(view, half[int(numbers[i] < of[len(of) // 2])]) for view, of, half in halves]
             return self.reasons(planes[i], later)
 
         return results.explained([reasons(i) if i in wanted else () for i in range(len(results))])

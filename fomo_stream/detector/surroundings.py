@@ -92,14 +92,22 @@ class Surroundings:
     @cached_property
     def _ranks(self) -> NDArray[np.int32]:
         """The ranks (w, m) of the candidates."""
-        return np.stack([self.ranks(row) for row in self.candidates.T], axis=1).astype(np.int32)
+        places = np.zeros(self.candidates.shape, dtype=np.int64)
+        for place, values in zip(places, self.candidates, strict=True):
+            ordered = np.sort(values)[: len(values) - int(np.isnan(values).sum())]
+            place[:] = np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")
+        return self._scaled(places, self._known[:, None], np.isnan(self.candidates)).astype(np.int32)
 
     def ranks(self, row: Float) -> Int:
         """Twice the mid-ranks (w,) of values (w,) among the candidates, from 0 to 2 m; m where a value is missing."""
-        m = self.candidates.shape[1]
         below, upto = (self.candidates < row[:, None]).sum(axis=1), (self.candidates <= row[:, None]).sum(axis=1)
-        ranks: Int = np.where(np.isnan(row) | (self._known == 0), m, (below + upto) * m // np.maximum(self._known, 1))
-        return ranks
+        return self._scaled(below + upto, self._known, np.isnan(row))
+
+    def _scaled(self, places: Int, known: Int, missing: Bool) -> Int:
+        """Twice the mid-ranks among the known candidates, on a scale from 0 to 2 m; m where a value is missing."""
+        m = self.candidates.shape[1]
+        scaled: Int = np.where(missing | (known == 0), m, places * m // np.maximum(known, 1))
+        return scaled
 
     def apart(self, row: Float) -> NDArray[np.int32]:
         """How far a record (w,) is from each candidate in each feature: (features, m).
