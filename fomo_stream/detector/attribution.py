@@ -76,7 +76,7 @@ class _Record:
             falls = logits[0] - logits
             effects[tried] = falls[3:]
             excess, gone = excess + float(falls[1]), gone + float(falls[2])
-        if 2 * np.maximum(self.effects.sum(axis=0), 0.0).sum() < gone:
+        if 2 * math.fsum(np.maximum(self.effects.sum(axis=0), 0.0).tolist()) < gone:
             self.effects = (self.effects + self._effects_alone(tried)) / 2
         self.explained = min(max(gone, 0.0) / excess, 1.0) if excess > 0 else 1.0  # part of the excess, 0 to 1
 
