@@ -78,7 +78,8 @@ class Explainer:
         lenses, rows = [], []
         for same in kinds.values():
             scorers = tuple(partial(build.result().logits, self.model) for _, build in same)
-            lenses.append(Lens(self._surroundings(*same[0]), scorers))
+            recent = next((build for view, build in same[1:] if view.of == "recent"), None)
+            lenses.append(Lens(self._surroundings(*same[0], recent), scorers))
             rows.append(same[0][0].columns(planes[None], self.config.lags, self.categorical)[0])
         return attribute(lenses, rows, self.config.reasons)
 
@@ -88,12 +89,19 @@ class Explainer:
             return set()
         return set(range(len(results)) if which is Explain.ALL else np.flatnonzero(results.outlier).tolist())
 
-    def _surroundings(self, view: View, build: Build) -> Surroundings:
-        if build.surroundings is None:
+    def _surroundings(self, view: View, build: Build, recent: Build | None) -> Surroundings:
+        """Those of a context together with the recent records: after a shift, its near rows may all be of the past."""
+        if build.surroundings is None or build.surroundings[0] is not recent:
             blueprint = build.blueprint
-            near = np.isin(blueprint.numbers, build.result().numbers)
-            build.surroundings = Surroundings(blueprint.rows, self._columns(view, blueprint), near)
-        return build.surroundings
+            numbers, rows, near = blueprint.numbers, blueprint.rows, np.isin(blueprint.numbers, build.result().numbers)
+            if recent is not None:
+                others = recent.blueprint
+                further = ~np.isin(others.numbers, numbers)
+                near |= np.isin(numbers, others.numbers)
+                near = np.concatenate([near, further[further]])
+                rows = np.concatenate([rows, others.rows[further]])
+            build.surroundings = recent, Surroundings(rows, self._columns(view, blueprint), near)
+        return build.surroundings[1]
 
     def _columns(self, view: View, blueprint: Blueprint) -> list[Column]:
         w, d = blueprint.rows.shape[1], blueprint.outliers.shape[1] // (1 + self.n_past)

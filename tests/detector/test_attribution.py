@@ -132,6 +132,14 @@ def test_movement_and_past_are_named_as_such() -> None:
     assert (past.feature, past.cause, past.value) == (1, Cause.PAST, jump[-1, 1])
 
 
+def test_soon_after_a_shift_of_all_features_the_guilty_one_is_named() -> None:
+    rng = np.random.default_rng(6)
+    rows = rng.normal(size=(1000, 4)) + np.where(np.arange(1000) < 850, 0, 12)[:, None]
+    one = detector_after(rows)
+    records = np.full((4, 4), 12.0) + np.diag(np.full(4, 9.0))
+    assert [one.explain(record[None])[0][0].feature for record in records] == [0, 1, 2, 3]
+
+
 def test_rows_that_hold_their_past_are_explained_by_their_own_features() -> None:
     rng = np.random.default_rng(4)
     series = np.repeat(rng.normal(size=(200, 2)), 2, axis=0)[:, :] + 0.05 * rng.normal(size=(400, 2))
