@@ -16,6 +16,7 @@ from fomo_stream import Detector, DetectorConfig, load_model
 from fomo_stream.detector.categories import category_code
 
 Float = NDArray[np.float64]
+Int = NDArray[np.int64]
 Rng = np.random.Generator
 
 FAMILIES = ("independent", "correlated", "clustered", "heavy", "factors")
@@ -38,7 +39,7 @@ class Stream(NamedTuple):
 
     rows: Float  # (n, d)
     kind: str
-    special: NDArray[np.int64]  # columns of a block, of a pair, or of categories; empty for other kinds
+    special: Int  # columns of a block, of a pair, or of categories; empty for other kinds
     categorical: tuple[int, ...]
 
 
@@ -46,7 +47,7 @@ def inliers(family: str, n: int, d: int, rng: Rng, memory: float = 0.0) -> Float
     """Rows (n, d). memory: autocorrelation from one record to the next."""
 
     def latent(m: int) -> Float:
-        values = rng.normal(size=(n, m))
+        values: Float = rng.normal(size=(n, m))
         for i in range(1, n if memory else 1):
             values[i] = memory * values[i - 1] + np.sqrt(1 - memory**2) * values[i]
         return values
@@ -54,17 +55,17 @@ def inliers(family: str, n: int, d: int, rng: Rng, memory: float = 0.0) -> Float
     if family == "independent":
         z = latent(d)
         shapes = rng.integers(0, 3, d)
-        return np.choose(shapes, [z, np.exp(0.6 * z), np.tanh(z)])
+        return np.asarray(np.choose(shapes, [z, np.exp(0.6 * z), np.tanh(z)]), dtype=np.float64)
     if family == "correlated":
-        return latent(d) @ rng.normal(size=(d, d)) / np.sqrt(d) + 0.3 * latent(d)
+        return np.asarray(latent(d) @ rng.normal(size=(d, d)) / np.sqrt(d) + 0.3 * latent(d))
     if family == "clustered":
         k = 4
         which = rng.integers(0, k, n) if not memory else np.arange(n) * k // n
         spread = rng.uniform(0.3, 1.0, size=(k, d))
-        return 2.5 * rng.normal(size=(k, d))[which] + latent(d) * spread[which]
+        return np.asarray(2.5 * rng.normal(size=(k, d))[which] + latent(d) * spread[which])
     if family == "heavy":
         size = np.sqrt(rng.chisquare(4, size=(n, 1)) / 4)
-        return (latent(d) @ rng.normal(size=(d, d)) / np.sqrt(d) + 0.5 * latent(d)) / size
+        return np.asarray((latent(d) @ rng.normal(size=(d, d)) / np.sqrt(d) + 0.5 * latent(d)) / size)
     causes = max(1, d // 4)
     return latent(causes) @ rng.normal(size=(causes, d)) + 0.25 * latent(d)
 
@@ -72,7 +73,7 @@ def inliers(family: str, n: int, d: int, rng: Rng, memory: float = 0.0) -> Float
 def stream(family: str, kind: str, d: int, rng: Rng) -> Stream:
     """A stream of a family, with the structure that a kind needs, in units of its own."""
     n = CONTEXT + AFTER
-    rows = inliers(family, n, d, rng, memory=0.7 if kind == "movement" else 0.0)
+    rows = inliers(family, n, d, rng, memory=0.9 if kind == "movement" else 0.0)
     wanted = {"pair": 2, "dependency": BLOCK, "missing": BLOCK, "category": max(1, d // 5)}.get(kind, 0)
     special = rng.choice(d, size=wanted, replace=False)
     if kind in ("dependency", "missing", "pair"):
@@ -81,8 +82,8 @@ def stream(family: str, kind: str, d: int, rng: Rng) -> Stream:
     unit, origin = 10 ** rng.uniform(-2, 3, d), rng.normal(size=d) * 10 ** rng.uniform(-1, 2, d)
     rows = (rows + origin) * unit
     if kind == "missing":
-        rows[rng.random(rows.shape) < 0.05] = np.nan
-    categorical = ()
+        rows[rng.random(rows.shape) < np.where(np.isin(np.arange(d), special), 0.005, 0.05)] = np.nan
+    categorical: tuple[int, ...] = ()
     if kind == "category":
         categorical = tuple(sorted(special.tolist()))
         share = 1.0 / np.arange(1, 9)
@@ -111,10 +112,11 @@ def case(given: Stream, rng: Rng) -> Case:
         row[f] = NEW_CODE
     elif given.kind in ("pair", "dependency"):
         f = int(rng.choice(given.special))
-        others = rows[rng.permutation(len(rows)), f]  # usual by itself: of the record farthest in a random ten
-        row[f] = max(others[:10].tolist(), key=lambda value: abs(value - row[f]))
-        guilty = given.special if given.kind == "pair" else [f]
-        return Case(row[None], before[None], frozenset(map(int, guilty)))
+        others = rows[rng.permutation(len(rows)), f]
+        others = others[(others > low[f]) & (others < high[f])][:10]  # usual by themselves
+        row[f] = max(others.tolist(), key=lambda value: abs(value - row[f]))
+        guilty = given.special if given.kind == "pair" else np.array([f])
+        return Case(row[None], before[None], frozenset(guilty.tolist()))
     elif given.kind == "missing":
         f = int(rng.choice(given.special))
         block = rows[:, given.special]
@@ -132,23 +134,23 @@ def case(given: Stream, rng: Rng) -> Case:
 
 def _moving(rows: Float, f: int, low: Float, high: Float, rng: Rng) -> Case:
     """A feature that stands still, jumps to and fro, or stays at one side, always within its usual range."""
-    k = int(rng.integers(6, 13))
+    k = int(rng.integers(8, 17))
     start = int(rng.integers(CONTEXT, len(rows) - k))
-    before, side = rows[start : start + k], rng.choice([0.03, 0.97])
-    block = before.copy()
-    width = high[f] - low[f]
+    before = rows[start : start + k]
+    block, width = before.copy(), high[f] - low[f]
     course = rng.integers(3)
     if course == 0:
         block[:, f] = block[0, f]
     elif course == 1:
-        block[:, f] = low[f] + width * np.where(np.arange(k) % 2, 0.08, 0.92)
+        block[:, f] = low[f] + width * np.where(np.arange(k) % 2, 0.05, 0.95)
     else:
-        block[:, f] = low[f] + width * (side + 0.02 * rng.normal(size=k))
+        block[:, f] = low[f] + width * rng.choice([0.03, 0.97]) * (1 + 0.02 * rng.normal(size=k))
     return Case(block, before, frozenset([f]))
 
 
-def trained(given: Stream, views: tuple[str, ...] = ("default",)) -> Detector:
-    """A detector after the stream."""
+def trained(given: Stream) -> Detector:
+    """A detector after the stream. In the default views, movement alone seldom makes a record unlikely."""
+    views = ("all", "movement") if given.kind == "movement" else ("default",)
     config = DetectorConfig(context_size=CONTEXT, min_context=CONTEXT, views=views, memory=0.0, alert_rate=UNLIKELY)
     detector = Detector(load_model("default", "cpu"), given.rows.shape[1], config, categorical=given.categorical)
     detector.process(given.rows)
@@ -168,7 +170,7 @@ def cases(given: Stream, detector: Detector, n: int, rng: Rng) -> Iterator[Case]
 # -- rivals --------------------------------------------------------------------------------------------------------
 
 
-def by_z_scores(given: Stream, detector: Detector, rows: Float) -> list[int]:
+def by_z_scores(given: Stream, detector: Detector, rows: Float) -> Int:
     """Features by the robust z-score of their value; of codes, by that of the rarity; in a case of movement also by
     those of level and spread. The one that counts most comes first."""
     seen = detector._state.series.peek(rows).planes[-1]
@@ -186,10 +188,10 @@ def by_z_scores(given: Stream, detector: Detector, rows: Float) -> list[int]:
         spread = 1.4826 * np.nanmedian(np.abs(values - middle), axis=0)
         spread = np.where(spread > 0, spread, np.nanstd(values, axis=0) + 1e-12)
         score = np.fmax(score, np.nan_to_num(np.abs(value - middle) / spread))
-    return np.argsort(-score, kind="stable").tolist()
+    return np.argsort(-score, kind="stable")
 
 
-def by_removal(detector: Detector, rows: Float) -> list[int]:
+def by_removal(detector: Detector, rows: Float) -> Int:
     """Features by how much the logit falls when all that is known of one is set to missing."""
     state = detector._state
     seen = state.series.peek(rows)
@@ -197,4 +199,38 @@ def by_removal(detector: Detector, rows: Float) -> list[int]:
     for f in range(rows.shape[1]):
         planes[1 + f, :, f] = np.nan
     logits = state.scores(planes).logit
-    return np.argsort(logits[1:] - logits[0], kind="stable").tolist()
+    return np.argsort(logits[1:] - logits[0], kind="stable")
+
+
+# -- comparison ----------------------------------------------------------------------------------------------------
+
+
+class Hit(NamedTuple):
+    """Whether a method named a guilty feature of a case."""
+
+    method: str
+    kind: str
+    first: bool  # as the first one
+    among_three: bool  # as one of the first three
+
+
+METHODS = ("reasons", "z-scores", "removal")
+
+
+def compared(given: Stream, n: int, rng: Rng) -> Iterator[Hit]:
+    """The hits of all methods in at most n cases of a stream."""
+    detector = trained(given)
+    for rows, _, guilty in cases(given, detector, n, rng):
+        reasons = [reason.feature for reason in detector.explain(rows)[-1]]
+        found = (reasons, by_z_scores(given, detector, rows).tolist(), by_removal(detector, rows).tolist())
+        for method, order in zip(METHODS, found, strict=True):
+            yield Hit(method, given.kind, bool(guilty & set(order[:1])), bool(guilty & set(order[:3])))
+
+
+def all_hits(dimensions: tuple[int, ...], n: int, seed: int) -> Iterator[Hit]:
+    """The hits of all methods, at most n cases of each kind, family and number of features."""
+    for d in dimensions:
+        for a, family in enumerate(FAMILIES):
+            for b, kind in enumerate(KINDS):
+                rng = np.random.default_rng((seed, d, a, b))
+                yield from compared(stream(family, kind, d, rng), n, rng)

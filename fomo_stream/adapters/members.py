@@ -26,6 +26,7 @@ class View(NamedTuple):
     kept: Int  # which of the training rows
     rows: Float  # raw units; category codes
     codes: tuple[int, ...]  # of these columns, those that hold category codes
+    width: int  # d, columns of the training data
 
     def half(self, which: NDArray[np.bool_]) -> View:
         """The same view of some of its rows (n',)."""
@@ -50,7 +51,7 @@ class Context:
         """The context as explanations need it."""
         codes = set(self.view.codes)
         columns = [Column(c, Cause.VALUE, i in codes) for i, c in enumerate(self.view.columns.tolist())]
-        return Lens(Surroundings(self.view.rows, columns), (self.logits,))
+        return Lens(Surroundings(self.view.rows, columns, n_features=self.view.width), (self.logits,))
 
 
 class Member:

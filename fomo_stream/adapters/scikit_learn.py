@@ -158,7 +158,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         size = min(n, self.context_size) if first else min(max(2, round(0.8 * n)), self.context_size)
         kept = rng.permutation(n)[:size]  # in random order: the halves that score each other are alike
         codes = tuple(np.flatnonzero(np.isin(columns, self.categorical_)).tolist())
-        return View(columns, kept, X[np.ix_(kept, columns)], codes)
+        return View(columns, kept, X[np.ix_(kept, columns)], codes, d)
 
     def _encode(self, verbose: int = 0) -> None:
         model, self._encoded = self._shared_model(), []

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from fomo_stream.detector.config import LEAST_CONTEXT
 from fomo_stream.detector.detector import Detector
-from fomo_stream.detector.reasons import Cause, Reason
 from fomo_stream.detector.results import Results, Scores, Status
 from fomo_stream.detector.series import Key, Series
 from fomo_stream.detector.views import VIEWS
@@ -96,7 +95,7 @@ class FixedContextScorer:
         # one view, and no memory: the input need not be a stream
         config = replace(config, views=("all",), lags=0, memory=0.0)
         codes = VIEWS["past"].codes(self._reader.width, settings.lags, self._reader.categorical)
-        self._detector = Detector(model, rows.shape[1], config, categorical=codes)
+        self._detector = Detector(model, rows.shape[1], config, categorical=codes, n_past=settings.lags)
         self._detector.seed_context(rows)
         if self._detector.score_rows(rows[:1]).status[0] is Status.CALIBRATING:
             note(
@@ -113,10 +112,7 @@ class FixedContextScorer:
         return self._reader.batch(lines, self._score)
 
     def _score(self, values: Float, keys: list[Key]) -> Results:
-        results = self._detector.score_rows(self._with_past(values, keys))
-        if not self._series.lags or not any(results.reasons):
-            return results
-        return results.explained([_of_record(*pair) for pair in zip(results.reasons, values, strict=True)])
+        return self._detector.score_rows(self._with_past(values, keys))
 
     def _with_past(self, values: Float, keys: list[Key]) -> Float:
         """Rows (n, d * (lags + 1)) of the next values (n, d) of their series."""
@@ -131,23 +127,6 @@ class FixedContextScorer:
 
     def finish(self) -> Batch:
         return NOTHING
-
-
-def _of_record(reasons: tuple[Reason, ...], row: Float) -> tuple[Reason, ...]:
-    """Reasons about the columns of a row with its past, as reasons about the features (d,) of the record."""
-    d, found = len(row), []
-    for one in reasons:
-        feature, partner = one.feature % d, one.partner % d if one.partner >= 0 else -1
-        is_past = max(one.feature, one.partner) >= d
-        found.append(
-            one._replace(
-                feature=feature,
-                cause=Cause.PAST if is_past else one.cause,
-                value=float(row[feature]),
-                partner=-1 if partner == feature else partner,
-            )
-        )
-    return tuple(found)
 
 
 class PrequentialScorer:

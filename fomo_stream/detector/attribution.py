@@ -1,7 +1,8 @@
-"""Attribution: how much each feature of a record changes the model's logit when it is replaced by usual values."""
+"""Attribution: how much each feature of a record changes the model's logit when usual values replace it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -9,10 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.reasons import Cause, Reason
-from fomo_stream.detector.surroundings import Surroundings
+from fomo_stream.detector.surroundings import Neighbourhood, Surroundings
 
 Float = NDArray[np.float64]
+Int = NDArray[np.int64]
 Scorer = Callable[[Float], Float]  # rows (q, w), raw units, codes for categories -> their logits (q,)
+
+MOST_TRIED = 10  # features whose effect on the logit is computed: those with the strangest values
+STRONGEST = 5  # features among which a partner is looked for
 
 
 @dataclass(frozen=True)
@@ -34,30 +39,105 @@ def attribute(lenses: Sequence[Lens], rows: Sequence[Float], most: int) -> tuple
     """The reasons of one record, at most `most`, the one that counts most first; equal ones by their columns.
 
     rows: of each lens, the record's columns (w,), raw units, NaN = missing. The record's logit is the mean over the
-    scorers of all lenses.
+    scorers of all lenses. The effect of a feature is the fall of that logit when all columns of the feature, in all
+    lenses, are replaced by values of the context rows that are nearest in the other features. Features that hide each
+    other, as many that moved together, have small effects in that sense. Then it is the mean of that and of the rise of
+    the logit when the feature alone keeps its values (the first and the last step of Shapley values).
+
+    The shares are those of the effects in their sum, times the part of the excess that goes away with all of these
+    features together. Excess: the fall of the logit when all features are replaced. () if nothing that is replaced
+    makes the record more usual.
     """
-    d = max(int(lens.surroundings.features.max()) for lens in lenses) + 1
-    alone, without, excess = np.zeros(d), np.zeros(d), 0.0
-    for lens, row in zip(lenses, rows, strict=True):
-        near = lens.surroundings.nearby(row)
-        features = np.unique(lens.surroundings.features)
-        of = lens.surroundings.features == features[:, None]
-        logits = lens.logits(np.vstack([row, near.base, np.where(of, near.instead, row), np.where(of, row, near.base)]))
-        n = len(features)
-        without[features] += logits[0] - logits[2 : 2 + n]
-        alone[features] += logits[2 + n :] - logits[1]
-        excess += logits[0] - logits[1]
-    effect = np.maximum((without + alone) / 2, 0.0)
-    total = max(float(effect.sum()), excess)
-    order = [f for f in np.argsort(-effect, kind="stable")[:most].tolist() if effect[f] > 0]
-    first = {f: i for i in reversed(range(len(lenses))) for f in lenses[i].surroundings.features.tolist()}
-    return tuple(_reason(lenses[first[f]].surroundings, rows[first[f]], f, float(effect[f]) / total) for f in order)
+    record = _Record(lenses, rows)
+    effects = np.maximum(record.effects.sum(axis=0), 0.0)
+    strongest = [f for f in np.argsort(-effects, kind="stable").tolist() if effects[f] > 0]
+    if not strongest:
+        return ()
+    shares = effects * (record.explained / math.fsum(effects.tolist()))
+    partner = record.partner(strongest[:STRONGEST])
+    if partner < 0:
+        return tuple(record.reason(f, float(shares[f])) for f in strongest[:most])
+    first = record.reason(strongest[0], float(shares[strongest[0]] + shares[partner]))._replace(partner=partner)
+    others = [f for f in strongest[1:] if f != partner]
+    return (first, *(record.reason(f, float(shares[f])) for f in others[: most - 1]))
 
 
-def _reason(surroundings: Surroundings, row: Float, feature: int, share: float) -> Reason:
-    column = int(np.flatnonzero(surroundings.features == feature)[0])
-    low, median, high = surroundings.usual[:, column].tolist()
-    is_code, value = surroundings.columns[column].is_code, float(row[column])
-    cause = Cause.MISSING if np.isnan(value) else Cause.CATEGORY if is_code else Cause.VALUE
-    frequency = surroundings.frequency(column, value) if is_code else np.nan
-    return Reason(feature, cause, share, value, median, low, high, frequency)
+class _Record:
+    """A record in all lenses, and the effects of its features."""
+
+    def __init__(self, lenses: Sequence[Lens], rows: Sequence[Float]) -> None:
+        self.lenses = lenses
+        self.near = [Neighbourhood(lens.surroundings, row) for lens, row in zip(lenses, rows, strict=True)]
+        self.effects = np.zeros((len(lenses), lenses[0].surroundings.n_features))
+        tried, excess, gone = self._strangest(), 0.0, 0.0
+        for effects, lens, near in zip(self.effects, lenses, self.near, strict=True):
+            without_all = np.where(np.isin(lens.surroundings.features, tried), near.base, near.row)
+            logits = lens.logits(np.vstack([near.row, near.base, without_all, near.without(tried[:, None])]))
+            falls = logits[0] - logits
+            effects[tried] = falls[3:]
+            excess, gone = excess + float(falls[1]), gone + float(falls[2])
+        if 2 * math.fsum(np.maximum(self.effects.sum(axis=0), 0.0).tolist()) < gone:
+            self.effects = (self.effects + self._effects_alone(tried)) / 2
+        self.explained = min(max(gone, 0.0) / excess, 1.0) if excess > 0 else 1.0  # part of the excess, 0 to 1
+
+    def _effects_alone(self, tried: Int) -> Float:
+        """By how much the logit rises if the record keeps the values of one feature, and all others are replaced."""
+        effects = np.zeros_like(self.effects)
+        for of_lens, lens, near in zip(effects, self.lenses, self.near, strict=True):
+            one = np.where(lens.surroundings.features == tried[:, None], near.row, near.base)
+            logits = lens.logits(np.vstack([near.base, one]))
+            of_lens[tried] = logits[1:] - logits[0]
+        return effects
+
+    def _strangest(self) -> Int:
+        found = np.zeros(self.effects.shape[1])
+        for near in self.near:
+            np.maximum.at(found, near.surroundings.features, near.strangeness)
+        return np.argsort(-found, kind="stable")[:MOST_TRIED]
+
+    def partner(self, strongest: list[int]) -> int:
+        """The feature, of the strongest, that the first of them is odd together with, while each is usual; -1: none.
+
+        That is so if the other one has a large effect, too, but most of it is the same: replacing both changes little.
+        """
+        effects = self.effects.sum(axis=0)
+        first, *others = strongest
+        others = [f for f in others if 2 * effects[f] > effects[first] and self._is_usual(f)]
+        if not others or not self._is_usual(first):
+            return -1
+        both = np.zeros(len(others))
+        for lens, near in zip(self.lenses, self.near, strict=True):
+            logits = lens.logits(np.vstack([near.row, near.without(np.array([[first, other] for other in others]))]))
+            both += logits[0] - logits[1:]
+        shared = effects[first] + effects[others] - both
+        at = int(np.argmax(shared))
+        return others[at] if 2 * shared[at] > effects[others[at]] else -1
+
+    def _is_usual(self, feature: int) -> bool:
+        return all(near.is_usual[_columns(near, feature)].all() for near in self.near)
+
+    def reason(self, feature: int, share: float) -> Reason:
+        """The reason that names this feature."""
+        near = self.near[int(np.argmax(self.effects[:, feature]))]
+        of, columns = near.surroundings, _columns(near, feature)
+        causes = [of.columns[column].cause for column in columns]
+        column, cause = int(columns[0]), causes[0]
+        if cause in (Cause.LEVEL, Cause.SPREAD):
+            at = int(np.argmax(near.strangeness[columns]))
+            column, cause = int(columns[at]), causes[at]
+        elif np.isnan(near.row[column]):
+            cause = Cause.MISSING
+        elif Cause.PAST in causes and near.is_usual[column]:
+            cause = Cause.PAST
+        elif of.is_code[column]:
+            cause = Cause.CATEGORY
+        value, (low, median, high) = float(near.row[column]), of.usual[:, column].tolist()
+        if cause is Cause.SPREAD:
+            value, low, median, high = (math.exp(number) for number in (value, low, median, high))
+        frequency = of.frequency(column, value) if cause is Cause.CATEGORY else math.nan
+        return Reason(feature, cause, share, value, median, low, high, frequency)
+
+
+def _columns(near: Neighbourhood, feature: int) -> Int:
+    """The columns of a feature."""
+    return np.flatnonzero(near.surroundings.features == feature)

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 from fomo_stream.detector.changelog import Entries, StoredEntries
 from fomo_stream.detector.config import LEAST_CONTEXT, DetectorConfig
+from fomo_stream.detector.explaining import Explainer
 from fomo_stream.detector.fingerprint import fingerprint_of
 from fomo_stream.detector.history import UNKNOWN
 from fomo_stream.detector.reasons import Reason
-from fomo_stream.detector.results import Results, Scores
-from fomo_stream.detector.series import Key, Seen
+from fomo_stream.detector.results import Results
+from fomo_stream.detector.series import Key
 from fomo_stream.detector.standing import Standing
 from fomo_stream.detector.state import DetectorState
 from fomo_stream.detector.views import LeftOut, View, fitting, too_wide
@@ -39,7 +40,8 @@ class Detector:
 
     model: from `load_model`; n_features: d; executor: runs the encoding of generations in the background (None: in
     the calling thread, when first needed). If an encoding is late, `process` waits for it. categorical: columns that
-    hold category codes. Raises SchemaError when no view fits rows of n_features; `left_out` has those that do not.
+    hold category codes; n_past: earlier records that a row holds after its own, so that reasons name its own features.
+    Raises SchemaError when no view fits rows of n_features; `left_out` has those that do not.
 
     >>> import numpy as np
     >>> from fomo_stream import Detector, DetectorConfig, load_model
@@ -57,13 +59,15 @@ class Detector:
         config: DetectorConfig | None = None,
         executor: Executor | None = None,
         categorical: tuple[int, ...] = (),
+        n_past: int = 0,
     ) -> None:
         self.model = model
         self.n_features = n_features
         self.categorical = categorical
         self.config = config = config or DetectorConfig()
         self.views, self.left_out = _fitting(model, n_features, config)
-        self._state = DetectorState(model, n_features, self.views, config, executor, categorical, self._fingerprint)
+        explainer = Explainer(model, config, categorical, n_past)
+        self._state = DetectorState(n_features, self.views, config, executor, categorical, self._fingerprint, explainer)
 
     @property
     def context_rows(self) -> int:
@@ -109,7 +113,7 @@ class Detector:
         belong to that one. The result is the same however the rows of a partition are split over calls.
         Raises SchemaError when the rows have another number of features than the detector.
         """
-        return self._process(self._state.series.follow(_checked(rows, self.n_features), keys), None)
+        return self._state.process(self._state.series.follow(_checked(rows, self.n_features), keys))
 
     def score_rows(self, rows: Float, keys: Sequence[Key] | None = None) -> Results:
         """Score rows (n, d) as the next n records without learning them.
@@ -133,22 +137,7 @@ class Detector:
 
         scored: results of `score_rows` for exactly these rows, with no record learned since; feedback may have come.
         """
-        self._process(self._state.series.follow(_checked(rows, self.n_features), keys), scored.scores)
-
-    def _process(self, seen: Seen, known: Scores | None) -> Results:
-        """Score and learn records. known: their scores, if no record was learned since."""
-        parts = [Results.nothing(Scores.unknown(0, len(self.views)))]
-        start = 0
-        while start < len(seen.planes):  # without records nothing changes: verdicts wait for the next one
-            self._state.context.apply_verdicts()
-            part = seen.part(slice(start, start + self.room))
-            if known is None or start or not self.generation:  # what was learned since may have changed the scores
-                scores = self._state.scores(part.planes)
-            else:
-                scores = known[: len(part.planes)]
-            parts.append(self._state.learn(part, scores))
-            start += len(part.planes)
-        return Results.concatenate(parts)
+        self._state.process(self._state.series.follow(_checked(rows, self.n_features), keys), scored.scores)
 
     def seed_context(self, rows: Float, keys: Sequence[Key] | None = None) -> None:
         """Start warm from trusted rows (n, d), n >= 4: they count as the first n records, confirmed by feedback.

@@ -64,17 +64,23 @@ class Explainer:
 
         return results.explained([reasons(i) if i in wanted else () for i in range(len(results))])
 
+    def reasons_of_all(self, planes: Float, panel: Panel, first: int) -> list[tuple[Reason, ...]]:
+        """The reasons (n,) of the records from number `first` on, planes (n, planes, d)."""
+        return [self.reasons(one, panel.builds(first + i)) for i, one in enumerate(planes)]
+
     def reasons(self, planes: Float, builds: Lenses) -> tuple[Reason, ...]:
         """The reasons of one record (planes, d) that these generations score; () without them."""
         if not builds:
             return ()
-        kinds = {view.sees: view for view, _ in reversed(builds)}  # views of the same columns share near rows
+        kinds: dict[str, list[tuple[View, Build]]] = {}  # views of the same columns share near rows
+        for view, build in builds:
+            kinds.setdefault(view.sees, []).append((view, build))
         lenses, rows = [], []
-        for sees, view in reversed(kinds.items()):
-            same = [build for other, build in builds if other.sees == sees]
-            scorers = tuple(partial(build.result().logits, self.model) for build in same)
-            lenses.append(Lens(self._surroundings(view, same[0]), scorers))
-            rows.append(view.columns(planes[None], self.config.lags, self.categorical)[0])
+        for same in kinds.values():
+            scorers = tuple(partial(build.result().logits, self.model) for _, build in same)
+            recent = next((build for view, build in same[1:] if view.of == "recent"), None)
+            lenses.append(Lens(self._surroundings(*same[0], recent), scorers))
+            rows.append(same[0][0].columns(planes[None], self.config.lags, self.categorical)[0])
         return attribute(lenses, rows, self.config.reasons)
 
     def _wanted(self, results: Results) -> set[int]:
@@ -83,12 +89,19 @@ class Explainer:
             return set()
         return set(range(len(results)) if which is Explain.ALL else np.flatnonzero(results.outlier).tolist())
 
-    def _surroundings(self, view: View, build: Build) -> Surroundings:
-        if build.surroundings is None:
+    def _surroundings(self, view: View, build: Build, recent: Build | None) -> Surroundings:
+        """Those of a context together with the recent records: after a shift, its near rows may all be of the past."""
+        if build.surroundings is None or build.surroundings[0] is not recent:
             blueprint = build.blueprint
-            near = np.isin(blueprint.numbers, build.result().numbers)
-            build.surroundings = Surroundings(blueprint.rows, self._columns(view, blueprint), near)
-        return build.surroundings
+            numbers, rows, near = blueprint.numbers, blueprint.rows, np.isin(blueprint.numbers, build.result().numbers)
+            if recent is not None:
+                others = recent.blueprint
+                further = ~np.isin(others.numbers, numbers)
+                near |= np.isin(numbers, others.numbers)
+                near = np.concatenate([near, further[further]])
+                rows = np.concatenate([rows, others.rows[further]])
+            build.surroundings = recent, Surroundings(rows, self._columns(view, blueprint), near)
+        return build.surroundings[1]
 
     def _columns(self, view: View, blueprint: Blueprint) -> list[Column]:
         w, d = blueprint.rows.shape[1], blueprint.outliers.shape[1] // (1 + self.n_past)

@@ -30,6 +30,7 @@ class Panel:
     def __init__(self, views: tuple[View, ...], model: ZeroShotModel, executor: Executor | None) -> None:
         self._model, self._executor = model, executor
         self.timelines = [Timeline(view, model, executor) for view in views]
+        self.steps = 0  # since the warm-up
 
     @property
     def views(self) -> tuple[View, ...]:
@@ -42,9 +43,20 @@ class Panel:
         numbers = [timeline.number for timeline in self.timelines]
         return sum(numbers) - len(numbers) + 1 if numbers[0] else 0
 
-    def add(self, at: int, blueprint: Blueprint) -> None:
-        """Build another generation of views[at]: the first becomes the current one at once, any other the next one."""
-        self.timelines[at].add(blueprint)
+    def begin(self, context: Context) -> None:
+        """Build the first generations, which take effect at once."""
+        for at, timeline in enumerate(self.timelines):
+            timeline.add(context.blueprint(at, 1, context.history.records))
+
+    def renew(self, context: Context, takes_effect: int) -> None:
+        """At a step: build the next generation of one view if it is due."""
+        for turn in range(len(self.timelines)):
+            at = (self.steps + turn) % len(self.timelines)
+            timeline = self.timelines[at]
+            if timeline.next is None and context.is_due(at):
+                timeline.add(context.blueprint(at, timeline.number + 1, takes_effect))
+                break  # one at a step, so that no two take effect together
+        self.steps += 1
 
     def advance(self, records: int) -> None:
         """Make the next generations current that score the record of number `records`."""
@@ -128,6 +140,7 @@ class Panel:
     def copy(self, views: tuple[View, ...], lags: int, more: int = 0) -> Panel:
         """An independent panel of these of its views; with `more` features their generations are built again."""
         twin = Panel((), self._model, self._executor)
+        twin.steps = self.steps
         once = float(len(views))
 
         def blueprint_of(view: View) -> Any:

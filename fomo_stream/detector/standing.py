@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from fomo_stream.detector.context import Context
 from fomo_stream.detector.panel import Panel
+from fomo_stream.detector.regimes import Regimes
 
 
 class Standing(NamedTuple):
@@ -19,7 +21,13 @@ class Standing(NamedTuple):
     drift: float  # 0 to 1: how much of what announces a new regime was seen
 
 
-def trimmed_rows(panel: Panel) -> int:
+def standing_of(records: int, context: Context, panel: Panel, regimes: Regimes) -> Standing:
+    """The standing of a detector with these parts. records: number of the next record."""
+    rows, age = len(context.pool), _generation_age(panel, records)
+    return Standing(records, rows, _trimmed_rows(panel), panel.generation, age, regimes.number, regimes.drift)
+
+
+def _trimmed_rows(panel: Panel) -> int:
     """Rows that the current trimmed contexts have left out."""
     builds = [one.current for one in panel.timelines if one.view.trim]
     return sum(
@@ -29,7 +37,7 @@ def trimmed_rows(panel: Panel) -> int:
     )
 
 
-def generation_age(panel: Panel, records: int) -> int:
+def _generation_age(panel: Panel, records: int) -> int:
     """Records since the newest context took effect. records: number of the next record."""
     began = [one.current.blueprint.takes_effect for one in panel.timelines if one.current is not None]
     return records - max(began, default=records)

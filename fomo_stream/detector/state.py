@@ -24,9 +24,8 @@ from fomo_stream.detector.reasons import Reason
 from fomo_stream.detector.regimes import Regimes
 from fomo_stream.detector.results import Results, Scores
 from fomo_stream.detector.series import Seen, Series
-from fomo_stream.detector.standing import Standing, generation_age, trimmed_rows
+from fomo_stream.detector.standing import Standing, standing_of
 from fomo_stream.detector.views import View
-from fomo_stream.model.zero_shot import ZeroShotModel
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -35,30 +34,29 @@ Int = NDArray[np.int64]
 class DetectorState:
     """Everything that the results of the next records depend on.
 
-    views: those in use; fingerprint: of the detector; a saved state with another one is refused. See `Detector` for the
-    other parameters.
+    views: those in use; fingerprint: of the detector; a saved state with another one is refused; explainer: it has the
+    model. See `Detector` for the other parameters.
     """
 
     def __init__(
         self,
-        model: ZeroShotModel,
         n_features: int,
         views: tuple[View, ...],
         config: DetectorConfig,
         executor: Executor | None,
         categorical: tuple[int, ...],
         fingerprint: Mapping[str, Any],
+        explainer: Explainer,
     ) -> None:
         self.config = config
-        self._explainer = Explainer(model, config, categorical)
+        self._explainer = explainer
         movement = any(view.sees == "movement" for view in views)
         self.series = Series(n_features, config.lags, movement)
         self.context = Context(n_features, views, movement, config, categorical)
-        self.panel = Panel(views, model, executor)
+        self.panel = Panel(views, explainer.model, executor)
         self.memory = Memory(config.memory)
         self.alerts = Alerts(config)
         self.regimes = Regimes(config.adapt_after)
-        self._steps = 0  # since the warm-up
         self._begin_log(fingerprint)
 
     @property
@@ -69,10 +67,7 @@ class DetectorState:
     @property
     def standing(self) -> Standing:
         """See `Detector.standing`."""
-        panel, records = self.panel, self.records
-        rows, trimmed = len(self.context.pool), trimmed_rows(panel)
-        age = generation_age(panel, records)
-        return Standing(records, rows, trimmed, panel.generation, age, self.regimes.number, self.regimes.drift)
+        return standing_of(self.records, self.context, self.panel, self.regimes)
 
     @property
     def room(self) -> int:
@@ -105,8 +100,21 @@ class DetectorState:
 
     def explain(self, seen: Seen) -> list[tuple[Reason, ...]]:
         """The reasons of the next records."""
-        builds = (self.panel.builds(self.records + i) for i in range(len(seen.planes)))
-        return [self._explainer.reasons(*one) for one in zip(seen.planes, builds, strict=True)]
+        return self._explainer.reasons_of_all(seen.planes, self.panel, self.records)
+
+    def process(self, seen: Seen, known: Scores | None = None) -> Results:
+        """Score and learn the next records. known: their scores, if no record was learned since."""
+        parts, start = [Results.nothing(Scores.unknown(0, len(self.panel.views)))], 0
+        while start < len(seen.planes):  # without records nothing changes: verdicts wait for the next one
+            self.context.apply_verdicts()
+            part = seen.part(slice(start, start + self.room))
+            if known is None or start or not self.panel.generation:  # what was learned may have changed the scores
+                scores = self.scores(part.planes)
+            else:
+                scores = known[: len(part.planes)]
+            parts.append(self.learn(part, scores))
+            start += len(part.planes)
+        return Results.concatenate(parts)
 
     def learn(self, seen: Seen, scores: Scores) -> Results:
         """Judge the next records, with these scores, and learn them: their results."""
@@ -151,14 +159,12 @@ class DetectorState:
         """End the warm-up: the first generations take effect at once."""
         self.alerts.begin(self.records)
         self.regimes.begin()
-        for at in range(len(self.panel.views)):
-            self.panel.add(at, self.context.blueprint(at, 1, self.records))
+        self.panel.begin(self.context)
 
     def _rescore(self) -> None:
         """Let new generations score earlier records again, so that all scores of a view are of one generation."""
-        history, first = self.context.history, self.records
-        for at, (numbers, logits) in self.panel.rescored():
-            first = min(first, history.rescore(at, numbers, logits))
+        history = self.context.history
+        first = min((history.rescore(at, *found) for at, found in self.panel.rescored()), default=self.records)
         if first < self.records:
             logits = Scores.mean(history.logits(first, self.records))
             history.remember(first, self.memory.replay(logits, *history.series(first, self.records)))
@@ -173,14 +179,7 @@ class DetectorState:
         """Every `STEP` records: learn, and trigger a new generation of one view if it is due."""
         self.alerts.step(self.records)
         self.context.step(STEP)
-        for turn in range(len(self.panel.views)):
-            at = (self._steps + turn) % len(self.panel.views)
-            timeline = self.panel.timelines[at]
-            if timeline.next is None and self.context.is_due(at):
-                takes_effect = self.records + self.config.lag
-                self.panel.add(at, self.context.blueprint(at, timeline.number + 1, takes_effect))
-                break  # one at a step, so that no two take effect together
-        self._steps += 1
+        self.panel.renew(self.context, self.records + self.config.lag)
 
     # -- log -----------------------------------------------------------------------------------------------------
 
@@ -206,7 +205,7 @@ class DetectorState:
         self.panel.recover(entries, counters["views"], self.context, None if known is None else known.panel)
         self.alerts.recover(counters)
         self.regimes.recover(counters)
-        self._steps = counters["steps"]
+        self.panel.steps = counters["steps"]
         self.memory.recover(entries)
         self.series.recover({name[7:]: value for name, value in entries.items() if name.startswith("follow/")})
 
@@ -224,7 +223,7 @@ class DetectorState:
 
     def _counters(self) -> dict[str, Any]:
         """The part of the state that is plain numbers, always in the same order."""
-        own = {"steps": self._steps, "views": self.panel.counters()}
+        own = {"steps": self.panel.steps, "views": self.panel.counters()}
         return self.context.counters() | self.alerts.counters() | self.regimes.counters() | own
 
     def _begin_log(self, fingerprint: Mapping[str, Any]) -> None:

@@ -31,7 +31,8 @@ class Build(Deferred[Generation]):
         self, model: ZeroShotModel, blueprint: Blueprint, executor: Executor | None, made: Generation | None = None
     ) -> None:
         self.blueprint = blueprint
-        self.surroundings: Surroundings | None = None  # of its context; made when a record is first explained
+        # of its context and of another build's, or of none; made when a record is first explained
+        self.surroundings: tuple[Build | None, Surroundings] | None = None
         super().__init__(partial(Generation.build, model, blueprint), executor, blueprint.takes_effect, made)
 
 

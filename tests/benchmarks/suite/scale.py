@@ -38,6 +38,9 @@ class Scale:
     memory_records: int = 12_000  # of each partition; the history is full then
     more_partitions: int = 8
     replay_records: int = 40_000
+    guilty_features: tuple[int, ...] = (5, 10, 20, 50)
+    guilty_cases: int = 10  # at most, of each kind, family of streams and number of features
+    explained_batches: int = 200  # of 64 records
     load: Load | None = Load()  # None: the service, which takes minutes, is left out
 
 
@@ -52,5 +55,8 @@ QUICK = Scale(
     metrics_records=10_000,
     memory_records=2000,
     replay_records=10_000,
+    guilty_features=(10,),
+    guilty_cases=5,
+    explained_batches=40,
     load=None,
 )

@@ -1,0 +1,177 @@
+"""The features that reasons name, on records whose guilty features are known, and at the edges of what is possible."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from guilty import KINDS, METHODS, all_hits
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as nps
+
+from fomo_stream.detector.attribution import Lens, attribute
+from fomo_stream.detector.categories import Frequencies, category_code
+from fomo_stream.detector.config import DetectorConfig
+from fomo_stream.detector.detector import Detector
+from fomo_stream.detector.reasons import Cause, Reason
+from fomo_stream.detector.surroundings import Column, Surroundings
+from fomo_stream.model.checkpoint import load_model, shared_model
+from fomo_stream.model.scoring import encode_rows, logits_of
+
+
+def test_reasons_name_the_guilty_feature_and_do_it_better_than_simple_methods() -> None:
+    hits = list(all_hits((8,), 5, seed=7))
+    first = {method: np.mean([hit.first for hit in hits if hit.method == method]) for method in METHODS}
+    three = {method: np.mean([hit.among_three for hit in hits if hit.method == method]) for method in METHODS}
+    assert len(hits) > 3 * 100
+    assert first["reasons"] >= 0.95
+    assert three["reasons"] >= 0.98
+    assert first["reasons"] > max(first["z-scores"], first["removal"]) + 0.02
+    for kind in KINDS:
+        found = [hit.first for hit in hits if hit.kind == kind and hit.method == "reasons"]
+        assert len(found) >= 8
+        assert np.mean(found) >= 0.9, kind
+
+
+def lens_of(rows: np.ndarray, categorical: Sequence[int] = (), kernel: str = "numba") -> Lens:
+    """A fixed context."""
+    model = shared_model() if kernel == "numba" else load_model("default", "cpu", kernel)
+    frequencies = Frequencies.fit(rows, categorical)
+    cache = encode_rows(model, frequencies.encode_own(rows))
+    columns = [Column(at, Cause.VALUE, at in categorical) for at in range(rows.shape[1])]
+    return Lens(Surroundings(rows, columns), (lambda q: logits_of(model, cache, frequencies.encode(q)),))
+
+
+VALUES = st.sampled_from([math.nan, 0.0, 1.0, -1.0, 0.5, 7.0, 1e60, -1e60])
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_any_record_has_reasons_of_different_features_with_shares_of_one_whole(data: st.DataObject) -> None:
+    n, d = data.draw(st.integers(4, 12)), data.draw(st.integers(1, 4))
+    rows = data.draw(nps.arrays(np.float64, (n, d), elements=VALUES))
+    row = data.draw(st.one_of(st.sampled_from(list(rows)), nps.arrays(np.float64, (d,), elements=VALUES)))
+    categorical = data.draw(st.sets(st.integers(0, d - 1)))
+    lens = lens_of(rows, tuple(sorted(categorical)))
+    before = rows.copy(), row.copy()
+    reasons = attribute([lens], [row], 3)
+    np.testing.assert_array_equal(np.vstack([rows, row]), np.vstack([*before]))
+    named = [reason.feature for reason in reasons] + [r.partner for r in reasons if r.partner >= 0]
+    assert len(set(named)) == len(named) <= 4
+    assert sum(reason.share for reason in reasons) <= 1 + 1e-9
+    for reason in reasons:
+        assert 0 <= reason.share <= 1 + 1e-9
+        assert math.isnan(reason.value) == (reason.cause is Cause.MISSING)
+        known = ~np.isnan(rows[:, reason.feature])
+        assert known.any()  # a feature without any value in the context does not count
+        if reason.cause is Cause.CATEGORY:
+            assert reason.frequency == (rows[known, reason.feature] == reason.value).mean()
+        elif reason.feature not in categorical:
+            assert reason.low <= reason.median <= reason.high
+    assert repr(attribute([lens], [row], 3)) == repr(reasons)
+
+
+def one_reason(
+    rows: np.ndarray, row: Sequence[float], categorical: Sequence[int] = (), kernel: str = "numba"
+) -> Reason:
+    return attribute([lens_of(rows, categorical, kernel)], [np.array(row, dtype=np.float64)], 3)[0]
+
+
+@pytest.mark.parametrize("kernel", ["numba", "torch"])
+def test_what_is_usual_is_said_in_the_units_of_the_feature(kernel: str) -> None:
+    rows = np.random.default_rng(0).normal(size=(500, 3)) * [1, 100, 0.01] + [0, 50, 3]
+    found = one_reason(rows, [0.3, 900, 3], kernel=kernel)
+    assert (found.feature, found.cause, found.value, found.partner) == (1, Cause.VALUE, 900, -1)
+    np.testing.assert_allclose(
+        [found.low, found.median, found.high], np.quantile(rows[:, 1], [0.01, 0.5, 0.99]), rtol=0.2
+    )
+    assert found.share > 0.8
+
+
+def test_a_value_that_breaks_a_dependency_is_named_and_two_that_do_not_fit_are_a_pair() -> None:
+    rng = np.random.default_rng(1)
+    cause = rng.normal(size=(600, 1))
+    rows = np.hstack([cause + 0.1 * rng.normal(size=(600, 4)), rng.normal(size=(600, 2))])
+    broken = one_reason(rows, [1.2, 1.2, -1.2, 1.2, 0, 0])
+    assert (broken.feature, broken.partner) == (2, -1)
+    pair = one_reason(rows[:, [0, 1, 4, 5]], [1.2, -1.2, 0, 0])
+    assert {pair.feature, pair.partner} == {0, 1}
+    missing = one_reason(rows, [1.8, 1.8, math.nan, 1.8, 0, 0])
+    assert (missing.feature, missing.cause) == (2, Cause.MISSING)
+
+
+def test_a_new_category_is_named_with_its_frequency() -> None:
+    rng = np.random.default_rng(2)
+    codes = np.array([category_code(name) for name in "abc"])
+    rows = np.column_stack([rng.normal(size=300), rng.choice(codes, 300), rng.choice(codes, 300)])
+    found = one_reason(rows, [0.0, category_code("new"), codes[0]], categorical=(1, 2))
+    assert (found.feature, found.cause, found.frequency) == (1, Cause.CATEGORY, 0.0)
+
+
+def detector_after(rows: np.ndarray, **settings: object) -> Detector:
+    config = DetectorConfig(context_size=300, min_context=100, lag=8, **settings)  # type: ignore[arg-type]
+    one = Detector(shared_model(), rows.shape[1], config)
+    one.process(rows)
+    return one
+
+
+def test_movement_and_past_are_named_as_such() -> None:
+    rng = np.random.default_rng(3)
+    rows = np.cumsum(rng.normal(size=(600, 2)), axis=0) * 0.05
+    rows += 5 * np.sin(np.arange(600) / 40)[:, None] * [1, -1]
+    low, high = rows.min(0), rows.max(0)
+    jump = np.tile((low + high) / 2, (8, 1))
+    jump[:, 1] = np.where(np.arange(8) % 2, low[1] * 0.8 + high[1] * 0.2, low[1] * 0.2 + high[1] * 0.8)
+    moved = detector_after(rows, views=("movement",)).explain(jump)[-1][0]
+    assert (moved.feature, moved.cause) == (1, Cause.SPREAD)
+    assert moved.value > moved.high > moved.low > 0  # no logarithms
+    past = detector_after(rows, views=("past",), lags=2).explain(jump)[-1][0]
+    assert (past.feature, past.cause, past.value) == (1, Cause.PAST, jump[-1, 1])
+
+
+def test_soon_after_a_shift_of_all_features_the_guilty_one_is_named() -> None:
+    rng = np.random.default_rng(6)
+    rows = rng.normal(size=(1000, 4)) + np.where(np.arange(1000) < 850, 0, 12)[:, None]
+    one = detector_after(rows)
+    records = np.full((4, 4), 12.0) + np.diag(np.full(4, 9.0))
+    assert [one.explain(record[None])[0][0].feature for record in records] == [0, 1, 2, 3]
+
+
+def test_rows_that_hold_their_past_are_explained_by_their_own_features() -> None:
+    rng = np.random.default_rng(4)
+    series = np.repeat(rng.normal(size=(200, 2)), 2, axis=0)[:, :] + 0.05 * rng.normal(size=(400, 2))
+    rows = np.hstack([series[1::2], series[::2]])  # each value, and nearly the same before
+    one = Detector(shared_model(), 4, DetectorConfig(min_context=50, views=("all",)), n_past=1)
+    one.seed_context(rows)
+    found = one.explain(np.array([[1.0, 1.2, 1.0, -1.2]]))[0][0]
+    assert (found.feature, found.cause, found.value) == (1, Cause.PAST, 1.2)
+    far = one.explain(np.array([[90.0, 0.0, 0.0, 0.0]]))[0][0]
+    assert (far.feature, far.cause) == (0, Cause.VALUE)
+
+
+@pytest.mark.parametrize("n", [4, 5, 101])
+@pytest.mark.parametrize("views", ["default", "fast"])
+def test_records_of_the_warm_up_are_explained_by_the_half_that_does_not_have_them(n: int, views: str) -> None:
+    rng = np.random.default_rng(5)
+    rows = rng.normal(size=(n, 3))
+    rows[n // 3, 2] = 40.0
+    config = DetectorConfig(min_context=max(n, 4), explain="all", views=(views,))
+    one = Detector(shared_model(), 3, config)
+    one.process(rows)
+    state = one.copy().changes()
+    crossed = one.cross_scored()
+    assert len(crossed) == len(crossed.reasons) == n
+    found = crossed.reasons[n // 3][0]
+    assert (found.feature, found.value) == (2, 40.0)
+    half = rows[n // 2 :] if n // 3 < n // 2 else rows[: n // 2]
+    assert found.high <= half[:, 2].max() < 40
+    changed = one.copy().changes()
+    assert {key: value for key, value in changed.items() if "/encoded/" not in key} == {
+        key: value for key, value in state.items() if "/encoded/" not in key
+    }
+    plain = Detector(shared_model(), 3, DetectorConfig(min_context=max(n, 4), views=(views,)))
+    plain.process(rows)
+    np.testing.assert_array_equal(plain.cross_scored().logit, crossed.logit)
