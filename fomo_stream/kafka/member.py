@@ -114,7 +114,8 @@ class Member:
         self._consumer.subscribe(
             [settings.topic], on_assign=self.on_assign, on_revoke=self.on_revoke, on_lost=self.on_lost
         )
-        log.info(kv("started", topic=settings.topic, out=settings.out, group=settings.group))
+        alerts = {} if settings.alerts is None else {"alerts": settings.alerts}
+        log.info(kv("started", topic=settings.topic, out=settings.out, **alerts, group=settings.group))
         try:
             while not is_stopping():
                 messages = self._poller.poll(self._patience())

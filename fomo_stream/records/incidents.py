@@ -1,0 +1,196 @@
+"""Incidents: the alerts of one series that belong together, and one record that sums them up.
+
+An incident begins with an alert. It ends after QUIET_RECORDS records of its series without an alert, or after
+QUIET_OF_ALL records of its partition without an alert of that series. These are numbers of records, never times, so a
+replay finds the same incidents. With an alert rate of 1 %, two false alarms that have nothing to do with each other are
+at most 10 records apart in 1 of 10 cases; more records would join more of them.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from copy import copy
+from typing import Any, NamedTuple
+
+from fomo_stream.detector.changelog import Entries, StoredEntries
+from fomo_stream.detector.results import Results
+from fomo_stream.detector.series import Key
+from fomo_stream.errors import DamagedStateError
+from fomo_stream.records.result import Result
+
+QUIET_RECORDS = 10
+QUIET_OF_ALL = 10_000
+MOST_BYTES = 16 << 10  # of a key, and of reasons: longer ones are left out, so that memory is bounded
+WORST = ("score", "remembered_logit", "p_value", "severity")  # fields of the worst alert
+WHY = ("reasons", "explanation")
+CLOSED = "closed"
+
+
+class Closed(NamedTuple):
+    """An incident that has ended."""
+
+    offset: int  # of the record that ended it
+    key: bytes | None  # of its series; None: the series of the whole partition
+    first: int  # offset of its first alert
+    summary: Result  # JSON-ready
+
+
+class _Open(NamedTuple):
+    """An incident that has not ended; never changed in place."""
+
+    key: bytes | None
+    last: int  # number of its last alert in the partition
+    quiet: int  # records of its series since then
+    summary: Result
+
+
+class Incidents:
+    """The open incidents of one partition, at most one for each number of a series (see `Results.series`).
+
+    topic, partition: where the records come from; without them, an incident is named by the offset alone.
+    What it says of a record depends on the records before it, never on how they are split over calls.
+    """
+
+    def __init__(self, topic: str | None = None, partition: int | None = None) -> None:
+        self._source = {} if topic is None else {"topic": topic, "partition": partition}
+        self._prefix = "" if partition is None else f"{partition}-"
+        self._open: dict[int, _Open] = {}  # by number of the series, the one with the oldest last alert first
+        self._begin_log()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def follow(
+        self, results: Sequence[Result], scored: Results, keys: Sequence[Key], offsets: Sequence[int], first: int
+    ) -> list[Closed]:
+        """Give each alert among the next records the field `incident`; returns the incidents that have ended, in order.
+
+        results: (n,) of the records, made from `scored`; keys, offsets: (n,) of the records; first: the first record's
+        number in the partition, one more than the last record's of the call before.
+        """
+        if not self._open and not scored.outlier.any():
+            return []
+        closed: list[Closed] = []
+        columns = (results, scored.series.tolist(), scored.begins.tolist(), keys, offsets)
+        for number, (result, slot, is_new, key, offset) in enumerate(zip(*columns, strict=True), first):
+            if is_new and slot in self._open:  # the number now belongs to another series
+                closed.append(self._close(slot, offset))
+            if result["outlier"]:
+                self._alert(slot, key, number, offset, result)
+            elif slot in self._open and self._has_ended(slot):
+                closed.append(self._close(slot, offset))
+            oldest = next(iter(self._open), None)
+            if oldest is not None and number - self._open[oldest].last >= QUIET_OF_ALL:
+                closed.append(self._close(oldest, offset))
+        return closed
+
+    def _alert(self, slot: int, key: Key, number: int, offset: int, result: Result) -> None:
+        before = self._open.pop(slot, None)
+        place = {"offset": offset, "timestamp": result.get("timestamp")}
+        if before is None:
+            its_key = None if slot == 0 else _kept(key)
+            begin = {"incident": f"{self._prefix}{offset}", "status": CLOSED, **self._source, "from": place}
+            summary = {**begin, "to": place, "records": 1, "span": 1, **_worst(place, result)}
+        else:
+            its_key = before.key
+            summary = {**before.summary, "to": place, "records": before.summary["records"] + 1}
+            summary["span"] += before.quiet + 1
+            if _rank(result) > _rank(summary["worst"]):
+                summary = {name: value for name, value in summary.items() if name not in WHY} | _worst(place, result)
+        self._open[slot] = _Open(its_key, number, 0, summary)
+        self._changed.add(slot)
+        result["incident"] = summary["incident"]
+
+    def _has_ended(self, slot: int) -> bool:
+        """Count a record without an alert."""
+        found = self._open[slot]
+        self._open[slot] = found._replace(quiet=found.quiet + 1)
+        self._counted.add(slot)
+        return found.quiet + 1 >= QUIET_RECORDS
+
+    def _close(self, slot: int, offset: int) -> Closed:
+        found = self._open.pop(slot)
+        self._changed.add(slot)
+        return Closed(offset, found.key, found.summary["from"]["offset"], found.summary)
+
+    def copy(self) -> Incidents:
+        """The same incidents, independent of these."""
+        twin = copy(self)
+        twin._open = self._open.copy()
+        twin._begin_log()
+        return twin
+
+    # -- log -----------------------------------------------------------------------------------------------------
+
+    def changes(self) -> Entries:
+        """The changes since the last call, as entries of a compacted log.
+
+        Each open incident has two entries: its summary, and the small number that changes with every record.
+        """
+        entries: Entries = {}
+        for slot in self._changed:
+            if (found := self._open.get(slot)) is not None:
+                entries[f"{slot}/open"] = _encode(found)
+                self._logged.add(slot)
+            elif slot in self._logged:
+                entries |= {f"{slot}/open": None, f"{slot}/quiet": None}
+                self._logged.discard(slot)
+        for slot in self._changed | self._counted:
+            if (found := self._open.get(slot)) is not None:
+                entries[f"{slot}/quiet"] = b"%d" % found.quiet
+        self._changed.clear()
+        self._counted.clear()
+        return entries
+
+    def recover(self, entries: StoredEntries) -> None:
+        """Take the open incidents from the entries, in place of those here. Raises DamagedStateError."""
+        try:
+            found = [_decode(name, entries) for name in entries if name.endswith("/open")]
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamagedStateError(f"the open incidents are not readable ({error})") from None
+        self._open = dict(sorted(found, key=lambda item: item[1].last))
+        self._begin_log()
+        self._changed.clear()
+        self._logged.update(self._open)
+
+    def _begin_log(self) -> None:
+        """Start with an empty log."""
+        self._changed: set[int] = set(self._open)  # incidents that were opened, closed, or had an alert
+        self._counted: set[int] = set()  # those whose series had other records
+        self._logged: set[int] = set()  # those with entries
+
+
+def without_reasons(summary: Mapping[str, Any]) -> Result:
+    """The summary of an incident without its longest fields."""
+    return {name: value for name, value in summary.items() if name not in WHY}
+
+
+def _worst(place: Mapping[str, Any], result: Result) -> Result:
+    why = {name: result[name] for name in WHY if name in result}
+    fits = not why or len(json.dumps(why)) <= MOST_BYTES
+    return {"worst": {**place, **{name: result[name] for name in WORST}}, **(why if fits else {})}
+
+
+def _rank(alert: Mapping[str, Any]) -> tuple[float, float]:
+    """The higher, the worse: the rarer one, and of those that are equally rare the one with the higher logit."""
+    return -alert["p_value"], alert["remembered_logit"]
+
+
+def _kept(key: Key) -> bytes | None:
+    data = key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key
+    return data if data is not None and len(data) <= MOST_BYTES else None
+
+
+def _encode(found: _Open) -> bytes:
+    key = None if found.key is None else b64encode(found.key).decode()
+    return json.dumps({"key": key, "last": found.last, "summary": found.summary}, separators=(",", ":")).encode()
+
+
+def _decode(name: str, entries: StoredEntries) -> tuple[int, _Open]:
+    slot, content = int(name.removesuffix("/open")), json.loads(entries[name])
+    key, summary = content["key"], content["summary"]
+    _rank(summary["worst"]), summary["incident"], summary["from"]["offset"], summary["records"], summary["span"]
+    key = None if key is None else b64decode(key, validate=True)
+    return slot, _Open(key, int(content["last"]), int(entries[f"{slot}/quiet"]), summary)
