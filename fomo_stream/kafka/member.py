@@ -167,7 +167,9 @@ class Member:
     def _patience(self) -> float:
         """Seconds that a poll may wait for a record, because nothing else is due earlier."""
         tasks = self.pipeline.tasks.values()
-        busy = self.delivery.sent or any(len(task.batch) or not task.is_active for task in tasks)
+        busy = self.delivery.sent or any(
+            len(task.batch) or not task.is_active or task.position != task.committed for task in tasks
+        )
         return max(self._turn_s, LEAST_POLL_S) if busy else self._idle_s
 
     # --- partitions -----------------------------------------------------------------------------------------
