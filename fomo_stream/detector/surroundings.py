@@ -31,7 +31,7 @@ class Column(NamedTuple):
 class Surroundings:
     """Context rows (n, w), raw units, NaN = missing, and their columns (w,). What it computes once, it keeps.
 
-    A feature of the record has a column, several, or none. n_features: of the record; None: up to the last with a column.
+    A feature of the record has a column, several, or none. n_features: of the record; None: as the columns say.
     near: which of the rows (n,) count as near ones; None: all. The usual ranges are of all rows.
     """
 

@@ -114,7 +114,8 @@ class Member:
         self._consumer.subscribe(
             [settings.topic], on_assign=self.on_assign, on_revoke=self.on_revoke, on_lost=self.on_lost
         )
-        log.info(kv("started", topic=settings.topic, out=settings.out, group=settings.group))
+        alerts = {} if settings.alerts is None else {"alerts": settings.alerts}
+        log.info(kv("started", topic=settings.topic, out=settings.out, **alerts, group=settings.group))
         try:
             while not is_stopping():
                 messages = self._poller.poll(self._patience())
@@ -166,7 +167,9 @@ class Member:
     def _patience(self) -> float:
         """Seconds that a poll may wait for a record, because nothing else is due earlier."""
         tasks = self.pipeline.tasks.values()
-        busy = self.delivery.sent or any(len(task.batch) or not task.is_active for task in tasks)
+        busy = self.delivery.sent or any(
+            len(task.batch) or not task.is_active or task.position != task.committed for task in tasks
+        )
         return max(self._turn_s, LEAST_POLL_S) if busy else self._idle_s
 
     # --- partitions -----------------------------------------------------------------------------------------

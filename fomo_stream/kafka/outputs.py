@@ -1,7 +1,9 @@
-"""Where records go: scored ones to the output topic, others to the dead-letter topic."""
+"""Where records go: scored ones to the output topic, alerts to their own topic, others to the dead-letter topic."""
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -14,9 +16,13 @@ from fomo_stream.kafka.delivery.output import Output
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.partition import Pending
 from fomo_stream.kafka.record import Record
+from fomo_stream.logs import kv
+from fomo_stream.records.incidents import Closed, without_reasons
 from fomo_stream.records.json_codec import append_result, encode
 from fomo_stream.records.result import Result
 from fomo_stream.settings.service import ServiceSettings
+
+log = logging.getLogger(__name__)
 
 NO_FEATURES = "the record has no value of any feature; check the names given by --features"
 
@@ -29,8 +35,18 @@ class Letter(NamedTuple):
     cause: BaseException | None = None
 
 
+class _Places(NamedTuple):
+    """The partitions of a topic that records of one partition go to; -1: by key."""
+
+    with_key: int
+    without_key: int
+
+    def of(self, key: bytes | None) -> int:
+        return self.without_key if key is None else self.with_key
+
+
 class Outputs:
-    """Sends scored records and dead letters through `delivery`.
+    """Sends scored records, alerts, sums of incidents and dead letters through `delivery`.
 
     partitions: returns the current partition counts by topic; a record keeps its partition if input and output match.
     """
@@ -48,29 +64,44 @@ class Outputs:
         self._observer = observer
         self._dead_letters = DeadLetters(settings.dead_letters, delivery, self.partition_of)
 
-    def send(self, items: Sequence[Pending], results: Sequence[Result | None]) -> None:
+    def send(self, items: Sequence[Pending], results: Sequence[Result | None], closed: Sequence[Closed] = ()) -> None:
         """Send records of one partition with their results, in order.
 
-        A record without a result becomes a dead letter, and so does one whose output is refused.
+        closed: the incidents that have ended, in the order of the records that ended them. A record without a result
+        becomes a dead letter, and so does one of which an output is refused: it has all its outputs or none.
         """
         number = items[0].record.partition
-        with_key, without_key = (self.partition_of(self._settings.out, number, key) for key in (b"", None))
+        places = {topic: self._places(topic, number) for topic in self._settings.scored_topics}
+        ended = deque(closed if self._settings.alerts is not None else ())
         outputs: list[Output] = []
         for item, result in zip(items, results, strict=True):
-            output = self._output(item, result, without_key if item.record.key is None else with_key)
-            if isinstance(output, Output):
-                outputs.append(output)
-            else:
+            while ended and ended[0].offset == item.record.offset:
+                outputs += self._closing(self._settings.alerts or "", ended.popleft(), item.record, places)
+            made = self._outputs(item, result, places)
+            if isinstance(made, Letter):
                 self._delivery.send(*outputs)
                 outputs.clear()
-                self.dead_letter(item.record, *output)
+                self.dead_letter(item.record, *made)
+            else:
+                outputs += made
         self._delivery.send(*outputs)
 
-    def _output(self, item: Pending, result: Result | None, partition: int) -> Output | Letter:
-        """The output of a record, or why it becomes a dead letter."""
+    def _outputs(self, item: Pending, result: Result | None, places: Mapping[str, _Places]) -> list[Output] | Letter:
+        """The outputs of a record, or why it becomes a dead letter."""
         if result is None:
             return dead_letter_reason(item.error, "no_features", NO_FEATURES)
-        record, topic = item.record, self._settings.out
+        outputs = []
+        for topic, partitions in places.items():
+            if topic == self._settings.out or result["outlier"]:
+                output = self._output(item, result, topic, partitions.of(item.record.key))
+                if isinstance(output, Letter):
+                    return output
+                outputs.append(output)
+        return outputs
+
+    def _output(self, item: Pending, result: Result, topic: str, partition: int) -> Output | Letter:
+        """The output of a record to one topic, or why it becomes a dead letter."""
+        record = item.record
         written = self._settings.result_field, self._settings.scores_only
         headers = without_attempts(record.headers)
         output = Output(topic, record.key, None, headers, partition, record.timestamp_or_now, record)
@@ -91,6 +122,29 @@ class Outputs:
             text = why.str() if why is not None else f"it takes no records of {output.size()} bytes"
             return Letter("output_refused", f"topic {topic} refuses it: {text}")
         return output
+
+    def _closing(self, topic: str, ended: Closed, last: Record, places: Mapping[str, _Places]) -> list[Output]:
+        """The record that sums up an incident; none if the topic refuses it even without reasons.
+
+        last: the record that ended it. Its own source is the place of the first alert in the topic of alerts, which no
+        other output has.
+        """
+        source = Record(topic, last.partition, ended.first, None, None, None, [])
+        refusals, why = self._delivery.refused(topic, source)
+        if why is not None and refusals > 1:
+            incident = ended.summary["incident"]
+            log.warning(kv("incident_sum_refused", topic=topic, incident=incident, reason=why.str()))
+            return []
+        value, partition = encode({}, ended.summary, self._settings.result_field), places[topic].of(ended.key)
+        output = Output(topic, ended.key, value, [], partition, last.timestamp_or_now, source)
+        if refusals or not self._delivery.fits(output):
+            output.value = encode({}, without_reasons(ended.summary), self._settings.result_field)
+        if why is not None and why.code() == KafkaError.INVALID_TIMESTAMP:
+            output.timestamp = 0
+        return [output]
+
+    def _places(self, topic: str, number: int) -> _Places:
+        return _Places(self.partition_of(topic, number, b""), self.partition_of(topic, number, None))
 
     def dead_letter(self, record: Record, reason: str, message: str, exception: BaseException | None = None) -> None:
         """Send a record that cannot be used, unchanged, with the reason."""

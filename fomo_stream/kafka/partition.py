@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -17,11 +17,13 @@ from fomo_stream.kafka.feedback.effects import Effects
 from fomo_stream.kafka.feedback.labels import LabelQueue, RecordIndex
 from fomo_stream.kafka.record import Record
 from fomo_stream.kafka.state.position import POSITION, Position, Restored
+from fomo_stream.records.incidents import Closed, Incidents
+from fomo_stream.records.result import Result
 from fomo_stream.records.rows import Float, RowReader
 from fomo_stream.records.schema import Schema, shown
 from fomo_stream.settings.service import ServiceSettings
 
-DETECTOR, INDEX, LABELS, SCHEMA = "detector", "index", "labels", "schema"
+DETECTOR, INDEX, LABELS, SCHEMA, INCIDENTS = "detector", "index", "labels", "schema", "incidents"
 
 
 class Pending(NamedTuple):
@@ -51,6 +53,7 @@ class PartitionTask:
         # an index of another size has another name and is not restored
         self._index_name = f"{INDEX}/{settings.detector_config().feedback_memory}"
         self.labels = LabelQueue(topic_ids.get(settings.feedback or "", ""))
+        self.incidents = self._no_incidents(settings, number)
         self.detector: Detector | None = None  # from the first batch on
         self.reader: RowReader | None = None  # from the first batch on
         self.is_active = False
@@ -97,6 +100,7 @@ class PartitionTask:
                 self.detector.recover(_under(entries, DETECTOR), self.former)
                 if any(name.startswith(f"{self._index_name}/") for name in entries):
                     self.index.recover(entries, self._index_name, self.detector.records)
+                self.incidents.recover(_under(entries, INCIDENTS))
                 self._written_schema = entries[SCHEMA]
                 self.regime = self.detector.standing.regime
             self.former = None
@@ -118,11 +122,31 @@ class PartitionTask:
             self.index.add(number, offset, key)
         return self.detector.process(rows, keys)
 
+    def note_incidents(
+        self,
+        results: Sequence[Result],
+        scored: Results,
+        keys: Sequence[Key],
+        offsets: Sequence[int],
+        learn: bool = True,
+    ) -> list[Closed]:
+        """Give the alerts of the records scored last their incidents; returns the incidents that have ended.
+
+        results: (n,) made of `scored`; keys, offsets: (n,) of the records. learn: as for `score`; without it nothing
+        changes and nothing ends.
+        """
+        assert self.detector is not None
+        if not learn:
+            self.incidents.copy().follow(results, scored, keys, offsets, self.detector.records)
+            return []
+        return self.incidents.follow(results, scored, keys, offsets, self.detector.records - len(results))
+
     def discard_state(self) -> None:
         """Forget the restored state: its entries will be deleted, and learning starts again."""
         assert self._restored is not None
         self.detector = self.reader = None
         self.learned_until = 0
+        self.incidents = self._no_incidents(self._settings, self.number)
         self.index = RecordIndex(self._settings.detector_config().feedback_memory)
         stale = frozenset(self._restored.entries) | self._restored.stale
         stale -= {LABELS}  # labels that took effect are not applied again
@@ -136,6 +160,7 @@ class PartitionTask:
         if self.detector is not None and self.reader is not None:
             entries |= _prefixed(self.detector.changes(), DETECTOR)
             entries |= self.index.changes(self._index_name)
+            entries |= _prefixed(self.incidents.changes(), INCIDENTS)
             entries |= self._schema_changes(self.reader.schema)
         if self._settings.feedback is not None:
             entries |= self.labels.changes(LABELS)
@@ -145,6 +170,10 @@ class PartitionTask:
             entries = {**dict.fromkeys(self._restored.stale), **entries}
             self._restored = Restored(self._restored.start)
         return entries
+
+    @staticmethod
+    def _no_incidents(settings: ServiceSettings, number: int) -> Incidents:
+        return Incidents(settings.topic, number) if settings.topic else Incidents()  # of a file
 
     def _schema_changes(self, schema: Schema) -> Entries:
         content = {"features": schema.features, "categorical": sorted(schema.categorical), "lags": self._settings.lags}

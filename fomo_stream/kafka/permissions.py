@@ -20,7 +20,7 @@ DESCRIBE, READ, WRITE = AclOperation.DESCRIBE, AclOperation.READ, AclOperation.W
 
 def service_needs(settings: ServiceSettings) -> dict[str, list[AclOperation]]:
     """The operations on topics that the service needs, by topic."""
-    needs = {settings.topic: [READ], settings.out: [WRITE], settings.dead_letters: [WRITE]}
+    needs = {settings.topic: [READ], **{topic: [WRITE] for topic in settings.outputs}}
     needs[settings.state_topic] = [READ, WRITE]
     if settings.feedback is not None:
         needs[settings.feedback] = [READ]

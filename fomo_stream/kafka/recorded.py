@@ -181,7 +181,7 @@ def _effects(settings: GivenFlags, states: Mapping[int, _State]) -> dict[int, Re
 def _check_output(settings: GivenFlags) -> None:
     """Nothing may be written to the topics that the group has agreed on."""
     own = getattr(settings, "scores_topic", None)
-    if own is not None and own in (settings.out, settings.dead_letters, settings.feedback):
+    if own is not None and own in (*settings.outputs, settings.feedback):
         raise ConfigError(f"--scores-topic {own} is a topic of group {settings.group}; name one of its own")
 
 

@@ -22,6 +22,7 @@ from fomo_stream.kafka.state.position import unusable_state_error
 from fomo_stream.logs import kv
 from fomo_stream.model.zero_shot import ZeroShotModel
 from fomo_stream.records.files import read_rows
+from fomo_stream.records.incidents import Closed
 from fomo_stream.records.result import Result, results_of
 from fomo_stream.records.rows import RowReader
 from fomo_stream.records.schema import Schema
@@ -104,14 +105,13 @@ class Scorer:
         """Score consecutive records of a partition and send one output for each, in their order."""
         sound = [item for item in pending if item.error is None]
         n_again = bisect_left(sound, task.learned_until, key=lambda item: item.record.offset)
-        began, known = time.perf_counter(), detector.records
-        found = iter(
-            self._results(task, reader, sound[:n_again], learn=False)
-            + self._results(task, reader, sound[n_again:], learn=True)
-        )
+        began, known, opened = time.perf_counter(), detector.records, len(task.incidents)
+        again, _ = self._results(task, reader, sound[:n_again], learn=False)
+        new, closed = self._results(task, reader, sound[n_again:], learn=True)
+        found = iter(again + new)
         results = [next(found) if item.error is None else None for item in pending]
         scored = time.perf_counter()
-        self._outputs.send(pending, results)
+        self._outputs.send(pending, results, closed)
         sent = time.perf_counter()
         last = pending[-1]
         task.position, task.last_timestamp = last.record.offset + 1, last.record.timestamp
@@ -128,6 +128,8 @@ class Scorer:
                 context_rows=detector.context_rows,
                 generation=detector.generation,
                 learned=detector.records - known,
+                opened=len(task.incidents) - opened + len(closed),
+                closed=len(closed),
                 score_s=scored - began,
                 produce_s=sent - scored,
             )
@@ -135,20 +137,26 @@ class Scorer:
 
     def _results(
         self, task: PartitionTask, reader: RowReader, items: list[Pending], learn: bool
-    ) -> list[Result | None]:
-        """The result of each record, None where it has no features. learn: they were not learned before."""
+    ) -> tuple[list[Result | None], list[Closed]]:
+        """The result of each record, None where it has no features; and the incidents that have ended.
+
+        learn: the records were not learned before.
+        """
         if not items:
-            return []
+            return [], []
         fields = [item.fields for item in items]
         rows, keys, which, missing = reader.read(fields, [item.record.key for item in items])
         usable = which.tolist()
         records, sources = list(compress(fields, usable)), [item.record[:4] for item in compress(items, usable)]
         if not sources:
-            return [None] * len(items)
-        scored = task.score(rows, keys, [offset for _, _, offset, _ in sources], learn)
+            return [None] * len(items), []
+        offsets = [offset for _, _, offset, _ in sources]
+        scored = task.score(rows, keys, offsets, learn)
         lacking, lags = missing[which].tolist(), self._settings.lags
-        results = iter(results_of(scored, self._model_name, reader.schema, records, lacking, sources, lags))
-        return [next(results) if has_features else None for has_features in usable]
+        results = results_of(scored, self._model_name, reader.schema, records, lacking, sources, lags)
+        closed = task.note_incidents(results, scored, keys, offsets, learn)
+        found = iter(results)
+        return [next(found) if has_features else None for has_features in usable], closed
 
     def _announce(self, task: PartitionTask, results: Iterable[Result]) -> None:
         """Log new regimes, and tell the observer."""

@@ -18,7 +18,7 @@ from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.snapshot import Snapshot, not_ready, partitions
 from fomo_stream.kafka.start import start, warn_of_settings
 from fomo_stream.logs import Throttle, kv, quiet_clients
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service import NO_TOPIC, ServiceSettings
 
 if TYPE_CHECKING:
     from fomo_stream.model.zero_shot import ZeroShotModel
@@ -93,7 +93,8 @@ class Service:
             state=self._state,
             not_ready=tuple(self.not_ready()),
             topic=settings.topic,
-            out=settings.out,
+            out=None if settings.out == NO_TOPIC else settings.out,
+            alerts=settings.alerts,
             group=settings.group,
             instance_id=settings.instance_id,
             model=model.name if model is not None else "",

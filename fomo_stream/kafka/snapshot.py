@@ -39,7 +39,7 @@ class Snapshot:
     state: str  # starting, waiting, running, stopping, stopped or failed
     not_ready: tuple[str, ...]  # why records are not being scored; empty while they are
     topic: str
-    out: str
+    out: str | None  # topic; None: only alerts are written
     group: str
     instance_id: str | None
     model: str  # name and digest of the checkpoint; empty until it is loaded
@@ -48,6 +48,7 @@ class Snapshot:
     alert_rate: float  # requested
     partitions: tuple[PartitionSnapshot, ...]
     restore_retries: int = 0  # attempts to restore a partition that had to be repeated
+    alerts: str | None = None  # topic of alerts
 
 
 def not_ready(member: Member) -> list[str]:

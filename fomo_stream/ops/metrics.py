@@ -59,6 +59,7 @@ METRICS = (
     _metric("records_calibrated", "counter", "Records scored with status ok: only these can be outliers."),
     _metric("score", "histogram", "Scores, from 0 to 1."),
     _metric("alerts", "counter", "Records by severity; warning and critical are outliers.", "severity"),
+    _metric("incidents", "counter", "Incidents, by event: opened or closed.", "event"),
     _metric("alert_rate_requested_ratio", "gauge", "The setting --alert-rate."),
     _metric("alert_rate_realised_ratio", "gauge", "Share of outliers among the last calibrated records, about 10,000."),
     _metric("dead_letters", "counter", "Records that could not be used, by reason.", "reason"),
@@ -169,6 +170,7 @@ class Metrics(Observer):
         for name, label, values in (
             ("dead_letters", "reason", REASONS),
             ("alerts", "severity", ("info", "warning", "critical")),
+            ("incidents", "event", ("opened", "closed")),
             ("commits", "outcome", ("committed", "aborted")),
             ("rebalances", "event", ("assigned", "revoked", "lost")),
         ):
@@ -190,6 +192,8 @@ class Metrics(Observer):
         self._histograms[PREFIX + "score"].add(scores)
         for severity in [result["severity"] for result in seen.results if result["severity"] is not None]:
             self._counts["alerts"][severity,] += 1
+        self._counts["incidents"]["opened",] += seen.opened
+        self._counts["incidents"]["closed",] += seen.closed
         self._calibrated(seen.calibrated, len(seen.outliers))
         self._time("score_seconds", seen.score_s)
         self._time("produce_seconds", seen.produce_s)

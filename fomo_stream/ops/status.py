@@ -168,7 +168,7 @@ class StatusBoard(Observer):
 
 
 def _instance(snapshot: Snapshot) -> dict[str, Any]:
-    names = ("state", "topic", "out", "group", "instance_id", "model", "kernel")
+    names = ("state", "topic", "out", "alerts", "group", "instance_id", "model", "kernel")
     lists = {name: [_printable(text) for text in getattr(snapshot, name)] for name in ("not_ready", "features")}
     return {**{name: getattr(snapshot, name) for name in names}, **lists}
 

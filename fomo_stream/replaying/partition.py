@@ -116,8 +116,11 @@ class PartitionReplay:
             began = time.perf_counter()
             judgements[rival.name] = rival.judge(rows)
             self.seconds[rival.name] += time.perf_counter() - began
-        if self._sink is not None and samples:
-            self._sink.write(samples, self._results_of(results, gathered))
+        if samples and (self._sink is not None or self._plan.settings.prepare):
+            made = self._results_of(results, gathered)
+            self._task.note_incidents(made, results, keys, offsets.tolist())
+            if self._sink is not None:
+                self._sink.write(samples, made)
         times, odd_times = offsets, 0
         if self._plan.axis == "time":
             times, odd_times = self._clock.times([sample.timestamp for sample in samples], gathered.later)

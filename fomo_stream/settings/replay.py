@@ -147,7 +147,7 @@ with warnings.catch_warnings():
         @model_validator(mode="after")
         def _output_is_new(self) -> Self:
             """The topics that the service reads and writes are never touched."""
-            taken = (self.topic, self.out, self.dead_letters, self.feedback, self.labels_topic, self.state_topic)
+            taken = (self.topic, *self.outputs, self.feedback, self.labels_topic, self.state_topic)
             if self.scores_topic is not None and self.scores_topic in taken:
                 raise ValueError(f"--scores-topic {self.scores_topic} is a topic of the service; name one of its own")
             return self

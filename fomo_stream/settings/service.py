@@ -17,6 +17,7 @@ from fomo_stream.settings.sources import flag
 if TYPE_CHECKING:
     from fomo_stream.detector.config import DetectorConfig
 
+NO_TOPIC = "none"
 MAX_LATENCY_MS = 100.0
 COMMIT_SHARE = 1 / 2  # of the target for the latency; the rest is for the broker's answers and the scoring
 BATCH_SHARE = 1 / 4
@@ -26,7 +27,19 @@ class ServiceSettings(BrokerFlags, RecordFlags):
     """`fomo-stream run`: score a topic."""
 
     topic: str = flag("Topics", ..., "topic to read records from; it must exist", metavar="TOPIC", min_length=1)
-    out: str = flag("Topics", "", "topic for scored records (default: <topic>-scores)", metavar="TOPIC")
+    out: str = flag(
+        "Topics",
+        "",
+        f"topic for scored records; {NO_TOPIC}: write only alerts (default: <topic>-scores)",
+        metavar="TOPIC",
+    )
+    alerts: str | None = flag(
+        "Topics",
+        None,
+        "topic for outliers alone, with a record that sums up each incident (default: none)",
+        metavar="TOPIC",
+        min_length=1,
+    )
     dead_letters: str = flag(
         "Topics",
         "",
@@ -156,13 +169,7 @@ class ServiceSettings(BrokerFlags, RecordFlags):
     def _topics_are_distinct(self) -> Self:
         self.out = self.out or f"{self.topic}-scores"
         self.dead_letters = self.dead_letters or f"{self.topic}-dead-letters"
-        roles = {"--topic": self.topic, "--out": self.out, "--dead-letters": self.dead_letters}
-        if self.feedback is not None:
-            roles["--feedback"] = self.feedback
-        if len({*roles.values(), self.state_topic}) < len(roles) + 1:
-            shown = ", ".join(f"{name} {topic}" for name, topic in roles.items())
-            count = "four" if self.feedback is None else "five"
-            raise ValueError(f"{shown} and the state topic {self.state_topic} must be {count} different topics")
+        _check_topics(self)
         return self
 
     @model_validator(mode="after")
@@ -186,20 +193,19 @@ class ServiceSettings(BrokerFlags, RecordFlags):
             self.batch_age_ms = self.max_latency_ms * BATCH_SHARE
         if "commit_interval_ms" not in given:
             self.commit_interval_ms = self.max_latency_ms * COMMIT_SHARE
-        name = next((key for key in ("transaction.timeout.ms", "session.timeout.ms") if key in self.kafka), None)
-        timeout = self.kafka[name] if name is not None else str(SESSION_TIMEOUT_MS)
-        most = int(timeout) / 3 if timeout.isdigit() else float("inf")
-        if self.delivery == "exactly-once" and self.commit_interval_ms > most:
-            limit = (
-                f"a third of {name or 'session.timeout.ms'}: the broker aborts a transaction that stays open too long"
-            )
-            if "commit_interval_ms" in given:
-                raise ValueError(f"--commit-interval-ms must be at most {most:g}, {limit}")
-            raise ValueError(
-                f"--max-latency-ms must be at most {most / COMMIT_SHARE:g}: half of it is the time between commits, "
-                f"which is at most {limit}"
-            )
+        _check_commits(self, is_given="commit_interval_ms" in given)
         return self
+
+    @property
+    def scored_topics(self) -> tuple[str, ...]:
+        """The topics that scored records go to: all to --out, if there is one, and alerts to --alerts."""
+        named = (None if self.out == NO_TOPIC else self.out, self.alerts)
+        return tuple(topic for topic in named if topic is not None)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The topics that records of the input go to."""
+        return (*self.scored_topics, self.dead_letters)
 
     @property
     def state_topic(self) -> str:
@@ -210,3 +216,32 @@ class ServiceSettings(BrokerFlags, RecordFlags):
     def transactional_id(self) -> str:
         """The transactional id of this instance: unique, and with --instance-id the same after a restart."""
         return f"{self.group}-{self.topic}-{self.instance_id or uuid4().hex}"
+
+
+def _check_topics(settings: ServiceSettings) -> None:
+    """Raise ValueError unless scores are written, and every topic has one role."""
+    if not settings.scored_topics:
+        raise ValueError(f"--out {NO_TOPIC} needs --alerts: without a topic for outliers, no score is written")
+    out = None if settings.out == NO_TOPIC else settings.out
+    named = {"--topic": settings.topic, "--out": out, "--alerts": settings.alerts}
+    named |= {"--dead-letters": settings.dead_letters, "--feedback": settings.feedback}
+    roles = {name: topic for name, topic in named.items() if topic is not None}
+    if len({*roles.values(), settings.state_topic}) < len(roles) + 1:
+        shown = ", ".join(f"{name} {topic}" for name, topic in roles.items())
+        count = {4: "four", 5: "five", 6: "six"}[len(roles) + 1]
+        raise ValueError(f"{shown} and the state topic {settings.state_topic} must be {count} different topics")
+
+
+def _check_commits(settings: ServiceSettings, is_given: bool) -> None:
+    """Raise ValueError if the broker would abort transactions. is_given: whether --commit-interval-ms is."""
+    name = next((key for key in ("transaction.timeout.ms", "session.timeout.ms") if key in settings.kafka), None)
+    timeout = settings.kafka[name] if name is not None else str(SESSION_TIMEOUT_MS)
+    most = int(timeout) / 3 if timeout.isdigit() else float("inf")
+    if settings.delivery == "exactly-once" and settings.commit_interval_ms > most:
+        limit = f"a third of {name or 'session.timeout.ms'}: the broker aborts a transaction that stays open too long"
+        if is_given:
+            raise ValueError(f"--commit-interval-ms must be at most {most:g}, {limit}")
+        raise ValueError(
+            f"--max-latency-ms must be at most {most / COMMIT_SHARE:g}: half of it is the time between commits, "
+            f"which is at most {limit}"
+        )

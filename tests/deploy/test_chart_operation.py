@@ -150,6 +150,9 @@ def test_the_user_has_the_permissions_that_the_documentation_lists_and_no_others
     assert user_acls(rendered("default", strimzi=user)) == readme_acls()
     labels = user_acls(rendered("default", strimzi=user, settings={"feedback": "labels"}))
     assert labels - readme_acls() == {("topic", "labels", "literal", "Read")}
+    instead = user_acls(rendered("default", strimzi=user, settings={"out": "none", "alerts": "pages"}))
+    assert instead - readme_acls() == {("topic", "pages", "literal", "Write")}
+    assert readme_acls() - instead == {("topic", "sensors-scores", "literal", "Write")}
     simple = user_acls(rendered("default", strimzi=user, settings={"delivery": "at-least-once"}))
     assert readme_acls() - simple == {
         ("transactionalId", "fomo-stream-sensors-", "prefix", "Write"),
@@ -165,6 +168,7 @@ def test_the_topics_are_those_that_the_program_uses(tmp_path: Path, monkeypatch:
     assert set(topics) == {
         settings.topic,
         settings.out,
+        settings.alerts,
         settings.dead_letters,
         settings.feedback,
         settings.state_topic,

@@ -78,7 +78,8 @@ def test_every_value_has_a_comment() -> None:
 
 
 BY_CHART = {"config", "device", "instance_id", "health_port", "http_host", "kafka", "reset_state"}
-IN_TEMPLATES = {"topic", "bootstrap", "group", "out", "dead_letters", "feedback"}  # the chart explains these mistakes
+# The chart explains mistakes in these.
+IN_TEMPLATES = {"topic", "bootstrap", "group", "out", "alerts", "dead_letters", "feedback"}
 
 
 def expected(field: Object) -> Object:
@@ -107,6 +108,7 @@ BAD: list[tuple[Object, str]] = [
     ({"settings": {"bootstrap": ""}}, "settings.bootstrap is required"),
     ({"settings": {"group": ""}}, "settings.group is required"),
     ({"settings": {"topic": "no blanks"}}, "/settings/topic"),
+    ({"settings": {"out": "none"}}, "settings.out is none, but settings.alerts names no topic"),
     ({"settings": {"alert-rat": 0.1}}, "'alert-rat' not allowed"),
     ({"settings": {"alert-rate": 2}}, "/settings/alert-rate"),
     ({"settings": {"context-size": "many"}}, "/settings/context-size"),

@@ -17,7 +17,7 @@ from memory_broker import MemoryBroker, MemoryConsumer, Message
 from pipelines import Patient, QuickSettings, cheap_model
 
 from fomo_stream.detector.detector import Detector
-from fomo_stream.detector.results import Results
+from fomo_stream.detector.results import Results, Severity
 from fomo_stream.kafka.delivery.base import Outcome
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
 from fomo_stream.kafka.member import ConsumerErrors, Member
@@ -27,11 +27,13 @@ from fomo_stream.kafka.record import Record
 from fomo_stream.kafka.state.position import Restored
 from fomo_stream.kafka.state.restore import Restorer
 from fomo_stream.kafka.topics.report import TopicReport
+from fomo_stream.records.incidents import Incidents
 from fomo_stream.records.schema import Schema
 
 SCHEMA = Schema(("x", "y"))
 SETTINGS = QuickSettings(
     topic="t",
+    alerts="a",
     feedback="f",
     feedback_memory=30,
     lags=1,
@@ -41,7 +43,7 @@ SETTINGS = QuickSettings(
     adapt_after=60,
     alert_rate=0.1,
 )
-OUT, DEAD, STATE = SETTINGS.out, SETTINGS.dead_letters, SETTINGS.state_topic
+OUT, ALERTS, DEAD, STATE = SETTINGS.out, "a", SETTINGS.dead_letters, SETTINGS.state_topic
 NUMBERS = (0, 1)
 IDS = {"t": "T1", "f": "F1"}
 LONG_S = 10.0
@@ -197,9 +199,33 @@ class Topics:
             wanted = [expected.logit[at], expected.p_value[at], expected.generation[at], expected.regime[at]]
             wanted = [None if np.isnan(value) else value for value in wanted]
             assert found == [*wanted, expected.outlier[at]], result
+        self._compare_incidents(number, expected, keys, offsets)
+
+    def _compare_incidents(self, number: int, expected: Results, keys: list[bytes | None], offsets: list[int]) -> None:
+        made: list[dict[str, Any]] = [
+            {name: getattr(expected, name)[i] for name in ("score", "remembered_logit", "p_value", "outlier")}
+            | {"timestamp": None, "severity": Severity(expected.severity[i]).name.lower()}
+            for i in range(len(expected))
+        ]
+        closed = Incidents("t", number).follow(made, expected, keys, offsets, 0)
+        names = {offset: result["incident"] for offset, result in zip(offsets, made, strict=True) if result["outlier"]}
+        for result in self.results(number) + self.alerts(number):
+            assert result.get("incident") == names.get(result["offset"])
+        fields = ("incident", "from", "to", "records", "span", "worst")
+        found = [(one.raw_key, [summary[name] for name in fields]) for one, summary in self.sums(number)]
+        assert found == [(one.key, [one.summary[name] for name in fields]) for one in closed]
 
     def results(self, number: int) -> list[dict[str, Any]]:
         return [json.loads(value or b"")["fomo"] for value in self._broker.values(OUT, number)]
+
+    def alerts(self, number: int) -> list[dict[str, Any]]:
+        found = [json.loads(value or b"")["fomo"] for value in self._broker.values(ALERTS, number)]
+        return [alert for alert in found if "outlier" in alert]
+
+    def sums(self, number: int) -> list[tuple[Message, dict[str, Any]]]:
+        """The records that sum up incidents, and their content."""
+        found = [(one, json.loads(one.raw_value or b"")["fomo"]) for one in self._broker.logs[ALERTS, number]]
+        return [(one, summary) for one, summary in found if summary["status"] == "closed"]
 
     def dead_letters(self, topic: str, number: int) -> list[int]:
         headers = [dict(message.headers()) for message in self._broker.logs[DEAD, number]]

@@ -20,14 +20,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from memory_broker import MemoryBroker, MemoryReader
 from memory_producer import Produced, abortable, retriable
-from memory_service import DEAD, IDS, NUMBERS, OUT, SETTINGS, STATE, Instance, Topics
+from memory_service import ALERTS, DEAD, IDS, NUMBERS, OUT, SETTINGS, STATE, Instance, Topics
 
 from fomo_stream.kafka.state.position import Position
 
 
 def is_refused(produced: Produced) -> int | None:
-    """The output topic refuses some scored records."""
-    refused = produced.place[0] == OUT and b"refuse this" in (produced.value or b"")
+    """The output topic refuses some scored records, and the topic of alerts others."""
+    words = {OUT: b"refuse this", ALERTS: b"refuse the alert"}.get(produced.place[0])
+    refused = words is not None and words in (produced.value or b"")
     return int(KafkaError.MSG_SIZE_TOO_LARGE) if refused else None
 
 
@@ -35,7 +36,7 @@ class Moment(NamedTuple):
     """New records and labels of a partition, and what its owner does then."""
 
     number: int  # of the partition
-    kinds: list[str]  # of records that come: `!` far off, `{` no JSON, `0` no feature, `r` refused once it is scored
+    kinds: list[str]  # of records that come: `!` far off, `{` no JSON, `0` no feature, `r`, `a` refused when scored
     labels: list[tuple[int | str, bool]]  # on which record, from the end, or by key, or `bad`; whether it is an outlier
     seed: int
     records_read: int
@@ -49,7 +50,7 @@ class Moment(NamedTuple):
 moments = st.builds(
     Moment,
     number=st.sampled_from(NUMBERS),
-    kinds=st.lists(st.sampled_from("." * 30 + "!!!{{00r"), max_size=16),
+    kinds=st.lists(st.sampled_from("." * 30 + "!!!{{00ra"), max_size=16),
     labels=st.lists(
         st.tuples(st.one_of(st.integers(-40, 5), st.sampled_from(["p", "bad"])), st.booleans()), max_size=4
     ),
@@ -70,7 +71,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.broker = MemoryBroker()
-        self.broker.partitions = dict.fromkeys(("t", "f", OUT, DEAD, STATE), len(NUMBERS))
+        self.broker.partitions = dict.fromkeys(("t", "f", OUT, ALERTS, DEAD, STATE), len(NUMBERS))
         self.broker.topic_ids = dict(IDS)
         self.broker.refuses = is_refused
         self.topics = Topics(self.broker)
@@ -105,9 +106,10 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
     def _produce(self, moment: Moment) -> None:
         rng = random.Random(moment.seed)
         for kind in moment.kinds:
-            shift = 9 if kind == "!" else 0
+            shift = 9 if kind in "!a" else 0
             fields: dict[str, Any] = {"x": rng.gauss(shift, 1), "y": rng.gauss(5, 2)}
-            fields |= {"note": "refuse this"} if kind == "r" else {}
+            notes = {"r": "refuse this", "a": "refuse the alert"}
+            fields |= {"note": notes[kind]} if kind in notes else {}
             value = {"{": b"{", "0": b"{}"}.get(kind) or json.dumps(fields).encode()
             self.broker.append(("t", moment.number), rng.choice([b"p", b"q", None]), value)
         for about, outlier in moment.labels:
@@ -184,6 +186,12 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
             dead = self.topics.dead_letters("t", number)
             assert (scored, dead) == (sorted(scored), sorted(dead))
             assert sorted(scored + dead) == list(range(self.broker.offsets.get(("t", number), 0)))
+
+    @invariant()
+    def every_outlier_is_in_the_topic_of_alerts_too(self) -> None:
+        for number in NUMBERS:
+            outliers = [result for result in self.topics.results(number) if result["outlier"]]
+            assert self.topics.alerts(number) == outliers
 
     @invariant()
     def the_state_is_of_where_the_group_is(self) -> None:

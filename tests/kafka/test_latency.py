@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_broker import MemoryBroker, MemoryReader, Message
-from memory_service import DEAD, IDS, OUT, SETTINGS, STATE, Instance
+from memory_service import ALERTS, DEAD, IDS, OUT, SETTINGS, STATE, Instance
 from pipelines import QuickSettings
 
 from fomo_stream.kafka import clients
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service import NO_TOPIC, ServiceSettings
 
 
 class Clock:
@@ -59,18 +59,20 @@ class Clock:
 
 @settings(max_examples=20, deadline=None)
 @given(gaps=st.lists(st.sampled_from([0.0, 0.3, 1.0, 4.0, 60.0, 300.0]), min_size=1, max_size=40))
-@pytest.mark.parametrize("target_ms", [2.0, 20.0, 100.0])
-def test_a_record_is_committed_within_the_target(target_ms: float, gaps: list[float]) -> None:
+@pytest.mark.parametrize(("target_ms", "out"), [(2.0, OUT), (2.0, NO_TOPIC), (20.0, OUT), (100.0, OUT)])
+def test_a_record_is_committed_within_the_target(target_ms: float, out: str, gaps: list[float]) -> None:
     broker = MemoryBroker()
-    broker.partitions = dict.fromkeys(("t", "f", OUT, DEAD, STATE), 1)
+    broker.partitions = dict.fromkeys(("t", "f", OUT, ALERTS, DEAD, STATE), 1)
     broker.topic_ids = dict(IDS)
-    given_settings = {name: getattr(SETTINGS, name) for name in ("topic", "feedback", "min_context", "context_size")}
+    given_settings = {
+        name: getattr(SETTINGS, name) for name in ("topic", "alerts", "feedback", "min_context", "context_size")
+    }
     arrivals = [1.0 + sum(gaps[: i + 1]) for i in range(len(gaps))]
     with (
         patch("fomo_stream.kafka.topic_reader.make_reader", lambda *_: MemoryReader(broker)),
         patch("fomo_stream.kafka.state.reader.BEHIND_S", -1.0),
         patch("fomo_stream.kafka.member.to_record", memory_service.to_record),
-        patch.object(memory_service, "SETTINGS", QuickSettings(**given_settings, max_latency_ms=target_ms)),
+        patch.object(memory_service, "SETTINGS", QuickSettings(**given_settings, out=out, max_latency_ms=target_ms)),
     ):
         member = Instance("a", broker)
         clock = Clock(member, broker, arrivals)

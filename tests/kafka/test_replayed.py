@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hypothesis import given, settings
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from one_partition import FLAGS, SCHEMA, Instance, as_record
 from pipelines import QuickSettings, cheap_model
 
+from fomo_stream.detector.changelog import Entries
 from fomo_stream.errors import RecordError
 from fomo_stream.kafka.feedback.recorded_effects import LabelEffect
 from fomo_stream.kafka.scorer import first_detector
@@ -72,6 +73,11 @@ def effects_of(instance: Instance) -> list[LabelEffect]:
     ]
 
 
+def of_incidents(entries: Entries) -> Entries:
+    """The entries of open incidents."""
+    return {name.removeprefix("incidents/"): value for name, value in entries.items() if name.startswith("incidents/")}
+
+
 steps = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 160), st.booleans()), min_size=4, max_size=12)
 
 
@@ -87,10 +93,16 @@ def test_results_are_those_of_the_service(steps: list[tuple[int, int, bool]], ba
     effects = effects_of(instance)
     flags: dict[str, Any] = {name: value for name, value in FLAGS.items() if name != "kind"}
     own = QuickReplay(topic="t", **{**flags, "batch_size": batch_size})
+    incidents = instance.pipeline.tasks[0].incidents.copy().changes()
     plan = Plan(own, SCHEMA, Records(position), {0: effects}, False, "", "time", ("",), 10**13)
     kept: Any = Kept()
     replay = PartitionReplay(plan, 0, first_detector(own, cheap_model(), SCHEMA, None), sink=kept)
     skipped = sum(sum(block.skipped.values()) for block in replay.blocks(lambda: False))
     outputs = [json.loads(output.value or b"")["fomo"] for output in instance.delivery.to("t-scores")]
     assert kept.results == outputs
+    assert of_incidents(replay.changes()) == incidents
+    preparing = replace(plan, settings=own.model_copy(update={"prepare": "g"}))
+    replay = PartitionReplay(preparing, 0, first_detector(own, cheap_model(), SCHEMA, None))
+    assert sum(len(block) for block in replay.blocks(lambda: False)) == len(outputs)
+    assert of_incidents(replay.changes()) == incidents
     assert skipped == len(instance.delivery.to("t-dead-letters"))

@@ -129,7 +129,7 @@ RESULTS = st.builds(
 def test_counters_are_the_sums_of_what_was_reported(batches: list[list[dict[str, Any]]]) -> None:
     metrics = Metrics()
     for results in batches:
-        metrics.scored(batch(*results, learned=len(results)))
+        metrics.scored(batch(*results, learned=len(results), opened=2, closed=1))
     every = [one for results in batches for one in results]
     found = exposed(metrics, snapshot())
     assert found["fomo_records_total", ()] == found["fomo_rows_learned_total", ()] == len(every)
@@ -138,6 +138,8 @@ def test_counters_are_the_sums_of_what_was_reported(batches: list[list[dict[str,
     counts = Counter(one["severity"] for one in every)
     for severity in ("info", "warning", "critical"):
         assert found["fomo_alerts_total", (severity,)] == counts[severity]
+    assert found["fomo_incidents_total", ("opened",)] == 2 * len(batches)
+    assert found["fomo_incidents_total", ("closed",)] == len(batches)
     scores = [one["score"] for one in every if one["score"] is not None]
     assert found["fomo_score_count", ()] == len(scores)
     assert found["fomo_score_sum", ()] == pytest.approx(sum(scores))

@@ -58,9 +58,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- if or .Values.keda.enabled .Values.autoscaling.enabled }}true{{ end -}}
 {{- end -}}
 
-{{/* Names of topics, with the defaults of the service. */}}
+{{/* Names of topics, with the defaults of the service; nothing where `out` is "none". */}}
 {{- define "fomo-stream.out" -}}
-{{- default (printf "%s-scores" .Values.settings.topic) .Values.settings.out -}}
+{{- $out := default (printf "%s-scores" .Values.settings.topic) .Values.settings.out -}}
+{{- if ne $out "none" }}{{ $out }}{{ end -}}
 {{- end -}}
 
 {{- define "fomo-stream.deadLetters" -}}

@@ -3,6 +3,9 @@
 {{- $topic := required "settings.topic is required: the topic to read records from (--set settings.topic=sensors)" .Values.settings.topic -}}
 {{- $bootstrap := required "settings.bootstrap is required: the addresses of the brokers (--set settings.bootstrap=kafka:9092)" .Values.settings.bootstrap -}}
 {{- $group := required "settings.group is required: the consumer group" .Values.settings.group -}}
+{{- if and (not (include "fomo-stream.out" .)) (not .Values.settings.alerts) -}}
+{{- fail "settings.out is none, but settings.alerts names no topic for outliers: no score would be written" -}}
+{{- end -}}
 {{- if and .Values.keda.enabled .Values.autoscaling.enabled -}}
 {{- fail "keda.enabled and autoscaling.enabled exclude each other: both would set the number of instances" -}}
 {{- end -}}

@@ -105,7 +105,7 @@ def problem(kind: type[FomoError], what: str, remedy: str) -> Finding:
 
 def topics_of(settings: DoctorSettings) -> list[str]:
     """The topics of the service, in the order in which they are shown."""
-    named = (settings.topic, settings.out, settings.dead_letters, settings.feedback, settings.state_topic)
+    named = (settings.topic, *settings.outputs, settings.feedback, settings.state_topic)
     return [topic for topic in named if topic is not None]
 
 

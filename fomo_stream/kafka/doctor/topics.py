@@ -82,7 +82,7 @@ def _partitions(settings: DoctorSettings, facts: Facts) -> Iterator[Finding]:
                 yield warning(f"{what}", f"instances add them where they run; or add them: {grow}")
             else:
                 yield problem(TopicError, f"{what}: the others cannot be scored", f"add them: {grow}")
-        elif topic in (settings.out, settings.dead_letters):
+        elif topic in settings.outputs:
             yield warning(
                 f"{what}: records are distributed by key, in place of their partition's number",
                 f"add them: {grow}" if len(found.partitions) < count else "nothing, if this is wanted",
@@ -113,7 +113,7 @@ def _state(settings: DoctorSettings, facts: Facts) -> Iterator[Finding]:
 
 def _outputs(settings: DoctorSettings, facts: Facts) -> Iterator[Finding]:
     source = facts.topics[settings.topic]
-    for topic in (settings.out, settings.dead_letters):
+    for topic in settings.outputs:
         found = facts.topics.get(topic)
         if found is not None and found.config is not None:
             yield from _output(settings, topic, found, source)

@@ -39,6 +39,7 @@ STATE_SETTINGS = (
 CHANGEABLE_SETTINGS = (
     "feedback-memory",
     "out",
+    "alerts",
     "dead-letters",
     "feedback",
     "result-field",

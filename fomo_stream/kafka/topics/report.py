@@ -35,7 +35,7 @@ class TopicReport:
     def begin(self, seen: TopicsSeen) -> None:
         """The first look: warns of outputs that have fewer partitions than the input."""
         self.seen = seen
-        for topic in (self._settings.out, self._settings.dead_letters):
+        for topic in self._settings.outputs:
             self._warn_if_small(topic)
 
     def look(self, seen: TopicsSeen) -> Changes:
@@ -65,7 +65,7 @@ class TopicReport:
         settings, seen = self._settings, self.seen
         if seen.trouble:
             return [f"the broker does not answer: {seen.trouble}"]
-        needed = (settings.topic, settings.out, settings.dead_letters, settings.state_topic)
+        needed = (settings.topic, *settings.outputs, settings.state_topic)
         reasons = [f"topic {topic} does not exist any more" for topic in needed if topic not in seen.partitions]
         new = self._new_partitions
         if new and time.monotonic() < self._grown_at + ASSIGN_S:
@@ -84,7 +84,7 @@ class TopicReport:
             self._new_partitions = range(before.partitions[input_topic], self.seen.partitions[input_topic])
             self._grown_at = time.monotonic()
             log.info(kv("topic_grown", topic=input_topic, partitions=self.seen.partitions[input_topic]))
-            for topic in (self._settings.out, self._settings.dead_letters):
+            for topic in self._settings.outputs:
                 self._warn_if_small(topic)
         return tuple(resized)
 

@@ -81,13 +81,13 @@ class TopicSetup:
         """
         settings = self._settings
         inherited = self._inherited_config()
-        wanted = [settings.out, settings.dead_letters, settings.feedback]
+        wanted = [*settings.outputs, settings.feedback]
         self._create_missing({topic: inherited for topic in wanted if topic is not None})
         if is_known:
             self._watch.grow()
         self._check_feedback()
         if self._cluster.has_controller:
-            configs = self._cluster.configs((settings.out, settings.dead_letters, settings.state_topic))
+            configs = self._cluster.configs((*settings.outputs, settings.state_topic))
             self.limits = {topic: int(config["max.message.bytes"]) for topic, config in configs.items()}
 
     def _command(self, action: str, topic: str) -> str:

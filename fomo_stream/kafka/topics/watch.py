@@ -69,7 +69,7 @@ class TopicWatch:
         self.is_temporary = False  # the last trouble may end soon
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
-        named = (settings.topic, settings.out, settings.dead_letters, settings.feedback)
+        named = (settings.topic, *settings.outputs, settings.feedback)
         self.topics: tuple[str, ...] = tuple(topic for topic in named if topic is not None)
         self.seen = TopicsSeen({}, {})
         self.numbers: Callable[[], Iterable[int]] = tuple  # of the partitions that this instance has

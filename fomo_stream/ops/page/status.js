@@ -220,7 +220,7 @@ function show(status) {
 
   byId("facts").hidden = false;
   put("topic", instance.topic);
-  put("out", instance.out);
+  put("out", [instance.out, instance.alerts].filter(Boolean).join(", "));
   put("group", instance.group);
   put("instance", instance.instance_id ?? "unnamed");
   put("model", instance.model ? `${instance.model}${instance.kernel ? ` (${instance.kernel})` : ""}` : "not loaded yet");

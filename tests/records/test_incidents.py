@@ -1,0 +1,200 @@
+"""Incidents: the alerts that belong together, at any split of the records and after any restart."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fomo_stream.detector.results import Results, Scores
+from fomo_stream.errors import DamagedStateError
+from fomo_stream.records import incidents as module
+from fomo_stream.records.incidents import MOST_BYTES, QUIET_OF_ALL, QUIET_RECORDS, Closed, Incidents, without_reasons
+
+TOPIC, PARTITION = "sensors", 3
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Records of a partition: the number of the series of each, whether that series is new, whether it is an alert."""
+
+    series: list[int]
+    begins: list[bool]
+    alerts: list[bool]
+    keys: list[bytes | None]
+    p_values: list[float]
+
+    def __len__(self) -> int:
+        return len(self.series)
+
+    def results(self) -> list[dict[str, Any]]:
+        made = []
+        for i in range(len(self)):
+            result: dict[str, Any] = {
+                "offset": self.offset(i),
+                "timestamp": 1000 + i if i % 3 else None,
+                "score": 1 - self.p_values[i],
+                "remembered_logit": float(i % 7),
+                "p_value": self.p_values[i],
+                "outlier": self.alerts[i],
+                "severity": "critical",
+            }
+            if i % 2:
+                result |= {"reasons": [{"feature": f"f{i}", "value": 1e300 / 3}], "explanation": f"because of {i}"}
+            made.append(result)
+        return made
+
+    def scored(self, part: slice) -> Results:
+        n = len(self.series[part])
+        nothing = Results.nothing(Scores.unknown(n, 1))
+        outlier = np.array(self.alerts[part], dtype=bool)
+        series, begins = np.array(self.series[part], dtype=np.int64), np.array(self.begins[part], dtype=bool)
+        return replace(nothing, outlier=outlier, series=series, begins=begins)
+
+    @staticmethod
+    def offset(number: int) -> int:
+        return 2 * number + 100  # transactions leave gaps
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> Stream:
+    n = draw(st.integers(0, 120))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    series = rng.integers(0, draw(st.integers(1, 4)), n)
+    begins = (rng.random(n) < 0.05) & (series > 0)
+    alerts = rng.random(n) < draw(st.sampled_from([0.0, 0.05, 0.3]))
+    age = np.zeros(4, dtype=int)
+    keys: list[bytes | None] = []
+    for slot, is_new in zip(series, begins, strict=True):
+        age[slot] += is_new
+        keys.append(None if slot == 0 else b"\xff%d-%d" % (slot, age[slot]))
+    p_values = rng.choice([0.001, 0.002, 0.01], n)
+    return Stream(series.tolist(), begins.tolist(), alerts.tolist(), keys, p_values.tolist())
+
+
+def follow(stream: Stream, incidents: Incidents, results: list[dict[str, Any]], part: slice) -> list[Closed]:
+    offsets = [stream.offset(i) for i in range(part.start, part.stop)]
+    return incidents.follow(results[part], stream.scored(part), stream.keys[part], offsets, part.start)
+
+
+def one_by_one(stream: Stream, quiet_of_all: int) -> tuple[dict[int, str], list[tuple[int, dict[str, Any]]]]:
+    """A plain reference: the incident of each alert, and (number of the record that ends it, its alerts) for each."""
+    names: dict[int, str] = {}
+    ended: list[tuple[int, dict[str, Any]]] = []
+    life, lives = [0] * 4, []  # which series a number stands for at each record
+    for slot, is_new in zip(stream.series, stream.begins, strict=True):
+        life[slot] += is_new
+        lives.append((slot, life[slot]))
+    groups: list[list[int]] = []
+    for own in sorted(set(lives)):
+        places = [i for i in range(len(stream)) if lives[i] == own]
+        for i in (i for i in places if stream.alerts[i]):
+            last = groups[-1][-1] if groups and lives[groups[-1][-1]] == own else None
+            joins = last is not None and places.index(i) - places.index(last) <= QUIET_RECORDS
+            if joins and last is not None and i - last <= quiet_of_all:
+                groups[-1].append(i)
+            else:
+                groups.append([i])
+    for group in groups:
+        own, last = lives[group[-1]], group[-1]
+        names |= dict.fromkeys(group, f"{PARTITION}-{stream.offset(group[0])}")
+        after = [i for i in range(last + 1, len(stream)) if lives[i] == own]
+        replaced = [i for i in range(last + 1, len(stream)) if lives[i][0] == own[0] and lives[i] != own]
+        ends = [*after[QUIET_RECORDS - 1 : QUIET_RECORDS], *replaced[:1]]
+        ends += [last + quiet_of_all] if last + quiet_of_all < len(stream) else []
+        if ends:
+            span = sum(lives[i] == own for i in range(group[0], last + 1))
+            worst = max(group, key=lambda i: (-stream.p_values[i], i % 7, -i))
+            ended.append((min(ends), {"alerts": group, "span": span, "worst": worst, "key": stream.keys[last]}))
+    return names, ended
+
+
+@given(streams(), st.data())
+def test_incidents_are_those_of_a_plain_reference_at_any_split_and_after_restarts(
+    stream: Stream, data: st.DataObject
+) -> None:
+    quiet_of_all = data.draw(st.sampled_from([15, QUIET_OF_ALL]))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
+    restarts = set(data.draw(st.lists(st.sampled_from(cuts), max_size=4))) if cuts else set()
+    results = stream.results()
+    log: dict[str, bytes] = {}
+    incidents = Incidents(TOPIC, PARTITION)
+    closed: list[Closed] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "QUIET_OF_ALL", quiet_of_all)
+        for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+            closed += follow(stream, incidents, results, slice(start, stop))
+            for name, value in incidents.changes().items():
+                if value is None:
+                    del log[name]  # only entries that exist are deleted
+                else:
+                    log[name] = value
+            assert len(log) == 2 * len(incidents)
+            if stop in restarts:
+                incidents = Incidents(TOPIC, PARTITION)
+                incidents.recover(log)
+                assert incidents.changes() == {}
+    names, ended = one_by_one(stream, quiet_of_all)
+    assert {i: result["incident"] for i, result in enumerate(results) if "incident" in result} == names
+    assert sorted(one.offset for one in closed) == [one.offset for one in closed]
+    fresh = stream.results()
+    expected = {}
+    for end, group in ended:
+        first, last, worst = group["alerts"][0], group["alerts"][-1], group["worst"]
+        places = {i: {"offset": stream.offset(i), "timestamp": fresh[i]["timestamp"]} for i in (first, last, worst)}
+        score = {name: fresh[worst][name] for name in ("score", "remembered_logit", "p_value", "severity")}
+        summary = {"incident": names[first], "status": "closed", "topic": TOPIC, "partition": PARTITION}
+        summary |= {"from": places[first], "to": places[last], "records": len(group["alerts"]), "span": group["span"]}
+        summary |= {"worst": places[worst] | score}
+        summary |= {name: fresh[worst][name] for name in ("reasons", "explanation") if name in fresh[worst]}
+        expected[names[first]] = Closed(stream.offset(end), group["key"], stream.offset(first), summary)
+    assert {one.summary["incident"]: one for one in closed} == expected
+    assert len(closed) == len(expected)
+
+
+def alert(offset: int, **more: Any) -> dict[str, Any]:
+    scores = {"score": 0.999, "remembered_logit": 5.0, "p_value": 0.001, "severity": "critical"}
+    return {"offset": offset, "timestamp": 7, "outlier": True, **scores, **more}
+
+
+def alone(key: bytes | str | None, slot: int = 1) -> Stream:
+    return Stream([slot], [False], [True], [key], [0.001])  # type: ignore[list-item]
+
+
+def test_a_copy_is_independent_and_its_first_changes_are_everything() -> None:
+    incidents, stream = Incidents(TOPIC, PARTITION), alone(b"k")
+    incidents.follow([alert(100)], stream.scored(slice(0, 1)), [b"k"], [100], 0)
+    entries = incidents.changes()
+    twin = incidents.copy()
+    assert twin.changes() == entries
+    quiet = replace(stream.scored(slice(0, 1)), outlier=np.array([False]))
+    for number in range(1, 1 + QUIET_RECORDS):
+        twin.follow([{"outlier": False}], quiet, [b"k"], [100 + number], number)
+    assert (len(twin), len(incidents), incidents.changes()) == (0, 1, {})
+
+
+def test_without_a_topic_the_offset_alone_is_the_name() -> None:
+    incidents, result = Incidents(), alert(17)
+    incidents.follow([result], alone("k").scored(slice(0, 1)), ["k"], [17], 17)
+    assert result["incident"] == "17"
+
+
+def test_very_long_keys_and_reasons_are_left_out_and_damage_is_noticed() -> None:
+    incidents = Incidents(TOPIC, PARTITION)
+    result = alert(5, reasons=[{"value": "x" * MOST_BYTES}], explanation="x")
+    incidents.follow([result], alone(None).scored(slice(0, 1)), [b"k" * (MOST_BYTES + 1)], [5], 0)
+    entries = {name: value for name, value in incidents.changes().items() if value is not None}
+    assert sum(map(len, entries.values())) < 1000
+    key, summary = (json.loads(entries["1/open"])[name] for name in ("key", "summary"))
+    assert key is None
+    assert without_reasons(summary) == summary
+    for name in entries:
+        with pytest.raises(DamagedStateError):
+            Incidents().recover({**entries, name: b"{"})
+    with pytest.raises(DamagedStateError):
+        Incidents().recover({"1/open": entries["1/open"]})
