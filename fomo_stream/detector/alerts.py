@@ -1,4 +1,4 @@
-"""Results from logits: p-values against recent scores, and alerts."""
+"""Results from logits: scores and p-values against recent records, and alerts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.calibration import AlertThreshold, p_values
+from fomo_stream.detector.calibration import AlertThreshold, p_values, scores_among
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.history import History
 from fomo_stream.detector.results import Results, Scores
@@ -18,10 +18,16 @@ Float = NDArray[np.float64]
 
 
 class Alerts:
-    """Compares scores with the window of scores before the last step, and follows the share of alerts.
+    """Compares records with the window of those before the last step, and follows the share of alerts.
 
     A step is every `STEP` records. Between two steps the window and the threshold stay the same, so that a result does
     not depend on how records are split over calls.
+
+    p-values refer to the logits that the newest contexts give to the records of the window. These contexts have learned
+    them, so a burst of outliers does not hide the next one; but where a stream moves, new records seem rarer than they
+    are, for which the threshold makes up. Scores have no threshold that adapts. They refer to the larger one of that
+    logit and of the one that a record had when it came, before it was learned. So ordinary records of a moving stream
+    have ordinary scores, and a score is never more than a step above 1 - p_value.
     """
 
     def __init__(self, config: DetectorConfig) -> None:
@@ -29,14 +35,15 @@ class Alerts:
         self.threshold = AlertThreshold(config.alert_rate, config.window_size)
         self._size = config.window_size
         self._count = 0  # outliers since the last step
-        self._window: Float | None = None  # ascending scores; None: to be taken from the history
+        self._windows: tuple[Float, Float] | None = None  # see `History.windows`; None: to be taken from it
 
     def judge(self, scores: Scores, remembered: Float, regime: int, history: History) -> Results:
         """Results of records from their scores and their remembered logits (n,)."""
-        if self._window is None:
-            self._window = history.window(self._size, self.stepped)
-        p = p_values(remembered, self._window)
-        return Results.of(scores, remembered, p, regime, len(self._window), self.threshold)
+        if self._windows is None:
+            self._windows = history.windows(self._size, self.stepped)
+        newest, larger = self._windows
+        p, score = p_values(remembered, newest), scores_among(remembered, larger)
+        return Results.of(scores, remembered, score, p, regime, len(newest), self.threshold)
 
     def count(self, results: Results) -> None:
         """Note the outliers among records that are learned now."""
@@ -49,11 +56,11 @@ class Alerts:
 
     def begin(self, records: int) -> None:
         """Start a new step without adapting the threshold."""
-        self._count, self.stepped, self._window = 0, records, None
+        self._count, self.stepped, self._windows = 0, records, None
 
     def refresh(self) -> None:
-        """Build the window of scores again: scores in the history have changed."""
-        self._window = None
+        """Build the windows again: logits in the history have changed."""
+        self._windows = None
 
     def copy(self) -> Alerts:
         """Independent alerts in the same state."""
@@ -67,5 +74,5 @@ class Alerts:
 
     def recover(self, counters: Mapping[str, Any]) -> None:
         """Take the state from `counters`."""
-        self.stepped, self._count, self._window = counters["stepped"], counters["alerts"], None
+        self.stepped, self._count, self._windows = counters["stepped"], counters["alerts"], None
         self.threshold.log_factor = counters["log_factor"]

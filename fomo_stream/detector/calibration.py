@@ -1,4 +1,4 @@
-"""From scores to p-values to alerts (split conformal prediction)."""
+"""From logits to scores, p-values and alerts (split conformal prediction)."""
 
 from __future__ import annotations
 
@@ -21,6 +21,32 @@ def p_values(logits: Float, reference: Float) -> Float:
     """
     at_least = len(reference) - np.searchsorted(reference, logits, side="left")
     return np.asarray((1.0 + at_least) / (len(reference) + 1.0), dtype=np.float64)
+
+
+def scores_among(logits: Float, reference: Float) -> Float:
+    """Scores (n,) in (0, 1): 1 - p_value without its steps, so that different logits have different scores.
+
+    logits: (n,); reference: (m,), ascending, logits of earlier records. A score rises with the logit, and differs from
+    1 - p_values by at most 1 / (m + 1). Between two neighbours of the reference it is linear. Beyond its ends, the
+    distance to 1 or to 0 falls as 1 / (1 + the distance to the end), which float64 can still tell apart where an
+    exponential tail could not. With an empty reference the logit 0 has score 1/2.
+
+    >>> scores_among(np.array([0.0, 1.0, 1.5, 5.0, 9.0]), np.array([1.0, 2.0, 5.0]))
+    array([0.0625, 0.125 , 0.25  , 0.625 , 0.925 ])
+    """
+    m = len(reference)
+    if not m:
+        return 0.5 + 0.5 * logits / (1.0 + np.abs(logits))
+    # only + - * /, because the last digits of NumPy's other functions depend on the processor
+    below, upto = (np.searchsorted(reference, logits, side=side) for side in ("left", "right"))
+    left, right = reference[np.maximum(below - 1, 0)], reference[np.minimum(below, m - 1)]
+    with np.errstate(divide="ignore", invalid="ignore"):  # where left is right, the row is replaced below
+        rank = below - 0.5 + (logits - left) / (right - left)
+    rank = np.where(upto > below, below + 0.5, rank)  # equal to some of the reference
+    score = rank / (m + 1.0)
+    under, over = np.maximum(reference[0] - logits, 0.0), np.maximum(logits - reference[-1], 0.0)
+    score = np.where(under > 0, 0.5 / (m + 1.0) / (1.0 + under), score)
+    return np.asarray(np.where(over > 0, 1.0 - 1.5 / (m + 1.0) / (1.0 + over), score), dtype=np.float64)
 
 
 def own_p_values(logits: Float) -> Float:

@@ -27,7 +27,7 @@ class History:
     A row is the planes (planes, d) of `Series.follow`: 1 + lags of 64 bits, and with movement two of 32. Rows are kept
     because a new generation scores them again (scores of different contexts cannot be compared), because they are the
     context of the view of recent records, and because feedback may come late. Every record's score is kept: its logits
-    by view, and the remembered logit, which p-values refer to.
+    by view, the remembered logit, which p-values refer to, and the remembered logit that it had when it came.
     """
 
     def __init__(self, n_features: int, n_views: int, rows: int, scores: int, lags: int, movement: bool) -> None:
@@ -45,6 +45,7 @@ class History:
             SCORE_BLOCK,
             logits=np.full((scores, n_views), np.nan, dtype=np.float32),
             remembered=np.full(scores, np.nan),
+            came=np.full(scores, np.nan),
             series=np.zeros(scores, dtype=np.uint16),
             verdict=np.full(scores, UNKNOWN, dtype=np.int8),
         )
@@ -70,6 +71,7 @@ class History:
             at,
             logits=logits[n - keep :],
             remembered=remembered[n - keep :],
+            came=remembered[n - keep :],
             series=series[n - keep :],
             verdict=UNKNOWN,
         )
@@ -104,12 +106,16 @@ class History:
         same: NDArray[np.bool_] = ((rows == values) | (np.isnan(rows) & np.isnan(values))).all(1)
         return numbers[same]
 
-    def window(self, size: int, before: int) -> Float:
-        """Remembered logits, ascending, of the last `size` records before `before`, without outliers by feedback."""
+    def windows(self, size: int, before: int) -> tuple[Float, Float]:
+        """Of the last `size` records before `before`, without outliers by feedback: two windows (m,), ascending.
+
+        The first has their remembered logits, by the newest contexts. The second has, of each record, the larger one of
+        that and of the one it had when it came; records of the warm-up had none then.
+        """
         first = max(0, before - size)
-        scores, outlier = self._between("remembered", first, before), self._between("verdict", first, before) == OUTLIER
-        left_out = np.isnan(scores) | outlier
-        return np.sort(scores[~left_out] if left_out.any() else scores)
+        now, came, verdict = (self._between(name, first, before) for name in ("remembered", "came", "verdict"))
+        kept = ~(np.isnan(now) | (verdict == OUTLIER))
+        return np.sort(now[kept]), np.sort(np.fmax(now, came)[kept])
 
     def not_outliers(self, first: int, stop: int) -> Int:
         """Numbers (n,) of the records from `first` to before `stop` that feedback does not call outliers."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum, StrEnum
 from itertools import chain
@@ -75,8 +74,8 @@ class Scores:
 class Results:
     """Results for n rows, in row order."""
 
-    score: Float  # (n,) in [0, 1], higher = more anomalous: of the remembered logit; NaN while warming up
-    remembered_logit: Float  # (n,) the score before it saturates: the logit, with those of the records before it
+    score: Float  # (n,) in (0, 1): about the share of recent records with a smaller remembered logit; see `Alerts`
+    remembered_logit: Float  # (n,) the logit, with those of the records before it; NaN while warming up, as the score
     logit: Float  # (n,) of the record alone, the mean over the views; NaN while warming up
     by_view: Float  # (n, views) logits in each view
     p_value: Float  # (n,) of the remembered logit; NaN while warming up
@@ -134,12 +133,16 @@ class Results:
         cls,
         scores: Scores,
         remembered: Float,
+        score: Float,
         p_value: Float,
         regime: int,
         n_reference: int,
         threshold: AlertThreshold,
     ) -> Results:
-        """Results from scores, and from remembered logits (n,) with their p-values (n,) against n_reference others."""
+        """Results from the logits, and from remembered logits (n,) with their scores and p-values (n,).
+
+        n_reference: how many other records these refer to.
+        """
         n = len(scores)
         calibrated = is_calibrated(n_reference, threshold.alert_rate)
         severity = np.zeros(n, dtype=np.int8)
@@ -147,7 +150,7 @@ class Results:
             for factor in (INFO, 1.0, CRITICAL):
                 severity += p_value <= threshold.value * factor
         return cls(
-            score=sigmoid(remembered),
+            score=score,
             remembered_logit=remembered,
             logit=scores.logit,
             by_view=scores.by_view,
@@ -170,9 +173,3 @@ class Results:
     def explained(self, reasons: list[tuple[Reason, ...]]) -> Results:
         """These results, with reasons (n,)."""
         return replace(self, reasons=reasons)
-
-
-def sigmoid(logit: Float) -> Float:
-    """1 / (1 + exp(-logit)), without overflow."""
-    # one by one, because NumPy's last digits depend on the processor
-    return np.array([0.5 * (1.0 + math.tanh(0.5 * x)) for x in logit.tolist()])

@@ -6,8 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fomo_stream.detector.calibration import AlertThreshold, is_calibrated, own_p_values, p_values
+from fomo_stream.detector.calibration import AlertThreshold, is_calibrated, own_p_values, p_values, scores_among
 
+# such that some are equal, and some nearly
+logits = st.floats(-1e4, 1e4) | st.sampled_from([0.0, 1.0, 1.0 + 1e-6, 2.0])
 scores = st.integers(0, 50).flatmap(lambda n: arrays(np.float64, n, elements=st.floats(-10, 10)))
 
 
@@ -21,6 +23,29 @@ def test_p_values_agree_with_counting(logits: np.ndarray, reference: np.ndarray)
 def test_a_score_among_all_has_the_p_value_against_the_others(logits: np.ndarray) -> None:
     others = [p_values(logits[[i]], np.sort(np.delete(logits, i)))[0] for i in range(len(logits))]
     np.testing.assert_array_equal(own_p_values(logits), np.array(others))
+
+
+@given(st.lists(logits, max_size=50), st.lists(logits, max_size=50))
+def test_a_score_is_one_minus_the_p_value_to_within_a_step(found: list[float], reference: list[float]) -> None:
+    window = np.sort(reference)
+    score = scores_among(np.array(found), window)
+    step = 1 / (len(window) + 1)
+    assert ((score > 0) & (score < 1)).all()
+    assert (np.abs(score - (1 - p_values(np.array(found), window))) <= step + 1e-12).all()
+
+
+@given(st.lists(logits, max_size=50), st.lists(logits, max_size=50))
+def test_a_larger_logit_has_a_larger_score(found: list[float], reference: list[float]) -> None:
+    apart = np.unique(np.round(found, 6))  # 1e-6 of a step of a window of 2,000 is still a difference
+    score = scores_among(apart, np.sort(reference))
+    assert (np.diff(score) > 0).all()
+
+
+@given(st.lists(logits, max_size=20), st.lists(logits, max_size=20))
+def test_a_score_does_not_depend_on_the_logits_beside_it(found: list[float], reference: list[float]) -> None:
+    window = np.sort(reference)
+    one_by_one = [scores_among(np.array([logit]), window)[0] for logit in found]
+    np.testing.assert_array_equal(scores_among(np.array(found), window), one_by_one)
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.1])

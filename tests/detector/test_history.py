@@ -40,7 +40,7 @@ def test_the_last_rows_and_scores_are_found_by_number(sizes: list[int]) -> None:
     known = numbers[(numbers >= memory.oldest) & (numbers < memory.records)]
     np.testing.assert_array_equal(known, np.arange(max(0, n - 10), n))
     np.testing.assert_array_equal(memory.planes(known), seen_of(known).planes)
-    np.testing.assert_array_equal(memory.window(15, n), logit[-15:])
+    np.testing.assert_array_equal(memory.windows(15, n), (logit[-15:], logit[-15:]))
     scored = np.arange(max(0, n - 15), n)
     for first in (int(scored.min(initial=n)), n - len(scored) // 2):
         last = scored[scored >= first]
@@ -58,7 +58,7 @@ def test_a_window_ends_where_asked_and_leaves_outliers_out(sizes: list[int], siz
     outliers = np.array(sorted(data.draw(st.sets(st.integers(max(0, n - 10), max(n - 1, 0)), max_size=n))), dtype=int)
     memory.judge(outliers, np.full(len(outliers), OUTLIER, dtype=np.int8))
     expected = np.setdiff1d(np.arange(max(0, before - size), before), outliers) * 100.0
-    np.testing.assert_array_equal(memory.window(size, before), expected)
+    np.testing.assert_array_equal(memory.windows(size, before), (expected, expected))
 
 
 @given(Batches, st.integers(0, 2**32 - 1))
@@ -75,9 +75,22 @@ def test_records_that_feedback_does_not_call_outliers_are_found(sizes: list[int]
 def test_unscored_records_are_in_no_window_until_they_are_scored() -> None:
     memory = History(1, VIEWS, 5, 8, LAGS, movement=True)
     memory.append(seen_of(np.arange(4)), np.full((4, VIEWS), np.nan), np.full(4, np.nan))
-    assert len(memory.window(8, 4)) == 0
+    assert np.size(memory.windows(8, 4)) == 0
     memory.remember(1, np.array([7.0, 6.0]))
-    np.testing.assert_array_equal(memory.window(8, 4), [6.0, 7.0])
+    np.testing.assert_array_equal(memory.windows(8, 4), ([6.0, 7.0], [6.0, 7.0]))
+
+
+@given(Batches, st.lists(st.floats(-3000, 3000), max_size=15))
+def test_one_window_has_the_larger_one_of_the_scores_of_a_record(sizes: list[int], again: list[float]) -> None:
+    memory, came = remembered(sizes)
+    n, came = len(came), came[-15:]
+    now = came.copy()
+    again = again[: len(now)]
+    now[len(now) - len(again) :] = again
+    memory.remember(n - len(again), np.array(again))
+    expected = np.sort(now), np.sort(np.maximum(now, came))
+    for history in (memory, memory.copy()):
+        np.testing.assert_array_equal(history.windows(15, n), expected)
 
 
 @given(Batches, st.integers(0, VIEWS - 1), st.sets(st.integers(0, 60)))
@@ -90,7 +103,7 @@ def test_another_score_in_one_view_changes_only_that(sizes: list[int], view: int
     kept = numbers[numbers >= first]  # those that are forgotten are passed over
     assert memory.rescore(view, numbers, np.full(len(numbers), 0.5)) == (kept[0] if len(kept) else n)
     np.testing.assert_array_equal(memory.logits(first, n), expected[first:])
-    np.testing.assert_array_equal(memory.window(15, n), logit[-15:])
+    np.testing.assert_array_equal(memory.windows(15, n), (logit[-15:], logit[-15:]))
 
 
 def test_a_verdict_is_forgotten_with_its_record() -> None:
@@ -137,7 +150,7 @@ def test_a_wider_copy_has_the_same_records_with_values_missing(sizes: list[int],
     wide, known = one.copy(2, views), np.arange(one.oldest, one.records)
     np.testing.assert_array_equal(wide.planes(known)[:, :, :1], one.planes(known))
     assert np.isnan(wide.planes(known)[:, :, 1:]).all()
-    np.testing.assert_array_equal(wide.window(15, one.records), one.window(15, one.records))
+    np.testing.assert_array_equal(wide.windows(15, one.records), one.windows(15, one.records))
     first = max(0, one.records - 15)
     np.testing.assert_array_equal(wide.logits(first, one.records), one.logits(first, one.records)[:, views])
     np.testing.assert_array_equal(wide.series(first, one.records), one.series(first, one.records))

@@ -32,7 +32,7 @@ def test_severity_is_the_p_value_in_multiples_of_the_threshold(
     p = np.array([multiple * threshold.value for multiple in wanted])
     n_reference = 2000 if has_enough else 5
     scores = Scores.of(np.zeros((len(p), 2)), np.ones(len(p), np.int64))
-    found = Results.of(scores, np.zeros(len(p)), p, 1, n_reference, threshold)
+    found = Results.of(scores, np.zeros(len(p)), 1 - p, p, 1, n_reference, threshold)
     expected = [expected_severity(each, threshold.value) if has_enough else 0 for each in p.tolist()]
     assert found.severity.tolist() == expected
     assert found.outlier.tolist() == [severity >= 2 for severity in expected]
@@ -45,12 +45,3 @@ def test_the_mean_of_the_views_has_the_same_bits_whatever_rows_are_beside(n: int
     mean = Scores.mean(by_view)
     np.testing.assert_allclose(mean, by_view.mean(1) if n else [], rtol=1e-9, atol=1e-9)
     np.testing.assert_array_equal(mean, [Scores.mean(row[None])[0] for row in by_view])
-
-
-def test_the_score_is_of_the_remembered_logit() -> None:
-    remembered = np.array([-800.0, -1.0, 0.0, 2.0, 800.0])
-    scores = Scores.of(np.zeros((5, 1)), np.ones(5, np.int64))
-    found = Results.of(scores, remembered, np.ones(5), 1, 0, AlertThreshold(0.01, 2000))
-    np.testing.assert_allclose(found.score, [0.0, 1 / (1 + np.e), 0.5, 1 / (1 + np.exp(-2)), 1.0])
-    assert (found.logit == 0).all()
-    np.testing.assert_array_equal(found.remembered_logit, remembered)

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit
 
-from fomo_stream.detector.results import Results, Status, sigmoid
+from fomo_stream.detector.results import Results, Status
 from fomo_stream.replaying.blocks import BLOCK, UNKNOWN, Block, ContextNote, Judgement
 from fomo_stream.replaying.tally.spec import TallySpec
 from fomo_stream.replaying.tally.tally import Tally
@@ -23,7 +24,7 @@ def results(logit: Float, alert: NDArray[np.bool_] | None = None, p_value: Float
     n, is_known = len(logit), ~np.isnan(logit)
     alert = np.zeros(n, bool) if alert is None else alert
     return Results(
-        score=sigmoid(logit),
+        score=expit(logit),
         remembered_logit=logit,
         logit=logit,
         by_view=logit[:, None],
@@ -62,7 +63,7 @@ def block(
     if not isinstance(alerts, Mapping):
         alerts = {name: score > 2 if alerts is None else alerts for name, score in named.items()}
     if p_values is None:
-        p_values = {name: np.where(np.isnan(score), np.nan, sigmoid(-score)) for name, score in named.items()}
+        p_values = {name: np.where(np.isnan(score), np.nan, expit(-score)) for name, score in named.items()}
     offsets = np.arange(first, first + n)
     return Block(
         partition=partition,

@@ -74,7 +74,8 @@ def writing(values: list[bytes], features: int) -> Work:
 
 def _results(logit: Float) -> Results:
     scores = Scores.of(logit[:, None], np.ones(len(logit), dtype=np.int64))
-    return Results.of(scores, logit, np.linspace(0.001, 1, len(logit)), 1, 2000, AlertThreshold(0.01, 2000))
+    p = np.linspace(0.001, 1, len(logit))
+    return Results.of(scores, logit, 1 - p, p, 1, 2000, AlertThreshold(0.01, 2000))
 
 
 def _libraries(function: str, items: Sequence[Any]) -> dict[str, Work]:
