@@ -159,3 +159,19 @@ def with_the_one_before(values: np.ndarray) -> np.ndarray:
     """Rows with the row before each; NaN before the first."""
     before = np.vstack([np.full((1, values.shape[1]), np.nan), values[:-1]])
     return np.hstack([values, before])
+
+
+def test_a_fixed_context_with_past_values_is_explained_by_the_fields_of_the_record(
+    model_path: Path, tmp_path: Path
+) -> None:
+    """A jump of y back and forth, each value usual by itself, and then a far value of x."""
+    rng = np.random.default_rng(1)
+    normal = np.repeat(rng.normal(size=(80, 2)), 5, axis=0) + 0.02 * rng.normal(size=(400, 2))
+    context = tmp_path / "normal.jsonl"
+    context.write_bytes(as_jsonl([{"x": x, "y": y} for x, y in normal.tolist()]))
+    values = [(0.1, 1.2)] * 4 + [(0.1, -1.2), (0.1, 1.2), (0.1, -1.2)] + [(90.0, -1.2)]
+    data = as_jsonl([{"x": x, "y": y} for x, y in values])
+    found = results(score(model_path, data, context=context, lags=2, explain="all")[0])
+    first = [one["reasons"][0] for one in found[6:]]
+    assert (first[0]["feature"], first[0]["cause"]) == ("y", "past")
+    assert (first[1]["feature"], first[1]["cause"]) == ("x", "value")
