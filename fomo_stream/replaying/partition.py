@@ -116,9 +116,9 @@ class PartitionReplay:
             began = time.perf_counter()
             judgements[rival.name] = rival.judge(rows)
             self.seconds[rival.name] += time.perf_counter() - began
-        if samples and (self._sink is not None or self._plan.settings.prepare):
+        if samples:
             made = self._results_of(results, gathered)
-            self._task.note_incidents(made, results, keys, offsets.tolist())
+            self._task.note_incidents(made, results, keys, offsets.tolist())  # part of the state, also without a sink
             if self._sink is not None:
                 self._sink.write(samples, made)
         times, odd_times = offsets, 0

@@ -24,7 +24,8 @@ def produce(broker: Broker, settings: ServiceSettings, count: int, start: int) -
     for partition in range(PARTITIONS):
         records = readings(count, start=start, seed=start + partition)
         odd = [{**one, "temperature": 60.0} if one["n"] % 17 == 0 else one for one in records]
-        broker.produce(settings.topic, odd, partition=partition)
+        keys = (f"k{one['n'] % 4}" for one in odd)  # few, so that incidents end
+        broker.produce(settings.topic, odd, keys=keys, partition=partition)
 
 
 def label(broker: Broker, settings: ServiceSettings, offsets: list[int]) -> None:

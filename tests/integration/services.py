@@ -172,3 +172,31 @@ def member_that_joins_late(settings: ServiceSettings, monkeypatch: pytest.Monkey
 def results(messages: list[Any]) -> list[dict[str, Any]]:
     """The JSON values of messages."""
     return [json.loads(message.value()) for message in messages]
+
+
+def check_alerts(outputs: list[Any], written: list[Any], field: str = "fomo") -> None:
+    """The topic of alerts has each outlier of the outputs once, and no incident is summed up twice or wrongly."""
+    sums: list[tuple[Any, dict[str, Any]]] = []
+    alerts: list[tuple[Any, dict[str, Any]]] = []
+    for message, content in zip(written, results(written), strict=True):
+        (sums if content[field]["status"] == "closed" else alerts).append((message, content[field]))
+    outliers = [one for one, content in zip(outputs, results(outputs), strict=True) if content[field]["outlier"]]
+    assert sorted(content_of(one) for one, _ in alerts) == sorted(map(content_of, outliers))
+    incidents: dict[str, list[dict[str, Any]]] = {}
+    for _, alert in sorted(alerts, key=lambda item: item[1]["offset"]):
+        incidents.setdefault(alert["incident"], []).append(alert)
+    assert sums
+    assert len({summary["incident"] for _, summary in sums}) == len(sums)
+    for message, summary in sums:
+        members = incidents[summary["incident"]]
+        first = members[0]
+        assert summary["incident"] == f"{first['partition']}-{first['offset']}"
+        assert (summary["partition"], message.partition()) == (first["partition"], first["partition"])
+        places = summary["from"]["offset"], summary["to"]["offset"], summary["records"]
+        assert places == (first["offset"], members[-1]["offset"], len(members))
+        assert summary["worst"]["p_value"] == min(alert["p_value"] for alert in members)
+
+
+def content_of(message: Any) -> tuple[int, bytes, bytes]:
+    """What can be compared of messages of two topics."""
+    return message.partition(), message.key() or b"", message.value()

@@ -34,6 +34,7 @@ OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "remembered-scores": ({"alert_rate": 1e-4}, r"remembered scores \(.*\) is 5000 in the group, 20032 here"),
     "feedback-memory": ({"feedback_memory": 100}, "--feedback-memory is 5000 in the group, 100 here"),
     "out": ({"out": "elsewhere"}, "--out is .*-scores in the group, elsewhere here"),
+    "alerts": ({"alerts": "elsewhere"}, "--alerts is none in the group, elsewhere here"),
     "dead-letters": ({"dead_letters": "elsewhere"}, "--dead-letters is .*-dead-letters in the group, elsewhere here"),
     "feedback": ({"feedback": None}, "--feedback is labels-.* in the group, none here"),
     "result-field": ({"result_field": "verdict"}, "--result-field is fomo in the group, verdict here"),

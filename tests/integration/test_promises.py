@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from brokers import Broker, Kafka, kafka_home, wait_for
 from confluent_kafka import Consumer
-from services import CLIENT, Running, command, make_settings, readings, results, unique
+from services import CLIENT, Running, check_alerts, command, content_of, make_settings, readings, results, unique
 
 from fomo_stream.kafka.delivery.base import Delivery
 
@@ -53,11 +53,18 @@ def test_an_obvious_outlier_is_flagged_and_scores_only_leaves_the_record_out(bro
     broker.create_topic(topic)
     odd = {"n": -1, "temperature": 95.0, "motor": {"rpm": 0.0}}
     broker.produce(topic, [*readings(500), odd], key="one")
-    with Running(make_settings(broker, topic, scores_only=True, result_field="verdict")):
-        outputs = results(broker.read(f"{topic}-scores", at_least=501))
+    flags: dict[str, Any] = {"scores_only": True, "result_field": "verdict"}
+    with Running(make_settings(broker, topic, **flags)):
+        scored = broker.read(f"{topic}-scores", at_least=501)
+    outputs = results(scored)
     assert set(outputs[-1]) == {"verdict"}
     assert outputs[-1]["verdict"]["outlier"]
     assert sum(output["verdict"]["outlier"] for output in outputs) < 60
+    instead = make_settings(broker, topic, group=unique("other"), out="none", alerts=f"{topic}-alerts", **flags)
+    with Running(instead):  # alerts alone
+        wait_for(lambda: broker.committed(instead.group, topic) == 501, "all records to be committed")
+    check_alerts(scored, broker.read(f"{topic}-alerts"), "verdict")
+    assert not broker.partitions("none")
 
 
 def test_a_restart_loses_nothing_and_resumes_where_it_stopped(broker: Broker) -> None:
@@ -81,7 +88,7 @@ def logits(messages: list[Any]) -> dict[int, tuple[float, float]]:
 def test_a_kill_neither_repeats_nor_loses_a_record_nor_changes_a_score(broker: Broker, tmp_path: Path) -> None:
     topic = unique("sensors")
     broker.create_topic(topic)
-    settings = make_settings(broker, topic)
+    settings = make_settings(broker, topic, alerts=f"{topic}-alerts")
     broker.produce(topic, readings(3000))
     for round_, enough in enumerate((100, 900)):
         with command(tmp_path / f"{round_}.log", settings) as killed:
@@ -94,9 +101,13 @@ def test_a_kill_neither_repeats_nor_loses_a_record_nor_changes_a_score(broker: B
     if not broker.is_kafka:
         return  # without transactions some are scored twice
     assert len(outputs) == 3000
-    never_killed = make_settings(broker, topic, group=unique("other"), out=f"{topic}-again")
+    again = {"out": f"{topic}-again", "alerts": f"{topic}-alerts-again"}
+    never_killed = make_settings(broker, topic, group=unique("other"), **again)
     with Running(never_killed):
         assert logits(broker.read(never_killed.out, at_least=3000, seconds=90)) == logits(outputs)
+    alerts, same = (broker.read(name) for name in (f"{topic}-alerts", again["alerts"]))
+    check_alerts(outputs, alerts)
+    assert sorted(map(content_of, alerts)) == sorted(map(content_of, same))
 
 
 def test_sigterm_scores_and_commits_the_records_read_and_exits_with_0(broker: Broker, tmp_path: Path) -> None:

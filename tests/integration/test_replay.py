@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from brokers import Broker, wait_for
 from confluent_kafka import Consumer, TopicPartition
 from live_groups import PARTITIONS, label, live, new_topic, produce, step, wait_for_commits
-from services import Running
+from services import Running, check_alerts, content_of
 
 from fomo_stream.replaying.command import replay_settings
 from fomo_stream.settings.replay import ReplaySettings
@@ -70,28 +71,37 @@ def run_live(broker: Broker, settings: ServiceSettings) -> int:
 
 def test_a_replay_equals_the_live_run_and_prepares_a_group_that_goes_on_alike(broker: Broker, tmp_path: Path) -> None:
     settings = new_topic(broker, alert_rate=0.02, context_size=120)
-    settings = settings.model_copy(update={"feedback": f"{settings.topic}-labels"})
+    more = {"feedback": f"{settings.topic}-labels", "alerts": f"{settings.topic}-alerts"}
+    settings = settings.model_copy(update=more)
     records = run_live(broker, settings)
-    before = broker.read(settings.state_topic)
+    state = broker.read(settings.state_topic)
     scores, report = tmp_path / "scores.jsonl", tmp_path / "report.json"
-    twin = settings.model_copy(update={"group": f"{settings.group}-twin", "out": f"{settings.topic}-twin"})
+    again = {"out": f"{settings.topic}-twin", "alerts": f"{settings.topic}-twin-alerts"}
+    twin = settings.model_copy(update={"group": f"{settings.group}-twin", **again})
+    alerts = broker.read(more["alerts"])
     flags = ["--group", settings.group, "--scores-file", str(scores), "--json", str(report), "--prepare", twin.group]
     done = replay(settings, *flags)
     assert done.returncode == 0, done.stderr
-    outputs = by_place([message.value() for message in broker.read(settings.out)])
+    written = broker.read(settings.out)
+    check_alerts(written, alerts)
+    outputs = by_place([message.value() for message in written])
     assert len(outputs) == PARTITIONS * records
     assert by_place(scores.read_bytes().splitlines()) == outputs
     content: dict[str, Any] = json.loads(report.read_text())
     assert "equal" in content["notes"][0]
     assert content["source"]["scored"] == PARTITIONS * records
     # The group itself was not touched.
-    assert len(broker.read(settings.state_topic)) == len(before)
+    assert len(broker.read(settings.state_topic)) == len(state)
+    assert len(broker.read(more["alerts"])) == len(alerts)
     assert broker.committed(settings.group, settings.topic) == PARTITIONS * records
     with Running(settings), Running(twin):
         step(broker, [settings, twin], 100, records, 44)
     ours = live(broker, twin, PARTITIONS * 100)
     assert len(ours) == PARTITIONS * 100
     assert ours == {place: result for place, result in live(broker, settings, 0).items() if place in ours}
+    before = Counter(map(content_of, alerts))
+    later = (Counter(map(content_of, broker.read(more["alerts"]))) - before).elements()
+    assert sorted(map(content_of, broker.read(again["alerts"]))) == sorted(later)
 
 
 def test_the_report_says_truly_whether_results_equal_the_live_output(broker: Broker) -> None:

@@ -35,7 +35,7 @@ def good_settings(**changes: Any) -> DoctorSettings:
     return DoctorSettings(**{"topic": "t", "group": "g", "instance_id": "a", "health_port": 8080, **changes})
 
 
-SETTINGS = good_settings(feedback="labels")
+SETTINGS = good_settings(feedback="labels", alerts="pages")
 
 
 def topic(partitions: int = 4, replicas: int = 3, config: Mapping[str, str] | None = None) -> TopicFacts:
@@ -49,6 +49,7 @@ def good_facts() -> Facts:
         topics={
             "t": topic(config=INPUT),
             "t-scores": topic(config=OUTPUT),
+            "pages": topic(config=OUTPUT),
             "t-dead-letters": topic(config=OUTPUT),
             "labels": topic(config=INPUT),
             "g-t-state": topic(config={**INPUT, **STATE_TOPIC_CONFIG}),
@@ -98,6 +99,8 @@ DEFECTS: list[tuple[Callable[[Facts], Facts], str, int | None, str]] = [
     (without("t"), "topics", TopicError.exit_code, "there is no topic t"),
     (without("t-scores", cluster_operations=frozenset()), "topics", 0, "t-scores does not exist yet"),
     (without("t-scores", hidden=frozenset({"t-scores"})), "permissions", 9, "may not write topic t-scores"),
+    (without("pages", hidden=frozenset({"pages"})), "permissions", 9, "may not write topic pages"),
+    (with_topic("pages", **{"cleanup.policy": "compact"}), "topics", 0, "pages is compacted"),
     (PARTITIONS, "topics", 0, "t-scores has 2 partitions, t has 4"),
     (with_topic("g-t-state", partitions=topic(2).partitions), "topics", 0, "g-t-state has 2 partitions"),
     (

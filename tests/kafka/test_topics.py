@@ -43,8 +43,8 @@ def test_only_a_recreated_topic_makes_partitions_be_restored(
 
 
 def report(**partitions: int) -> tuple[TopicReport, dict[str, int]]:
-    settings = ServiceSettings(topic="t", out="o", dead_letters="d", feedback="f", group="g")
-    sizes = {"t": 2, "o": 2, "d": 2, "f": 2, settings.state_topic: 2} | partitions
+    settings = ServiceSettings(topic="t", out="o", alerts="a", dead_letters="d", feedback="f", group="g")
+    sizes = {"t": 2, "o": 2, "a": 2, "d": 2, "f": 2, settings.state_topic: 2} | partitions
     found = TopicReport(settings)
     found.begin(TopicsSeen(sizes, {}))
     return found, sizes
@@ -61,6 +61,13 @@ def test_partitions_that_cannot_be_labelled_are_a_reason_not_to_be_ready() -> No
     assert "--alter --topic f --partitions 4" in reason
     found.look(TopicsSeen(sizes | {"t": 4, "f": 4}, {}))
     assert found.reasons() == []
+
+
+@pytest.mark.parametrize("gone", ["o", "a", "d"])
+def test_an_output_that_was_deleted_is_a_reason_not_to_be_ready(gone: str) -> None:
+    found, sizes = report()
+    found.look(TopicsSeen({topic: size for topic, size in sizes.items() if topic != gone}, {}))
+    assert found.reasons() == [f"topic {gone} does not exist any more"]
 
 
 def test_new_partitions_are_a_reason_until_the_group_has_assigned_them(monkeypatch: pytest.MonkeyPatch) -> None:
