@@ -285,7 +285,7 @@ def test_every_field_of_the_result_is_documented() -> None:
     from fomo_stream.records.result import results_of
     from fomo_stream.records.schema import Schema
 
-    scores = Scores.of(np.zeros((1, 1)), np.ones(1, np.int64))
+    scores = Scores.of(np.zeros((1, 1)), np.ones(1, np.int64), np.ones(1))
     scored = Results.of(scores, np.zeros(1), np.zeros(1), np.ones(1), 1, 2000, AlertThreshold(0.01, 2000))
     fields = set(results_of(scored, "model", Schema(("flow",)), [{}], [0], [("sensors", 0, 0, None)])[0])
     for page, title in ((README, "The result"), (FLAGS, "The result")):
