@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fomo_stream.detector.calibration import p_values
 from fomo_stream.detector.categories import Frequencies
+from fomo_stream.detector.confidence import DOUBTFUL, Samples, voice, weight
 from fomo_stream.detector.extremes import Ranges
 from fomo_stream.detector.trimming import trimmed
 from fomo_stream.model.cache_arrays import Arrays, flatten, unflatten
@@ -90,7 +92,8 @@ class Generation:
     once: float  # see `Blueprint`
     ranges: Ranges | None  # of the context; None: it says nothing of extremes
     outliers: EncodedContext | None  # encoding of the known outliers; None: too few
-    usual: float  # logit that few of the context's own rows exceed
+    samples: Samples | None  # of the context, where it has ranges and they are cheap
+    own: Float  # (n,) ascending: logits of the context's own rows
     recent_logits: Float  # (r,) of the blueprint's recent records, in order
 
     @classmethod
@@ -106,16 +109,16 @@ class Generation:
         cache = encode_rows(model, encoded)
         own = own_logits(cache)
         own = cross_scores(model, encoded) if own is None else own
-        ranges = outliers = None
+        ranges = outliers = samples = None
         if blueprint.once and not blueprint.trim:  # a trimmed context lacks the ends of the ranges
             ranges = Ranges.of(encoded)
             own = own + blueprint.once * ranges.beyond_others(encoded)
+            samples = Samples.of(model, encoded, (*seed, 1))
         if blueprint.once and len(blueprint.outliers) >= FEW:
             outliers = encode_rows(model, frequencies.encode(blueprint.outliers))
             own = own + blueprint.once * _likeness(model, outliers, encoded)
-        usual = float(np.quantile(own, USUAL, method="lower"))
-        numbers = blueprint.numbers[keep]
-        built = cls(blueprint.number, numbers, frequencies, cache, blueprint.once, ranges, outliers, usual, np.zeros(0))
+        numbers, once, none = blueprint.numbers[keep], blueprint.once, np.zeros(0)
+        built = cls(blueprint.number, numbers, frequencies, cache, once, ranges, outliers, samples, np.sort(own), none)
         recent = built._held_out(model, rows, own, blueprint.recent)
         if cross is not None:  # recent records are the context, and leave-one-out scores are too low
             recent = np.maximum(recent, cross)
@@ -126,10 +129,10 @@ class Generation:
         arrays = {
             "number": np.array(self.number),
             "numbers": self.numbers,
-            "usual": np.array(self.usual),
+            "own": self.own,
             "recent_logits": self.recent_logits,
         }
-        arrays |= flatten(self.ranges, "ranges")
+        arrays |= flatten(self.ranges, "ranges") | ({} if self.samples is None else self.samples.to_arrays())
         return arrays | flatten(self.cache, "cache") | flatten(self.outliers, "outliers")
 
     @classmethod
@@ -144,8 +147,16 @@ class Generation:
         ranges = (
             Ranges(*(np.array(arrays[f"ranges.{name}"]) for name in Ranges._fields)) if "ranges.low" in arrays else None
         )
-        numbers, recent, usual = np.array(arrays["numbers"]), np.array(arrays["recent_logits"]), float(arrays["usual"])
-        return cls(blueprint.number, numbers, frequencies, cache, blueprint.once, ranges, outliers, usual, recent)
+        samples = Samples.from_arrays(arrays, model)
+        numbers, own, recent = (np.array(arrays[name]) for name in ("numbers", "own", "recent_logits"))
+        return cls(
+            blueprint.number, numbers, frequencies, cache, blueprint.once, ranges, outliers, samples, own, recent
+        )
+
+    @property
+    def usual(self) -> float:
+        """The logit that few of the context's own rows exceed."""
+        return float(np.quantile(self.own, USUAL, method="lower"))
 
     def logits(self, model: ZeroShotModel, rows: Float) -> Float:
         """Logits (q,) of new rows (q, d) of the view."""
@@ -154,6 +165,24 @@ class Generation:
         if self.ranges is not None:
             logit = logit + self.once * self.ranges.beyond(encoded)
         return logit if self.outliers is None else logit + self.once * _likeness(model, self.outliers, encoded)
+
+    def voice(self, logits: Float) -> Float:
+        """What this context says of records with these logits (q,)."""
+        return weight(len(self.own)) * voice(p_values(logits, self.own))
+
+    def voices(self, model: ZeroShotModel, rows: Float, logits: Float) -> list[Float]:
+        """What this context and, if it has some, its samples say of rows (q, d) with these logits (q,): (q,) each.
+
+        Where this context is sure that a record is normal, its samples are not asked and say the same.
+        """
+        p, sure = p_values(logits, self.own), weight(len(self.own))
+        own = sure * voice(p)
+        if self.samples is None:
+            return [own]
+        of_samples, asked = own.copy(), np.flatnonzero(p < DOUBTFUL)
+        if len(asked):
+            of_samples[asked] = sure * self.samples.voice(model, self.frequencies.encode(rows[asked]))
+        return [own, of_samples]
 
     def _held_out(self, model: ZeroShotModel, context: Float, own: Float, rows: Float) -> Float:
         """Logits (m,) of rows (m, d), each as if it were not in the context (n, d), whose own logits are `own`.

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.changelog import Entries, StoredEntries
+from fomo_stream.detector.confidence import confidence
 from fomo_stream.detector.context import Context
 from fomo_stream.detector.generation import Blueprint
 from fomo_stream.detector.results import Scores
@@ -73,11 +74,12 @@ class Panel:
 
     def scores(self, rows: list[Float], records: int) -> Scores:
         """Scores of the records from number `records` on, from their rows (n, width) in each view."""
-        parts = [timeline.logits(part, records) for timeline, part in zip(self.timelines, rows, strict=True)]
-        numbers = sum(generation for _, generation in parts)
+        parts = [timeline.scores(part, records) for timeline, part in zip(self.timelines, rows, strict=True)]
+        numbers = sum(part.generations for part in parts)
         assert not isinstance(numbers, int)
         generation = numbers - (len(parts) - 1) if self.generation else numbers
-        return Scores.of(np.stack([logits for logits, _ in parts], axis=1), generation)
+        voices = [voice for part in parts for voice in part.voices]
+        return Scores.of(np.stack([part.logits for part in parts], axis=1), generation, confidence(voices))
 
     def builds(self, number: int) -> list[tuple[View, Build]]:
         """Each view, with the generation that scores the record of this number; none before the first ones."""
@@ -97,7 +99,8 @@ class Panel:
             return np.zeros(0, dtype=np.int64), Scores.unknown(0, len(self.timelines))
         numbers = reduce(np.intersect1d, [build.blueprint.recent_numbers for build in first])
         parts = [build.result().recent_logits[np.isin(build.blueprint.recent_numbers, numbers)] for build in first]
-        return numbers, Scores.of(np.stack(parts, axis=1), np.ones(len(numbers), np.int64))
+        voices = [build.result().voice(logits) for build, logits in zip(first, parts, strict=True)]
+        return numbers, Scores.of(np.stack(parts, axis=1), np.ones(len(numbers), np.int64), confidence(voices))
 
     def is_odd(self, by_view: Float) -> tuple[Bool, Bool] | None:
         """Whether the last records (n,) are odd in the history, and among recent records, from logits (n, views).

@@ -44,16 +44,17 @@ class Scores:
     logit: Float  # (n,) mean over the views
     by_view: Float  # (n, views)
     generation: NDArray[np.int64]  # (n,) counts the contexts that took effect, from 1; 0 while warming up
+    confidence: Float  # (n,) in [0, 1]: how clearly the contexts agree
 
     @classmethod
-    def of(cls, by_view: Float, generation: NDArray[np.int64]) -> Scores:
+    def of(cls, by_view: Float, generation: NDArray[np.int64], confidence: Float) -> Scores:
         """From the logits by view."""
-        return cls(cls.mean(by_view), by_view, generation)
+        return cls(cls.mean(by_view), by_view, generation, confidence)
 
     @classmethod
     def unknown(cls, n: int, n_views: int) -> Scores:
         """Of n rows without a context."""
-        return cls.of(np.full((n, n_views), np.nan), np.zeros(n, np.int64))
+        return cls.of(np.full((n, n_views), np.nan), np.zeros(n, np.int64), np.full(n, np.nan))
 
     @staticmethod
     def mean(by_view: Float) -> Float:
@@ -67,7 +68,7 @@ class Scores:
         return len(self.logit)
 
     def __getitem__(self, part: slice) -> Scores:
-        return Scores(self.logit[part], self.by_view[part], self.generation[part])
+        return Scores(self.logit[part], self.by_view[part], self.generation[part], self.confidence[part])
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Results:
     generation: NDArray[np.int64]  # (n,) counts the contexts that took effect, from 1; 0 while warming up
     regime: NDArray[np.int64]  # (n,) counts the lasting shifts that were announced, from 1; 0 while warming up
     severity: NDArray[np.int8]  # (n,) a `Severity`
-    confidence: Float  # (n,) in [0, 1]: how far the score can be relied on; NaN while warming up
+    confidence: Float  # (n,) in [0, 1]: how clearly the contexts agree on it; NaN while warming up
     series: Int  # (n,) number of the record's series, 0: that of the whole partition; see `Seen.slots`
     begins: NDArray[np.bool_]  # (n,) whether no record before belongs to this series
     status: list[Status]
@@ -95,7 +96,7 @@ class Results:
     @property
     def scores(self) -> Scores:
         """The scores that the results were made from."""
-        return Scores(self.logit, self.by_view, self.generation)
+        return Scores(self.logit, self.by_view, self.generation, self.confidence)
 
     @classmethod
     def concatenate(cls, parts: list[Results]) -> Results:
@@ -121,7 +122,7 @@ class Results:
             generation=scores.generation,
             regime=zero,
             severity=zero.astype(np.int8),
-            confidence=unknown,
+            confidence=scores.confidence,
             series=zero,
             begins=no,
             status=[Status.WARMING_UP] * n,
@@ -159,7 +160,7 @@ class Results:
             generation=scores.generation,
             regime=np.full(n, regime),
             severity=severity,
-            confidence=np.ones(n),
+            confidence=scores.confidence,
             series=np.zeros(n, np.int64),
             begins=np.zeros(n, dtype=bool),
             status=[Status.OK if calibrated else Status.CALIBRATING] * n,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,21 @@ class Build(Deferred[Generation]):
         # of its context and of another build's, or of none; made when a record is first explained
         self.surroundings: tuple[Build | None, Surroundings] | None = None
         super().__init__(partial(Generation.build, model, blueprint), executor, blueprint.takes_effect, made)
+
+
+class Heard(NamedTuple):
+    """What the generations of a view say of n records."""
+
+    logits: Float  # (n,) NaN without a generation
+    voices: list[Float]  # (n,) each; see `confidence`
+    generations: Int  # (n,) numbers of the generations; 0 without one
+
+    @classmethod
+    def concatenate(cls, parts: list[Heard]) -> Heard:
+        """The records of all parts, at least one, in order."""
+        voices = [np.concatenate(one) for one in zip(*(part.voices for part in parts), strict=True)]
+        generations = np.concatenate([part.generations for part in parts])
+        return cls(np.concatenate([part.logits for part in parts]), voices, generations)
 
 
 class Timeline:
@@ -85,19 +100,21 @@ class Timeline:
         later = self.next is not None and number >= self.next.blueprint.takes_effect
         return self.next if later else self.current
 
-    def logits(self, rows: Float, records: int) -> tuple[Float, Int]:
-        """Logits (n,), NaN without a generation, and generations (n,) of rows (n, d) as the records from `records`."""
+    def scores(self, rows: Float, records: int) -> Heard:
+        """Logits, voices and generations of rows (n, d) as the records from number `records` on."""
         cut = self.until_next(records)
         cut = len(rows) if cut is None else cut
-        logits, generations = [np.zeros(0)], [np.zeros(0, np.int64)]
+        parts = []
         for build, part in ((self.current, rows[:cut]), (self.next, rows[cut:])):
             if build is not None and len(part):
-                logits.append(build.result().logits(self._model, part))
-                generations.append(np.full(len(part), build.blueprint.number))
-            else:
-                logits.append(np.full(len(part), np.nan))
-                generations.append(np.zeros(len(part), np.int64))
-        return np.concatenate(logits), np.concatenate(generations)
+                generation = build.result()
+                logits = generation.logits(self._model, part)
+                voices = generation.voices(self._model, part, logits)
+                parts.append(Heard(logits, voices, np.full(len(part), generation.number)))
+        if not parts:
+            unknown = np.full(len(rows), np.nan)
+            return Heard(unknown, [unknown], np.zeros(len(rows), np.int64))
+        return parts[0] if len(parts) == 1 else Heard.concatenate(parts)
 
     def rescored(self) -> tuple[Int, Float] | None:
         """Numbers and logits (r,) of earlier records under the current generation; None if already returned."""

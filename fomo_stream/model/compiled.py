@@ -88,13 +88,16 @@ def channels(context: CompiledContext, rows: Float) -> NDArray[np.float32]:
 
 def committee_logits(model: ZeroShotModel, rows: Float, members: NDArray[np.int64]) -> Float:
     """Logits (c, n) of rows (n, d) by the fusion alone, against c contexts of m <= 32 rows: members (c, m) of them."""
+    given = np.array(rows, dtype=np.float64, order="C")
+    return np.stack([fuse(model, encode_context(model, given[of_one], fusion_only=True), given) for of_one in members])
+
+
+def fuse(model: ZeroShotModel, context: CompiledContext, rows: Float) -> Float:
+    """Logits (q,) of rows (q, d) by the fusion alone, against a context of at most 32 rows."""
     weights, _ = weights_of(model)
     given = np.array(rows, dtype=np.float64, order="C")
-    logits = []
-    for of_one in members:
-        context = encode_context(model, given[of_one], fusion_only=True)
-        logits.append(fuse_rows(given, context.transform, context.described, weights.fusion, weights.fusion_bias))
-    return np.stack(logits)
+    logits: Float = fuse_rows(given, context.transform, context.described, weights.fusion, weights.fusion_bias)
+    return logits
 
 
 def _fit_transform(rows: Tensor, fill: Tensor, known: Tensor) -> kernels.Transform:

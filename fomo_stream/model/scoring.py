@@ -102,6 +102,26 @@ def committee_logits(model: ZeroShotModel, rows: Float, members: NDArray[np.int6
     return logits.double().cpu().numpy()
 
 
+def encode_sample(model: ZeroShotModel, rows: Float) -> EncodedContext | None:
+    """Encode a context of at most 32 rows (m, d), for `sample_logits`; None where a score by it would not be cheap.
+
+    It is cheap where the kernel is compiled and the model has a fusion.
+    """
+    if model.kernel != "numba" or not model.config.fusion:
+        return None
+    from fomo_stream.model import compiled
+
+    return compiled.encode_context(model, np.ascontiguousarray(rows), fusion_only=True)
+
+
+def sample_logits(model: ZeroShotModel, context: EncodedContext, rows: Float) -> Float:
+    """Logits (q,) of rows (q, d) against a context from `encode_sample`, by the fusion alone."""
+    from fomo_stream.model import compiled
+
+    assert isinstance(context, compiled.CompiledContext)
+    return compiled.fuse(model, context, rows)
+
+
 def warm_up(model: ZeroShotModel) -> None:
     """Compute something of every kind, so that nothing is compiled or loaded later."""
     rows = np.arange(12.0).reshape(6, 2)

@@ -30,7 +30,7 @@ from partitions import MODEL
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.context import Context
 from fomo_stream.detector.detector import Detector
-from fomo_stream.detector.timeline import Timeline
+from fomo_stream.detector.timeline import Heard, Timeline
 from fomo_stream.kafka.feedback.labels import RecordIndex
 from fomo_stream.kafka.state.position import Position
 
@@ -69,9 +69,13 @@ def cost(d: int) -> dict[str, Any]:
     detector.process(rows_of(20_000, d, rng))
     rows, logits = rows_of(TIMED, d, rng), rng.normal(size=TIMED)
     found: dict[str, Any] = {}
-    real_logits, is_due = Timeline.logits, Context.is_due
-    patched = lambda self, part, _: (logits[: len(part)], np.full(len(part), self.number))  # noqa: E731
-    Timeline.logits = patched  # type: ignore[method-assign]
+    real_scores, is_due = Timeline.scores, Context.is_due
+
+    def patched(self: Timeline, part: np.ndarray, _: int) -> Heard:
+        known = logits[: len(part)]
+        return Heard(known, [known], np.full(len(part), self.number))
+
+    Timeline.scores = patched  # type: ignore[assignment, method-assign]
     Context.is_due = lambda *_: False  # type: ignore[method-assign]
     try:
         for batch in BATCHES:
@@ -86,7 +90,7 @@ def cost(d: int) -> dict[str, Any]:
             found[f"longest_call_ms_batch_{batch}"] = round(1e3 * max(times), 3)
             found[f"median_call_ms_batch_{batch}"] = round(1e3 * float(np.median(times)), 3)
     finally:
-        Timeline.logits, Context.is_due = real_logits, is_due  # type: ignore[method-assign]
+        Timeline.scores, Context.is_due = real_scores, is_due  # type: ignore[method-assign]
     changes = []
     detector.changes()
     for first in range(0, 5120, 256):

@@ -31,7 +31,7 @@ def test_severity_is_the_p_value_in_multiples_of_the_threshold(
     threshold.update(n_alerts, 5000)
     p = np.array([multiple * threshold.value for multiple in wanted])
     n_reference = 2000 if has_enough else 5
-    scores = Scores.of(np.zeros((len(p), 2)), np.ones(len(p), np.int64))
+    scores = Scores.of(np.zeros((len(p), 2)), np.ones(len(p), np.int64), np.ones(len(p)))
     found = Results.of(scores, np.zeros(len(p)), 1 - p, p, 1, n_reference, threshold)
     expected = [expected_severity(each, threshold.value) if has_enough else 0 for each in p.tolist()]
     assert found.severity.tolist() == expected

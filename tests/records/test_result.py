@@ -19,7 +19,7 @@ from fomo_stream.records.schema import Schema
 def test_a_result_names_its_severity() -> None:
     threshold = AlertThreshold(0.01, 2000)
     p = np.array([0.5, 0.02, 0.01, 0.0001])
-    scores = Scores.of(np.zeros((4, 2)), np.ones(4, np.int64))
+    scores = Scores.of(np.zeros((4, 2)), np.ones(4, np.int64), np.ones(4))
     scored = Results.of(scores, np.zeros(4), 1 - p, p, 2, 100_000, threshold)
     results = results_of(scored, "m", Schema(("flow",)), [{}] * 4, [0] * 4)
     assert [result["severity"] for result in results] == [None, "info", "warning", "critical"]

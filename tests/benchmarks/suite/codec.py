@@ -73,7 +73,7 @@ def writing(values: list[bytes], features: int) -> Work:
 
 
 def _results(logit: Float) -> Results:
-    scores = Scores.of(logit[:, None], np.ones(len(logit), dtype=np.int64))
+    scores = Scores.of(logit[:, None], np.ones(len(logit), dtype=np.int64), np.ones(len(logit)))
     p = np.linspace(0.001, 1, len(logit))
     return Results.of(scores, logit, 1 - p, p, 1, 2000, AlertThreshold(0.01, 2000))
 

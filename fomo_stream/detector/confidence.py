@@ -1,0 +1,79 @@
+"""Confidence: how clearly the views, and small samples of a context, agree on whether a record is odd."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fomo_stream.detector.calibration import p_values
+from fomo_stream.model.cache_arrays import Arrays, flatten, unflatten
+from fomo_stream.model.scoring import EncodedContext, context_type, encode_sample, sample_logits
+from fomo_stream.model.zero_shot import ZeroShotModel
+
+Float = NDArray[np.float64]
+
+ODD = 0.05  # p-value at which a voice is undecided
+DOUBTFUL = 2 * ODD  # p-value below which a record is compared with the samples, too
+FEW = 100  # rows of a context whose voice counts half
+SAMPLE_ROWS = 32  # more would cost more: it is as many as a kernel takes at once
+
+
+def voice(p: Float) -> Float:
+    """What a context says of records with these p-values (n,) among its own rows: from -1, normal, to 1, odd."""
+    return (ODD - p) / (ODD + p)
+
+
+def weight(rows: int) -> float:
+    """The weight, in (0, 1), of the voice of a context with so many rows."""
+    return rows / (rows + FEW)
+
+
+def confidence(voices: list[Float]) -> Float:
+    """Confidence (n,) in [0, 1] from voices (n,) each: 1 if all say the same and are sure, 0 if they cancel out."""
+    total = voices[0].copy()
+    for one in voices[1:]:
+        total += one
+    return np.asarray(np.abs(total / len(voices)), dtype=np.float64)
+
+
+class Samples(NamedTuple):
+    """Two small contexts, encoded: SAMPLE_ROWS rows of the older half of a context, and as many of the newer half."""
+
+    contexts: tuple[EncodedContext, ...]
+    own: Float  # (2, m) ascending: logits of the context's rows that are not in the sample
+
+    @classmethod
+    def of(cls, model: ZeroShotModel, rows: Float, seed: tuple[int, ...]) -> Samples | None:
+        """Samples of rows (n, d), n >= 4, in the order of their records; None where they would cost too much."""
+        rng, half = np.random.default_rng(seed), len(rows) // 2
+        size = min(SAMPLE_ROWS, half)
+        contexts, own = [], []
+        for first, stop in ((0, half), (half, len(rows))):
+            members = first + rng.choice(stop - first, size, replace=False)
+            context = encode_sample(model, rows[members])
+            if context is None:
+                return None
+            contexts.append(context)
+            own.append(np.sort(sample_logits(model, context, np.delete(rows, members, axis=0))))
+        return cls(tuple(contexts), np.array(own))
+
+    def voice(self, model: ZeroShotModel, rows: Float) -> Float:
+        """The mean (n,) of the voices of both on rows (n, d)."""
+        logits = (sample_logits(model, context, rows) for context in self.contexts)
+        old, new = (voice(p_values(*pair)) for pair in zip(logits, self.own, strict=True))
+        return (old + new) / 2.0
+
+    def to_arrays(self) -> Arrays:
+        """Named arrays of everything."""
+        return flatten(self.contexts, "samples.contexts") | {"samples.own": self.own}
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays, model: ZeroShotModel) -> Samples | None:
+        """The samples from the arrays of `to_arrays`; None if there are none."""
+        if "samples.own" not in arrays:
+            return None
+        kind, names = context_type(model), ("samples.contexts.0", "samples.contexts.1")
+        contexts = tuple(unflatten(kind, arrays, name, model.device) for name in names)
+        return cls(contexts, np.array(arrays["samples.own"]))
