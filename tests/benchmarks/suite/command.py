@@ -22,14 +22,14 @@ def benchmarks() -> Mapping[str, Benchmark]:
     """The benchmarks by name, in the order in which they run."""
     import torch
 
-    from . import build, codec, memory, metrics, replay, scoring, service, streaming
+    from . import build, codec, confidence, memory, metrics, replay, scoring, service, streaming
 
     torch.set_num_threads(1)
-    modules = (scoring, build, codec, streaming, metrics, memory, replay, service)
+    modules = (scoring, build, codec, streaming, confidence, metrics, memory, replay, service)
     return dict(zip(NAMES, (module.measure for module in modules), strict=True))
 
 
-NAMES = ("scoring", "build", "codec", "river", "metrics", "memory", "replay", "service")
+NAMES = ("scoring", "build", "codec", "river", "confidence", "metrics", "memory", "replay", "service")
 
 
 def parser() -> argparse.ArgumentParser:
