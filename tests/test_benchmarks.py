@@ -35,6 +35,7 @@ TINY = Scale(
     seconds=0.0,
     river_context=64,
     river_records=64,
+    confidence_records=64,
     metrics_records=1000,
     load=None,
 )
@@ -70,6 +71,15 @@ def test_every_variant_is_measured_at_every_size(report: Report) -> None:
         assert set(variants(report, name, features=6)) == {"fomo-stream", "orjson", "json"}
     assert len(variants(report, "river", batch=64)) < len(variants(report, "river", batch=1))
     assert [item.name for item in report.absent if item.name not in ("PySAD LODA",)] == ["service"]
+
+
+def test_confidence_is_measured_beside_the_same_detector_without_it() -> None:
+    found = run(["confidence"], TINY)
+    for features in (10, 50):
+        costs = variants(found, "confidence", features=features)
+        for views in ("default", "fast"):
+            added = costs[f"{views}, with"] / costs[f"{views}, without"] - 1
+            assert costs[f"{views}, share"] == pytest.approx(100 * added)
 
 
 def test_figures_are_of_different_quantities_and_possible(report: Report) -> None:

@@ -46,8 +46,10 @@ class Samples(NamedTuple):
 
     @classmethod
     def of(cls, model: ZeroShotModel, rows: Float, seed: tuple[int, ...]) -> Samples | None:
-        """Samples of rows (n, d), n >= 4, in the order of their records; None where they would cost too much."""
+        """Samples of rows (n, d) in the order of their records; None if n < 4, or where they would cost too much."""
         rng, half = np.random.default_rng(seed), len(rows) // 2
+        if half < 2:
+            return None
         size = min(SAMPLE_ROWS, half)
         contexts, own = [], []
         for first, stop in ((0, half), (half, len(rows))):

@@ -149,7 +149,7 @@ def test_reasons_about_the_past_of_a_record_name_its_features(model_path: Path, 
     context.write_bytes(as_jsonl([{"x": x, "y": y} for x, y in normal.tolist()]))
     data = as_jsonl([{"x": 0.1, "y": 0.1}, {"x": 0.1, "y": 60.0}, {"x": 0.1, "y": 0.2}])
     found = results(score(model_path, data, context=context, lags=1, explain="all")[0])
-    _, now, past = (result["reasons"][0] for result in found)
+    now, past = (result["reasons"][0] for result in found[1:])
     assert (now["feature"], now["cause"], now["value"]) == ("y", "value", 60.0)
     assert (past["feature"], past["cause"], past["value"]) == ("y", "past", 0.2)
     assert found[2]["explanation"].startswith("y 0.2 is usual alone, but does not follow from the value before it")

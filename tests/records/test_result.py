@@ -65,8 +65,8 @@ def test_a_result_has_null_where_there_is_no_score() -> None:
 
 def test_only_a_record_with_reasons_is_explained() -> None:
     p = np.array([0.001, 0.001, 0.5, 0.5])
-    scores = Scores.of(np.array([[5.0], [1.0], [1.0], [1.0]]), np.ones(4, np.int64))
-    scored = Results.of(scores, np.array([5.0, 3.0, 3.0, 1.0]), p, 1, 100_000, AlertThreshold(0.01, 2000))
+    scores = Scores.of(np.array([[5.0], [1.0], [1.0], [1.0]]), np.ones(4, np.int64), np.ones(4))
+    scored = Results.of(scores, np.array([5.0, 3.0, 3.0, 1.0]), 1.0 - p, p, 1, 100_000, AlertThreshold(0.01, 2000))
     why = (Reason(0, Cause.VALUE, 1.0, 9.0, 3.0, 2.0, 4.0, np.nan),)
     records = [{"flow": 9}] * 4
     explained = scored.explained([why, why, why, ()])

@@ -1,0 +1,76 @@
+"""Confidence: what it adds to the CPU time of a record that is scored and learned, builds of contexts included.
+
+Two detectors have the same records in turns: one as it is, and one whose contexts say nothing but their logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from fomo_stream import Detector, DetectorConfig, load_model
+from fomo_stream.detector.confidence import Samples
+from fomo_stream.detector.generation import Generation
+
+from .contenders import Float, batches, sensor_rows
+from .report import Measurement
+from .scale import Scale
+from .timing import Work, costs
+
+FEATURES = (10, 50)
+BATCH = 64
+VIEWS = ("default", "fast")
+
+
+def measure(scale: Scale) -> Iterator[Measurement]:
+    """With confidence and without it, and the share that it adds."""
+    least = min(200, scale.river_context)
+    for features in FEATURES:
+        rows = sensor_rows(10 * scale.river_context, features)
+        queries = sensor_rows(scale.confidence_records, features, seed=1)
+        for views in VIEWS:
+            config = DetectorConfig(context_size=scale.river_context, min_context=least, views=(views,))
+            found = costs(_variants(config, rows, queries), scale.repeats, 0.0)
+            for name, cost in found.items():
+                yield _measurement(f"{views}, {name}", features, 1e6 * cost.mean, "us/record", 1e6 * cost.spread)
+            share = found["with"].mean / found["without"].mean - 1
+            yield _measurement(f"{views}, share", features, 100 * share, "%", None)
+
+
+def _variants(config: DetectorConfig, rows: Float, queries: Float) -> dict[str, Work]:
+    model = load_model()
+    whole, bare = (Detector(model, rows.shape[1], config) for _ in range(2))
+    whole.process(rows)
+    with _silent():
+        bare.process(rows)
+    parts = {name: batches(queries, BATCH) for name in ("with", "without")}
+    n = len(queries)
+
+    def with_confidence() -> int:
+        for _ in range(n // BATCH):
+            whole.process(next(parts["with"]))
+        return n
+
+    def without() -> int:
+        with _silent():
+            for _ in range(n // BATCH):
+                bare.process(next(parts["without"]))
+        return n
+
+    return {"with": with_confidence, "without": without}
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Contexts have no samples, and their voice is their logit."""
+    with (
+        patch.object(Samples, "of", lambda *_: None),
+        patch.object(Generation, "voices", lambda _self, _model, _rows, logits: [logits]),
+    ):
+        yield
+
+
+def _measurement(variant: str, features: int, value: float, unit: str, spread: float | None) -> Measurement:
+    parameters: dict[str, str | int] = {"variant": variant, "batch": BATCH, "features": features}
+    return Measurement("confidence", parameters, value, unit, spread)
