@@ -194,9 +194,10 @@ class PartitionReplay:
         """The results as the service writes them."""
         topic, number = self._plan.settings.topic, self.number
         sources = [(topic, number, sample.offset, sample.timestamp) for sample in gathered.samples] if topic else None
-        records, model = [sample.fields for sample in gathered.samples], self._detector.model.name
-        lacking, lags = gathered.missing.tolist(), self._plan.settings.lags
-        return results_of(results, model, self._plan.schema, records, lacking, sources, lags)
+        plan, records, lacking = self._plan, [sample.fields for sample in gathered.samples], gathered.missing.tolist()
+        return results_of(
+            results, self._detector.model.name, plan.schema, records, lacking, sources, plan.settings.lags
+        )
 
     # -- state ---------------------------------------------------------------------------------------------------
 
