@@ -117,7 +117,7 @@ class PartitionReplay:
             judgements[rival.name] = rival.judge(rows)
             self.seconds[rival.name] += time.perf_counter() - began
         if samples:
-            made = self._results_of(results, gathered)
+            made = _results_of(self._plan, self.number, self._detector.model.name, results, gathered)
             self._task.note_incidents(made, results, keys, offsets.tolist())  # part of the state, also without a sink
             if self._sink is not None:
                 self._sink.write(samples, made)
@@ -190,15 +190,6 @@ class PartitionReplay:
         renewed = np.nan if before is None else float(np.isin(now, before, invert=True).mean())
         yield ContextNote(at, self._generation, len(now), renewed)
 
-    def _results_of(self, results: Results, gathered: Gathered) -> list[Result]:
-        """The results as the service writes them."""
-        topic, number = self._plan.settings.topic, self.number
-        sources = [(topic, number, sample.offset, sample.timestamp) for sample in gathered.samples] if topic else None
-        plan, records, lacking = self._plan, [sample.fields for sample in gathered.samples], gathered.missing.tolist()
-        return results_of(
-            results, self._detector.model.name, plan.schema, records, lacking, sources, plan.settings.lags
-        )
-
     # -- state ---------------------------------------------------------------------------------------------------
 
     def changes(self) -> Entries:
@@ -251,6 +242,14 @@ class PartitionReplay:
         self._reader: RowReader
         self._detector, self._reader = self._task.equip(self._first, self._plan.schema)
         self.learned = self._detector.records
+
+
+def _results_of(plan: Plan, number: int, model: str, results: Results, gathered: Gathered) -> list[Result]:
+    """The results of records of the partition `number` as the service writes them."""
+    samples, lacking, topic = gathered.samples, gathered.missing.tolist(), plan.settings.topic
+    sources = [(topic, number, sample.offset, sample.timestamp) for sample in samples] if topic else None
+    records = [sample.fields for sample in samples]
+    return results_of(results, model, plan.schema, records, lacking, sources, plan.settings.lags)
 
 
 def own_entries(entries: StoredEntries) -> dict[str, bytes]:
