@@ -82,7 +82,7 @@ def assert_many_score_as_one_by_one(at_once: FoMoDetector, one_by_one: FoMoDetec
         if inner.generation == generation:
             assert found == score
             n_exact += 1
-        assert found == pytest.approx(score, abs=0.005)
+        assert found == pytest.approx(score, abs=0.15)  # some places among the recent records
         one_by_one.learn_one(record)
     assert n_exact > 5
     probe = records(20, 3)
@@ -156,16 +156,16 @@ def test_feedback_takes_a_record_into_the_context_and_out_of_it() -> None:
     detector = FoMoDetector(context_size=1000, min_context=50)  # enough room for all
     detector.learn_many(records(150))
     strange = {"a": 9.0, "b": 30.0, "c": 5.0}
-    alone = detector.score_one(strange)
+    rarity = 1 - detector.score_one(strange)  # about the share of records that are more odd
     detector.learn_many([strange] * 3 + records(50, 4))
     detector.feedback_many([strange] * 3, [False] * 3)
     detector.learn_many(records(400, 5))
-    assert detector.score_one(strange) < alone - 0.2
+    assert 1 - detector.score_one(strange) > 10 * rarity
     for _ in range(3):  # all have a verdict: the last is revoked, and nothing else, however often
         detector.feedback_many([strange], [True])
-    assert detector.score_one(strange) < alone - 0.2
+    assert 1 - detector.score_one(strange) > 10 * rarity
     detector.learn_many(records(800, 6))
-    assert detector.score_one(strange) < alone - 0.1
+    assert 1 - detector.score_one(strange) > 2 * rarity
 
 
 def test_feedback_reaches_a_detector_fresh_from_a_pickle() -> None:
@@ -202,9 +202,9 @@ def test_a_new_category_is_outlying_and_a_missing_one_is_not() -> None:
     detector.learn_many(parcels(150))
     usual = {"weight": 0.0, "zone": 2, "carrier": "x"}
     for strange in ({"carrier": "z"}, {"zone": 4}):
-        assert detector.score_one(usual | strange) > 0.9 > 0.6 > detector.score_one(usual)
+        assert detector.score_one(usual | strange) > 0.99 > 0.9 > detector.score_one(usual)
     for missing in ({"carrier": None}, {"zone": float("nan")}, {"carrier": pd.NA}):
-        assert detector.score_one(usual | missing) < 0.6
+        assert detector.score_one(usual | missing) < 0.9
     assert detector.score_one(usual | {"zone": 2.0}) == detector.score_one(usual | {"zone": "2"})
 
 
