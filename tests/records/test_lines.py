@@ -74,6 +74,7 @@ def zipped() -> bytes:
         (b"\xd0\xcf\x11\xe0....", "Excel"),
         (gzip.compress(zipped()), "ZIP"),
     ],
+    ids=["zip", "bzip2", "xz", "parquet", "zstandard", "excel", "zip in gzip"],
 )
 def test_other_formats_are_refused(data: bytes, complaint: str) -> None:
     with pytest.raises(SchemaError, match=complaint):
