@@ -34,11 +34,12 @@ class Explanation(list[dict[str, Any]]):
         record: Mapping[Any, Any],
         lags: int = 0,
         earlier: float = 0.0,
+        is_outlier: bool = True,
     ) -> Explanation:
         """From the reasons of a record.
 
-        names: of all columns; codes: the columns that hold category codes; record: its values by name; lags, earlier:
-        see `sentence`.
+        names: of all columns; codes: the columns that hold category codes; record: its values by name; lags, earlier,
+        is_outlier: see `sentence`.
         """
         if not reasons:
             return cls()
@@ -48,7 +49,7 @@ class Explanation(list[dict[str, Any]]):
         name_of = dict(zip(texts, names, strict=True))
         found = reasons_of(reasons, schema, values)
         named = [one | {key: name_of[one[key]] for key in ("feature", "with") if key in one} for one in found]
-        return cls(named, sentence(reasons, schema, values, lags, earlier))
+        return cls(named, sentence(reasons, schema, values, lags, earlier, is_outlier))
 
 
 def _texts(names: Sequence[Hashable]) -> list[str]:

@@ -57,8 +57,9 @@ class OpenDetector:
         given, names, codes = self._rows.values(X), self._rows.names, self._rows.categorical
         scored = self._score(detector, rows[usable])
         earlier = (scored.remembered_logit - scored.logit).tolist()
-        for i, reasons, before in zip(usable.tolist(), detector.explain(rows[usable]), earlier, strict=True):
-            found[i] = Explanation.of(reasons, names, codes, given[i], self.config.lags, before)
+        columns = usable.tolist(), detector.explain(rows[usable]), earlier, scored.outlier.tolist()
+        for i, reasons, before, is_outlier in zip(*columns, strict=True):
+            found[i] = Explanation.of(reasons, names, codes, given[i], self.config.lags, before, is_outlier)
         return found
 
     def learn(self, X: Any) -> None:

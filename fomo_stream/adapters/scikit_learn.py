@@ -179,9 +179,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         return self._scores(self._rows(X))
 
     def _scores(self, rows: Float) -> Float:
-        total = np.zeros(len(rows))
-        for member in self._encoded:
-            total += member.logits(rows)
+        total = sum((member.logits(rows) for member in self._encoded), np.zeros(len(rows)))
         return -total / len(self._encoded)
 
     def decision_function(self, X: Any) -> Float:
@@ -200,12 +198,13 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         check_is_fitted(self)
         rows = self._rows(X)
         table = columns_of(X, has_codes=True) or Columns(rows)
-        names = self.feature_names_in_.tolist() if hasattr(self, "feature_names_in_") else table.names
+        names = list(getattr(self, "feature_names_in_", table.names))
         records = zip(*(table.cells(at) for at in range(len(table.names))), strict=True)
-        explained = []
-        for row, cells in zip(rows, records, strict=True):
+        explained, outlying = [], (self._scores(rows) < self.offset_).tolist()
+        for row, cells, is_outlier in zip(rows, records, outlying, strict=True):
             reasons = attribute([m.lens(row) for m in self._encoded], [row[v.columns] for v in self.members_], top)
-            explained.append(Explanation.of(reasons, names, self.categorical_, dict(zip(names, cells, strict=True))))
+            given = dict(zip(names, cells, strict=True))
+            explained.append(Explanation.of(reasons, names, self.categorical_, given, is_outlier=is_outlier))
         return explained
 
     def attended_context(self, X: Any, top: int = 5) -> Attended:

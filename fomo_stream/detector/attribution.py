@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fomo_stream.detector.reasons import Cause, Reason
 from fomo_stream.detector.surroundings import Neighbourhood, Surroundings
+from fomo_stream.errors import ConfigError
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -46,8 +47,10 @@ def attribute(lenses: Sequence[Lens], rows: Sequence[Float], most: int) -> tuple
 
     The shares are those of the effects in their sum, times the part of the excess that goes away with all of these
     features together. Excess: the fall of the logit when all features are replaced. () if nothing that is replaced
-    makes the record more usual.
+    makes the record more usual. Raises ConfigError if most < 1.
     """
+    if most < 1:
+        raise ConfigError(f"at least one reason has to be asked for, not {most}")
     record = _Record(lenses, rows)
     effects = np.maximum(record.effects.sum(axis=0), 0.0)
     strongest = [f for f in np.argsort(-effects, kind="stable").tolist() if effects[f] > 0]
@@ -135,7 +138,7 @@ class _Record:
         if cause is Cause.SPREAD:
             value, low, median, high = (math.exp(number) for number in (value, low, median, high))
         frequency = of.frequency(column, value) if cause is Cause.CATEGORY else math.nan
-        return Reason(feature, cause, share, value, median, low, high, frequency)
+        return Reason(feature, cause, min(share, 1.0), value, median, low, high, frequency)
 
 
 def _columns(near: Neighbourhood, feature: int) -> Int:

@@ -95,8 +95,11 @@ def _check_fields(
 
 
 def text_columns(settings: RecordSettings, key: str | None) -> set[str]:
-    """Columns of a CSV file whose cells are text, even where they look like numbers. key: field that names a series."""
-    return {*settings.categorical, *({key or ""} - set(settings.features or ()))}
+    """Columns of a CSV file whose cells are text, even where they look like numbers, and those of an earlier result.
+
+    key: field that names a series.
+    """
+    return {*settings.categorical, *({key or "", *csv_columns(settings.result_field)} - set(settings.features or ()))}
 
 
 def key_of(record: Mapping[str, Any], field: str | None) -> str | None:

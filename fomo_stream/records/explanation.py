@@ -26,6 +26,7 @@ USUAL = 0.02  # share of the context that a category needs to be usual: the two 
 # By which the remembered logit of an outlier exceeds its own where the score is mostly that of the records before it.
 # Records after a fault have 0.7 to 1.2; those that are odd themselves have less than 0.
 EARLIER = 0.5
+NO_OUTLIER = "no outlier; most unusual: "
 FIRST_DIGITS, MOST_DIGITS = 4, 17  # of a number in a sentence
 
 
@@ -94,12 +95,18 @@ def _number(value: float, digits: int = DIGITS) -> float | None:
 
 
 def sentence(
-    reasons: Sequence[Reason], schema: Schema, record: Mapping[str, Any], lags: int = 0, earlier: float = 0.0
+    reasons: Sequence[Reason],
+    schema: Schema,
+    record: Mapping[str, Any],
+    lags: int = 0,
+    earlier: float = 0.0,
+    is_outlier: bool = True,
 ) -> str:
     """The most important reasons of a record in one sentence of plain text; empty without any.
 
     lags: of the detector. earlier: how far the remembered logit of an outlier exceeds its own; from EARLIER on, the
-    sentence ends by saying that the records before it were odd.
+    sentence ends by saying that the records before it were odd. is_outlier: of any other record the sentence says first
+    that it is none, because its reasons mean little.
     """
     spoken = [reason for n, reason in enumerate(reasons[:NAMED]) if not n or reason.share >= LEAST_SHARE]
     words = [_Words(reason, schema, record, lags) for reason in spoken if not _is_said(reason, spoken)]
@@ -111,7 +118,7 @@ def sentence(
             said.append(phrase)
     if said and earlier >= EARLIER:
         said.append("the records before it were odd, which raises its score")
-    return "; ".join(said)
+    return ("" if is_outlier or not said else NO_OUTLIER) + "; ".join(said)
 
 
 def _is_said(reason: Reason, spoken: Sequence[Reason]) -> bool:
@@ -173,8 +180,8 @@ class _Words:
             return self._of_the_past()
         if self._value is None:
             if self._other:
-                return f"{self._name} is missing, where {self._other} suggests an unusual value"
-            return f"{self._name} is missing, where the other values suggest an unusual one"
+                return f"{self._name} is missing, and {self._other} suggests that its value is unusual"
+            return f"{self._name} is missing, and the other values suggest that its value is unusual"
         if not self._other:
             return self._statement()
         if self._is_inside or math.isnan(self._reason.low):

@@ -57,7 +57,7 @@ def decode_strictly(value: bytes | None, max_bytes: int = MAX_RECORD_BYTES) -> t
     if value is None:
         raise RecordError("tombstone", "the record has no value (a tombstone); there is nothing to score")
     if len(value) > max_bytes:
-        raise RecordError("too_large", f"the record has {len(value)} bytes; at most {max_bytes} are decoded")
+        raise RecordError("too_large", f"the record has more than {max_bytes} bytes, which is the limit")
     try:
         record, is_strict = orjson.loads(value), True
     except orjson.JSONDecodeError:

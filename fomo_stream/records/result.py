@@ -55,7 +55,9 @@ def results_of(
         for result, reasons, record, more in zip(results, scored.reasons, records, earlier, strict=True):
             if reasons:
                 result["reasons"] = reasons_of(reasons, schema, record)
-                result["explanation"] = sentence(reasons, schema, record, lags, more if result["outlier"] else 0.0)
+                is_outlier = result["outlier"]
+                before = more if is_outlier else 0.0
+                result["explanation"] = sentence(reasons, schema, record, lags, before, is_outlier)
     if sources is None:
         return results
     return [

@@ -53,7 +53,7 @@ CASES: list[tuple[str, list[Reason], dict[str, Any]]] = [
     ('state is "idle", which the context does not have', [IDLE._replace(frequency=0.0)], {}),
     ('flow 170 and state "idle" do not go together (each alone is usual)', [FLOW._replace(partner=3)], {}),
     (
-        "pressure is missing, where the other values suggest an unusual one",
+        "pressure is missing, and the other values suggest that its value is unusual",
         [reason(cause=Cause.MISSING, value=NAN)],
         {"pressure": None},
     ),

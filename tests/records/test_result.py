@@ -75,7 +75,7 @@ def test_only_a_record_with_reasons_is_explained() -> None:
     assert [result.get("explanation") for result in with_words] == [
         words,
         f"{words}; the records before it were odd, which raises its score",  # an outlier after others
-        words,
+        f"no outlier; most unusual: {words}",
         None,
     ]
     assert "reasons" not in with_words[3]
