@@ -18,7 +18,8 @@ rows = rng.normal(size=(4000, {d})) ** 3 + rng.normal(size=(4000, 1))
 rows[rng.random(rows.shape) < 0.01] = np.nan
 detector = Detector(load_model("default", "cpu", "numba"), {d}, DetectorConfig(context_size=300, min_context=100))
 scored = detector.process(rows)
-parts = [scored.logit, scored.score, scored.p_value, *(np.frombuffer(v, np.uint8) for v in detector.changes().values())]
+parts = [scored.logit, scored.score, scored.p_value, scored.confidence]
+parts += [np.frombuffer(value, np.uint8) for value in detector.changes().values()]
 print(len(parts), *(hashlib.blake2b(np.ascontiguousarray(part).tobytes(), digest_size=8).hexdigest() for part in parts))
 """
 # what NumPy, PyTorch and its library MKL do on a processor without AVX-512
