@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # `fomo-stream score - | head`
+    except BrokenPipeError:  # as of `fomo-stream group | head`
         sys.stderr.close()
         return 141
 

@@ -7,6 +7,7 @@ blank. Memory stays constant however long the input is, and scores are written a
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -83,6 +84,7 @@ class Scoring:
         self._counts = {"scored": 0, "outliers": 0, "skipped": 0, "unscored": 0, "missing": 0, "blank": 0}
         self._incidents, self._followed = Incidents(), 0  # and how many records they have seen
         self._malformed = self._noted = 0  # lines that cannot be read, and those of them that were noted
+        self._is_calibrated = False  # whether any record could be called an outlier
 
     def run(self) -> None:
         """Score the whole input, and note the counts."""
@@ -96,6 +98,12 @@ class Scoring:
             self._note(f"{self._malformed - self._noted} more lines could not be read")
         if counts["skipped"] and not counts["scored"] + counts["unscored"]:
             self._note(f"nothing was scored: no row of {name} has a value of any feature; check --features")
+        if counts["scored"] and not self._is_calibrated and not self._settings.context:
+            rate = self._settings.alert_rate
+            self._note(
+                f"no record could be called an outlier: with --alert-rate {rate:g} that takes {math.ceil(1 / rate)} records; "
+                "rank them by remembered_logit, or give trusted records with --context FILE"
+            )
         shown = [f"{name}={count}" for name, count in counts.items() if count or name not in ("unscored", "blank")]
         only = counts["outliers"] and not self._settings.outliers_only
         self._note(" ".join(shown) + (" (to see only the outliers: --outliers-only)" if only else ""))
@@ -155,6 +163,7 @@ class Scoring:
                 self._counts["unscored" if result["status"] == "warming_up" else "skipped"] += line.lines
             else:
                 self._counts["scored"] += 1
+                self._is_calibrated |= result["status"] == "ok"
                 self._counts["outliers"] += result["outlier"]
                 self._counts["missing"] += result["missing"]
         self._writer.write(batch.lines, results)

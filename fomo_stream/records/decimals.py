@@ -121,6 +121,7 @@ class _Column:
     point: str = ""  # the first cell of each kind
     comma: str = ""
     either: str = ""  # one with a comma, if there is any
+    whole: str = ""  # the first with 100 to 999 and no mark: thousands are possible where others are like 1.234
 
     def add(self, cell: str) -> None:
         self.cells += 1
@@ -133,6 +134,8 @@ class _Column:
             self.comma = self.comma or cell
         elif kind is Kind.EITHER and "," not in self.either:
             self.either = cell if not self.either or "," in cell else self.either
+        elif kind is Kind.SAME and len(cell.strip().lstrip("+-")) == 3 and cell.strip().lstrip("+-").isdecimal():
+            self.whole = self.whole or cell.strip()
 
     @property
     def has_numbers(self) -> bool:
@@ -156,7 +159,8 @@ def decide(
     text: names of columns that hold no numbers. Every other column whose cells are numbers counts alike. Cells such as
     1,234 are not decisive; alone, they have a decimal comma where semicolons separate cells, which is done because of
     decimal commas, and separate thousands where commas do. Raises SchemaError if the columns contradict each other, or
-    if only such cells are there, between tabs. Where commas separate cells, points win.
+    if only such cells are there, between tabs; or if every cell with a mark is like 1.234 and others are like 754,
+    except in a file with commas. Where commas separate cells, points win.
     """
     columns = [_Column(name) for name in names]
     for row in rows:
@@ -176,6 +180,12 @@ def decide(
         raise SchemaError(
             f"column {unclear[0].name} has numbers such as {unclear[0].either}, and nothing shows whether their comma "
             "separates decimals or thousands"
+        )
+    mixed = [one for one in numeric if one.either and "," not in one.either and one.whole and not one.point]
+    if mixed and not commas and not points and not unclear and delimiter != ",":
+        raise SchemaError(
+            f"column {mixed[0].name} has numbers such as {mixed[0].either} beside {mixed[0].whole}, and nothing shows "
+            "whether their point separates decimals or thousands"
         )
     if not points and (commas or (unclear and delimiter == ";")):
         return "comma", frozenset()

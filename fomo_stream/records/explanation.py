@@ -251,7 +251,7 @@ def value_text(value: str | bool | int | float | None, digits: int = FIRST_DIGIT
     """A value of a record.
 
     >>> value_text("idle"), value_text(True), value_text(1234.5678)
-    ('"idle"', 'true', '1,235')
+    ('"idle"', 'true', '1235')
     """
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -273,12 +273,12 @@ def number_text(value: float, digits: int = FIRST_DIGITS) -> str:
     """A finite number with so many significant digits; from 1,000 on with all before the decimal point.
 
     >>> [number_text(x) for x in (0.0, 3.14159, 0.00012346, 1e6, -12345.67, 3.2e-9, 5e18)]
-    ['0', '3.142', '0.0001235', '1,000,000', '-12,346', '3.2e-09', '5e+18']
+    ['0', '3.142', '0.0001235', '1000000', '-12346', '3.2e-09', '5e+18']
     """
     size = abs(value)
     if not 999.5 <= size < 1e15:
         return f"{value:.{digits}g}" if value else "0"
-    text = f"{value:,.{max(0, digits - len(f'{size:.0f}'))}f}"
+    text = f"{value:.{max(0, digits - len(f'{size:.0f}'))}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 

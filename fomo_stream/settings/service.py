@@ -220,6 +220,10 @@ class ServiceSettings(BrokerFlags, RecordFlags):
 
 def _check_topics(settings: ServiceSettings) -> None:
     """Raise ValueError unless scores are written, and every topic has one role."""
+    if settings.alerts == NO_TOPIC:
+        raise ValueError(
+            f"--alerts {NO_TOPIC} names no topic; leave --alerts out to write no alerts to a topic of their own"
+        )
     if not settings.scored_topics:
         raise ValueError(f"--out {NO_TOPIC} needs --alerts: without a topic for outliers, no score is written")
     out = None if settings.out == NO_TOPIC else settings.out

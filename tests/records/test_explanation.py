@@ -86,7 +86,7 @@ CASES: list[tuple[str, list[Reason], dict[str, Any]]] = [
     ("open is 1, usually 0", [reason(2, value=1.0, median=0.0, low=0.0, high=0.0)], {"open": 1}),
     ("pressure is 3.4001, usually 3.1 (2.8 to 3.4)", [reason(value=3.4001)], {"pressure": 3.4001}),
     (
-        "pressure is 1,250,000, usually 1,000,000 (999,000 to 1,001,000)",
+        "pressure is 1250000, usually 1000000 (999000 to 1001000)",
         [reason(value=1_250_000.0, median=1e6, low=999e3, high=1001e3)],
         {"pressure": 1_250_000},
     ),
