@@ -101,8 +101,8 @@ class Scoring:
         if counts["scored"] and not self._is_calibrated and not self._settings.context:
             rate = self._settings.alert_rate
             self._note(
-                f"no record could be called an outlier: with --alert-rate {rate:g} that takes {math.ceil(1 / rate)} records; "
-                "rank them by remembered_logit, or give trusted records with --context FILE"
+                f"no record could be called an outlier: with --alert-rate {rate:g} that takes {math.ceil(1 / rate)} "
+                "records; rank them by remembered_logit, or give trusted records with --context FILE"
             )
         shown = [f"{name}={count}" for name, count in counts.items() if count or name not in ("unscored", "blank")]
         only = counts["outliers"] and not self._settings.outliers_only
