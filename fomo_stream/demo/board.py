@@ -274,7 +274,7 @@ def _table(flags: list[Flag], width: int, height: int) -> RenderableType:
         times = f" x{flag.count}" if flag.count > 1 else ""
         table.add_row(
             time.strftime("%H:%M:%S", time.localtime(flag.at)),
-            f"{flag.score:.3f}",
+            f"{flag.score:.4f}",
             Text((flag.fault or "false alarm") + times, style),
             Text("\n".join(why), "" if flag.fault else "dim"),
         )
