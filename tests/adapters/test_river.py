@@ -74,7 +74,7 @@ def assert_many_score_as_one_by_one(at_once: FoMoDetector, one_by_one: FoMoDetec
     """Bit for bit until a generation takes effect, which scores the earlier records again; then nearly."""
     many, n_exact = at_once.score_many(batch), 0
     at_once.learn_many(batch)
-    inner = one_by_one._detector
+    inner = one_by_one._inner.detector
     assert inner is not None
     generation = inner.generation
     for record, score in zip(batch, many.tolist(), strict=True):
@@ -82,7 +82,7 @@ def assert_many_score_as_one_by_one(at_once: FoMoDetector, one_by_one: FoMoDetec
         if inner.generation == generation:
             assert found == score
             n_exact += 1
-        assert found == pytest.approx(score, abs=0.15)  # some places among the recent records
+        assert found == pytest.approx(score, abs=0.15)  # a few ranks among 100 to 200 records
         one_by_one.learn_one(record)
     assert n_exact > 5
     probe = records(20, 3)
@@ -108,10 +108,10 @@ def test_learning_many_at_once_is_learning_one_by_one(scored_first: bool) -> Non
     at_once.learn_many(batch)
     for record in batch:
         one_by_one.learn_one(record)
-    assert at_once._detector is not None
-    assert one_by_one._detector is not None
-    assert at_once._detector.generation > 1
-    assert at_once._detector.copy().changes() == one_by_one._detector.copy().changes()
+    assert at_once._inner.detector is not None
+    assert one_by_one._inner.detector is not None
+    assert at_once._inner.detector.generation > 1
+    assert at_once._inner.detector.copy().changes() == one_by_one._inner.detector.copy().changes()
 
 
 def test_learning_does_not_depend_on_having_scored() -> None:
@@ -152,20 +152,25 @@ def test_an_empty_record_is_scored_and_not_learned() -> None:
     assert pickle.dumps(knowing) == before
 
 
+def logit_of(detector: FoMoDetector, x: Record) -> float:
+    """How odd a record is; its score says how rare that is now."""
+    return float(detector._inner.results([x], "remembered_logit", 0.0)[0])
+
+
 def test_feedback_takes_a_record_into_the_context_and_out_of_it() -> None:
     detector = FoMoDetector(context_size=1000, min_context=50)  # enough room for all
     detector.learn_many(records(150))
     strange = {"a": 9.0, "b": 30.0, "c": 5.0}
-    rarity = 1 - detector.score_one(strange)  # about the share of records that are more odd
+    alone = logit_of(detector, strange)
     detector.learn_many([strange] * 3 + records(50, 4))
     detector.feedback_many([strange] * 3, [False] * 3)
     detector.learn_many(records(400, 5))
-    assert 1 - detector.score_one(strange) > 10 * rarity
+    assert logit_of(detector, strange) < alone - 2.0
     for _ in range(3):  # all have a verdict: the last is revoked, and nothing else, however often
         detector.feedback_many([strange], [True])
-    assert 1 - detector.score_one(strange) > 10 * rarity
+    assert logit_of(detector, strange) < alone - 2.0
     detector.learn_many(records(800, 6))
-    assert 1 - detector.score_one(strange) > 2 * rarity
+    assert logit_of(detector, strange) < alone - 2.0
 
 
 def test_feedback_reaches_a_detector_fresh_from_a_pickle() -> None:
@@ -202,7 +207,7 @@ def test_a_new_category_is_outlying_and_a_missing_one_is_not() -> None:
     detector.learn_many(parcels(150))
     usual = {"weight": 0.0, "zone": 2, "carrier": "x"}
     for strange in ({"carrier": "z"}, {"zone": 4}):
-        assert detector.score_one(usual | strange) > 0.99 > 0.9 > detector.score_one(usual)
+        assert detector.score_one(usual | strange) > 0.95 > detector.score_one(usual)
     for missing in ({"carrier": None}, {"zone": float("nan")}, {"carrier": pd.NA}):
         assert detector.score_one(usual | missing) < 0.9
     assert detector.score_one(usual | {"zone": 2.0}) == detector.score_one(usual | {"zone": "2"})
@@ -283,7 +288,7 @@ def test_features_and_categories_that_appear_are_learned_with_their_past() -> No
 def test_feedback_finds_a_record_whatever_was_before_it() -> None:
     detector, seen = lagged(), records(150)
     detector.learn_many(seen)
-    inner = detector._detector
+    inner = detector._inner.detector
     assert inner is not None
     pool = inner._state.context.pool
     held = pool.numbers
@@ -314,7 +319,7 @@ def test_a_state_of_another_kernel_is_refused() -> None:
     detector = FoMoDetector(context_size=100, min_context=50, kernel="torch")
     detector.learn_many(records(60))
     copy = pickle.loads(pickle.dumps(detector))
-    copy.kernel = "numba"  # as if "auto" had chosen another one on the host where it is loaded
+    copy._inner.kernel = "numba"  # as if "auto" had chosen another one on the host where it is loaded
     with pytest.raises(StateError, match="kernel is torch in the state, numba now"):
         copy.score_many(records(1))
 

@@ -52,7 +52,9 @@ class Feed:
 
     def use(self, partitions: int) -> None:
         """Write to `partitions` partitions from now on."""
-        self._producer.list_topics(self._topic, timeout=20)  # so that the client knows them
+        known = 0
+        while known < partitions:  # a broker that was away may not know the new ones yet
+            known = len(self._producer.list_topics(self._topic, timeout=20).topics[self._topic].partitions)
         self.partitions = partitions
 
     def _done_with(self, number: int) -> Callable[[Any, Any], None]:
