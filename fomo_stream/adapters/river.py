@@ -75,7 +75,8 @@ class FoMoDetector(AnomalyDetector):
     ...     x = {"load": rng.gauss(50, 5), "temperature": rng.gauss(20, 1)}
     ...     score = detector.score_one(x)
     ...     detector.learn_one(x)
-    >>> detector.score_one({"load": 50, "temperature": 20}) < 0.9, detector.score_one({"load": 50, "temperature": 45}) > 0.99
+    >>> usual, odd = {"load": 50, "temperature": 20}, {"load": 50, "temperature": 45}
+    >>> detector.score_one(usual) < 0.9, detector.score_one(odd) > 0.99
     (True, True)
     >>> print(detector.is_outlier_one({"load": 50, "temperature": 45}))
     True
