@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.reasons import Cause, Reason
+from fomo_stream.detector.series import TINY
 from fomo_stream.detector.surroundings import Neighbourhood, Surroundings
 from fomo_stream.errors import ConfigError
 
@@ -19,6 +20,8 @@ Scorer = Callable[[Float], Float]  # rows (q, w), raw units, codes for categorie
 
 MOST_TRIED = 10  # features whose effect on the logit is computed: those with the strangest values
 STRONGEST = 5  # features among which a partner is looked for
+LEAST_SHARE = 0.1  # of the share of the first reason: what counts less is no reason
+STANDSTILL = 2 * TINY  # of the level: a smaller spread is 0, because `Series` does not tell it from none
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,8 @@ class Lens:
 def attribute(lenses: Sequence[Lens], rows: Sequence[Float], most: int) -> tuple[Reason, ...]:
     """The reasons of one record, at most `most`, the one that counts most first; equal ones by their columns.
 
+    Features whose share is less than LEAST_SHARE of that of the first reason are left out.
+
     rows: of each lens, the record's columns (w,), raw units, NaN = missing. The record's logit is the mean over the
     scorers of all lenses. The effect of a feature is the fall of that logit when all columns of the feature, in all
     lenses, are replaced by values of the context rows that are nearest in the other features. Features that hide each
@@ -58,10 +63,9 @@ def attribute(lenses: Sequence[Lens], rows: Sequence[Float], most: int) -> tuple
         return ()
     shares = effects * (record.explained / math.fsum(effects.tolist()))
     partner = record.partner(strongest[:STRONGEST])
-    if partner < 0:
-        return tuple(record.reason(f, float(shares[f])) for f in strongest[:most])
-    first = record.reason(strongest[0], float(shares[strongest[0]] + shares[partner]))._replace(partner=partner)
-    others = [f for f in strongest[1:] if f != partner]
+    share = float(shares[strongest[0]] + (shares[partner] if partner >= 0 else 0.0))
+    first = record.reason(strongest[0], share)._replace(partner=partner)
+    others = [f for f in strongest[1:] if f != partner and shares[f] >= LEAST_SHARE * share]
     return (first, *(record.reason(f, float(shares[f])) for f in others[: most - 1]))
 
 
@@ -72,10 +76,13 @@ class _Record:
         self.lenses = lenses
         self.near = [Neighbourhood(lens.surroundings, row) for lens, row in zip(lenses, rows, strict=True)]
         self.effects = np.zeros((len(lenses), lenses[0].surroundings.n_features))
+        self._replaced: list[dict[int, Float]] = []  # of each lens: the record without each tried feature
         tried, excess, gone = self._strangest(), 0.0, 0.0
         for effects, lens, near in zip(self.effects, lenses, self.near, strict=True):
             without_all = np.where(np.isin(lens.surroundings.features, tried), near.base, near.row)
-            logits = lens.logits(np.vstack([near.row, near.base, without_all, near.without(tried[:, None])]))
+            replaced = near.without(tried[:, None])
+            self._replaced.append(dict(zip(tried.tolist(), replaced, strict=True)))
+            logits = lens.logits(np.vstack([near.row, near.base, without_all, replaced]))
             falls = logits[0] - logits
             effects[tried] = falls[3:]
             excess, gone = excess + float(falls[1]), gone + float(falls[2])
@@ -121,24 +128,30 @@ class _Record:
 
     def reason(self, feature: int, share: float) -> Reason:
         """The reason that names this feature."""
-        near = self.near[int(np.argmax(self.effects[:, feature]))]
+        at_lens = int(np.argmax(self.effects[:, feature]))
+        near = self.near[at_lens]
         of, columns = near.surroundings, _columns(near, feature)
         causes = [of.columns[column].cause for column in columns]
-        column, cause = int(columns[0]), causes[0]
+        column, cause, before = int(columns[0]), causes[0], int((~np.isnan(near.row[columns[1:]])).sum())
         if cause in (Cause.LEVEL, Cause.SPREAD):
             at = int(np.argmax(near.strangeness[columns]))
             column, cause = int(columns[at]), causes[at]
         elif np.isnan(near.row[column]):
             cause = Cause.MISSING
-        elif Cause.PAST in causes and near.is_usual[column]:
+        elif Cause.PAST in causes and before and near.is_usual[column]:
             cause = Cause.PAST
         elif of.is_code[column]:
             cause = Cause.CATEGORY
         value, (low, median, high) = float(near.row[column]), of.usual[:, column].tolist()
         if cause is Cause.SPREAD:
-            value, low, median, high = (math.exp(number) for number in (value, low, median, high))
+            still = STANDSTILL * float(np.abs([near.row[columns[0]], of.usual[1, columns[0]]]).max())
+            changes = [math.exp(number) for number in (value, low, median, high)]
+            value, low, median, high = (0.0 if size <= max(still, 1e-149) else size for size in changes)
         frequency = of.frequency(column, value) if cause is Cause.CATEGORY else math.nan
-        return Reason(feature, cause, min(share, 1.0), value, median, low, high, frequency)
+        before = before if cause is Cause.PAST else 0
+        fits = cause in (Cause.VALUE, Cause.MISSING) and not of.is_code[column]
+        expected = float(self._replaced[at_lens][feature][column]) if fits else math.nan
+        return Reason(feature, cause, min(share, 1.0), value, median, low, high, frequency, -1, before, expected)
 
 
 def _columns(near: Neighbourhood, feature: int) -> Int:

@@ -86,25 +86,19 @@ class Frequencies:
         return cls(tuple(columns), tuple(known))
 
     def encode(self, rows: Float) -> Float:
-        """A copy of new rows (q, d) in which the codes are rarities, in standard deviations; NaN stays NaN.
+        """A copy of rows (q, d) in which the codes are rarities, in standard deviations; NaN stays NaN.
 
         A category of share p gets sqrt(1 / p - 1): the distance of its indicator variables from their mean, measured
         by their covariance (the chi-square distance of correspondence analysis, Greenacre 1984). So it is on the scale
         of a z-score: 1 for one of two equal categories, 10 for one in a hundred rows. The share is (c + 1/2) / (n + 1)
-        where c of n context rows with a value have the category (Krichevsky & Trofimov 1981). So a category that no row
-        has gets sqrt(2 n + 1), larger than any other, even if all others are equally frequent.
+        where c of n other rows with a value have the category (Krichevsky & Trofimov 1981).
+
+        For a category that the context has, one of its rows is left out: the row itself, or, of a new row, another one.
+        So new rows and those of the context get the same rarity for the same category. Were they to differ a little, a
+        column of two equal categories would have new rows far from all of the context, on the scale of its spread.
+        A category that no row has gets sqrt(2 n + 1), larger than any other, even if all others are equally frequent.
+        Where most rows have a category of their own, such as an identifier, it is nearly the same as theirs.
         """
-        return self._encode(rows, own=0)
-
-    def encode_own(self, rows: Float) -> Float:
-        """`encode` of rows that were counted, each as if it had not been counted: leave-one-out.
-
-        Without the row itself, a category of a single row is as rare as a new one. So where most rows have a category
-        of their own, such as an identifier, a new one is not unusual.
-        """
-        return self._encode(rows, own=1)
-
-    def _encode(self, rows: Float, own: int) -> Float:
         encoded = np.array(rows, dtype=np.float64)
         for column, (codes, counts) in zip(self.columns, self._known, strict=True):
             wanted = encoded[:, column]
@@ -113,8 +107,7 @@ class Frequencies:
                 count = np.where(codes[at] == wanted, counts[at], 0.0)
             else:
                 count = np.zeros(len(wanted))
-            if own and (count[~np.isnan(wanted)] < 1).any():
-                raise ValueError(f"column {column} has codes that were not counted; use encode for new rows")
-            share = (np.maximum(count - own, 0) + 0.5) / (max(counts.sum() - own, 0) + 1.0)
+            total = counts.sum()
+            share = np.where(count > 0, (count - 0.5) / max(total, 1.0), 0.5 / (total + 1.0))
             encoded[:, column] = np.where(np.isnan(wanted), np.nan, np.sqrt(1.0 / share - 1.0))
         return encoded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,6 @@ from fomo_stream.model.zero_shot import ZeroShotModel
 Float = NDArray[np.float64]
 
 ODD = 0.05  # p-value at which a voice is undecided
-DOUBTFUL = 2 * ODD  # p-value below which a record is compared with the samples, too
 FEW = 100  # rows of a context whose voice counts half
 SAMPLE_ROWS = 32  # more would cost more: it is as many as a kernel takes at once
 
@@ -25,9 +25,24 @@ def voice(p: Float) -> Float:
     return (ODD - p) / (ODD + p)
 
 
+DOUBTFUL = -1 / 3  # voice above which a record is compared with the samples, too: that of a p-value of 2 * ODD
+
+
 def weight(rows: int) -> float:
     """The weight, in (0, 1), of the voice of a context with so many rows."""
     return rows / (rows + FEW)
+
+
+def voices_of(logits: Float, own: Float) -> Float:
+    """What a context says of records with these logits (q,); own (n,), ascending: the logits of its own rows."""
+    return _voice_by_rank(len(own))[own.searchsorted(logits)]
+
+
+@lru_cache(maxsize=64)
+def _voice_by_rank(n: int) -> Float:
+    """(n + 1,) what a context of n rows says of a record by how many of them have a smaller logit."""
+    p = p_values(np.arange(n + 1.0), np.arange(0.5, n))
+    return weight(n) * voice(p)
 
 
 def confidence(voices: list[Float]) -> Float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from numbers import Integral, Real
 
 import numpy as np
 
@@ -49,8 +50,14 @@ class DetectorConfig:
     def __post_init__(self) -> None:
         def check(name: str, low: float, high: float) -> None:
             value = getattr(self, name)
+            is_whole = isinstance(low, int)
+            is_number = isinstance(value, Integral if is_whole else Real)
+            if not is_number:
+                raise ConfigError(f"{name} must be a {'whole ' if is_whole else ''}number, not {value!r}")
             if not low <= value <= high:
                 raise ConfigError(f"{name} must be between {low} and {high}, not {value}")
+            # NumPy's integers overflow, and JSON cannot write its numbers
+            object.__setattr__(self, name, int(value) if is_whole else float(value))
 
         check("context_size", LEAST_CONTEXT, MAX_CONTEXT)
         check("min_context", LEAST_CONTEXT, self.context_size)

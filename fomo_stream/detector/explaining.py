@@ -45,7 +45,7 @@ class Explainer:
             return results
         n = len(results)
         return results.explained(
-            [self.reasons(planes[i], panel.builds(first + i)) if i in wanted else () for i in range(n)]
+            [self.reasons(planes[i], panel.builds(first + i)) if i in wanted else None for i in range(n)]
         )
 
     def cross_explained(self, results: Results, planes: Float, panel: Panel, numbers: Int) -> Results:
@@ -62,7 +62,7 @@ class Explainer:
             later = [(view, half[int(numbers[i] < of[len(of) // 2])]) for view, of, half in halves]
             return self.reasons(planes[i], later)
 
-        return results.explained([reasons(i) if i in wanted else () for i in range(len(results))])
+        return results.explained([reasons(i) if i in wanted else None for i in range(len(results))])
 
     def reasons_of_all(self, planes: Float, panel: Panel, first: int) -> list[tuple[Reason, ...]]:
         """The reasons (n,) of the records from number `first` on, planes (n, planes, d)."""

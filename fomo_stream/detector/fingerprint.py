@@ -12,7 +12,7 @@ from fomo_stream.detector.views import View
 from fomo_stream.errors import StateError
 from fomo_stream.model.zero_shot import ZeroShotModel
 
-FORMAT = 5  # of a detector's state; raise it when entries change their name or their meaning
+FORMAT = 6  # of a detector's state; raise it when entries change their name or their meaning
 FIRST_KEY = "identity/0"  # of the fingerprint in format 1
 # These have to be the same as when the state was written, and these sizes, each with the settings it follows from.
 FIXED = ("model", "kernel", "n_features", "categorical", "context_size", "seed", "used_views", "lags", "memory")

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.calibration import p_values
 from fomo_stream.detector.categories import Frequencies
-from fomo_stream.detector.confidence import DOUBTFUL, Samples, voice, weight
+from fomo_stream.detector.confidence import DOUBTFUL, Samples, voices_of, weight
 from fomo_stream.detector.extremes import Ranges
 from fomo_stream.detector.trimming import trimmed
 from fomo_stream.model.cache_arrays import Arrays, flatten, unflatten
@@ -101,7 +100,7 @@ class Generation:
         """Trim and encode the context and score the recent rows: the one expensive step of learning."""
         rows, columns = blueprint.rows, blueprint.categorical
         frequencies = Frequencies.fit(rows, columns)  # before trimming, which would leave out rare categories first
-        encoded = frequencies.encode_own(rows)
+        encoded = frequencies.encode(rows)
         cross = cross_scores(model, encoded) if blueprint.number == 1 else None
         seed = (blueprint.seed, blueprint.number)
         keep = trimmed(model, encoded, ~blueprint.confirmed, blueprint.trim, seed)
@@ -168,20 +167,22 @@ class Generation:
 
     def voice(self, logits: Float) -> Float:
         """What this context says of records with these logits (q,)."""
-        return weight(len(self.own)) * voice(p_values(logits, self.own))
+        return voices_of(logits, self.own)
 
     def voices(self, model: ZeroShotModel, rows: Float, logits: Float) -> list[Float]:
         """What this context and, if it has some, its samples say of rows (q, d) with these logits (q,): (q,) each.
 
         Where this context is sure that a record is normal, its samples are not asked and say the same.
         """
-        p, sure = p_values(logits, self.own), weight(len(self.own))
-        own = sure * voice(p)
+        own = voices_of(logits, self.own)
         if self.samples is None:
             return [own]
-        of_samples, asked = own.copy(), np.flatnonzero(p < DOUBTFUL)
-        if len(asked):
-            of_samples[asked] = sure * self.samples.voice(model, self.frequencies.encode(rows[asked]))
+        sure = weight(len(self.own))
+        asked = own > sure * DOUBTFUL
+        if not asked.any():
+            return [own, own]
+        of_samples = own.copy()
+        of_samples[asked] = sure * self.samples.voice(model, self.frequencies.encode(rows[asked]))
         return [own, of_samples]
 
     def _held_out(self, model: ZeroShotModel, context: Float, own: Float, rows: Float) -> Float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -37,3 +38,5 @@ class Reason(NamedTuple):
     high: float  # ... and `high`
     frequency: float  # share of the context's rows that have this category; NaN if the cause is another
     partner: int = -1  # column of the feature that it is odd together with, while each alone is usual; -1: none
+    before: int = 0  # of PAST: how many values of the feature in the records before are known
+    expected: float = math.nan  # if VALUE or MISSING: its middle value in the rows nearest in the other features

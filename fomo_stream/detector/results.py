@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum, StrEnum
 from itertools import chain
@@ -75,7 +76,7 @@ class Scores:
 class Results:
     """Results for n rows, in row order."""
 
-    score: Float  # (n,) in (0, 1): about the share of recent records with a smaller remembered logit; see `Alerts`
+    score: Float  # (n,) in (0, 1): how rare such a record was lately; outliers are above 1 - alert_rate; see `Alerts`
     remembered_logit: Float  # (n,) the logit, with those of the records before it; NaN while warming up, as the score
     logit: Float  # (n,) of the record alone, the mean over the views; NaN while warming up
     by_view: Float  # (n, views) logits in each view
@@ -88,7 +89,7 @@ class Results:
     series: Int  # (n,) number of the record's series, 0: that of the whole partition; see `Seen.slots`
     begins: NDArray[np.bool_]  # (n,) whether no record before belongs to this series
     status: list[Status]
-    reasons: list[tuple[Reason, ...]]  # of each record, the one that counts most first; (): it is not explained
+    reasons: list[tuple[Reason, ...] | None]  # of each record, the one that counts most first; None: not explained
 
     def __len__(self) -> int:
         return len(self.status)
@@ -126,7 +127,7 @@ class Results:
             series=zero,
             begins=no,
             status=[Status.WARMING_UP] * n,
-            reasons=[()] * n,
+            reasons=[None] * n,
         )
 
     @classmethod
@@ -164,13 +165,13 @@ class Results:
             series=np.zeros(n, np.int64),
             begins=np.zeros(n, dtype=bool),
             status=[Status.OK if calibrated else Status.CALIBRATING] * n,
-            reasons=[()] * n,
+            reasons=[None] * n,
         )
 
     def of_series(self, slots: Int, begins: NDArray[np.bool_]) -> Results:
         """These results, with the series (n,) of the records."""
         return replace(self, series=slots, begins=begins)
 
-    def explained(self, reasons: list[tuple[Reason, ...]]) -> Results:
-        """These results, with reasons (n,)."""
-        return replace(self, reasons=reasons)
+    def explained(self, reasons: Sequence[tuple[Reason, ...] | None]) -> Results:
+        """These results, with reasons (n,). (): nothing that was replaced makes the record more usual."""
+        return replace(self, reasons=list(reasons))

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.alerts import Alerts
-from fomo_stream.detector.calibration import own_p_values, scores_among
 from fomo_stream.detector.changelog import Document, Entries, StoredEntries
 from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.detector.context import Context
@@ -150,9 +149,7 @@ class DetectorState:
         slots, begins = self.context.history.series(int(numbers[0]), self.records)
         at = numbers - numbers[0]
         remembered = Memory(self.config.memory).remember(first.logit, slots[at], begins[at])
-        p, score = own_p_values(remembered), scores_among(remembered, np.sort(remembered))
-        found = Results.of(first, remembered, score, p, self.regimes.number, len(first), self.alerts.threshold)
-        found = found.of_series(slots[at], begins[at])
+        found = self.alerts.judge_first(first, remembered, self.regimes.number).of_series(slots[at], begins[at])
         return self._explainer.cross_explained(found, self.context.history.planes(numbers), self.panel, numbers)
 
     def begin(self) -> None:

@@ -203,7 +203,9 @@ class Timeline:
             except KeyError as error:
                 raise DamagedStateError(f"the state is damaged: generation {number} lacks {error}") from None
             self._built[parity] = int(arrays["number"])
-        return self._match(replace(blueprint, recent=columns(blueprint.recent_numbers)), made, at_hand)
+        # the first context is what its view has seen; the history may have lost rows of a long seed context
+        recent = blueprint.rows if number == 1 else columns(blueprint.recent_numbers)
+        return self._match(replace(blueprint, recent=recent), made, at_hand)
 
     def _match(self, blueprint: Blueprint, made: Generation | None, at_hand: list[Build]) -> Build:
         same = (build for build in at_hand if build.blueprint.equals(blueprint))

@@ -86,7 +86,7 @@ def named_views(names: Iterable[Name]) -> tuple[str, ...]:
     unknown = [name for name in names if name not in VIEWS and name not in GROUPS]
     if unknown or not names:
         known = ", ".join([*GROUPS, *VIEWS])
-        raise ValueError(f"there is no view {', '.join(unknown) or 'named'}; name some of {known}")
+        raise ValueError(f"there is no view {', '.join(map(str, unknown)) or 'named'}; name some of {known}")
     wanted = {view for name in names for view in GROUPS.get(name, (name,))}
     return tuple(view for view in VIEWS if view in wanted)
 

@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 
-from fomo_stream.detector.attribution import Lens, attribute
+from fomo_stream.detector.attribution import LEAST_SHARE, Lens, attribute
 from fomo_stream.detector.categories import Frequencies, category_code
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.reasons import Cause, Reason
+from fomo_stream.detector.series import MOVEMENT, Series
 from fomo_stream.detector.surroundings import Column, Surroundings
 from fomo_stream.model.checkpoint import load_model, shared_model
 from fomo_stream.model.scoring import encode_rows, logits_of
@@ -40,7 +41,7 @@ def lens_of(rows: np.ndarray, categorical: Sequence[int] = (), kernel: str = "nu
     """A fixed context."""
     model = shared_model() if kernel == "numba" else load_model("default", "cpu", kernel)
     frequencies = Frequencies.fit(rows, categorical)
-    cache = encode_rows(model, frequencies.encode_own(rows))
+    cache = encode_rows(model, frequencies.encode(rows))
     columns = [Column(at, Cause.VALUE, at in categorical) for at in range(rows.shape[1])]
     return Lens(Surroundings(rows, columns), (lambda q: logits_of(model, cache, frequencies.encode(q)),))
 
@@ -63,7 +64,7 @@ def test_any_record_has_reasons_of_different_features_with_shares_of_one_whole(d
     assert len(set(named)) == len(named) <= 4
     assert sum(reason.share for reason in reasons) <= 1 + 1e-9
     for reason in reasons:
-        assert 0 <= reason.share <= 1 + 1e-9
+        assert LEAST_SHARE * reasons[0].share <= reason.share <= 1 + 1e-9
         assert math.isnan(reason.value) == (reason.cause is Cause.MISSING)
         known = ~np.isnan(rows[:, reason.feature])
         assert known.any()  # a feature without any value in the context does not count
@@ -71,6 +72,7 @@ def test_any_record_has_reasons_of_different_features_with_shares_of_one_whole(d
             assert reason.frequency == (rows[known, reason.feature] == reason.value).mean()
         elif reason.feature not in categorical:
             assert reason.low <= reason.median <= reason.high
+            assert reason.expected in rows[known, reason.feature]
     assert repr(attribute([lens], [row], 3)) == repr(reasons)
 
 
@@ -89,6 +91,7 @@ def test_what_is_usual_is_said_in_the_units_of_the_feature(kernel: str) -> None:
         [found.low, found.median, found.high], np.quantile(rows[:, 1], [0.01, 0.5, 0.99]), rtol=0.2
     )
     assert found.share > 0.8
+    assert len(attribute([lens_of(rows, (), kernel)], [np.array([0.3, 900, 3])], 3)) == 1  # the others hardly count
 
 
 def test_a_value_that_breaks_a_dependency_is_named_and_two_that_do_not_fit_are_a_pair() -> None:
@@ -97,10 +100,12 @@ def test_a_value_that_breaks_a_dependency_is_named_and_two_that_do_not_fit_are_a
     rows = np.hstack([cause + 0.1 * rng.normal(size=(600, 4)), rng.normal(size=(600, 2))])
     broken = one_reason(rows, [1.2, 1.2, -1.2, 1.2, 0, 0])
     assert (broken.feature, broken.partner) == (2, -1)
+    assert broken.expected == pytest.approx(1.2, abs=0.25)  # not the usual 0
     pair = one_reason(rows[:, [0, 1, 4, 5]], [1.2, -1.2, 0, 0])
     assert {pair.feature, pair.partner} == {0, 1}
     missing = one_reason(rows, [1.8, 1.8, math.nan, 1.8, 0, 0])
     assert (missing.feature, missing.cause) == (2, Cause.MISSING)
+    assert missing.expected == pytest.approx(1.8, abs=0.5)
 
 
 def test_a_new_category_is_named_with_its_frequency() -> None:
@@ -128,8 +133,36 @@ def test_movement_and_past_are_named_as_such() -> None:
     moved = detector_after(rows, views=("movement",)).explain(jump)[-1][0]
     assert (moved.feature, moved.cause) == (1, Cause.SPREAD)
     assert moved.value > moved.high > moved.low > 0  # no logarithms
-    past = detector_after(rows, views=("past",), lags=2).explain(jump)[-1][0]
-    assert (past.feature, past.cause, past.value) == (1, Cause.PAST, jump[-1, 1])
+    one = detector_after(rows, views=("past",), lags=2)
+    past = one.explain(jump)[-1][0]
+    assert (past.feature, past.cause, past.value, past.before) == (1, Cause.PAST, jump[-1, 1], 2)
+    known = [found[0].before if found[0].cause is Cause.PAST else 0 for found in one.explain(jump[:3], ["new"] * 3)]
+    assert known == [0, 1, 2]  # the first record of a key has no past that it could not follow from
+
+
+@pytest.mark.parametrize("level", [0.0, 1e-9, 5.0, -1e12])
+def test_a_feature_that_stands_still_has_no_changes(level: float) -> None:
+    size = max(abs(level), 1.0)
+    steady = Series(1).follow(np.full((2, 1), level)).planes[-1, -MOVEMENT:, 0]
+    moving = Series(1).follow(level + np.tile([[size], [-size]], (10, 1))).planes[-1, -MOVEMENT:, 0]
+    levels = level + np.linspace(-size, size, 300)  # so that no level is strange
+    noise = 0.1 * np.random.default_rng(8).normal(size=300)
+
+    moved = reason_of_spread(np.column_stack([levels, np.full(300, steady[1])]), moving)
+    assert moved.low == moved.median == moved.high == 0.0
+    assert size < moved.value < 3 * size
+    stuck = reason_of_spread(np.column_stack([levels, moving[1] + noise]), steady)
+    assert stuck.value == 0.0
+    assert 0 < stuck.low < stuck.median < stuck.high
+
+
+def reason_of_spread(rows: np.ndarray, row: np.ndarray) -> Reason:
+    """The reason of a level and a spread (2,) among others (n, 2) for a model that knows what spread is usual."""
+    usual = np.median(rows[:, 1])
+    columns = [Column(0, Cause.LEVEL), Column(0, Cause.SPREAD)]
+    (found,) = attribute([Lens(Surroundings(rows, columns), (lambda q: np.abs(q[:, 1] - usual),))], [row], 1)
+    assert found.cause is Cause.SPREAD
+    return found
 
 
 def test_soon_after_a_shift_of_all_features_the_guilty_one_is_named() -> None:
@@ -164,7 +197,7 @@ def test_records_of_the_warm_up_are_explained_by_the_half_that_does_not_have_the
     state = one.copy().changes()
     crossed = one.cross_scored()
     assert len(crossed) == len(crossed.reasons) == n
-    found = crossed.reasons[n // 3][0]
+    (found, *_) = crossed.reasons[n // 3] or ()
     assert (found.feature, found.value) == (2, 40.0)
     half = rows[n // 2 :] if n // 3 < n // 2 else rows[: n // 2]
     assert found.high <= half[:, 2].max() < 40

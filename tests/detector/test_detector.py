@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -186,8 +186,28 @@ def test_rows_of_another_width_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("min_context", 2000), ("alert_rate", 0.0), ("context_size", 9999), ("refresh", 2), ("seed", -1)],
+    [
+        ("min_context", 2000),
+        ("alert_rate", 0.0),
+        ("context_size", 9999),
+        ("refresh", 2),
+        ("seed", -1),
+        ("seed", None),
+        ("lags", 1.5),
+        ("reasons", "3"),
+        ("memory", "0.5"),
+    ],
 )
-def test_impossible_settings_are_refused_by_name(name: str, value: float) -> None:
+def test_impossible_settings_are_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=name):
-        DetectorConfig(**{name: value})  # type: ignore[arg-type]
+        DetectorConfig(**{name: value})
+
+
+def test_settings_may_be_numbers_of_numpy() -> None:
+    rows = np.random.default_rng(0).normal(size=(100, 3))
+    plain: dict[str, Any] = {"min_context": 50, "seed": 7, "alert_rate": 0.5, "memory": 0.25, "refresh": 0.5}
+    of_numpy: dict[str, Any] = {name: np.float32(value) for name, value in plain.items() if isinstance(value, float)}
+    of_numpy |= {"min_context": np.int32(50), "seed": np.int64(7)}
+    first, second = (Detector(shared_model(), 3, DetectorConfig(**given)) for given in (plain, of_numpy))
+    assert same(first.process(rows), second.process(rows))
+    assert state_of(first) == state_of(second)

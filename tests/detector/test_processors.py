@@ -19,7 +19,7 @@ rows[rng.random(rows.shape) < 0.01] = np.nan
 config = DetectorConfig(context_size=300, min_context=100, explain="alerts")
 detector = Detector(load_model("default", "cpu", "numba"), {d}, config)
 scored = detector.process(rows)
-reasons = np.array([reason[2:] for some in scored.reasons for reason in some])
+reasons = np.array([reason[2:] for some in scored.reasons for reason in some or ()])
 parts = [reasons, scored.logit, scored.score, scored.p_value, scored.confidence]
 parts += [np.frombuffer(value, np.uint8) for value in detector.changes().values()]
 print(len(parts), *(hashlib.blake2b(np.ascontiguousarray(part).tobytes(), digest_size=8).hexdigest() for part in parts))

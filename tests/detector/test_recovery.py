@@ -159,6 +159,19 @@ def test_any_commits_aborts_and_crashes_equal_the_uninterrupted_run() -> None:
     assert all(Service.seen[what] for what in ("deleted", "regimes", *wanted)), Service.seen
 
 
+@pytest.mark.parametrize("config", [CONFIG, SHORT], ids=["CONFIG", "SHORT"])
+@pytest.mark.parametrize("n", [0, 1, 33])
+def test_first_contexts_are_encoded_again_also_of_a_seed_context_longer_than_the_history(
+    config: DetectorConfig, n: int
+) -> None:
+    one = new(config, SEEDED)
+    process(one, 0, n)
+    log = compacted(list(one.changes().items()))
+    other = recovered({key: value for key, value in log.items() if "/encoded/" not in key}, config=config)
+    assert_same_results(process(other, n, n + 40), process(one, n, n + 40))
+    assert state_of(other) == state_of(one)
+
+
 def test_after_every_commit_the_log_brings_back_what_goes_on_alike() -> None:
     one, other = new(), new()
     history: list[tuple[str, bytes | None]] = []

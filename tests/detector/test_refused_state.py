@@ -82,7 +82,7 @@ def test_a_state_of_another_format_is_refused_as_such(log: dict[str, bytes]) -> 
     without = {key: value for key, value in log.items() if "fingerprint" not in key}
     first = {"identity/0": log["fingerprint/0"], "memory/rows/0": b"x"}
     for state in ({**log, **cast(dict[str, bytes], other)}, {**without, **first}):
-        with pytest.raises(StateError, match=r"another version of fomo-stream wrote .* format 1, .* reads 5") as caught:
+        with pytest.raises(StateError, match=r"another version of fomo-stream wrote .* format 1, .* reads 6") as caught:
             recovered(state)
         assert not isinstance(caught.value, DamagedStateError)
 
