@@ -13,8 +13,8 @@ class FomoError(Exception):
     exit_code = 1
 
 
-class ConfigError(FomoError):
-    """A flag, an environment variable or the configuration file has an invalid value."""
+class ConfigError(FomoError, ValueError):
+    """A flag, an environment variable, the configuration file or a parameter has an invalid value."""
 
     exit_code = 2
 

@@ -30,8 +30,8 @@ from fomo_stream.logs import configure_logging, quiet_clients
 from fomo_stream.settings.commands import DemoSettings, DoctorSettings, GroupSettings, RedriveSettings, ScoreSettings
 from fomo_stream.settings.replay import CompareSettings, ReplaySettings
 from fomo_stream.settings.service import ServiceSettings
-from fomo_stream.settings.sources import did_you_mean
 from fomo_stream.threads import limit_threads
+from fomo_stream.wording import did_you_mean
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,8 @@ from typing import Any, NoReturn
 
 from fomo_stream import __version__
 from fomo_stream.errors import ConfigError
-from fomo_stream.settings.sources import AnySettings, BaseFlags, did_you_mean, load, option
+from fomo_stream.settings.sources import AnySettings, BaseFlags, load, option
+from fomo_stream.wording import did_you_mean
 
 KAFKA_FLAG = "--kafka."
 GROUP_ORDER = (
@@ -68,8 +69,8 @@ fit that topic cannot be sent back."""
 
 GROUP_INTRO = """Show what a group has agreed on, its members, and the lag and the state of its partitions.
 
-  fomo-stream group --topic sensors                               look; nothing is changed
-  fomo-stream group --topic sensors --out alerts --update-group   change what may change
+  fomo-stream group --topic sensors                                look; nothing is changed
+  fomo-stream group --topic sensors --alerts pages --update-group  change what may change
 
 It takes all flags of the service, so give it the same environment and --config file as an instance. It shows
 which settings differ here. With --update-group it changes those that are given and may change, while the

@@ -16,16 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from fomo_stream.cli.output import STANDARD_OUTPUT, Output
+from fomo_stream.cli.remarks import note_absent, note_texts, note_unscored
 from fomo_stream.cli.scorers import Batch, FixedContextScorer, PrequentialScorer
 from fomo_stream.errors import ConfigError, FomoError, SkippedError
 from fomo_stream.loading import load_ready
 from fomo_stream.records.choice import text_columns
-from fomo_stream.records.decimals import Kind, kind_of
 from fomo_stream.records.files import FORMATS, WITH_FLAG, Line, RecordFile, open_records
 from fomo_stream.records.incidents import Incidents
 from fomo_stream.records.lines import Note
 from fomo_stream.records.result import Result, results_of
 from fomo_stream.records.writers import CsvWriter, Form, JsonWriter
+from fomo_stream.wording import counted
 
 if TYPE_CHECKING:
     from fomo_stream.settings.commands import ScoreSettings
@@ -46,17 +47,16 @@ def run_score(settings: ScoreSettings) -> int:
             nullcontext(sys.stdin.buffer) if stdin else open_records(settings.file) as stream,
         ):
             table = open_table(settings, stream, name, _note)
-            written = FORMATS.get(Path(settings.output).suffix.lower(), table.format)
-            if written != table.format:
-                _note(f"{settings.output} will be {table.format}, as {name} is")
+            _note_form(settings.output, table)
             scoring = Scoring(settings, table, out, _note)
             scoring.run()
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has ended
         if settings.output != STANDARD_OUTPUT:
             raise FomoError(f"the reader of {settings.output} has ended") from None
         return 0
-    except OSError as error:
-        raise FomoError(f"cannot read {name} or write its scores: {error.strerror}") from None
+    except OSError as error:  # reading has errors of its own
+        place = "standard output" if settings.output == STANDARD_OUTPUT else settings.output
+        raise FomoError(f"cannot write the results to {place}: {error.strerror}") from None
     scoring.check_skipped()
     return 0
 
@@ -65,6 +65,15 @@ def open_table(settings: ScoreSettings, stream: BinaryIO, name: str, note: Note)
     """The input, as the settings say that it is read. Raises SchemaError."""
     text = text_columns(settings, settings.key)
     return RecordFile(stream, settings.format, name, text, settings.decimal, note, WITH_FLAG)
+
+
+def _note_form(output: str, table: RecordFile) -> None:
+    """Say so if the results will not be as the name of their file says."""
+    ending = Path(output).suffix.lower()
+    if FORMATS.get(ending, table.format) != table.format:
+        _note(f"{output} will be {table.format}, as {table.name} is")
+    if ending in (".gz", ".bz2", ".xz", ".zst", ".zip"):
+        _note(f"{output} will not be compressed")
 
 
 def _note(text: str) -> None:
@@ -84,6 +93,7 @@ class Scoring:
         self._counts = {"scored": 0, "outliers": 0, "skipped": 0, "unscored": 0, "missing": 0, "blank": 0}
         self._incidents, self._followed = Incidents(), 0  # and how many records they have seen
         self._malformed = self._noted = 0  # lines that cannot be read, and those of them that were noted
+        self._without = self._first_without = 0  # records without a value of any feature, and the line of the first
         self._is_calibrated = False  # whether any record could be called an outlier
 
     def run(self) -> None:
@@ -92,12 +102,10 @@ class Scoring:
             self._note_errors(lines)
             self._write(self._scorer.add(lines))
         self._write(self._scorer.finish())
-        self._note_texts()
-        counts, name = self._counts, self._table.name
+        counts = self._counts
         if self._malformed > self._noted:
-            self._note(f"{self._malformed - self._noted} more lines could not be read")
-        if counts["skipped"] and not counts["scored"] + counts["unscored"]:
-            self._note(f"nothing was scored: no row of {name} has a value of any feature; check --features")
+            self._note(f"{counted(self._malformed - self._noted, 'more line')} could not be read")
+        self._note_what_does_not_count()
         if counts["scored"] and not self._is_calibrated and not self._settings.context:
             rate = self._settings.alert_rate
             self._note(
@@ -114,21 +122,19 @@ class Scoring:
         lines = skipped + self._counts["scored"] + self._counts["unscored"]
         if not self._settings.may_skip(skipped, lines):
             raise SkippedError(
-                f"{skipped} of {lines} lines could not be scored, which is more than --max-skipped "
+                f"{skipped:,} of {counted(lines, 'line')} could not be scored, which is more than --max-skipped "
                 f"{self._settings.max_skipped}; the status of each says why"
             )
 
-    def _note_texts(self) -> None:
-        """Name the features with cells that are text, and count as missing."""
-        if self._counts["scored"] + self._counts["unscored"] == 0:
-            return
-        schema = self._scorer.schema
-        for name, texts in self._table.texts.items():
-            if texts.count and name in schema.features and name not in schema.categorical:
-                other = {Kind.COMMA: "comma", Kind.POINT: "point"}.get(kind_of(texts.first))
-                remedy = f"; --decimal {other} reads such numbers" if other else ""
-                found = f"{texts.count} cells of the column {name} are text, such as {texts.first[:40]!r}"
-                self._note(f"{found}, and count as missing{remedy}")
+    def _note_what_does_not_count(self) -> None:
+        counts, table, reader = self._counts, self._table, self._scorer.reader
+        note_unscored(table, reader.schema, self._without, self._first_without, self._note)
+        if counts["scored"] + counts["unscored"]:
+            note_texts(table, reader.schema, self._note)
+            note_absent(table, reader.absent, self._note)
+        elif counts["skipped"]:
+            advice = "check --features and --context" if self._without else table.advice
+            self._note(f"nothing was scored; {advice}")
 
     def _note_errors(self, lines: Sequence[Line]) -> None:
         for line in lines:
@@ -146,8 +152,8 @@ class Scoring:
         usable_lines = list(compress(batch.lines, batch.usable))
         records = [line.record or {} for line in usable_lines]
         lacking = batch.missing[batch.usable].tolist()
-        schema, lags = self._scorer.schema, self._settings.lags
-        made = results_of(batch.scored, self._model.name, schema, records, lacking, lags=lags)
+        schema = self._scorer.reader.schema
+        made = results_of(batch.scored, self._model.name, schema, records, lacking)
         numbers = [line.number for line in usable_lines]
         self._incidents.follow(made, batch.scored, batch.keys, numbers, self._followed + 1)
         self._followed += len(made)
@@ -161,6 +167,9 @@ class Scoring:
                 self._counts["blank"] += 1
             elif result["score"] is None:
                 self._counts["unscored" if result["status"] == "warming_up" else "skipped"] += line.lines
+                if result["status"] == "no_features":
+                    self._without += 1
+                    self._first_without = self._first_without or line.number
             else:
                 self._counts["scored"] += 1
                 self._is_calibrated |= result["status"] == "ok"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fomo_stream.cli.remarks import note_texts
 from fomo_stream.detector.config import LEAST_CONTEXT
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results, Scores, Status
@@ -24,10 +25,11 @@ from fomo_stream.errors import SchemaError
 from fomo_stream.limits import MAX_CONTEXT, MAX_FEATURES
 from fomo_stream.model.zero_shot import ZeroShotModel
 from fomo_stream.records.choice import choose_features, key_of, text_columns
-from fomo_stream.records.files import BLOCK, WITH_FLAG, Line, RecordFile, open_records, read_records
+from fomo_stream.records.files import BLOCK, WITH_FLAG, Line, RecordFile, open_records, trusted_records
 from fomo_stream.records.lines import Note
 from fomo_stream.records.rows import RowReader, Rows
 from fomo_stream.records.schema import Schema
+from fomo_stream.wording import counted
 
 if TYPE_CHECKING:
     from fomo_stream.settings.commands import ScoreSettings
@@ -55,14 +57,22 @@ class LineReader(RowReader):
     def __init__(self, schema: Schema, settings: ScoreSettings) -> None:
         super().__init__(schema)
         self.key = settings.key
+        self._has_values = np.zeros(self.width, dtype=bool)  # features with a value in any line scored so far
 
     def read_records(self, records: Sequence[Mapping[str, Any]]) -> Rows:
         """Rows of the next records; the key of each is in its field `key`."""
         return self.read(records, [key_of(record, self.key) for record in records])
 
+    @property
+    def absent(self) -> list[str]:
+        """The features that no line scored so far has a value of."""
+        return [name for name, has in zip(self.schema.features, self._has_values.tolist(), strict=True) if not has]
+
     def batch(self, lines: list[Line], score: Callable[[Float, list[Key]], Results]) -> Batch:
         """The next lines with their scores."""
         rows, keys, usable, missing = self.read_records([line.record or {} for line in lines])
+        if not self._has_values.all():
+            self._has_values |= (~np.isnan(rows)).any(axis=0)
         return Batch(lines, usable, missing, score(rows, keys), keys)
 
     def count_usable(self, lines: Sequence[Line]) -> int:
@@ -79,37 +89,40 @@ class FixedContextScorer:
         assert path is not None
         with open_records(path) as stream:  # read once, because it may be a pipe
             text = text_columns(settings, settings.key)
-            records = read_records(stream, str(path), text, settings.decimal, note, WITH_FLAG)
+            file = RecordFile(stream, "auto", str(path), text, settings.decimal, note, WITH_FLAG)
+            records = trusted_records(file)
             sample = list(islice(records, BLOCK))
-            schema = choose_features(settings, table.format, sample, str(path), special(settings), note)
-            self._reader, blocks = LineReader(schema, settings), []
-            self._series = Series(self._reader.width, settings.lags, movement=False)
+            if not sample:
+                raise no_records(file, has_errors=False)
+            schema = choose_features(settings, file.format, sample, str(path), special(settings), note)
+            self.reader, blocks = LineReader(schema, settings), []
+            self._series = Series(self.reader.width, settings.lags, movement=False)
             while sample:
-                blocks.append(self._with_past(*self._reader.read_records(sample)[:2]))
+                blocks.append(self._with_past(*self.reader.read_records(sample)[:2]))
                 sample = list(islice(records, BLOCK))
+        note_texts(file, schema, note)
         rows = np.concatenate(blocks)
+        if len(rows) < LEAST_CONTEXT:
+            has = f"{counted(len(rows), 'row')} with a value of any feature"
+            raise SchemaError(f"--context {path} has {has}; at least {LEAST_CONTEXT} are needed")
         if "context_size" not in settings.model_fields_set:
             config = replace(config, context_size=min(MAX_CONTEXT, max(config.context_size, len(rows))))
         # the input does not continue the series of the context
-        self._series = Series(self._reader.width, settings.lags, movement=False)
+        self._series = Series(self.reader.width, settings.lags, movement=False)
         # one view, and no memory: the input need not be a stream
         config = replace(config, views=("all",), lags=0, memory=0.0)
-        codes = VIEWS["past"].codes(self._reader.width, settings.lags, self._reader.categorical)
+        codes = VIEWS["past"].codes(self.reader.width, settings.lags, self.reader.categorical)
         self._detector = Detector(model, rows.shape[1], config, categorical=codes, n_past=settings.lags)
         self._detector.seed_context(rows)
         if self._detector.score_rows(rows[:1]).status[0] is Status.CALIBRATING:
+            few = counted(self._detector.context_rows, "row")
             note(
-                f"nothing will be flagged: {self._detector.context_rows} rows of {path} are too few for an alert rate "
-                f"of {config.alert_rate:g}; give more rows, or raise --alert-rate"
+                f"nothing will be flagged: {few} of {path} are too few for an alert rate of "
+                f"{config.alert_rate:g}; give more rows, or raise --alert-rate"
             )
 
-    @property
-    def schema(self) -> Schema:
-        """The features that are scored."""
-        return self._reader.schema
-
     def add(self, lines: list[Line]) -> Batch:
-        return self._reader.batch(lines, self._score)
+        return self.reader.batch(lines, self._score)
 
     def _score(self, values: Float, keys: list[Key]) -> Results:
         return self._detector.score_rows(self._with_past(values, keys))
@@ -145,10 +158,10 @@ class PrequentialScorer:
         self._detector: Detector | None = None
 
     @property
-    def schema(self) -> Schema:
-        """The features that are scored; known once there is a batch."""
+    def reader(self) -> LineReader:
+        """It knows the features that are scored; there once there is a batch."""
         assert self._reader is not None
-        return self._reader.schema
+        return self._reader
 
     def add(self, lines: list[Line]) -> Batch:
         if self._reader is not None and self._detector is not None:
@@ -158,7 +171,7 @@ class PrequentialScorer:
         if len(self._held) - self._n_records > MAX_HELD * self._min_context:
             raise SchemaError(
                 f"only {self._n_records} of the first {len(self._held)} lines of {self._table.name} are records; "
-                "see --format for the formats that can be read"
+                f"{self._table.advice}"
             )
         return NOTHING if self._n_records < self._wanted else self._try_to_begin(at_end=False)
 
@@ -169,6 +182,8 @@ class PrequentialScorer:
         name = self._table.name
         if self._reader is None:
             records = [line.record for line in self._held if line.record is not None]
+            if not records:
+                raise no_records(self._table, any(line.error for line in self._held))
             schema = choose_features(
                 self._settings, self._table.format, records, name, special(self._settings), self._note
             )
@@ -186,7 +201,7 @@ class PrequentialScorer:
         config = self._settings.detector_config()
         self._detector = Detector(self._model, reader.width, config, categorical=reader.categorical)
         for view in self._detector.left_out:
-            self._note(f"the view {view} is left out")
+            self._note(f"left out: the view {view}")
         held, self._held = self._held, []
         return self._reader.batch(held, partial(self._first_scores, self._detector))
 
@@ -195,13 +210,21 @@ class PrequentialScorer:
         warm_up = detector.process(rows[:n], keys[:n])
         if len(warm_up) < self._min_context:
             if len(warm_up) < LEAST_CONTEXT:
+                has = f"{self._table.name} has {counted(len(rows), 'record')} to score"
                 self._note(
-                    f"{len(rows)} records are too few to be compared with each other; "
-                    "give trusted records with --context FILE"
+                    f"nothing was scored: {has}, and at least {LEAST_CONTEXT} are needed to compare them with each "
+                    "other; give trusted records with --context FILE"
                 )
                 return warm_up
             detector.flush_warm_up()
         return Results.concatenate([detector.cross_scored(), detector.process(rows[n:], keys[n:])])
+
+
+def no_records(file: RecordFile, has_errors: bool) -> SchemaError:
+    """The error for a file without any record. has_errors: whether it has other lines."""
+    if has_errors:
+        return SchemaError(f"no line of {file.name} is a record; {file.advice}")
+    return SchemaError(f"{file.name} has only a line of column names, and no rows under it")
 
 
 def special(settings: ScoreSettings) -> dict[str, str]:

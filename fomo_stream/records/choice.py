@@ -7,11 +7,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fomo_stream.errors import SchemaError
-from fomo_stream.records.inference import TEXT, infer_schema
+from fomo_stream.errors import ConfigError, SchemaError
+from fomo_stream.records.inference import TEXT, NoFeaturesError, first_records, infer_schema, leaves_of
 from fomo_stream.records.lines import Note
 from fomo_stream.records.schema import Schema, look_up, shown
 from fomo_stream.records.writers import csv_columns
+from fomo_stream.wording import did_you_mean
 
 NAMES_SHOWN = 20  # fields that a note lists
 
@@ -41,21 +42,25 @@ def choose_features(
     """The schema of `settings.features`, or else the one inferred from `records`, which is noted.
 
     format: of the input. special: fields that are never inferred as features, with the flag that names each, one of
-    `ROLES`. Raises SchemaError if no record has a value of a feature or a special field that is named; the first
-    records may lack labels.
+    `ROLES`. Raises SchemaError if there are no records or no features, and ConfigError if records lack a field
+    that a flag names, or have only text in a feature; the first records may lack labels.
     """
     if not records:
-        raise SchemaError(f"no line of {source} is a record; see --format for the formats that can be read")
+        raise SchemaError(f"no line of {source} is a record")
     if settings.features is not None:
         schema = Schema.of(settings.features, settings.categorical)
-    else:
-        if format != "jsonl":
-            earlier = set(csv_columns(settings.result_field))
-            records = [{name: v for name, v in record.items() if name not in earlier} for record in records]
-        roles = {name: ROLES[flag] for name, flag in special.items()}
+        _check_fields(schema, records, source, special)
+        return schema
+    if format != "jsonl":
+        earlier = set(csv_columns(settings.result_field))
+        records = [{name: v for name, v in record.items() if name not in earlier} for record in records]
+    roles = {name: ROLES[flag] for name, flag in special.items()}
+    try:
         schema, left_out = infer_schema(records, settings.result_field, settings.categorical, roles)
-        note(features_note(schema, {path: _shown(path, why, records) for path, why in left_out.items()}))
+    except NoFeaturesError as error:
+        raise NoFeaturesError(len(records), _shown(error.left_out, records), source) from None
     _check_fields(schema, records, source, special)
+    note(features_note(schema, _shown(left_out, records)))
     return schema
 
 
@@ -67,18 +72,21 @@ def features_note(schema: Schema, left_out: Mapping[str, str]) -> str:
     return f"features: {names}" + (f"; left out: {reasons}{more}" if reasons else "")
 
 
-def _shown(path: str, reason: str, records: Sequence[Mapping[str, Any]]) -> str:
-    """The reason; where text has digits with an example, because it may have been meant as numbers."""
-    if reason != TEXT:
-        return reason
-    values = (look_up(record, path) for record in records)
-    text = next((v for v in values if isinstance(v, str) and any(map(str.isdigit, v))), None)
-    return reason if text is None else f"{reason} such as {text[:20]!r}"
+def _shown(left_out: Mapping[str, str], records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The reasons; for text with digits with an example, because it may have been meant as numbers."""
+    found = dict(left_out)
+    for path in (path for path, why in left_out.items() if why == TEXT):
+        values = (look_up(record, path) for record in records)
+        text = next((v for v in values if isinstance(v, str) and any(map(str.isdigit, v))), None)
+        if text is not None:
+            found[path] = f"{TEXT} such as {text[:20]!r}"
+    return found
 
 
 def _check_fields(
     schema: Schema, records: Sequence[Mapping[str, Any]], source: str, special: Mapping[str, str]
 ) -> None:
+    """Raise ConfigError or SchemaError if no record has a value of a field that a flag names."""
     absent = np.array(schema.features)[np.isnan(schema.rows(records)).all(axis=0)].tolist()
     found = [
         ("number", [name for name in absent if name not in schema.categorical], "--features"),
@@ -89,9 +97,30 @@ def _check_fields(
             found.append(("value", [name], flag))
     for kind, names, flag in found:
         if names:
-            raise SchemaError(
-                f"the first {len(records)} records of {source} have no {kind} in {shown(names)}; check {flag}"
-            )
+            raise _absent(kind, names, records, source, flag)
+
+
+def _absent(
+    kind: str, names: Sequence[str], records: Sequence[Mapping[str, Any]], source: str, flag: str
+) -> ConfigError | SchemaError:
+    """The error for named fields without values: of the flag, or of the data if the fields are there, but empty."""
+    where = f"in the {first_records(len(records))} of {source}"
+    fields = list(dict.fromkeys(path for record in records for path, _ in leaves_of(record)))
+    unknown = [name for name in names if name not in fields]
+    if unknown:
+        parts = [path for path in fields if path.startswith(f"{unknown[0]}.")]
+        if parts and any(isinstance(record.get(unknown[0].partition(".")[0]), dict) for record in records):
+            return ConfigError(f"{flag}: {unknown[0]} is an object {where}; name one of {shown(parts, NAMES_SHOWN)}")
+        hint = did_you_mean(unknown[0], fields) or f"; the fields are {shown(fields, NAMES_SHOWN)}"
+        return ConfigError(f"{flag}: there is no field {shown(unknown)} {where}{hint}")
+    values = (look_up(record, names[0]) for record in records)
+    text = next((value for value in values if isinstance(value, str)), None)
+    if text is None:
+        return SchemaError(f"{flag}: there is no {kind} in {shown(names)} {where}")
+    return ConfigError(
+        f"{flag}: {names[0][:60]} has text such as {text[:20]!r}, and no {kind}, {where}; "
+        "if it is a category, name it with --categorical"
+    )
 
 
 def text_columns(settings: RecordSettings, key: str | None) -> set[str]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from fomo_stream.errors import RecordError
 from fomo_stream.limits import MAX_RECORD_BYTES
 from fomo_stream.records.lines import LineSource
+from fomo_stream.wording import counted
 
 QUOTE = '"'
 _LEAST_BETWEEN = 2  # lines like rows within a quoted cell, from which on a quote is taken to be missing
@@ -131,7 +132,7 @@ class CsvRows:
     def _checked(self, number: int, last: int, cells: list[str]) -> Row:
         if self.width is None or len(cells) == self.width:
             return Row(number, last, cells, None)
-        message = f"the row has {len(cells)} cells, the header has {self.width}"
+        message = f"the row has {counted(len(cells), 'cell')}, the header has {self.width}"
         if last > number:
             message += f"; it goes on to line {last}: is a quote missing?"
         return Row(number, last, cells, RecordError("ragged", message))

@@ -15,6 +15,10 @@ Value = float | bool | str | None
 
 SAMPLE = 100  # rows that are looked at, from the first one whose meaning depends on the mark
 _MOST_TEXT = 0.1  # share of a column's cells that are no numbers, up to which the others are evidence
+# Separators of thousands besides points and commas: spaces, as in France, and apostrophes, as in Switzerland. The last
+# two are bytes of cp1252.
+_BETWEEN = " '\u00a0\u2009\u202f\u2019\udca0\udc92"
+_GROUPED = re.compile(rf"([+-]?[1-9]\d{{0,2}})([{_BETWEEN}])(\d{{3}}(?:\2\d{{3}})*)([.,]\d+)?", re.ASCII)
 _THOUSANDS_POINT = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?(?:[eE][+-]?\d+)?", re.ASCII)
 _WITH_COMMA = re.compile(
     r"[+-]?(?:[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?|\d*,\d+)(?:[eE][+-]?\d+)?", re.ASCII
@@ -43,27 +47,37 @@ class Kind(Enum):
 def point_number(text: str) -> float | None:
     """The number in `text`, as in 1234.5 or 1,234.5; None if it is none.
 
-    >>> [point_number(text) for text in ("12.5", "1,234.5", "1,234", "12,5")]
-    [12.5, 1234.5, 1234.0, None]
+    >>> [point_number(text) for text in ("12.5", "1,234.5", "1 234.5", "1,234", "12,5")]
+    [12.5, 1234.5, 1234.5, 1234.0, None]
     """
+    text = _usual(text)
     if "," in text:
-        return float(text.strip().replace(",", "")) if _THOUSANDS_POINT.fullmatch(text.strip()) else None
+        return float(text.replace(",", "")) if _THOUSANDS_POINT.fullmatch(text) else None
     return _plain(text)
 
 
 def comma_number(text: str) -> float | None:
     """The number in `text`, as in 1234,5 or 1.234,5; None if it is none.
 
-    >>> [comma_number(text) for text in ("12,5", "1.234,5", "1,234", "12.5")]
-    [12.5, 1234.5, 1.234, None]
+    >>> [comma_number(text) for text in ("12,5", "1.234,5", "1 234,5", "1,234", "12.5")]
+    [12.5, 1234.5, 1234.5, 1.234, None]
     """
+    text = _usual(text)
     if "," in text or "." in text:
-        found = _WITH_COMMA.fullmatch(text.strip())
+        found = _WITH_COMMA.fullmatch(text)
         return float(found[0].replace(".", "").replace(",", ".")) if found else None
     return _plain(text)
 
 
+def _usual(text: str) -> str:
+    """A number as programs write it: with the minus sign of ASCII, without spaces or apostrophes between thousands."""
+    text = text.strip().replace("\u2212", "-")
+    found = _GROUPED.fullmatch(text)
+    return found[1] + found[3].replace(found[2], "") + (found[4] or "") if found else text
+
+
 def _plain(text: str) -> float | None:
+    text = _usual(text)
     try:
         return None if "_" in text else float(text)  # float() would read 1_000 as a number
     except ValueError:

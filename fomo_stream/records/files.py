@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -17,7 +17,8 @@ from fomo_stream.records.csv_rows import CsvRows, Row
 from fomo_stream.records.decimals import SAMPLE, Kind, Mark, Value, cell_reader, decide, is_missing, kind_of, matters
 from fomo_stream.records.json_codec import decode
 from fomo_stream.records.lines import BLANK, LineSource, Note, plain_text, silent
-from fomo_stream.records.schema import Schema
+from fomo_stream.records.schema import Schema, shown
+from fomo_stream.wording import counted
 
 BLOCK = 1000  # records of a file that become rows at once
 Format = Literal["csv", "jsonl"]
@@ -26,6 +27,7 @@ FORMATS: dict[str, Format] = {
 }  # fmt: skip
 NO_FLAG = "write all its numbers with decimal points"  # a remedy
 WITH_FLAG = "say which with --decimal comma or --decimal point"  # another one
+ENCODING = "cp1252"  # of CSV that is not UTF-8: Excel's in most of Europe and America
 _DELIMITERS = ",;\t|"
 _SEPARATOR = re.compile(rb'"?sep=([^"\r\n\w\x80-\xff])"?\s*', re.IGNORECASE)  # the first line that Excel takes
 _ONE_ARRAY = re.compile(rb"\s*\[\s*(\{.*)?", re.DOTALL)  # how a file that is one JSON array begins
@@ -69,12 +71,12 @@ class Texts:
 class RecordFile:
     """CSV or JSON lines, read as they arrive and in constant memory; iterating gives one `Line` per record.
 
-    format: csv, jsonl or auto (recognised by the ending of the name, else by the first character). text: columns whose
-    cells stay text, so that 007 is not 7. CSV needs a line of column names, which also shows the delimiter: comma,
-    semicolon, tab or vertical bar; Excel's line `sep=;` may be before it. decimal: whether numbers of CSV have a
-    decimal point or comma, or auto: see `decide`, which looks at up to `SAMPLE` rows from the first one that depends
-    on it. remedy: what a user can do where they contradict each other. Raises SchemaError if the input is empty, has no
-    usable header, or its numbers are unclear.
+    format: csv, jsonl or auto: JSON lines if the first line is a JSON object, else by the ending of the name, else by
+    the first character. text: columns whose cells stay text, so that 007 is not 7. CSV needs a line of column names,
+    which also shows the delimiter: comma, semicolon, tab or vertical bar; Excel's line `sep=;` may be before it.
+    decimal: whether numbers of CSV have a decimal point or comma, or auto: see `decide`, which looks at up to `SAMPLE`
+    rows from the first one that depends on it. remedy: what a user can do where they contradict each other. Raises
+    SchemaError if the input is empty, has no usable header, or its numbers are unclear.
     """
 
     def __init__(
@@ -94,17 +96,25 @@ class RecordFile:
         first = self._source.peek()
         if not first:
             raise SchemaError(f"{name} is empty; it must be CSV with a line of column names, or JSON lines")
-        by_content: Format = "jsonl" if first.lstrip(BLANK)[:1] in (b"{", b"[") else "csv"
-        self.format = format if format != "auto" else FORMATS.get(Path(name).suffix.lower(), by_content)
+        self.format = format if format != "auto" else text_format(name, first, note)
         self.blank_before = self._source.number  # blank lines before the header, or before the first record of JSON
         self.separator = b""  # the line that names the delimiter, if there is one
-        self.header: list[str] = []
+        self.header: list[str] = []  # names of the columns; those that are not UTF-8 are read as `ENCODING`
+        self.header_cells: list[str] = []  # the same as they are in the file
         self.delimiter = ","
         self._held: deque[Row] = deque()  # rows that are read, but not given yet
         if self.format == "csv":
             self._read_header(first)
         elif _ONE_ARRAY.fullmatch(first):
             raise SchemaError(f"{name} is one JSON array; write one object per line, for example with jq -c '.[]'")
+
+    @property
+    def advice(self) -> str:
+        """Where hardly any line is a record: what may be wrong with the file."""
+        if self.format == "jsonl":
+            return "each line must be one JSON object; if the file is CSV, say so with --format csv"
+        names = f"{counted(len(self.header), 'column')} ({shown(self.header, 5)})"
+        return f"its first line names {names}; if it is a title or a comment, remove the lines above the column names"
 
     @property
     def drained(self) -> bool:
@@ -140,14 +150,18 @@ class RecordFile:
         row = next(self._rows, None)
         if row is None:
             raise SchemaError(f"{self.name} has no line of column names")
+        if row.error is not None and b"\r" in first.rstrip(b"\r"):
+            raise SchemaError(
+                f"{self.name} has lines that end with a carriage return alone, as of an old Macintosh; convert it, for "
+                "example with tr '\\r' '\\n'"
+            )
         if row.error is not None:
             raise SchemaError(f"{self.name} has no readable line of column names: {row.error}")
         if _has_no_names(row.cells) or any(_has_no_names(first.decode("latin-1").split(mark)) for mark in _DELIMITERS):
             raise SchemaError(f"{self.name} starts with numbers; add a first line that names the columns")
-        self.header = [text.strip() or f"column_{i}" for i, text in enumerate(row.cells, 1)]
-        commonest, count = Counter(self.header).most_common(1)[0]
-        if count > 1:
-            raise SchemaError(f"{self.name} has two columns named {commonest!r}; give each column its own name")
+        self.header_cells = [text.strip() or f"column_{i}" for i, text in enumerate(row.cells, 1)]
+        self.header = [_readable(cell) for cell in self.header_cells]
+        _check_names(self.name, self.header)
         self._rows.width = len(self.header)
         self._read_as(self._decimal)
 
@@ -190,6 +204,39 @@ class RecordFile:
         self._read_as(mark, lists)
 
 
+def text_format(name: str, first: bytes, note: Note = silent) -> Format:
+    """The format of a text file with this name, perhaps with the ending .gz, and this first line that is not blank."""
+    path = Path(name.lower())
+    named = FORMATS.get((path.with_suffix("") if path.suffix == ".gz" else path).suffix)
+    if named != "csv":
+        return named or ("jsonl" if first.lstrip(BLANK)[:1] in (b"{", b"[") else "csv")
+    try:
+        decode(first)
+    except RecordError:
+        return "csv"
+    note(f"{name} is read as JSON lines")
+    return "jsonl"
+
+
+def _readable(cell: str) -> str:
+    """A cell with its bytes that are not UTF-8 as characters."""
+    try:
+        return cell.encode().decode()
+    except UnicodeEncodeError:
+        return cell.encode("utf-8", "surrogateescape").decode(ENCODING, "replace")
+
+
+def _check_names(name: str, header: Sequence[str]) -> None:
+    """Raise SchemaError if two columns have one name."""
+    places: dict[str, list[str]] = {}
+    for number, column in enumerate(header, 1):
+        places.setdefault(column, []).append(str(number))
+    several = ((column, at) for column, at in places.items() if len(at) > 1)
+    twice = [f"{column!r} (columns {', '.join(at[:-1])} and {at[-1]})" for column, at in several]
+    if twice:
+        raise SchemaError(f"{name} has several columns of one name: {', '.join(twice[:5])}; give each its own name")
+
+
 def _has_no_names(cells: Sequence[str]) -> bool:
     return all(kind_of(text) is not Kind.TEXT or is_missing(text) for text in cells)
 
@@ -198,21 +245,14 @@ def _text_cell(text: str) -> str | None:
     return text.strip() or None
 
 
-def read_records(
-    stream: BinaryIO,
-    name: str = "the input",
-    text: Collection[str] = (),
-    decimal: str = "auto",
-    note: Note = silent,
-    remedy: str = NO_FLAG,
-) -> Iterator[dict[str, Any]]:
-    """The records of a file of CSV or JSON lines, one at a time, without blank lines; see `RecordFile`.
+def trusted_records(file: RecordFile) -> Iterator[dict[str, Any]]:
+    """The records of a file, one at a time, without blank lines.
 
     Raises SchemaError with the line number at the first line that is not a record.
     """
-    for line in RecordFile(stream, name=name, text=text, decimal=decimal, note=note, remedy=remedy):
+    for line in file:
         if line.error is not None:
-            raise SchemaError(f"{name} line {line.number}: {line.error}; correct or remove that line")
+            raise SchemaError(f"{file.name} line {line.number}: {line.error}; correct or remove that line")
         if line.record is not None:
             yield line.record
 
@@ -233,7 +273,7 @@ def read_rows(path: str | Path, schema: Schema) -> np.ndarray:
     """
     blocks = []
     with open_records(path) as stream:
-        records = read_records(stream, name=str(path), text=schema.categorical)
+        records = trusted_records(RecordFile(stream, name=str(path), text=schema.categorical))
         while block := list(islice(records, BLOCK)):
             rows = schema.rows(block)
             blocks.append(rows[~np.isnan(rows).all(axis=1)])

@@ -62,6 +62,10 @@ class Incidents:
     def __len__(self) -> int:
         return len(self._open)
 
+    def sizes(self) -> tuple[int, ...]:
+        """How many alerts each open incident has, the one with the oldest last alert first."""
+        return tuple(found.summary["records"] for found in self._open.values())
+
     def follow(
         self, results: Sequence[Result], scored: Results, keys: Sequence[Key], offsets: Sequence[int], first: int
     ) -> list[Closed]:

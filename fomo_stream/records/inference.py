@@ -12,10 +12,29 @@ import numpy as np
 from fomo_stream.errors import SchemaError
 from fomo_stream.limits import MAX_FEATURES
 from fomo_stream.records.schema import Schema, numbers, shown
+from fomo_stream.wording import counted
 
 
 class TooManyFeaturesError(SchemaError):
     """Records have more numeric fields than can be inferred as features."""
+
+
+class NoFeaturesError(SchemaError):
+    """None of the first `n` records has a field that can be a feature. left_out: why, by field."""
+
+    def __init__(self, n: int, left_out: Mapping[str, str], source: str = "") -> None:
+        named = ", ".join(f"{path[:60]} ({reason})" for path, reason in list(left_out.items())[:10])
+        where = first_records(n) + (f" of {source}" if source else "")
+        super().__init__(
+            f"no numeric field to score in the {where}; left out: {named or 'nothing'}; "
+            "name the ones to use with --features, or categories with --categorical"
+        )
+        self.left_out = left_out
+
+
+def first_records(n: int) -> str:
+    """Records that were looked at, in words: `first record`, `first 200 records`."""
+    return "first record" if n == 1 else f"first {counted(n, 'record')}"
 
 
 TEXT = "text"  # why a field is no feature
@@ -43,7 +62,7 @@ def infer_schema(
     `result_field`. Paths of more than 1,000 characters are ignored. In doubt, a leaf is a feature. Constant leaves
     are features too, because a change in them matters. `categorical` fields are always features; the fields in
     `other` never are, for the reason given there.
-    Raises SchemaError if there is no feature, and TooManyFeaturesError if there are more than `MAX_FEATURES`.
+    Raises NoFeaturesError if there is no feature, and TooManyFeaturesError if there are more than `MAX_FEATURES`.
 
     >>> orders = [{"order_id": 7919 * i % 1000, "price": i % 7, "shop": "x"} for i in range(50)]
     >>> schema, left_out = infer_schema(orders)
@@ -54,7 +73,7 @@ def infer_schema(
     special = other or {}
     leaves: dict[str, list[Any]] = {}
     for record in sample:
-        for path, value in _leaves(record):
+        for path, value in leaves_of(record):
             leaves.setdefault(path, []).append(value)
     left_out: dict[str, str] = {}
     features = list(categorical)
@@ -73,21 +92,17 @@ def infer_schema(
                 f"({shown(features, 5)}); name the ones to use with --features"
             )
     if not features:
-        named = ", ".join(f"{path[:60]} ({reason})" for path, reason in list(left_out.items())[:10])
-        raise SchemaError(
-            f"no numeric field to score in the first {len(sample)} records; left out: {named or 'nothing'}; "
-            "name the ones to use with --features, or categories with --categorical"
-        )
+        raise NoFeaturesError(len(sample), left_out)
     return Schema(tuple(sorted(features)), frozenset(categorical)), left_out
 
 
-def _leaves(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def leaves_of(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The (path, value) of each leaf, without paths that are too long."""
     for key, value in record.items():
         if len(prefix) + len(key) > _LONGEST_PATH:
             continue
         if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{key}.")
+            yield from leaves_of(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value
 

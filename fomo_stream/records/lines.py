@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import BinaryIO
 
-from fomo_stream.errors import ConfigError, SchemaError
+from fomo_stream.errors import ConfigError, FomoError, SchemaError
 from fomo_stream.limits import MAX_RECORD_BYTES
 
 Read = Callable[[int], bytes]
@@ -27,12 +27,16 @@ _ENCODINGS = {
 _REFUSED = {
     b"PK\x03\x04": "a ZIP archive or an Excel workbook; unpack it, or save the sheet as CSV",
     b"\xd0\xcf\x11\xe0": "an Excel workbook; save the sheet as CSV",
+    b"%PDF": "a PDF document; save its table as CSV",
     b"PAR1": "a Parquet file; convert it to CSV or JSON lines",
     b"\x28\xb5\x2f\xfd": "compressed by Zstandard; decompress it, for example with zstd -dc",
     b"BZh": "compressed by bzip2; decompress it, for example with bzip2 -dc",
     b"\xfd7zX": "compressed by xz; decompress it, for example with xz -dc",
 }
 _MARKS = (_GZIP, _UTF8, *_ENCODINGS, *_REFUSED)
+_CONTROLS = bytes({*range(32), 127} - set(b"\t\n\v\f\r\x1a\x1b"))  # bytes that text hardly ever has
+_MOST_CONTROLS = 0.05  # share of them in the beginning of a text; a logger that was cut off may leave some zeros
+_LEAST_BYTES = 256  # of a beginning that is judged by its bytes
 
 
 def silent(_text: str) -> None:
@@ -43,10 +47,11 @@ def plain_text(stream: BinaryIO, name: str, note: Note = silent) -> Read:
     """A function that reads the text of `stream` as UTF-8 without a byte order mark, as it arrives.
 
     gzip is decompressed; UTF-16 and UTF-32 are known by their byte order mark. Bytes of other encodings stay as they
-    are. Raises SchemaError for other formats and ConfigError if the compressed data is damaged.
+    are. Raises SchemaError for other formats, ConfigError if the compressed data is damaged, and, while it is read,
+    FomoError if the system cannot read on.
     """
     # A pipe's read1 returns what is there now; a plain read would wait for the whole chunk.
-    source = _Begun(getattr(stream, "read1", stream.read))
+    source = _Begun(_checked(getattr(stream, "read1", stream.read), name))
     if source.first.startswith(_GZIP):
         source = _Begun(_decompressed(source, name))
     for mark, kind in _REFUSED.items():
@@ -58,7 +63,34 @@ def plain_text(stream: BinaryIO, name: str, note: Note = silent) -> Read:
             return _decoded(source, encoding)
     if source.first.startswith(_UTF8):
         source.read(len(_UTF8))
+    _check_text(source.first, name)
     return source.read
+
+
+def _check_text(first: bytes, name: str) -> None:
+    """Raise SchemaError if a file that begins with these bytes is no text."""
+    if len(first) < _LEAST_BYTES:
+        return
+    for high, low, encoding in ((first[1::2], first[::2], "UTF-16LE"), (first[::2], first[1::2], "UTF-16BE")):
+        if high.count(0) > 0.5 * len(high) and not low.count(0):
+            remedy = f"save it as UTF-8, for example with iconv -f {encoding} -t UTF-8"
+            raise SchemaError(f"{name} is UTF-16 without a byte order mark; {remedy}")
+    if len(first) - len(first.translate(None, _CONTROLS)) > _MOST_CONTROLS * len(first):
+        raise SchemaError(f"{name} is no text; it must be CSV or JSON lines")
+
+
+def _checked(read: Read, name: str) -> Read:
+    """The same function; errors of the system name the file."""
+
+    def checked(size: int) -> bytes:
+        try:
+            return read(size)
+        except OSError as error:
+            if error.errno is None:  # not of the system, but of damaged data
+                raise
+            raise FomoError(f"cannot read {name}: {error.strerror}") from None
+
+    return checked
 
 
 class _Begun:

@@ -10,7 +10,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from fomo_stream.detector.results import Results, Severity
-from fomo_stream.records.explanation import reasons_of, sentence
+from fomo_stream.records.explanation import sentence
+from fomo_stream.records.reasons import reasons_of
 from fomo_stream.records.schema import Schema
 
 Result = dict[str, Any]
@@ -26,13 +27,12 @@ def results_of(
     records: Sequence[Mapping[str, Any]],
     missing: Sequence[int],
     sources: Sequence[Source] | None = None,
-    lags: int = 0,
 ) -> list[Result]:
     """Each row of `scored` as the result object of its output record; NaN becomes None.
 
     schema: the features of the rows; records: (n,) that the rows were made of; missing: (n,) how many features of each
-    record have no value. sources: (n,) where the records come from; None if they do not come from a topic. lags: of the
-    detector. A record with reasons gets them, and an explanation in words.
+    record have no value. sources: (n,) where the records come from; None if they do not come from a topic. An
+    explained record gets its reasons, which may be none, and an explanation in words.
     """
     columns: dict[str, Iterable[Any]] = {
         "score": _or_none(scored.score),
@@ -50,14 +50,12 @@ def results_of(
     }
     names = tuple(columns)
     results: list[Result] = [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    if any(scored.reasons):
+    if any(reasons is not None for reasons in scored.reasons):
         earlier = (scored.remembered_logit - scored.logit).tolist()
         for result, reasons, record, more in zip(results, scored.reasons, records, earlier, strict=True):
-            if reasons:
+            if reasons is not None:
                 result["reasons"] = reasons_of(reasons, schema, record)
-                is_outlier = result["outlier"]
-                before = more if is_outlier else 0.0
-                result["explanation"] = sentence(reasons, schema, record, lags, before, is_outlier)
+                result["explanation"] = sentence(reasons, schema, record, more, result["outlier"])
     if sources is None:
         return results
     return [

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import chain
 from numbers import Real
 from operator import itemgetter
@@ -119,10 +120,10 @@ def numbers(values: Sequence[Any]) -> np.ndarray:
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, (Real, np.bool_)):
+    if isinstance(value, (Real, Decimal, np.bool_)):
         try:
             return float(value)
-        except OverflowError:
+        except (OverflowError, ValueError):  # beyond the largest float, a signalling NaN
             return np.nan
     return np.nan
 

@@ -14,7 +14,7 @@ from scoring import RECORDS, N, as_csv, as_jsonl, results, score
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
-from fomo_stream.errors import SchemaError
+from fomo_stream.errors import ConfigError, SchemaError
 from fomo_stream.model.checkpoint import load_model
 from fomo_stream.records.inference import infer_schema
 
@@ -88,7 +88,7 @@ def test_an_input_shorter_than_the_context_is_cross_scored(model_path: Path) -> 
 def test_three_records_go_out_unscored_with_a_note(model_path: Path) -> None:
     output, notes = score(model_path, as_jsonl(RECORDS[:3]))
     assert [result["status"] for result in results(output)] == ["warming_up"] * 3
-    assert "too few" in notes
+    assert "nothing was scored: the input has 3 records to score, and at least 4 are needed" in notes
     assert "--context" in notes
 
 
@@ -146,9 +146,15 @@ def test_scores_only_leaves_the_record_out(model_path: Path) -> None:
         (b"a,b\nx,y\n", {}, "no numeric field"),
         (b"{bad\n", {"format": "jsonl"}, "no line of the input is a record"),
         (b"{bad\n" * 5000, {"format": "jsonl"}, "only 0 of the first"),  # before memory fills up
-        (as_jsonl(RECORDS[:60]), {"features": ("flow",)}, "no number in flow; check --features"),
-        (as_jsonl(RECORDS[:60]), {"categorical": ("colour",)}, "no value in colour; check --categorical"),
-        (as_jsonl(RECORDS[:60]), {"lags": 2, "key": "device"}, "no value in device; check --key"),
+        (b"a,b\n", {}, "the input has only a line of column names, and no rows under it"),
+        (b"Report of June\n" + b"1,2\n" * 60, {}, r"names 1 column \(Report of June\); if it is a title or a comment"),
+        (b"a,b\n1,2\n", {"format": "jsonl"}, "each line must be one JSON object; if the file is CSV, .* --format csv"),
+        (
+            b'{"a": "1.5"}\n' * 60,
+            {},
+            r"no numeric .* first 60 records of the input; left out: a \(text such as '1\.5'\)",
+        ),
+        (b"a,b\n" + b",1\n" * 60, {"features": ("a",)}, "no number in a in the first 60 records of the input$"),
         (
             as_jsonl([{f"f{j}": (i * (j + 2)) % 13 for j in range(101)} for i in range(60)]),
             {"model": "paper-100"},
@@ -160,3 +166,40 @@ def test_scores_only_leaves_the_record_out(model_path: Path) -> None:
 def test_an_input_that_cannot_be_scored_is_refused(model_path: Path, data: bytes, flags: Any, complaint: str) -> None:
     with pytest.raises(SchemaError, match=complaint):
         score(model_path, data, **flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (
+            {"features": ("flow",)},
+            "--features: there is no field flow in the first 60 records .*; did you mean flow",
+        ),
+        ({"features": ("reading", "Pump_2")}, "--features: .* no field Pump_2 .*; did you mean pump?"),
+        ({"features": ("pump",)}, "--features: pump has text such as 'P-101', .* name it with --categorical"),
+        ({"categorical": ("colour",)}, "--categorical: .* no field colour .*; the fields are pump,reading,"),
+        ({"lags": 2, "key": "PUMPS"}, "--key: .* no field PUMPS .*; did you mean pump?"),
+    ],
+)
+@pytest.mark.parametrize("as_bytes", [as_jsonl, as_csv])
+def test_a_mistyped_field_is_a_mistake_in_a_flag(model_path: Path, flags: Any, complaint: str, as_bytes: Any) -> None:
+    data = as_bytes(RECORDS[:60])
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        score(model_path, data, **flags)
+    assert caught.value.exit_code == 2
+    context = model_path.parent / "named.context"
+    context.write_bytes(data)
+    with pytest.raises(ConfigError, match=complaint):
+        score(model_path, data, **{"lags": 1, **flags}, context=context)
+
+
+@pytest.mark.parametrize("flag", ["features", "categorical", "key"])
+@pytest.mark.parametrize(("name", "fields"), [("m", "m.x,m.n.y"), ("m.n", "m.n.y")])
+def test_an_object_is_no_field_and_its_fields_are_named(model_path: Path, flag: str, name: str, fields: str) -> None:
+    records = [{"a": i % 7, "m": {"x": i % 5, "n": {"y": i % 3}}} for i in range(60)]
+    value = name if flag == "key" else (name,)
+    with pytest.raises(ConfigError, match=f"--{flag}: {name} is an object .*; name one of {fields}$"):
+        score(model_path, as_jsonl(records), **{flag: value})
+    columns = as_csv([{"a": i % 7, "m.x": i % 5} for i in range(60)])
+    with pytest.raises(ConfigError, match="there is no field m"):
+        score(model_path, columns, **{flag: value})

@@ -22,8 +22,18 @@ def test_a_full_disk_is_one_line(model_path: Path) -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(command(model_path), input=as_jsonl(RECORDS[:50]), stdout=full, stderr=subprocess.PIPE)
     assert done.returncode == 1
-    assert b"No space left on device" in done.stderr
+    assert b"cannot write the results to standard output: No space left on device" in done.stderr
     assert b"Traceback" not in done.stderr
+
+
+def test_an_output_that_is_not_as_its_name_says_is_noted(
+    model_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in.jsonl").write_bytes(as_jsonl(RECORDS[:50]))
+    for name, note in (("out.csv.gz", "will not be compressed"), ("out.csv", "will be jsonl"), ("out.jsonl", "")):
+        place = {"file": str(tmp_path / "in.jsonl"), "output": str(tmp_path / name)}
+        run_score(ScoreSettings(**place, model=str(model_path), min_context=50))  # type: ignore[arg-type]
+        assert (f"{name} will" in capsys.readouterr().err) == bool(note)
 
 
 def test_a_file_that_is_not_there_is_named(model_path: Path) -> None:

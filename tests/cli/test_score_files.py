@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from scoring import RECORDS, as_csv, as_jsonl, results, score
 
-from fomo_stream.errors import ConfigError, FomoError, SkippedError
+from fomo_stream.cli.score import run_score
+from fomo_stream.errors import ConfigError, FomoError, SchemaError, SkippedError
 from fomo_stream.records.incidents import QUIET_RECORDS
 from fomo_stream.settings.commands import ScoreSettings
 from fomo_stream.settings.sources import load
@@ -27,11 +28,15 @@ def table(output: bytes) -> list[dict[str, str]]:
 def test_only_the_outliers_are_written_and_everything_is_counted(model_path: Path) -> None:
     everything, notes = score(model_path, as_csv(RECORDS))
     only, few_notes = score(model_path, as_csv(RECORDS), outliers_only=True)
-    assert table(only) == [row for row in table(everything) if row["fomo_outlier"] == "true"]
+    rows = enumerate(table(everything), 2)  # the header is line 1
+    assert table(only) == [row | {"fomo_line": str(n)} for n, row in rows if row["fomo_outlier"] == "true"]
     assert 0 < len(table(only)) < 60
     assert summary(notes) == summary(few_notes) + " (to see only the outliers: --outliers-only)"
     lines, _ = score(model_path, as_jsonl(RECORDS), outliers_only=True)
-    assert [result["outlier"] for result in results(lines)] == [True] * len(table(only))
+    found = enumerate(results(score(model_path, as_jsonl(RECORDS))[0]), 1)
+    assert results(lines) == [result | {"line": n} for n, result in found if result["outlier"]]
+    assert len(results(lines)) == len(table(only))
+    assert score(model_path, only, max_skipped="100%", outliers_only=True)[0].splitlines()[0] == only.splitlines()[0]
 
 
 def test_reasons_of_csv_are_those_of_json_lines(model_path: Path) -> None:
@@ -93,8 +98,74 @@ def test_columns_and_cells_that_do_not_count_are_named(model_path: Path) -> None
     rows = [f"{i % 7},{i % 5}.5,{i % 3} %,{'x7' if i == 58 else i % 4}" for i in range(60)]
     _, notes = score(model_path, "\n".join(["a,b,load,d", *rows]).encode())
     assert "left out: load (text such as '0 %')" in notes
-    assert "1 cells of the column d are text, such as 'x7', and count as missing" in notes
+    assert "1 cell of the column d of the input is text, such as 'x7', and counts as missing" in notes
     assert "missing=1" in summary(notes)
+
+
+def test_records_without_a_value_are_counted_with_the_line_of_the_first(model_path: Path) -> None:
+    rows = [f"{i % 7},{i % 5}" for i in range(60)]
+    rows[20] = rows[40] = ","
+    _, notes = score(model_path, "\n".join(["a,b", *rows]).encode())
+    assert "2 records of the input have no value of any feature (a,b), the first in line 22" in notes
+    assert "no value of any feature" not in score(model_path, "\n".join(["a,b", *rows[:20]]).encode())[1]
+    rows[20] = rows[40] = '"x\ny",'
+    _, notes = score(model_path, "\n".join(["a,b", *rows]).encode(), max_skipped="4")
+    assert "2 records of the input have no value of any feature (a,b), the first in line 22" in notes
+    assert "skipped=4 " in notes  # lines
+
+
+@pytest.mark.parametrize("between", [" ", "\xa0", "\u202f", "'", "\u2019"])
+@pytest.mark.parametrize("codec", ["utf-8", "cp1252"])
+def test_thousands_of_spreadsheets_are_numbers(model_path: Path, between: str, codec: str) -> None:
+    if codec == "cp1252" and between == "\u202f":
+        between = "\xa0"  # which cp1252 has
+    values = [(i * 7919 % 10_000 + 1000, i % 5) for i in range(200)]
+    plain = "".join(["höhe;b\n", *(f"{a}.5;{b}.25\n" for a, b in values)])
+    text = "".join(["höhe;b\n", *(f"{a // 1000}{between}{a % 1000:03d},5;{b},25\n" for a, b in values)])
+    expected, _ = score(model_path, plain.encode())
+    found, notes = score(model_path, text.encode(codec))
+    assert "features: b, höhe\n" in notes
+    scores = [[line.split(b";")[2:7] for line in output.splitlines()[1:]] for output in (expected, found)]
+    assert scores[0] == scores[1]
+
+
+def test_columns_of_an_excel_file_in_its_own_encoding_are_named_as_they_look(model_path: Path) -> None:
+    rows = [f"{i % 7};{i % 5}" for i in range(150)]
+    rows[130] = "900;3"
+    data = "\r\n".join(["Größe °C;länge", *rows]).encode("cp1252")
+    output, notes = score(model_path, data, features=("Größe °C",), explain="all")
+    assert "cells" not in notes
+    text = output.decode("cp1252")
+    found = list(csv.DictReader(io.StringIO(text), delimiter=";"))
+    assert [f"{row['Größe °C']};{row['länge']}" for row in found] == rows
+    assert found[130]["fomo_reasons"] == "Größe °C"
+    assert found[130]["fomo_explanation"].startswith("Größe °C is 900, usually")
+
+
+def test_json_lines_under_the_name_of_csv_are_known_by_their_first_line(model_path: Path, tmp_path: Path) -> None:
+    path = tmp_path / "export.csv"
+    path.write_bytes(as_jsonl(RECORDS[:60]))
+    out = tmp_path / "out.jsonl"
+    run_score(ScoreSettings(file=str(path), model=str(model_path), min_context=50, output=str(out)))
+    assert out.read_bytes() == score(model_path, as_jsonl(RECORDS[:60]))[0]
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (bytes(range(256)) * 40, "is no text"),
+        (b"%PDF-1.7\n", "PDF"),
+        (as_csv(RECORDS[:20]).decode().encode("utf-16-le"), "UTF-16 without a byte order mark; .* iconv -f UTF-16LE"),
+        (as_csv(RECORDS[:20]).decode().encode("utf-16-be"), "UTF-16 without a byte order mark; .* iconv -f UTF-16BE"),
+        (as_csv(RECORDS[:20]).replace(b"\n", b"\r"), "carriage return alone"),
+    ],
+)
+def test_a_file_that_cannot_be_read_as_text_is_one_plain_sentence(
+    model_path: Path, data: bytes, complaint: str
+) -> None:
+    with pytest.raises(SchemaError, match=complaint) as caught:
+        score(model_path, data)
+    assert str(caught.value).isprintable()
 
 
 def test_an_open_quote_costs_one_line(model_path: Path) -> None:

@@ -22,6 +22,10 @@ DIGITS = "0123456789"
 def reference(text: str, decimal: str, thousands: str) -> float | None:
     """The number in `text`, read character by character; None if it is none."""
     text = text.strip()
+    for mark in " '":
+        if mark in text and thousands != mark:
+            has_end = text[-1:] in DIGITS and "e" not in text
+            return reference(text, decimal, mark) if has_end and thousands not in text else None
     sign = -1 if text[:1] == "-" else 1
     text = text[1:] if text[:1] in ("-", "+") else text
     text, has_exponent, exponent = text.replace("E", "e").partition("e")
@@ -42,11 +46,11 @@ def reference(text: str, decimal: str, thousands: str) -> float | None:
     return float(sign * Fraction(int(digits + fraction), 10 ** len(fraction)) * Fraction(10) ** int(exponent or 0))
 
 
-numbers = st.from_regex(r"-?[0-9]{1,3}([.,][0-9]{3}){0,2}[.,]?[0-9]{0,3}", fullmatch=True)
+numbers = st.from_regex(r"-?[0-9]{1,3}([., '][0-9]{3}){0,2}[.,]?[0-9]{0,3}", fullmatch=True)
 
 
 @settings(max_examples=500)
-@given(st.text("0159.,+-e ", max_size=12) | numbers)
+@given(st.text("0159.,+-e '", max_size=12) | numbers)
 def test_numbers_are_those_of_a_reference(text: str) -> None:
     has_large_exponent = "e" in text and len(text.partition("e")[2]) > 3
     if not has_large_exponent:
@@ -56,15 +60,15 @@ def test_numbers_are_those_of_a_reference(text: str) -> None:
 
 def written(value: float, decimal: str, thousands: str, digits: int) -> str:
     text = f"{value:,.{digits}f}"
-    return "".join({",": thousands, ".": decimal}.get(one, one) for one in text)
+    return "".join({",": thousands, ".": decimal, "-": "-" if digits == 2 else "\u2212"}.get(one, one) for one in text)
 
 
 @pytest.mark.parametrize("delimiter", [";", "\t", "|", ","])
-@pytest.mark.parametrize("thousands", [True, False])
+@pytest.mark.parametrize("thousands", ["other", "", " ", "\u202f", "\u2019"])
 @pytest.mark.parametrize("decimal", [",", "."])
-def test_the_mark_of_a_file_is_known_by_its_looks(delimiter: str, thousands: bool, decimal: str) -> None:
+def test_the_mark_of_a_file_is_known_by_its_looks(delimiter: str, thousands: str, decimal: str) -> None:
     rng = random.Random(4)
-    group = {",": ".", ".": ","}[decimal] if thousands else ""
+    group = {",": ".", ".": ","}[decimal] if thousands == "other" else thousands
     rows = [[rng.gauss(0, scale) for scale in (1, 1000, 1e6)] for _ in range(2 * SAMPLE)]
     lines = [delimiter.join(("a", "b", "c", "name"))]
     for row in rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import io
 import lzma
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fomo_stream.errors import ConfigError, SchemaError
+from fomo_stream.errors import ConfigError, FomoError, SchemaError
 from fomo_stream.records.lines import LineSource, plain_text
 
 CODECS = ("utf-8", "utf-8-sig", "utf-16", "utf-32")
@@ -90,3 +91,25 @@ def test_damaged_compressed_data_is_one_sentence(damage: Any) -> None:
     data = gzip.compress(b"\n".join(b"%d" % (i * i) for i in range(2000)))
     with pytest.raises(ConfigError, match=r"cannot read it: .* damaged"):
         lines_of(damage(data), 100)
+
+
+def test_an_error_of_the_system_names_the_file() -> None:
+    class Breaking(io.BytesIO):
+        def read1(self, size: int | None = -1, /) -> bytes:
+            found = super().read1(size)
+            if not found:
+                raise OSError(errno.EIO, "Input/output error")
+            return found
+
+    lines = LineSource(plain_text(Breaking(b"a\nb\n"), "it"))
+    assert [next(lines), next(lines)] == [b"a", b"b"]
+    with pytest.raises(FomoError, match="cannot read it: Input/output error") as caught:
+        next(lines)
+    assert caught.value.exit_code == 1
+
+
+@given(st.lists(st.text(st.characters(categories=["L", "N", "P", "Zs"], codec="utf-8"), max_size=200), min_size=3))
+def test_no_language_is_taken_for_another_format(lines: list[str]) -> None:
+    text = "\n".join([*lines, "end"])
+    for codec in ("utf-8", "utf-16"):
+        assert b"\n".join(lines_of(text.encode(codec), chunk=10**6)).decode() == text

@@ -40,7 +40,7 @@ def test_a_result_has_null_where_there_is_no_score() -> None:
         severity=np.array([0], dtype=np.int8),
         confidence=nan,
         status=["warming_up"],
-        reasons=[()],
+        reasons=[None],
     )
     (result,) = results_of(scored, "m", Schema(("flow",)), [{}], [2], [("sensors", 3, 812, None)])
     assert json.loads(encode({}, result))["fomo"] == {
@@ -63,23 +63,27 @@ def test_a_result_has_null_where_there_is_no_score() -> None:
     }
 
 
-def test_only_a_record_with_reasons_is_explained() -> None:
-    p = np.array([0.001, 0.001, 0.5, 0.5])
-    scores = Scores.of(np.array([[5.0], [1.0], [1.0], [1.0]]), np.ones(4, np.int64), np.ones(4))
-    scored = Results.of(scores, np.array([5.0, 3.0, 3.0, 1.0]), 1.0 - p, p, 1, 100_000, AlertThreshold(0.01, 2000))
+def test_explained_records_have_reasons_perhaps_none_and_a_sentence() -> None:
+    p = np.array([0.001, 0.001, 0.5, 0.5, 0.001, 0.5])
+    scores = Scores.of(np.array([[5.0], [1.0], [1.0], [1.0], [1.0], [1.0]]), np.ones(6, np.int64), np.ones(6))
+    scored = Results.of(
+        scores, np.array([5.0, 3.0, 3.0, 1.0, 3.0, 3.0]), 1.0 - p, p, 1, 100_000, AlertThreshold(0.01, 2000)
+    )
     why = (Reason(0, Cause.VALUE, 1.0, 9.0, 3.0, 2.0, 4.0, np.nan),)
-    records = [{"flow": 9}] * 4
-    explained = scored.explained([why, why, why, ()])
-    with_words = results_of(explained, "m", Schema(("flow",)), records, [0] * 4)
+    records = [{"flow": 9}] * 6
+    explained = scored.explained([why, why, why, None, (), ()])
+    with_words = results_of(explained, "m", Schema(("flow",)), records, [0] * 6)
     words = "flow is 9, usually 3 (2 to 4)"
     assert [result.get("explanation") for result in with_words] == [
         words,
-        f"{words}; the records before it were odd, which raises its score",  # an outlier after others
+        f"the records before it were odd, which raises its score; most unusual: {words}",
         f"no outlier; most unusual: {words}",
         None,
+        "the records before it were odd, which raises its score; no feature stands out",
+        "no outlier; no feature stands out",
     ]
-    assert "reasons" not in with_words[3]
-    without = results_of(scored, "m", Schema(("flow",)), records, [0] * 4)
+    assert [len(result.get("reasons", "none")) for result in with_words] == [1, 1, 1, 4, 0, 0]
+    without = results_of(scored, "m", Schema(("flow",)), records, [0] * 6)
     assert [
         {name: value for name, value in one.items() if name not in ("reasons", "explanation")} for one in with_words
     ] == without

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from typing import Any
 
 import pytest
@@ -59,12 +60,24 @@ def test_blank_json_lines_keep_their_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "outlier"), [(b"\na,b\n1,2\n\n3,4\nbad\n", 2), (b'\n{"a": 1}\n\n{"a": 2}\n{bad\n', 3)]
+    ("data", "outlier", "number"),
+    [
+        (b"\na,b\n1,2\n\n3,4\nbad\n", 2, 5),
+        (b'a,b\n"1\n\n",2\n"x\ny",4\n', 1, 5),  # its first line
+        (b'\n{"a": 1}\n\n{"a": 2}\n{bad\n', 3, 4),
+    ],
 )
-def test_only_outliers_are_written_with_the_header(data: bytes, outlier: int) -> None:
-    output = written(data, Form(scores_only=True, outliers_only=True), outliers=(outlier,)).splitlines()
-    assert len(output) == 1 + data.startswith(b"\na,b")
-    assert b"true" in output[-1]
+@pytest.mark.parametrize("scores_only", [True, False])
+def test_only_outliers_are_written_with_the_header_and_their_lines(
+    data: bytes, outlier: int, number: int, scores_only: bool
+) -> None:
+    output = written(data, Form(scores_only=scores_only, outliers_only=True), outliers=(outlier,)).decode()
+    if data.lstrip().startswith(b"a,b"):
+        (found,) = csv.DictReader(io.StringIO(output, newline=""))
+        assert (found["fomo_outlier"], found["fomo_line"]) == ("true", str(number))
+    else:
+        (result,) = (json.loads(line)["fomo"] for line in output.splitlines())
+        assert (result["outlier"], result["line"]) == (True, number)
 
 
 def test_the_line_that_names_the_delimiter_is_kept() -> None:
@@ -87,9 +100,12 @@ def test_reasons_are_names_and_a_sentence() -> None:
     assert not {f"fomo_{name}" for name in EXPLAINED_FIELDS} & set(plain.split(","))
 
 
-@pytest.mark.parametrize("earlier", [Form(is_explained=True), Form()])
-@pytest.mark.parametrize("now", [Form(is_explained=True), Form()])
+FORMS = [Form(is_explained=True), Form(), Form(outliers_only=True)]
+
+
+@pytest.mark.parametrize("earlier", FORMS)
+@pytest.mark.parametrize("now", FORMS)
 def test_results_of_an_earlier_run_are_replaced_whatever_its_flags_were(earlier: Form, now: Form) -> None:
-    once = written(b"a,b\n1,2\n", earlier)
-    assert written(once, now) == written(b"a,b\n1,2\n", now)
+    once = written(b"a,b\n1,2\n", earlier, outliers=(0,))
+    assert written(once, now, outliers=(0,)) == written(b"a,b\n1,2\n", now, outliers=(0,))
     assert set(once.decode().partition("\n")[0].split(",")) <= {"a", "b", *csv_columns("fomo")}
