@@ -17,8 +17,15 @@ Float = NDArray[np.float64]
 
 
 def is_frame(X: Any) -> bool:
-    """Whether X is a DataFrame of pandas or polars, or a table of pyarrow."""
+    """Whether X is a DataFrame of pandas or polars, or a table of pyarrow. Raises SchemaError for a LazyFrame."""
+    if nw.dependencies.is_polars_lazyframe(X):
+        raise SchemaError("a LazyFrame has no rows yet; collect() it first")
     return bool(nw.dependencies.is_into_dataframe(X))
+
+
+def is_column(X: Any) -> bool:
+    """Whether X is a Series of pandas or polars, or a column of a table of pyarrow."""
+    return bool(nw.dependencies.is_into_series(X))
 
 
 class Columns:

@@ -7,7 +7,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from fomo_stream.detector.reasons import Reason
-from fomo_stream.records.explanation import reasons_of, sentence
+from fomo_stream.records.explanation import sentence
+from fomo_stream.records.reasons import reasons_of
 from fomo_stream.records.schema import Schema
 
 
@@ -15,7 +16,8 @@ class Explanation(list[dict[str, Any]]):
     """The reasons of a record, a dict each, the one that counts most first; `str` gives one sentence.
 
     A reason has `feature`, `cause`, `share`, `value`, and `usual` (the median of the context) and `range` (its central
-    98 %), or, of a category, `frequency`; `with` names another feature where only both together are odd.
+    98 %), or, of a category, `frequency`; `expected` is what the other features make likely, of a value or a missing
+    one; `with` names another feature where only both together are odd.
     """
 
     def __init__(self, reasons: Sequence[dict[str, Any]] = (), sentence: str = "") -> None:
@@ -32,24 +34,21 @@ class Explanation(list[dict[str, Any]]):
         names: Sequence[Hashable],
         codes: Sequence[int],
         record: Mapping[Any, Any],
-        lags: int = 0,
         earlier: float = 0.0,
         is_outlier: bool = True,
     ) -> Explanation:
         """From the reasons of a record.
 
-        names: of all columns; codes: the columns that hold category codes; record: its values by name; lags, earlier,
+        names: of all columns; codes: the columns that hold category codes; record: its values by name; earlier and
         is_outlier: see `sentence`.
         """
-        if not reasons:
-            return cls()
         texts = _texts(names)
         schema = Schema(tuple(texts), frozenset(texts[column] for column in codes))
         values = {text: record.get(name) for text, name in zip(texts, names, strict=True)}
         name_of = dict(zip(texts, names, strict=True))
         found = reasons_of(reasons, schema, values)
         named = [one | {key: name_of[one[key]] for key in ("feature", "with") if key in one} for one in found]
-        return cls(named, sentence(reasons, schema, values, lags, earlier, is_outlier))
+        return cls(named, sentence(reasons, schema, values, earlier, is_outlier))
 
 
 def _texts(names: Sequence[Hashable]) -> list[str]:

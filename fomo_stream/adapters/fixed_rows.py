@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from datetime import date, time, timedelta
 from numbers import Integral, Real
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.adapters.columns import Columns, is_frame
+from fomo_stream.adapters.columns import Columns, is_column, is_frame
 from fomo_stream.errors import SchemaError
 
 Float = NDArray[np.float64]
@@ -22,11 +22,18 @@ MISSING = ("<NA>", "NaT")  # as pandas writes it
 def columns_of(X: Any, has_codes: bool) -> Columns | None:
     """The columns of X where they need a look, one by one; None for an array of numbers, and for what is no table.
 
-    has_codes: whether columns of X are categorical.
+    has_codes: whether columns of X are categorical. Raises SchemaError for a list of dicts, a Series and a LazyFrame.
     """
     if is_frame(X):
         return Columns(X)
+    if is_column(X):
+        raise SchemaError(
+            "X is one Series; give a frame or an array of rows. One row of a frame is frame[i : i + 1], one column "
+            "is frame[[name]]"
+        )
     if isinstance(X, (list, tuple)):
+        if X and isinstance(X[0], Mapping):
+            raise SchemaError("X is a list of dicts; give a frame, as pandas.DataFrame(X), or an array")
         X = _cells(X)
     is_array = isinstance(X, np.ndarray) and X.ndim == 2
     return Columns(X) if is_array and (has_codes or X.dtype.kind not in "fiubc") else None
@@ -89,7 +96,8 @@ def _number(cell: Any, name: Hashable) -> float:
     except OverflowError:
         raise SchemaError(f"column {name!r} holds an integer that is too large for a float") from None
     except TypeError as error:
-        raise TypeError(f"{error}, in column {name!r}") from None
+        remedy = "turn it into numbers, name it in categorical, or leave it out"
+        raise TypeError(f"{error}, in column {name!r}; {remedy}") from None
 
 
 def _dates(name: Hashable) -> SchemaError:

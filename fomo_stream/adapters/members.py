@@ -39,7 +39,7 @@ class Context:
     def __init__(self, model: ZeroShotModel, view: View) -> None:
         self.model, self.view = model, view
         self.frequencies = Frequencies.fit(view.rows, view.codes)
-        self.encoded = self.frequencies.encode_own(view.rows)
+        self.encoded = self.frequencies.encode(view.rows)
         self.cache: EncodedContext = encode_rows(model, self.encoded)
 
     def logits(self, rows: Float) -> Float:

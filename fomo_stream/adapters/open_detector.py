@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable
+from numbers import Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.adapters.explanation import Explanation
-from fomo_stream.adapters.open_rows import OpenRows
+from fomo_stream.adapters.open_rows import OpenRows, has_values, readable_twice
 from fomo_stream.detector.changelog import StoredEntries
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
+from fomo_stream.errors import SchemaError
 from fomo_stream.model.checkpoint import checkpoint_path, shared_model
+from fomo_stream.wording import counted
 
 Float = NDArray[np.float64]
 
@@ -40,7 +43,7 @@ class OpenDetector:
     def results(self, X: Any, name: str, unknown: float) -> Float:
         """The field `name` (n,) of the results of X as the next n records; `unknown` where there is no score."""
         rows = self._rows.rows(X)
-        found, usable = np.full(len(rows), unknown), _has_values(rows)
+        found, usable = np.full(len(rows), unknown), has_values(rows)
         detector = self._wake()
         if detector is not None and usable.any():
             values = np.asarray(getattr(self._score(detector, rows[usable]), name), dtype=np.float64)
@@ -49,8 +52,9 @@ class OpenDetector:
 
     def explain(self, X: Any) -> list[Explanation]:
         """The explanation of each of X as the next records; empty where there is no score."""
+        X = readable_twice(X)
         rows = self._rows.rows(X)
-        found, usable = [Explanation() for _ in rows], np.flatnonzero(_has_values(rows))
+        found, usable = [Explanation() for _ in rows], np.flatnonzero(has_values(rows))
         detector = self._wake()
         if detector is None or not len(usable):
             return found
@@ -59,13 +63,14 @@ class OpenDetector:
         earlier = (scored.remembered_logit - scored.logit).tolist()
         columns = usable.tolist(), detector.explain(rows[usable]), earlier, scored.outlier.tolist()
         for i, reasons, before, is_outlier in zip(*columns, strict=True):
-            found[i] = Explanation.of(reasons, names, codes, given[i], self.config.lags, before, is_outlier)
+            if before == before:  # else it has no score
+                found[i] = Explanation.of(reasons, names, codes, given[i], before, is_outlier)
         return found
 
     def learn(self, X: Any) -> None:
         """Learn X, in order. A record without any value is not learned."""
         rows = self._rows.rows(X, learn=True)
-        rows = rows[_has_values(rows)]
+        rows = rows[has_values(rows)]
         detector = self._wake()
         if detector is None or not len(rows):
             return
@@ -78,7 +83,7 @@ class OpenDetector:
     def feedback(self, X: Any, is_outlier: Any) -> None:
         """See `FoMoDetector.feedback_many`."""
         rows = self._rows.rows(X, learn=True)
-        verdicts = np.asarray(is_outlier, dtype=bool).reshape(len(rows))
+        verdicts = _verdicts(is_outlier, len(rows))
         detector = self._wake()
         if detector is None:
             return
@@ -121,6 +126,12 @@ class OpenDetector:
         return state
 
 
-def _has_values(rows: Float) -> NDArray[np.bool_]:
-    """Whether each of rows (n, d) has any value."""
-    return np.asarray(~np.isnan(rows).all(axis=1))
+def _verdicts(given: Any, n: int) -> NDArray[np.bool_]:
+    """Verdicts (n,), if they are booleans, or 0 and 1. Raises SchemaError."""
+    found = np.ravel(np.asarray(given, dtype=object)).tolist()
+    if len(found) != n:
+        raise SchemaError(f"{counted(len(found), 'verdict')} for {counted(n, 'record')}; give one for each")
+    for one in found:
+        if not (isinstance(one, (Real, np.bool_)) and one in (0, 1)):
+            raise SchemaError(f"a verdict is True for an outlier, else False, not {one!r}")
+    return np.array(found, dtype=bool)

@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.adapters.columns import Columns, is_frame
+from fomo_stream.adapters.columns import Columns, is_column, is_frame
+from fomo_stream.adapters.unread import Unread
 from fomo_stream.detector.categories import category_code
 from fomo_stream.errors import SchemaError
 from fomo_stream.limits import MAX_FEATURES
 from fomo_stream.records.schema import numbers
 
 Float = NDArray[np.float64]
+_NO_MISTAKE = frozenset({float, np.float64, type(None)})  # types whose missing values are NaN, infinities and None
 
 
 class OpenRows:
@@ -28,6 +30,7 @@ class OpenRows:
         # Categorical features come first, so that their columns are known before they are seen.
         self._columns: dict[Any, int] = {name: i for i, name in enumerate(dict.fromkeys(categorical))}
         self._n_codes = len(self._columns)
+        self._unread = Unread()
 
     @property
     def width(self) -> int:
@@ -47,15 +50,15 @@ class OpenRows:
     def rows(self, X: Any, learn: bool = False) -> Float:
         """Rows (n, width) of a frame, an array (n, d), or a sequence of dicts; NaN = missing.
 
-        learn: whether features not seen before become known. Raises SchemaError for anything else.
+        learn: whether features not seen before become known. Raises SchemaError for anything else. Warns as `Unread`.
         """
-        if is_frame(X) or (isinstance(X, np.ndarray) and X.shape != (0,)):
+        if _is_table(X):
             return self._from_columns(Columns(X), learn)
         return self._from_dicts(_checked(X), learn)
 
     def values(self, X: Any) -> list[Mapping[Any, Any]]:
         """The values of each record, by feature, as they were given."""
-        if is_frame(X) or (isinstance(X, np.ndarray) and X.shape != (0,)):
+        if _is_table(X):
             table = Columns(X)
             cells = [table.cells(at) for at in range(len(table.names))]
             return [dict(zip(table.names, [column[i] for column in cells], strict=True)) for i in range(table.rows)]
@@ -69,12 +72,29 @@ class OpenRows:
             row = list(map(record.get, self._columns))
             row[: self._n_codes] = map(category_code, row[: self._n_codes])
             cells += row
-        return numbers(cells).reshape(len(records), len(self._columns))
+        rows = numbers(cells).reshape(len(records), len(self._columns))
+        is_missing = np.isnan(rows)
+        if is_missing.any():
+            self._warn_of_dicts(records, cells, is_missing)
+        return rows
+
+    def _warn_of_dicts(
+        self, records: Sequence[Mapping[Any, Any]], cells: list[Any], is_missing: NDArray[np.bool_]
+    ) -> None:
+        """cells: the values of the records, row by row; is_missing: (n, width), which of them do not count."""
+        names, empty = self.names, np.asarray(is_missing.all(axis=1))
+        if self._unread.wants_values:
+            places = [at for at in np.flatnonzero(is_missing).tolist() if type(cells[at]) not in _NO_MISTAKE]
+            self._unread.values([(at // self.width, names[at % self.width], cells[at]) for at in places], empty)
+        for at in np.flatnonzero(empty).tolist():
+            if records[at] and not self._columns.keys() & records[at].keys():
+                self._unread.unknown(records[at], names)
 
     def _from_columns(self, table: Columns, learn: bool) -> Float:
         if learn:
             self._add(table.names)
         rows = np.full((table.rows, len(self._columns)), np.nan)
+        read: list[tuple[int, list[Any]]] = []  # columns whose type is not one of numbers
         for at, name in enumerate(table.names):
             column = self._columns.get(name)
             if column is None:
@@ -83,8 +103,18 @@ class OpenRows:
                 rows[:, column] = table.codes(at)
             else:
                 given = table.numbers(at)
-                rows[:, column] = numbers(table.cells(at)) if given is None else given
+                if given is None:
+                    read.append((column, table.cells(at)))
+                    given = numbers(read[-1][1])
+                rows[:, column] = given
         rows[np.isinf(rows)] = np.nan
+        names = self.names
+        if read and self._unread.wants_values:
+            missing = ((at, cells, np.flatnonzero(np.isnan(rows[:, at])).tolist()) for at, cells in read)
+            unread = ((i, names[at], cells[i]) for at, cells, places in missing for i in places)
+            self._unread.values(unread, ~has_values(rows))
+        if self.width and table.rows and table.names and not self._columns.keys() & set(table.names):
+            self._unread.unknown(table.names, names)
         return rows
 
     def _add(self, names: Iterable[Any]) -> None:
@@ -93,14 +123,31 @@ class OpenRows:
                 self._columns[name] = len(self._columns)
 
 
+def readable_twice(X: Any) -> Any:
+    """The same input as for `OpenRows.rows`; the records of an iterator as a list. Raises SchemaError."""
+    return X if _is_table(X) else _checked(X)
+
+
 def _checked(records: Any) -> Sequence[Mapping[Any, Any]]:
     """Records, if they are dicts."""
+    is_several = isinstance(records, Iterable) and not isinstance(records, (str, Mapping))
+    if not isinstance(records, (list, tuple)) and (not is_several or is_column(records)):
+        raise SchemaError(f"records are a frame, an array (n, d) or a list of dicts, not one {type(records).__name__}")
     found = list(records)
     for record in found:
         if not isinstance(record, Mapping):
-            kind = type(record).__name__
-            raise SchemaError(f"a record is a dict of values by feature, not {kind}; give a frame, an array or dicts")
+            kind = f"{type(record).__name__}{'; its to_dict() is one' if is_column(record) else ''}"
+            raise SchemaError(f"a record is a dict of values by feature, not {kind}")
     return found
+
+
+def _is_table(X: Any) -> bool:
+    return is_frame(X) or (isinstance(X, np.ndarray) and X.shape != (0,))
+
+
+def has_values(rows: Float) -> NDArray[np.bool_]:
+    """Whether each of rows (n, d) has any value."""
+    return np.asarray(~np.isnan(rows).all(axis=1))
 
 
 def _sortable(name: Any) -> tuple[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import narwhals.stable.v2 as nw
@@ -63,7 +63,7 @@ class FoMoDetector(AnomalyDetector):
     reasons
         Number of reasons that an explanation has at most, 1 to 10.
 
-    Raises CheckpointError, a ValueError, for a model that is not there, and ConfigError for a value out of range.
+    Raises CheckpointError for a model that is not there, and ConfigError for an impossible value: both are ValueErrors.
 
     Examples
     --------
@@ -113,20 +113,19 @@ class FoMoDetector(AnomalyDetector):
         self.kernel = kernel
         self.views = views
         self.reasons = reasons
-        if isinstance(categorical, str):
-            raise ConfigError(f"categorical is a list of names, such as [{categorical!r}], not one name")
+        names = () if categorical is None else _names(categorical, "categorical", ["mode"])
         config = DetectorConfig(
             context_size=context_size,
             min_context=min_context,
             admit=admit,
-            views=tuple([views] if isinstance(views, str) else views),
+            views=_names([views] if isinstance(views, str) else views, "views", ["all", "recent"]),
             lags=lags,
             adapt_after=adapt_after,
             alert_rate=alert_rate,
             seed=seed,
             reasons=reasons,
         )
-        self._inner = OpenDetector(model, device, kernel, config, categorical or ())
+        self._inner = OpenDetector(model, device, kernel, config, names)
 
     @classmethod
     def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
@@ -198,6 +197,18 @@ class FoMoDetector(AnomalyDetector):
         last counts.
         """
         self._inner.feedback(X, is_outlier)
+
+
+def _names(given: Any, parameter: str, example: list[str]) -> tuple[Any, ...]:
+    """Names, if they are several and can be keys of a dict. Raises ConfigError."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ConfigError(f"{parameter} is a list of names, such as {example}, not {given!r}")
+    # a set has another order in each process
+    names = tuple(sorted(given, key=repr) if isinstance(given, Set) else given)
+    for name in names:
+        if not isinstance(name, Hashable):
+            raise ConfigError(f"{parameter} is a list of names, and {name!r} is none")
+    return names
 
 
 def _like(X: Any, values: NDArray[Any], name: str) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, OutlierMixin, _fit_context
 from sklearn.utils import check_array, check_random_state
-from sklearn.utils._param_validation import Interval, InvalidParameterError, StrOptions
+from sklearn.utils._param_validation import Interval, InvalidParameterError, StrOptions, validate_params
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fomo_stream.adapters.columns import Columns
@@ -25,6 +25,7 @@ from fomo_stream.model.zero_shot import ContextCache, ZeroShotModel
 
 Float = NDArray[np.float64]
 
+_TOP = {"top": [Interval(Integral, 1, None, closed="left")]}
 ALERT_RATE = 0.01  # where neither alert_rate nor contamination is given
 
 
@@ -161,8 +162,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         return View(columns, kept, X[np.ix_(kept, columns)], codes, d)
 
     def _encode(self, verbose: int = 0) -> None:
-        model, self._encoded = self._shared_model(), []
-        began = time.perf_counter()
+        model, self._encoded, began = self._shared_model(), [], time.perf_counter()
         for view in self.members_:
             self._encoded.append(Member(model, view))
             if verbose:
@@ -190,6 +190,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         """-1 for outliers, 1 for inliers, (n_rows,)."""
         return np.where(self.decision_function(X) < 0, -1, 1)
 
+    @validate_params(_TOP, prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
     def explain(self, X: Any, top: int = 3) -> list[Explanation]:
         """Of each row of X, at most `top` features that make it unusual, with their names; some milliseconds a row.
 
@@ -207,6 +208,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
             explained.append(Explanation.of(reasons, names, self.categorical_, given, is_outlier=is_outlier))
         return explained
 
+    @validate_params(_TOP, prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
     def attended_context(self, X: Any, top: int = 5) -> Attended:
         """Which training rows each row of X attends to most (last layer, mean over heads), in the first view.
 

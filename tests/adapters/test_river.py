@@ -312,7 +312,7 @@ def test_a_state_of_another_version_is_refused_however_often_it_is_tried(monkeyp
     copy = pickle.loads(pickled)
     for _ in range(2):
         with pytest.raises(StateError, match="another version"):
-            copy.score_one({"x": 1.0})
+            copy.score_one({"a": 1.0})
 
 
 def test_a_state_of_another_kernel_is_refused() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +57,7 @@ def test_one_record_at_a_time_gives_what_the_core_gives() -> None:
             assert detector.p_value_one(x) == core.p_value[i]
             assert detector.is_outlier_one(x) == core.outlier[i]
             assert detector.score_one(x) == core.score[i]
-            reasons = core.reasons[i]
+            reasons = core.reasons[i] or ()
             explained = detector.explain_one(x)
             assert [one["feature"] for one in explained] == [NAMES[reason.feature] for reason in reasons]
             assert [one["cause"] for one in explained] == [reason.cause for reason in reasons]
@@ -168,6 +170,14 @@ def test_explaining_changes_nothing(trained: FoMoDetector) -> None:
     assert inner.copy().changes() == before
 
 
+@pytest.mark.parametrize("method", ["score_many", "p_value_many", "is_outlier_many", "explain_many"])
+def test_records_may_come_from_a_generator(trained: FoMoDetector, method: str) -> None:
+    records = as_records(rows(45))
+    expected = getattr(trained, method)(records)
+    assert list(getattr(trained, method)(one for one in records)) == list(expected)
+    assert len(expected) == len(records)
+
+
 # --- frames
 
 
@@ -227,12 +237,14 @@ def test_every_type_of_column_that_holds_numbers_counts() -> None:
         "float": pd.array([1.5, None, 2.5], dtype="Float64"),
         "arrow": pd.array([1, None, 3], dtype="int64[pyarrow]"),
         "object": pd.Series([1, None, 2.5], dtype=object),
+        "decimal": pd.Series([Decimal(1), None, Decimal("2.5")], dtype=object),
         "plain": [True, False, True],
         "text": ["1", None, "x"],
         "date": pd.to_datetime(["2024-01-01"] * 3),
     }
     detector = FoMoDetector(**SIZES)
-    found = detector._inner._rows.rows(pd.DataFrame(columns), learn=True)
+    with pytest.warns(UserWarning, match="'text'"):
+        found = detector._inner._rows.rows(pd.DataFrame(columns), learn=True)
     by_name = dict(zip(detector._inner._rows.names, found.T.tolist(), strict=True))
     nan = float("nan")
     expected = {
@@ -241,6 +253,7 @@ def test_every_type_of_column_that_holds_numbers_counts() -> None:
         "float": [1.5, nan, 2.5],
         "arrow": [1, nan, 3],
         "object": [1, nan, 2.5],
+        "decimal": [1, nan, 2.5],
         "plain": [1, 0, 1],
         "text": [nan] * 3,
         "date": [nan] * 3,
@@ -273,8 +286,20 @@ def test_making_a_detector_opens_no_checkpoint(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize(
     "given",
-    [[[1.0, 2.0]], {"flow": 1.0}, [1.0], np.zeros(3), np.zeros((1, 2, 3)), pd.DataFrame([[1, 2]], columns=["a", "a"])],
-    ids=["lists", "one dict", "numbers", "1-d", "3-d", "equal names"],
+    [
+        [[1.0, 2.0]],
+        {"flow": 1.0},
+        [1.0],
+        np.zeros(3),
+        np.zeros((1, 2, 3)),
+        pd.DataFrame([[1, 2]], columns=["a", "a"]),
+        None,
+        3,
+        "flow",
+        pd.Series([1.0]),
+        pa.chunked_array([[1.0]]),
+    ],
+    ids=str,
 )
 def test_what_is_no_table_is_refused(given: Any) -> None:
     methods: list[Callable[[FoMoDetector], Any]] = [lambda d: d.score_many(given), lambda d: d.learn_many(given)]
@@ -283,6 +308,70 @@ def test_what_is_no_table_is_refused(given: Any) -> None:
             method(FoMoDetector())
 
 
-def test_a_text_is_no_list_of_categorical_features() -> None:
-    with pytest.raises(ConfigError, match="list of names"):
-        FoMoDetector(categorical="mode")
+@pytest.mark.parametrize(
+    "record", [None, [1.0], ({"flow": 1.0}, 0), pd.Series({"flow": 1.0}), pd.DataFrame({"a": [1]})]
+)
+def test_what_is_no_dict_is_no_record(record: Any) -> None:
+    with pytest.raises(SchemaError, match=f"a record is a dict .*, not {type(record).__name__}"):
+        FoMoDetector().score_one(record)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("categorical", "mode"),
+        ("categorical", 3),
+        ("categorical", [["mode"]]),
+        ("views", None),
+        ("views", [1]),
+        ("views", []),
+        ("reasons", 1.5),
+        ("reasons", 0),
+        ("reasons", None),
+        ("reasons", "3"),
+        ("context_size", 100.5),
+        ("min_context", "50"),
+        ("lags", 1.5),
+        ("seed", None),
+        ("seed", 0.5),
+        ("adapt_after", None),
+        ("alert_rate", "0.1"),
+        ("alert_rate", float("nan")),
+    ],
+)
+def test_an_impossible_parameter_is_refused_at_once_by_its_name(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match="view" if name == "views" else name) as caught:
+        FoMoDetector(**{name: value})
+    assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    "several", [("mode", "zone"), {"mode", "zone"}, pd.Index(["mode", "zone"]), np.array(["mode"])]
+)
+def test_categorical_features_may_be_named_by_any_collection(several: Any) -> None:
+    detector = FoMoDetector(**SIZES, categorical=several, views=("all",), seed=np.int64(1))  # type: ignore[arg-type]
+    detector.learn_many([{"mode": "xy"[i % 2], "zone": 1} for i in range(60)])
+    assert detector.score_one({"mode": "new", "zone": 1}) > detector.score_one({"mode": "x", "zone": 1})
+
+
+@pytest.mark.parametrize("verdicts", [[True], [True, False, True], [True, "no"], [True, None], [0.0, np.nan], [1, -1]])
+def test_what_is_no_verdict_on_each_record_is_refused(trained: FoMoDetector, verdicts: list[Any]) -> None:
+    with pytest.raises(SchemaError, match="verdict"):
+        trained.feedback_many(as_records(rows(2)), verdicts)
+
+
+@pytest.mark.parametrize(
+    ("n", "wrong", "words"), [(2, 1, "1 verdict for 2 records"), (1, 2, "2 verdicts for 1 record;")]
+)
+def test_a_wrong_number_of_verdicts_is_said(trained: FoMoDetector, n: int, wrong: int, words: str) -> None:
+    with pytest.raises(SchemaError, match=words):
+        trained.feedback_many(as_records(rows(n)), [True] * wrong)
+
+
+@pytest.mark.parametrize("form", [list, np.array, pd.Series, pa.array])
+def test_verdicts_have_any_form(form: Callable[[list[bool]], Any]) -> None:
+    given, ones = FoMoDetector(**SIZES), FoMoDetector(**SIZES)
+    for detector, verdicts in ((given, form([True, False])), (ones, [1, 0])):
+        detector.learn_many(as_records(rows(60)))
+        detector.feedback_many(as_records(rows(60)[:2]), verdicts)
+    assert pickle.dumps(given) == pickle.dumps(ones)

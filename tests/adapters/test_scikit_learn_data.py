@@ -55,6 +55,16 @@ def test_frames_arrays_and_lists_agree() -> None:
         np.testing.assert_array_equal(detector.score_samples(X), made[0].score_samples(frame))
 
 
+@pytest.mark.parametrize("n_numbers", [1, 2, 5])
+@pytest.mark.parametrize("n_categories", [1, 2, 4])
+def test_new_rows_are_called_outliers_as_rarely_as_the_training_rows(n_numbers: int, n_categories: int) -> None:
+    rng = np.random.default_rng(0)
+    rows = np.c_[rng.normal(size=(1000, n_numbers)), rng.integers(0, n_categories, 1000)]
+    detector = ZeroShotDetector(contamination=0.05, categorical=[n_numbers], random_state=0).fit(rows[:400])
+    assert 0.01 < (detector.predict(rows[400:]) == -1).mean() < 0.1
+    assert (detector.predict(np.c_[rows[400:, :-1], np.full(600, 99)]) == -1).mean() > 0.9  # a new category
+
+
 def test_a_category_counts_by_its_frequency_in_the_context() -> None:
     frame = machines()
     detector = ZeroShotDetector(categorical=["mode"], random_state=0).fit(frame)
@@ -65,7 +75,7 @@ def test_a_category_counts_by_its_frequency_in_the_context() -> None:
     frequencies = Frequencies.fit(context, (1,))
     model = load_model()
     rows[:, 0] += 0.1
-    expected = logits_of(model, encode_rows(model, frequencies.encode_own(context)), frequencies.encode(rows))
+    expected = logits_of(model, encode_rows(model, frequencies.encode(context)), frequencies.encode(rows))
     np.testing.assert_array_equal(-detector.score_samples(new), expected)
     assert detector.predict(new)[3] == -1
 
@@ -189,6 +199,28 @@ def test_an_object_that_is_no_number_names_its_column() -> None:
         ZeroShotDetector().fit([[1.0, {}], [2.0, 1.0]])
 
 
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        ([{"flow": 1.0}, {"flow": 2.0}], "pandas.DataFrame"),
+        (pd.Series([1.0, 2.0]), "one Series"),
+        (pd.Series([1.0, "eco"]), "one Series"),
+        (pa.chunked_array([[1.0, 2.0]]), "one Series"),
+    ],
+    ids=["dicts", "series", "row of a frame", "column of a table"],
+)
+def test_what_is_no_table_is_refused_with_a_remedy(given: Any, remedy: str) -> None:
+    with pytest.raises(SchemaError, match=remedy):
+        ZeroShotDetector().fit(given)
+
+
+def test_a_type_that_is_no_number_may_be_a_category() -> None:
+    frame = machines().assign(month=pd.period_range("2024", periods=200, freq="M"))
+    with pytest.raises(TypeError, match=r"'month'.*categorical"):
+        ZeroShotDetector(categorical=["mode"]).fit(frame)
+    assert ZeroShotDetector(categorical=["mode", "month"]).fit(frame).categorical_ == (1, 3)
+
+
 # --- names that are known elsewhere
 
 
@@ -271,6 +303,16 @@ def test_the_guilty_column_is_named_with_its_value() -> None:
     assert "turbo" in str(strange)
     assert len(usual) <= 3
     assert [len(one) for one in detector.explain(new, top=1)] == [min(1, len(usual)), 1, 1]
+
+
+@pytest.mark.parametrize("top", [0, -1, 1.5, 2.0, float("nan"), None, "2"])
+def test_an_impossible_number_of_reasons_is_refused(top: Any) -> None:
+    rows = np.random.default_rng(0).normal(size=(20, 3))
+    detector = ZeroShotDetector().fit(rows)
+    for method in (detector.explain, detector.attended_context):
+        with pytest.raises(ValueError, match="'top' parameter"):
+            method(rows[:1], top=top)
+    assert len(detector.explain(rows[:1] + 9, top=np.int64(1))[0]) == 1
 
 
 @pytest.mark.parametrize("members", [1, 3])
