@@ -43,6 +43,7 @@ from fomo_stream.kafka.topics.setup import TopicSetup
 from fomo_stream.kafka.topics.watch import TopicWatch
 from fomo_stream.records.schema import Schema
 from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.wording import counted
 
 FLUSH_BYTES = 8 << 20  # sent before more is taken, so that memory does not grow with the state
 FLUSH_S = 60.0
@@ -108,8 +109,8 @@ def _check_still_unused(settings: ServiceSettings, watch: TopicWatch, count: int
     """
     if members := members_of(settings):
         raise ConfigError(
-            f"--prepare: group {settings.group} got {members} members during the replay; nothing was written; stop "
-            f"them, or {OTHER}"
+            f"--prepare: group {settings.group} got {counted(members, 'member')} during the replay; nothing was "
+            f"written; stop them, or {OTHER}"
         )
     if not is_same_log:
         raise AgreementError(

@@ -152,8 +152,7 @@ class Scorer:
             return [None] * len(items), []
         offsets = [offset for _, _, offset, _ in sources]
         scored = task.score(rows, keys, offsets, learn)
-        lacking, lags = missing[which].tolist(), self._settings.lags
-        results = results_of(scored, self._model_name, reader.schema, records, lacking, sources, lags)
+        results = results_of(scored, self._model_name, reader.schema, records, missing[which].tolist(), sources)
         closed = task.note_incidents(results, scored, keys, offsets, learn)
         found = iter(results)
         return [next(found) if has_features else None for has_features in usable], closed

@@ -6,7 +6,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, field_validator, model_validator
 
@@ -24,7 +24,8 @@ from fomo_stream.settings.flags import (
     split_names,
 )
 from fomo_stream.settings.service import ServiceSettings
-from fomo_stream.settings.sources import LogLevel, did_you_mean, flag, log_level_flag
+from fomo_stream.settings.sources import LogLevel, flag, log_level_flag
+from fomo_stream.wording import did_you_mean
 
 MAX_ATTEMPTS = 1_000_000  # of a redrive, so many that no letter has to stay for ever
 
@@ -198,6 +199,9 @@ with warnings.catch_warnings():
 
 class GroupSettings(ReportFlags):
     """`fomo-stream group`: show what a group has agreed on, its members and its partitions."""
+
+    # Topics that are not given are the group's: `Agreement.update` checks all of them.
+    knows_all_topics: ClassVar[bool] = False
 
     update_group: bool = flag(
         "Report", False, "change the group's agreement to the settings given here, while the group has no members"

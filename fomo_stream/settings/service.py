@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from uuid import uuid4
 
 from pydantic import field_validator, model_validator
@@ -25,6 +26,8 @@ BATCH_SHARE = 1 / 4
 
 class ServiceSettings(BrokerFlags, RecordFlags):
     """`fomo-stream run`: score a topic."""
+
+    knows_all_topics: ClassVar[bool] = True  # whether those that are not given have their defaults, so none may clash
 
     topic: str = flag("Topics", ..., "topic to read records from; it must exist", metavar="TOPIC", min_length=1)
     out: str = flag(
@@ -166,10 +169,15 @@ class ServiceSettings(BrokerFlags, RecordFlags):
         return path
 
     @model_validator(mode="after")
-    def _topics_are_distinct(self) -> Self:
+    def _topics_have_names(self) -> Self:
         self.out = self.out or f"{self.topic}-scores"
         self.dead_letters = self.dead_letters or f"{self.topic}-dead-letters"
-        _check_topics(self)
+        return self
+
+    @model_validator(mode="after")
+    def _topics_are_distinct(self) -> Self:
+        if self.knows_all_topics:
+            check_topics(self)
         return self
 
     @model_validator(mode="after")
@@ -218,8 +226,8 @@ class ServiceSettings(BrokerFlags, RecordFlags):
         return f"{self.group}-{self.topic}-{self.instance_id or uuid4().hex}"
 
 
-def _check_topics(settings: ServiceSettings) -> None:
-    """Raise ValueError unless scores are written, and every topic has one role."""
+def check_topics(settings: ServiceSettings) -> None:
+    """Raise ValueError unless scores are written, and every topic has one role and a possible name."""
     if settings.alerts == NO_TOPIC:
         raise ValueError(
             f"--alerts {NO_TOPIC} names no topic; leave --alerts out to write no alerts to a topic of their own"
@@ -230,6 +238,12 @@ def _check_topics(settings: ServiceSettings) -> None:
     named = {"--topic": settings.topic, "--out": out, "--alerts": settings.alerts}
     named |= {"--dead-letters": settings.dead_letters, "--feedback": settings.feedback}
     roles = {name: topic for name, topic in named.items() if topic is not None}
+    for name, topic in {**roles, "the state topic": settings.state_topic}.items():
+        if topic and (not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", topic) or topic in (".", "..")):
+            raise ValueError(
+                f"{name} {topic[:60]!r} cannot be the name of a topic: it has at most 249 letters from a to z, "
+                "digits, and the characters . _ -"
+            )
     if len({*roles.values(), settings.state_topic}) < len(roles) + 1:
         shown = ", ".join(f"{name} {topic}" for name, topic in roles.items())
         count = {4: "four", 5: "five", 6: "six"}[len(roles) + 1]

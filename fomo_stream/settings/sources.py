@@ -9,7 +9,7 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -24,6 +24,7 @@ from pydantic_settings import (
 )
 
 from fomo_stream.errors import ConfigError
+from fomo_stream.wording import did_you_mean
 
 ENV_PREFIX = "FOMO_"
 KAFKA_ENV_PREFIX = "FOMO_KAFKA_"
@@ -110,12 +111,6 @@ def load(cls: type[AnySettings], flags: Mapping[str, Any]) -> AnySettings:
 def option(name: str) -> str:
     """The flag of a setting: `batch_size` -> `--batch-size`, `from_` (`from` is a word of Python) -> `--from`."""
     return "--" + name.strip("_").replace("_", "-")
-
-
-def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
-    """`; did you mean X?` if a known word resembles `word`, else an empty string. prefix: put before the known word."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {prefix}{close[0]}?" if close else ""
 
 
 def _variables() -> dict[str, str]:

@@ -109,6 +109,8 @@ BAD: list[tuple[Object, str]] = [
     ({"settings": {"group": ""}}, "settings.group is required"),
     ({"settings": {"topic": "no blanks"}}, "/settings/topic"),
     ({"settings": {"out": "none"}}, "settings.out is none, but settings.alerts names no topic"),
+    ({"settings": {"alerts": "none"}}, "settings.alerts is none, which names no topic"),
+    ({"settings": {"alerts": "sensors-scores"}}, "must be different topics"),
     ({"settings": {"alert-rat": 0.1}}, "'alert-rat' not allowed"),
     ({"settings": {"alert-rate": 2}}, "/settings/alert-rate"),
     ({"settings": {"context-size": "many"}}, "/settings/context-size"),

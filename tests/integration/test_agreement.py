@@ -143,7 +143,7 @@ def test_a_member_that_joins_while_others_change_the_settings_keeps_them(
     broker.create_topic(settings.state_topic, 1, config={"cleanup.policy": "compact"})
     agreement(settings).join()
     with member_that_joins_late(settings, monkeypatch):  # after the members were counted
-        with pytest.raises(AgreementError, match=r"--out is .* stop the group first, which has 1 members"):
+        with pytest.raises(AgreementError, match=r"--out is .* stop the group first, which has 1 member "):
             agreement(changed(settings, out="elsewhere")).join()
         agreement(settings).check()
 

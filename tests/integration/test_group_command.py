@@ -135,7 +135,7 @@ def test_an_agreement_is_not_changed_while_the_group_has_members(member: Running
     before = GroupLog(member.settings).entries(b"settings/")
     done = look(member.settings, "--update-group", "--out", "elsewhere")
     assert done.code == 10
-    assert "stop the group first, which has 1 members" in done.err
+    assert "stop the group first, which has 1 member " in done.err
     assert done.err.count("\n") == 1
     assert GroupLog(member.settings).entries(b"settings/") == before
 
@@ -173,17 +173,28 @@ def test_settings_that_are_given_are_changed_and_others_stay(broker: Broker, loo
     ]
     again = look(settings, "--update-group", "--out", moved)
     assert "nothing was changed" in again.out
+    alerts = unique("alerts")
+    for flags, words in (  # each is possible only with, or only without, what the group has
+        (("--out", "none"), "--out none needs --alerts"),
+        (("--alerts", moved), "must be six different topics"),
+    ):
+        impossible = look(settings, "--update-group", *flags)
+        assert impossible.code == 2
+        assert words in impossible.err
+    assert f"none -> {alerts}" in look(settings, "--update-group", "--alerts", alerts).out
+    assert f"{moved} -> none" in look(settings, "--update-group", "--out", "none").out
+    assert f"none -> {moved}" in look(settings, "--update-group", "--out", moved).out
     refused = look(settings, "--update-group", "--out", "x", "--lags", "3")
     assert refused.code == 10
     assert "--lags is 0 in the group, 3 here" in refused.err
     assert "--reset-state" in refused.err
-    empty = look(settings, "--json", "--out", moved, "--feedback-memory", "77").json
+    empty = look(settings, "--json", "--out", moved, "--alerts", alerts, "--feedback-memory", "77").json
     assert (empty["status"], empty["members"]) == ("empty", [])
     assert {one["name"] for one in empty["agreement"]["differences"]} == {"context-size", "feedback"}
     broker.produce(topic, readings(60, start=60))
-    with Running(changed(settings, out=moved, feedback_memory=77)):  # as agreed: it changes nothing itself
+    with Running(changed(settings, out=moved, alerts=alerts, feedback_memory=77)):  # as agreed
         assert [one["n"] for one in results(broker.read(moved, at_least=60))] == list(range(60, 120))
-    assert len(GroupLog(settings).entries(b"settings/")) == 2
+    assert len(GroupLog(settings).entries(b"settings/")) == 5  # the first instance, and four changes
 
 
 def test_an_update_is_undone_if_a_member_joins_meanwhile(

@@ -108,7 +108,7 @@ def test_the_state_of_a_running_group_is_not_reset(broker: Broker) -> None:
     settings = sensors(broker)
     with Running(settings) as running:
         wait_for(lambda: running.service.ready, "the service to be ready")
-        assert "has 1 members" in str(refusal(changed(settings, reset_state=True)))
+        assert "has 1 member" in str(refusal(changed(settings, reset_state=True)))
 
 
 def test_a_state_topic_that_is_not_compacted_is_refused(broker: Broker) -> None:

@@ -163,7 +163,7 @@ def test_a_group_that_was_used_is_refused(broker: Broker) -> None:
     member = Consumer({**broker.config, "group.id": settings.group})
     member.subscribe([settings.topic])
     wait_for(lambda: (member.poll(0.1), member.assignment())[1], "the member")
-    assert "has 1 members; stop them" in refused(settings, ConfigError)
+    assert "has 1 member; stop them" in refused(settings, ConfigError)
     member.close()
     assert not broker.partitions(settings.state_topic)
     with Running(settings):
@@ -198,7 +198,7 @@ def test_a_preparation_that_fails_leaves_nothing_behind(broker: Broker, monkeypa
     members: list[Any] = []
     monkeypatch.setattr(group_log, "TIMEOUT_S", 1.0)
     monkeypatch.setattr(prepare._Preparation, "send_offsets", joined)
-    with pytest.raises(ConfigError, match="got 1 members during the replay; nothing was written"):
+    with pytest.raises(ConfigError, match="got 1 member during the replay; nothing was written"):
         prepare_group(settings, SCHEMA, *identity(settings), tasks)
     members[0].close()
     monkeypatch.undo()

@@ -90,6 +90,10 @@ def test_a_replay_equals_the_live_run_and_prepares_a_group_that_goes_on_alike(br
     content: dict[str, Any] = json.loads(report.read_text())
     assert "equal" in content["notes"][0]
     assert content["source"]["scored"] == PARTITIONS * records
+    results = [json.loads(message.value())["fomo"] for message in written]
+    incidents = Counter(result["incident"] for result in results if result["outlier"])
+    found = content["incidents"]
+    assert (found["count"], found["most_records"]) == (len(incidents), max(incidents.values()))
     # The group itself was not touched.
     assert len(broker.read(settings.state_topic)) == len(state)
     assert len(broker.read(more["alerts"])) == len(alerts)

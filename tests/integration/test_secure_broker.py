@@ -131,7 +131,7 @@ def kafka() -> Iterator[SecureKafka]:
             pytest.skip(f"there is no {needed}, which a secure broker needs")
     kafka = SecureKafka(home)
     try:
-        for topic in ("sensors", "sensors-scores", "sensors-dead-letters"):
+        for topic in ("sensors", "sensors-scores", "sensors-alerts", "sensors-dead-letters"):
             kafka.create_topic(topic, 2)
         kafka.create_topic("fomo-stream-sensors-state", 2, config={"cleanup.policy": "compact"})
         kafka.produce("sensors", [*readings(60), b"{"])
@@ -143,7 +143,12 @@ def kafka() -> Iterator[SecureKafka]:
 def settings(kafka: SecureKafka, **kafka_settings: str) -> ServiceSettings:
     secure = {**CLIENT, **kafka.secrets(), **kafka_settings}
     return ServiceSettings(
-        topic="sensors", bootstrap=kafka.address, features=("temperature", "motor.rpm"), min_context=10, kafka=secure
+        topic="sensors",
+        alerts="sensors-alerts",
+        bootstrap=kafka.address,
+        features=("temperature", "motor.rpm"),
+        min_context=10,
+        kafka=secure,
     )
 
 
@@ -205,7 +210,8 @@ def diagnosis(kafka: SecureKafka, capsys: pytest.CaptureFixture[str]) -> tuple[i
     """Exit code of the doctor, and its findings with their levels by check."""
     secrets = [f"--kafka.{key}={value}" for key, value in kafka.secrets().items()]
     capsys.readouterr()
-    code = main(["doctor", "--json", "--topic", "sensors", "--bootstrap", kafka.address, *secrets])
+    topics = ["--topic", "sensors", "--alerts", "sensors-alerts"]
+    code = main(["doctor", "--json", *topics, "--bootstrap", kafka.address, *secrets])
     found: dict[str, str] = {}
     for one in json.loads(capsys.readouterr().out)["findings"]:
         found[one["check"]] = found.get(one["check"], "") + f"{one['level']}: {one['what']} -> {one['remedy']}; "

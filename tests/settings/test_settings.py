@@ -10,7 +10,7 @@ import pytest
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.views import DEFAULT
 from fomo_stream.errors import ConfigError
-from fomo_stream.settings.commands import DemoSettings, RedriveSettings, ScoreSettings
+from fomo_stream.settings.commands import DemoSettings, DoctorSettings, GroupSettings, RedriveSettings, ScoreSettings
 from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import BaseFlags, load
 
@@ -54,6 +54,17 @@ def test_topics_are_named_after_the_input() -> None:
     settings = load(ServiceSettings, {"topic": "sensors", "group": "g"})
     assert (settings.out, settings.dead_letters) == ("sensors-scores", "sensors-dead-letters")
     assert settings.state_topic == "g-sensors-state"
+
+
+CLASHES: list[dict[str, Any]] = [{"out": "t"}, {"alerts": "t-scores"}, {"out": "none"}]
+
+
+@pytest.mark.parametrize("topics", CLASHES)
+def test_topics_may_clash_only_where_the_others_are_those_of_a_group(topics: dict[str, Any]) -> None:
+    assert load(GroupSettings, {"topic": "t", **topics}).topic == "t"
+    for command in (ServiceSettings, DoctorSettings):
+        with pytest.raises(ConfigError, match=r"--out|--alerts"):
+            load(command, {"topic": "t", **topics})
 
 
 def test_min_context_follows_a_small_context_unless_it_is_given() -> None:
@@ -116,6 +127,9 @@ def test_without_a_feedback_topic_nothing_is_remembered_for_it() -> None:
         ({"topic": "t", "alert_rate": "high"}, "--alert-rate high: input should be a valid number"),
         ({"topic": "t", "start": "middle"}, "--start middle"),
         ({"topic": "t", "out": "t"}, "must be four different topics"),
+        ({"topic": "t", "alerts": "a/b"}, "--alerts 'a/b' cannot be the name of a topic"),
+        ({"topic": "t", "dead_letters": ".."}, "--dead-letters '..' cannot be the name of a topic"),
+        ({"topic": "t", "group": "my group"}, "the state topic 'my group-t-state' cannot be the name of a topic"),
         ({"topic": "t", "feedback": "t-scores"}, "--feedback t-scores and the state topic"),
         ({"topic": "t", "feedback": "fomo-stream-t-state"}, "must be five different topics"),
         ({"topic": "t", "feedback": ""}, "--feedback : string should have at least 1 character"),

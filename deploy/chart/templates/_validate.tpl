@@ -6,6 +6,13 @@
 {{- if and (not (include "fomo-stream.out" .)) (not .Values.settings.alerts) -}}
 {{- fail "settings.out is none, but settings.alerts names no topic for outliers: no score would be written" -}}
 {{- end -}}
+{{- if eq (default "" .Values.settings.alerts) "none" -}}
+{{- fail "settings.alerts is none, which names no topic; leave it out to write no alerts to a topic of their own" -}}
+{{- end -}}
+{{- $topics := compact (list $topic (include "fomo-stream.out" .) (default "" .Values.settings.alerts) (include "fomo-stream.deadLetters" .) (default "" .Values.settings.feedback) (include "fomo-stream.stateTopic" .)) -}}
+{{- if ne (len $topics) (len (uniq $topics)) -}}
+{{- fail (printf "settings: topic, out, alerts, dead-letters, feedback and the state topic must be different topics, but they are %s" (join ", " $topics)) -}}
+{{- end -}}
 {{- if and .Values.keda.enabled .Values.autoscaling.enabled -}}
 {{- fail "keda.enabled and autoscaling.enabled exclude each other: both would set the number of instances" -}}
 {{- end -}}

@@ -21,6 +21,7 @@ from fomo_stream.kafka.doctor.facts import (
 from fomo_stream.kafka.tables import in_bytes, in_time
 from fomo_stream.kafka.topics.setup import RESULT_BYTES, STATE_TOPIC_CONFIG
 from fomo_stream.settings.commands import DoctorSettings
+from fomo_stream.wording import counted
 
 LARGE_SEGMENT = 128 << 20  # bytes
 SLOW_SEGMENT_MS = 3_600_000
@@ -73,7 +74,7 @@ def _partitions(settings: DoctorSettings, facts: Facts) -> Iterator[Finding]:
         found = facts.topics.get(topic)
         if found is None or len(found.partitions) == count:
             continue
-        what = f"{topic} has {len(found.partitions)} partitions, {settings.topic} has {count}"
+        what = f"{topic} has {counted(len(found.partitions), 'partition')}, {settings.topic} has {count}"
         grow = f"{_command(settings, '--alter', topic)} --partitions {count}"
         if topic == settings.feedback and len(found.partitions) > count:
             yield problem(TopicError, f"{what}: a label would be in another one than its record", "name another topic")

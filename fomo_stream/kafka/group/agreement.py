@@ -13,12 +13,13 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from fomo_stream.errors import AgreementError, BrokerError
+from fomo_stream.errors import AgreementError, BrokerError, ConfigError
 from fomo_stream.kafka.group.log import Entry, GroupLog
 from fomo_stream.kafka.group.members import count_members
 from fomo_stream.logs import kv
-from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.service import ServiceSettings, check_topics
 from fomo_stream.threads import usable_processors
+from fomo_stream.wording import counted
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ CHANGEABLE_SETTINGS = (
     "delivery",
     "threads",
 )
+TOPICS = ("out", "alerts", "dead-letters", "feedback")
 # These settings are compared by derived values; the texts are their names in messages.
 DERIVED = {
     "remembered-rows": "the number of remembered rows (by --feedback-memory and --context-size)",
@@ -115,13 +117,15 @@ class Agreement:
     def update(self) -> list[Difference]:
         """Change the group's settings to these, for a group that has run before; returns what has changed.
 
-        Raises AgreementError as `join` does, and if the group has not run before.
+        Raises AgreementError as `join` does, and if the group has not run before; ConfigError if a topic would have two
+        roles, or no score would be written.
         """
         found, agreed = self._current()
         if found is None:
             raise AgreementError(f"group {self._settings.group} has agreed on nothing yet; start an instance first")
         changes = self._compare(agreed)
         if changes:
+            self._check_topics(agreed)
             self._change(found, agreed)
         return changes
 
@@ -148,6 +152,13 @@ class Agreement:
         if differing:
             raise self._refusal(agreed, differing, "they were changed while this instance started; use the group's")
 
+    def _check_topics(self, agreed: Values) -> None:
+        own = self._own(agreed)
+        try:
+            check_topics(with_agreed(self._settings, {name: own[name] for name in TOPICS}))
+        except ValueError as error:
+            raise ConfigError(f"with the other settings of the group: {error}") from None
+
     def _check_change(self, agreed: Values, differing: list[str]) -> None:
         """Raise AgreementError unless this instance may change these settings."""
         if lasting := [name for name in differing if name in STATE_SETTINGS]:
@@ -159,8 +170,8 @@ class Agreement:
     @staticmethod
     def _stop_first(members: int) -> str:
         return (
-            f"use the group's, choose another --group, or stop the group first, which has {members} members (one that "
-            "was killed or has an --instance-id leaves when its session times out)"
+            f"use the group's, choose another --group, or stop the group first, which has {counted(members, 'member')} "
+            "(one that was killed or has an --instance-id leaves when its session times out)"
         )
 
     def _change(self, found: Entry | None, agreed: Values) -> Values:

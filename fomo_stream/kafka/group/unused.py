@@ -22,6 +22,7 @@ from fomo_stream.kafka.topic_reader import NoProgressError, TopicReader
 from fomo_stream.kafka.topics.cluster import Cluster, Ends, Place
 from fomo_stream.records.schema import Schema, shown
 from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.wording import counted
 
 TRANSACTION_MS = 600_000  # for all of a preparation; brokers allow 15 minutes unless they are set otherwise
 ANSWER_S = 10.0
@@ -47,7 +48,9 @@ def check_unused(settings: ServiceSettings, schema: Schema | None = None) -> Non
         if settings.topic not in partitions:
             raise TopicError(f"there is no topic {settings.topic} on {settings.bootstrap}; check --topic")
         if members := members_of(settings):
-            raise ConfigError(f"--prepare: group {settings.group} has {members} members; stop them, or {OTHER}")
+            raise ConfigError(
+                f"--prepare: group {settings.group} has {counted(members, 'member')}; stop them, or {OTHER}"
+            )
         check_offsets(cluster, settings, partitions[settings.topic])
         if settings.state_topic in partitions:
             _check_state(cluster, settings, partitions[settings.state_topic])
