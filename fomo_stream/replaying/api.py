@@ -12,7 +12,8 @@ from fomo_stream.replaying.progress import shown_progress
 from fomo_stream.replaying.results import ReplayResult
 from fomo_stream.replaying.sources.memory import MemoryTable
 from fomo_stream.settings.replay import ReplaySettings
-from fomo_stream.settings.sources import did_you_mean, load
+from fomo_stream.settings.sources import load
+from fomo_stream.wording import did_you_mean
 
 # What a result does when it is asked for.
 WRITTEN = {"report": "save_report", "json": "save"}

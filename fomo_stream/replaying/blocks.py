@@ -70,6 +70,8 @@ class Block:
     contexts: tuple[ContextNote, ...] = ()
     batch_s: tuple[float, ...] = ()  # seconds that each micro-batch took to be scored and learned
     odd_times: int = 0  # records whose timestamp is missing or differs from their time by more than a minute
+    ended_incidents: tuple[int, ...] = ()  # how many alerts each has that ended in the block
+    open_incidents: tuple[int, ...] = ()  # how many alerts each has that is open after the block
 
     def __len__(self) -> int:
         return len(self.offsets)

@@ -11,7 +11,8 @@ from fomo_stream.errors import ConfigError
 from fomo_stream.replaying.results import Report, load_report
 from fomo_stream.replaying.tally.intervals import Difference, difference
 from fomo_stream.replaying.tally.quality import METRICS
-from fomo_stream.replaying.tally.summary import count, moment
+from fomo_stream.replaying.tally.summary import moment
+from fomo_stream.wording import counted
 
 _HEADER = ("metric", "before", "after", "difference", "95 % interval", "verdict")
 
@@ -59,6 +60,9 @@ def _lines(first: Report, second: Report, before: Path, after: Path) -> Iterator
         yield from _table([_HEADER, *_rows(one, other, paired)])
         alerts = one["counts"]["alerts"], other["counts"]["alerts"]
         yield f"  alerts: {alerts[0]:,} before, {alerts[1]:,} after ({alerts[1] - alerts[0]:+,})"
+    incidents = [(report.get("incidents") or {}).get("count") for report in (first, second)]
+    if None not in incidents:
+        yield f"Incidents of fomo-stream: {incidents[0]:,} before, {incidents[1]:,} after."
     names = [{detector["name"] for detector in report["detectors"][1:]} for report in (first, second)]
     yield ""
     for where, only in (("before", names[0] - names[1]), ("after", names[1] - names[0])):
@@ -73,7 +77,7 @@ def _range(report: Report) -> str:
     begin, end = source.get("from_ms"), source.get("to_ms")
     when = "" if begin is None or end is None else f", {moment(begin, end)} to {moment(end, begin)} UTC"
     incomplete = "" if source.get("is_complete", True) else ", stopped early"
-    return f"{count(source['records'], 'record')} of {source['name']}{when}{incomplete}"
+    return f"{counted(source['records'], 'record')} of {source['name']}{when}{incomplete}"
 
 
 def _about_inputs(first: Report, second: Report) -> Iterator[str]:
@@ -88,7 +92,7 @@ def _about_inputs(first: Report, second: Report) -> Iterator[str]:
             yield "All settings are the same."
     more = second["source"]["records"] - first["source"]["records"]
     if more:
-        yield f"Records: {count(abs(more), 'record')} {'more' if more > 0 else 'fewer'} after than before."
+        yield f"Records: {counted(abs(more), 'record')} {'more' if more > 0 else 'fewer'} after than before."
     outliers = [report["detectors"][0]["counts"]["outliers"] for report in (first, second)]
     if outliers[0] != outliers[1]:
         yield f"Labelled outliers: {_value(outliers[0])} before, {_value(outliers[1])} after."

@@ -26,6 +26,7 @@ from fomo_stream.records.files import RecordFile
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, UNREADABLE, Sample
 from fomo_stream.replaying.sources.tables import open_file
 from fomo_stream.settings.replay import ReplaySettings
+from fomo_stream.wording import counted
 
 _VERDICTS = {0: INLIER, 1: OUTLIER, "0": INLIER, "1": OUTLIER, "false": INLIER, "true": OUTLIER}
 _NO_OFFSET = -1  # of a label by key whose record is not found yet
@@ -168,13 +169,13 @@ class LabelTable:
 
     def _notes(self, conflicts: int, outside: int, verdicts: NDArray[np.int8]) -> Iterator[str]:
         if self._bad:
-            records = _count(self._bad, "record")
+            records = counted(self._bad, "record")
             yield f"Not readable as labels, so left out: {records} of {self._source}, the first at {self._first_bad}."
         if conflicts:
-            records = _count(conflicts, "record")
+            records = counted(conflicts, "record")
             yield f"{self._source} has labels that contradict each other about {records}: the last one counts."
         if outside:
-            yield f"Left out of {self._source}: {_count(outside, 'label')} about no record of the range."
+            yield f"Left out of {self._source}: {counted(outside, 'label')} about no record of the range."
         classes = np.unique(verdicts)
         if len(classes) == 1:
             kind, other = ("outlier", "normal") if classes[0] == OUTLIER else ("normal", "outlying")
@@ -184,10 +185,6 @@ class LabelTable:
             )
         elif not len(classes):
             yield f"No label of {self._source} is about a record of the range: there is nothing to measure scores by."
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
 def read_label_file(path: Path, spans: Mapping[int, tuple[int, int]]) -> tuple[dict[int, Labels], list[str]]:

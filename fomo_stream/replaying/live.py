@@ -6,8 +6,7 @@ with the same record as the group has learned as many there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from fomo_stream.kafka.recorded import Learned
@@ -15,21 +14,9 @@ from fomo_stream.kafka.tables import ranges
 
 if TYPE_CHECKING:
     from fomo_stream.replaying.one_partition import Outcome
-    from fomo_stream.replaying.plan import Plan
+    from fomo_stream.replaying.plan import LiveGroup, Plan
 
 Finding = Literal["earlier", "later", "unknown", "equal"]  # where the group began, compared with the replay
-
-
-@dataclass(frozen=True)
-class LiveGroup:
-    """The group whose settings and features a replay uses."""
-
-    learned: Mapping[int, Learned]  # by partition, where it has a state
-    is_same: bool  # nothing that results depend on differs from the group
-
-    def until(self, partition: int) -> int:
-        """The offset before which the records of a partition have to be counted."""
-        return self.learned[partition].position if partition in self.learned else 0
 
 
 def compared_with_live(live: LiveGroup, plan: Plan, outcomes: Sequence[Outcome]) -> str:

@@ -98,9 +98,7 @@ def tally_spec(plan: Plan) -> TallySpec:
     settings = plan.settings
     names = (OWN, *(name for name, _ in variants(settings)), *settings.compare)
     features, categorical = plan.schema.features, plan.schema.categorical
-    return TallySpec(
-        names, features, settings.alert_rate, plan.has_labels, plan.axis, categorical, settings.earlier_records
-    )
+    return TallySpec(names, features, settings.alert_rate, plan.has_labels, plan.axis, categorical)
 
 
 def replay_one(job: Job, detectors: Detectors, is_stopped: IsStopped, advance: Advance) -> Outcome:

@@ -19,6 +19,7 @@ from fomo_stream.detector.series import Key
 from fomo_stream.kafka.feedback.labels import Label
 from fomo_stream.kafka.partition import PartitionTask
 from fomo_stream.kafka.state.position import Restored
+from fomo_stream.records.incidents import Closed
 from fomo_stream.records.result import Result, results_of
 from fomo_stream.records.rows import RowReader
 from fomo_stream.replaying.blocks import BLOCK, Block, ContextNote, Float, Int, Judgement
@@ -116,9 +117,10 @@ class PartitionReplay:
             began = time.perf_counter()
             judgements[rival.name] = rival.judge(rows)
             self.seconds[rival.name] += time.perf_counter() - began
+        ended: Sequence[Closed] = ()
         if samples:
             made = _results_of(self._plan, self.number, self._detector.model.name, results, gathered)
-            self._task.note_incidents(made, results, keys, offsets.tolist())  # part of the state, also without a sink
+            ended = self._task.note_incidents(made, results, keys, offsets.tolist())
             if self._sink is not None:
                 self._sink.write(samples, made)
         times, odd_times = offsets, 0
@@ -137,6 +139,8 @@ class PartitionReplay:
             contexts=tuple(contexts),
             batch_s=tuple(batch_s),
             odd_times=odd_times,
+            ended_incidents=tuple(one.summary["records"] for one in ended),
+            open_incidents=self._task.incidents.sizes(),
         )
 
     def _score(
@@ -249,7 +253,7 @@ def _results_of(plan: Plan, number: int, model: str, results: Results, gathered:
     samples, lacking, topic = gathered.samples, gathered.missing.tolist(), plan.settings.topic
     sources = [(topic, number, sample.offset, sample.timestamp) for sample in samples] if topic else None
     records = [sample.fields for sample in samples]
-    return results_of(results, model, plan.schema, records, lacking, sources, plan.settings.lags)
+    return results_of(results, model, plan.schema, records, lacking, sources)
 
 
 def own_entries(entries: StoredEntries) -> dict[str, bytes]:

@@ -13,7 +13,7 @@ from fomo_stream.errors import ConfigError, SchemaError
 from fomo_stream.kafka.bounds import parse_bounds
 from fomo_stream.kafka.feedback.recorded_effects import LabelEffect
 from fomo_stream.kafka.ranges import Range, resolve_ranges
-from fomo_stream.kafka.recorded import Recorded, recorded_group
+from fomo_stream.kafka.recorded import Learned, Recorded, recorded_group
 from fomo_stream.kafka.scored_topic import ScoredTopic, partitions_of
 from fomo_stream.records.choice import ROLES, choose_features, features_note, text_columns
 from fomo_stream.records.inference import TooManyFeaturesError, infer_schema
@@ -21,7 +21,6 @@ from fomo_stream.records.schema import Schema, look_up
 from fomo_stream.replaying.blocks import Sample
 from fomo_stream.replaying.checkpoints import has_scores, mark_scores
 from fomo_stream.replaying.labels import Labels, ranges_of_labels, read_label_file, read_label_topic, verdict_of
-from fomo_stream.replaying.live import LiveGroup
 from fomo_stream.replaying.sinks import Sink, delete_parts, join_parts, part_of
 from fomo_stream.replaying.sources.base import Source
 from fomo_stream.replaying.sources.file import FileSource
@@ -45,6 +44,18 @@ class Begun:
     label_ranges: Mapping[int, Range]  # of the topic with labels
     schema: Schema
     now_ms: int
+
+
+@dataclass(frozen=True)
+class LiveGroup:
+    """The group whose settings and features a replay uses."""
+
+    learned: Mapping[int, Learned]  # by partition, where it has a state
+    is_same: bool  # nothing that results depend on differs from the group
+
+    def until(self, partition: int) -> int:
+        """The offset before which the records of a partition have to be counted."""
+        return self.learned[partition].position if partition in self.learned else 0
 
 
 @dataclass(frozen=True)
@@ -130,7 +141,8 @@ def make_plan(settings: ReplaySettings, table: Table | None = None, begun: Begun
 def _plan_of_file(settings: ReplaySettings, now_ms: int, in_memory: Table | None) -> Plan:
     path = settings.file
     assert path is not None
-    format = format_of(path, settings.format) if in_memory is None else "jsonl"
+    notes: list[str] = [_file_start(settings)]
+    format = format_of(path, settings.format, notes.append) if in_memory is None else "jsonl"
     flags = {"--key": settings.key, "--time": settings.time, "--label": settings.label}
     special = {field: flag for flag, field in flags.items() if field is not None}
     text = frozenset(text_columns(settings, settings.key))
@@ -139,7 +151,6 @@ def _plan_of_file(settings: ReplaySettings, now_ms: int, in_memory: Table | None
     table = source.table()
     check_columns(table, source.name, [*special, *(settings.features or ()), *settings.categorical])
     source = replace(source, records=table.count)
-    notes: list[str] = [_file_start(settings)]
     sample = _first_records(source, settings.infer_records)
     schema = choose_features(settings, format, sample, source.name, special, notes.append)
     if settings.time is not None:

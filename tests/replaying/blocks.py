@@ -37,7 +37,7 @@ def results(logit: Float, alert: NDArray[np.bool_] | None = None, p_value: Float
         series=np.zeros(n, np.int64),
         begins=np.zeros(n, bool),
         status=[Status.OK if known else Status.WARMING_UP for known in is_known],
-        reasons=[()] * n,
+        reasons=[None] * n,
     )
 
 
@@ -106,6 +106,8 @@ def made_stream(
             skipped={"not_json": 1},
             contexts=(ContextNote(0, a // BLOCK + 1, 500, 0.1),),
             batch_s=(0.01,) * 4,
+            ended_incidents=tuple(rng.integers(1, 9, 3).tolist()),
+            open_incidents=tuple(rng.integers(1, 1500, 2).tolist()),
         )
 
 

@@ -62,6 +62,9 @@ def made_report(shape: Shape | None = None) -> Report:
         },
         "partitions": _partitions(shape, rng),
         "alerts": _alerts(shape, rng),
+        "incidents": {"count": 3 * shape.alerts, "open": 2, "median_records": 2, "most_records": 41}
+        if shape.alerts
+        else {"count": 0, "open": 0, "median_records": None, "most_records": None},
         "reasons": [{"feature": name, "alerts": 40 - i} for i, name in enumerate(shape.features[:20])],
     }
     return _rounded(report)  # type: ignore[no-any-return]

@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fomo_stream.errors import ConfigError, FomoError, SchemaError
+from fomo_stream.records.files import Line, RecordFile
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, Sample
 from fomo_stream.replaying.sources.file import FileSource
 from fomo_stream.replaying.sources.tables import format_of
@@ -254,6 +255,40 @@ def test_the_content_tells_the_format_where_the_name_does_not(tmp_path: Path) ->
     np.savez(buffer, rows=np.zeros((3, 2)))
     path.write_bytes(buffer.getvalue())
     assert [one.fields for one in read(source_of(path))] == [{"column_1": 0.0, "column_2": 0.0}] * 3
+
+
+NAMES = ["rows", "rows.csv", "ROWS.CSV", "rows.jsonl", "rows.dat", "rows.csv.gz", "rows.jsonl.gz", "rows.gz"]
+TEXTS = [b'{"a": 1}\n{"a": 2}\n', b"a,b\n1,2\n", b"[a],b\n1,2\n", b'\n \n{"a": 1}\n', b"{a,b\n1,2\n"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
+def test_a_file_has_the_format_that_it_has_where_it_is_scored(tmp_path: Path, name: str, text: bytes) -> None:
+    path = tmp_path / name
+    encoded = [text, b"\xef\xbb\xbf" + text, text.decode().encode("utf-16")]
+    for content in [*encoded, *map(gzip.compress, encoded)]:
+        path.write_bytes(content)
+        with open(path, "rb") as stream:
+            scored = RecordFile(stream, name=str(path))
+        found: list[str] = []
+        assert format_of(path, "auto", found.append) == scored.format
+        assert [sample.fields for sample in read(source_of(path))] == [
+            line.record or {} for line in lines_of(path) if not line.is_blank
+        ]
+
+
+def lines_of(path: Path) -> list[Line]:
+    with open(path, "rb") as stream:
+        return list(RecordFile(stream, name=str(path)))
+
+
+def test_json_lines_under_the_name_of_csv_are_replayed_and_noted(tmp_path: Path) -> None:
+    for path, content in ((tmp_path / "js.csv", b'{"a": 1}\n'), (tmp_path / "js.csv.gz", gzip.compress(b'{"a": 1}\n'))):
+        path.write_bytes(content)
+        notes: list[str] = []
+        assert format_of(path, "auto", notes.append) == "jsonl"
+        assert notes == [f"{path} is read as JSON lines"]
+        assert [sample.fields for sample in read(source_of(path))] == [{"a": 1}]
 
 
 def save(**arrays: Any) -> bytes:

@@ -14,10 +14,10 @@ from replays import CtrlC, cheap_checkpoint, outcomes_of
 
 from fomo_stream.kafka.recorded import Learned
 from fomo_stream.replaying import partition
-from fomo_stream.replaying.live import LiveGroup, _where_it_began
+from fomo_stream.replaying.live import _where_it_began
 from fomo_stream.replaying.one_partition import Detectors
 from fomo_stream.replaying.partition import PartitionReplay
-from fomo_stream.replaying.plan import Plan
+from fomo_stream.replaying.plan import LiveGroup, Plan
 
 OFFSETS = 12
 places = st.integers(0, OFFSETS)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fomo_stream.errors import FomoError, SchemaError
+from fomo_stream.errors import ConfigError, FomoError, SchemaError
 from fomo_stream.kafka.ranges import Range
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN
 from fomo_stream.replaying.plan import Plan, _topic_start, make_plan
@@ -144,6 +144,12 @@ def test_a_group_has_no_effect_on_a_file(jsonl: Path) -> None:
 )
 def test_a_mistake_is_explained_in_one_sentence(csv: Path, options: dict[str, Any], complaint: str) -> None:
     assert complaint in refusal(csv, **options)
+
+
+@pytest.mark.parametrize("options", [{"label": "baad"}, {"features": ("rpn",)}])
+def test_a_mistyped_column_is_a_mistake_in_a_flag(csv: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        plan_of(csv, **options)
 
 
 @pytest.mark.parametrize("roles", [("label", "key"), ("label", "time"), ("key", "time")])

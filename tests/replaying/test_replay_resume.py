@@ -6,8 +6,10 @@ import json
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 import orjson
@@ -80,6 +82,15 @@ def state_of(plan: Plan, entries: dict[str, bytes]) -> Entries:
     detector, _ = task.equip(Detectors(plan).first, plan.schema)
     others = {key: value for key, value in entries.items() if not key.startswith("detector/")}
     return {**detector.copy().changes(), **others}
+
+
+def test_the_report_counts_the_incidents_of_the_scored_records(whole: Whole) -> None:
+    results = [orjson.loads(line)["fomo"] for line in whole[1].splitlines()]
+    alerts = Counter(result["incident"] for result in results if result["outlier"])
+    found = orjson.loads(whole[0])["incidents"]
+    assert (found["count"], found["most_records"]) == (len(alerts), max(alerts.values()))
+    assert found["median_records"] == median_low(alerts.values())
+    assert len(alerts) > 5
 
 
 @pytest.mark.parametrize("blocks", [(1,), (5, 1, 4), (9,), (16,)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import replace
+from statistics import median_low
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from fomo_stream.detector.reasons import Cause, Reason
 from fomo_stream.replaying.blocks import Block, ContextNote
 from fomo_stream.replaying.tally.contexts import LISTED
+from fomo_stream.replaying.tally.incident_sizes import MOST, IncidentSizes
 from fomo_stream.replaying.tally.summary import summary
 from fomo_stream.replaying.tally.tally import Tally
 from fomo_stream.replaying.tally.top_alerts import TEXT_LENGTH, TOP, record_text
@@ -56,6 +58,7 @@ def cut(blocks: list[Block], size: int) -> list[Block]:
                     judgements=judgements,
                     fields=whole.fields[s],
                     skipped=whole.skipped if a == 0 else {},
+                    ended_incidents=whole.ended_incidents if a == 0 else (),
                     contexts=tuple(replace(n, record=n.record - a) for n in notes),
                 )
             )
@@ -92,6 +95,30 @@ def test_making_a_report_in_between_changes_nothing(blocks: list[Block], report:
         if i % 4 == 0:
             tally.report()
     assert json.dumps(tally.report()) == json.dumps(report)
+
+
+ended = st.lists(st.lists(st.integers(1, MOST), max_size=5), min_size=1, max_size=4)
+
+
+@given(st.lists(st.tuples(ended, st.lists(st.integers(1, 2 * MOST), max_size=3)), min_size=1, max_size=3))
+def test_every_incident_counts_once_also_the_open_ones(partitions: list[tuple[list[list[int]], list[int]]]) -> None:
+    whole, sizes = IncidentSizes(), []
+    for blocks_ended, still_open in partitions:
+        counted = IncidentSizes()
+        for number, ended in enumerate(blocks_ended, 1):
+            left = still_open if number == len(blocks_ended) else [1, 2, 3]
+            counted.add(block(np.zeros(1), ended_incidents=tuple(ended), open_incidents=tuple(left)))
+            counted = IncidentSizes.from_arrays(counted.arrays())
+            counted.report()  # changes nothing
+            sizes += ended
+        sizes += still_open
+        whole.merge(counted)
+    counts = {"count": len(sizes), "open": sum(len(still_open) for _, still_open in partitions)}
+    exact = {
+        "median_records": min(median_low(sizes), MOST) if sizes else None,
+        "most_records": max(sizes) if sizes else None,
+    }
+    assert whole.report() == {**counts, **exact}
 
 
 @pytest.mark.parametrize("size", [1000, 77])
@@ -240,10 +267,10 @@ def test_a_tally_without_records_has_a_report() -> None:
 def explained(one: Block, features: list[int], cause: Cause = Cause.VALUE) -> Block:
     """The same, where the first reasons of its alerts are about these columns; -1: it has none."""
     alerts = np.flatnonzero(one.results.outlier).tolist()
-    reasons: list[tuple[Reason, ...]] = [()] * len(one)
+    reasons: list[tuple[Reason, ...] | None] = [None] * len(one)
     for place, feature in zip(alerts, features, strict=True):
         if feature >= 0:
-            reasons[place] = (Reason(feature, cause, 0.9, 9.0, 3.0, 2.0, 4.0, np.nan),)
+            reasons[place] = (Reason(feature, cause, 0.9, 9.0, 3.0, 2.0, 4.0, np.nan, before=4),)
     return replace(one, results=one.results.explained(reasons))
 
 
@@ -251,7 +278,7 @@ def test_alerts_are_listed_with_their_reasons_and_counted_by_the_first() -> None
     alerts = np.array([True, False, True, True, True])
     first = block(np.arange(5.0), rows=np.ones((5, 3)), alerts=alerts, partition=0)
     second = block(np.arange(5.0) + 9, rows=np.ones((5, 3)), alerts=alerts, partition=1, fields=[{"f1": "\ud800"}] * 5)
-    spec = {"categorical": frozenset({"f1"}), "lags": 4}
+    spec = {"categorical": frozenset({"f1"})}
     tallies = [
         tallied([explained(first, [2, 0, 2, -1])], **spec),
         tallied([explained(second, [1, 1, 1, 2], Cause.PAST)], **spec),

@@ -11,7 +11,7 @@ from inspect import Parameter, signature
 from typing import Any
 
 from fomo_stream.errors import ConfigError
-from fomo_stream.settings.sources import did_you_mean
+from fomo_stream.wording import did_you_mean
 
 RIVER, PYSAD, ROWS = ("score_one", "learn_one"), ("score_partial", "fit_partial"), ("judge",)
 PROTOCOLS = (RIVER, PYSAD, ROWS)

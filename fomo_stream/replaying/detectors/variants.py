@@ -8,7 +8,8 @@ from typing import Any
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.settings.replay import ReplaySettings
-from fomo_stream.settings.sources import did_you_mean, load, option
+from fomo_stream.settings.sources import load, option
+from fomo_stream.wording import did_you_mean
 
 MOST = 32  # detectors at the same time
 # The settings of a detector that takes the same rows as the first one.

@@ -10,11 +10,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol
 
-from fomo_stream.errors import ConfigError, RecordError, SchemaError
-from fomo_stream.records.files import WITH_FLAG, RecordFile
+from fomo_stream.errors import ConfigError, RecordError
+from fomo_stream.records.files import FORMATS, WITH_FLAG, RecordFile, text_format
+from fomo_stream.records.lines import LineSource, Note, plain_text, silent
 from fomo_stream.replaying.sources.npz import NpzTable
 from fomo_stream.replaying.sources.parquet import ParquetTable
-from fomo_stream.settings.sources import did_you_mean
+from fomo_stream.wording import did_you_mean
 
 CHUNK = 1024  # records that are read at once
 COUNTED_BYTES = 1 << 20  # of a file whose lines are counted, at once
@@ -23,10 +24,7 @@ Fields = dict[str, Any]
 Chunk = list[Fields | RecordError]
 FileFormat = Literal["csv", "jsonl", "parquet", "npz"]
 
-_ENDINGS: dict[str, FileFormat] = {
-    ".csv": "csv", ".tsv": "csv", ".txt": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
-    ".parquet": "parquet", ".pq": "parquet", ".npz": "npz",
-}  # fmt: skip
+_ENDINGS: dict[str, FileFormat] = {".parquet": "parquet", ".pq": "parquet", ".npz": "npz"}
 _MARKS: dict[bytes, FileFormat] = {b"PAR1": "parquet", b"PK\x03\x04": "npz"}  # first bytes
 _GZIP = b"\x1f\x8b"
 
@@ -49,10 +47,10 @@ class Table(Protocol):
         ...
 
 
-def format_of(path: Path, format: str) -> FileFormat:
-    """The format of a file: as given, else by the ending of its name, else by its first bytes.
+def format_of(path: Path, format: str, note: Note = silent) -> FileFormat:
+    """The format of a file: as given, else Parquet or npz by its name, or by its first bytes, else as `text_format`.
 
-    Raises ConfigError if it is no file that can be read again and again.
+    Raises ConfigError if it is no file that can be read again and again, SchemaError if it is neither of these.
     """
     if not path.exists():
         raise ConfigError(f"there is no file {path}; check --file")
@@ -60,11 +58,16 @@ def format_of(path: Path, format: str) -> FileFormat:
         raise ConfigError(f"{path} is not a regular file; a replay may read it more than once, so save it as a file")
     if format in ("csv", "jsonl", "parquet", "npz"):
         return format  # type: ignore[return-value]
-    ending = path.with_suffix("").suffix if path.suffix.lower() == ".gz" else path.suffix
+    ending = path.suffix.lower()
+    if ending in _ENDINGS:
+        return _ENDINGS[ending]
+    if ending not in FORMATS:
+        with open_file(path) as stream:
+            mark = stream.read(4)
+        if mark in _MARKS:
+            return _MARKS[mark]
     with open_file(path) as stream:
-        first = stream.read(4096)
-    by_content = _MARKS.get(first[:4]) or ("jsonl" if first.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in b"{[" else "csv")
-    return _ENDINGS.get(ending.lower(), by_content)
+        return text_format(str(path), LineSource(plain_text(stream, str(path))).peek(), note)
 
 
 def open_table(
@@ -131,10 +134,10 @@ def _error(error: RecordError | None, number: int) -> RecordError:
 
 
 def check_columns(table: Table, name: str, fields: Collection[str]) -> None:
-    """Raise SchemaError if a table with fixed columns lacks one of these fields."""
+    """Raise ConfigError if a table with fixed columns lacks one of these fields."""
     columns = table.columns
     if columns is None:
         return
     for field in fields:
         if not any(field == column or field.startswith(column + ".") for column in columns):
-            raise SchemaError(f"{name} has no column {field}{did_you_mean(field, columns)}")
+            raise ConfigError(f"{name} has no column {field}{did_you_mean(field, columns)}")

@@ -27,7 +27,6 @@ class TallySpec:
     has_labels: bool  # whether labels were given; if not, all are unknown
     axis: Literal["time", "record"] = "time"  # of `Block.times`
     categorical: frozenset[str] = frozenset()  # the features that are categories
-    lags: int = 0  # of the detector itself
 
 
 class Columns:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fomo_stream.replaying.tally.intervals import difference
+from fomo_stream.wording import counted
 
 DAY_MS = 86_400_000
 NEAR_MS = 10 * 60_000
@@ -14,10 +15,11 @@ NAMED = 3  # features that are named, at most
 
 
 def summary(report: dict[str, Any]) -> list[str]:
-    """Sentences about a report; it needs "source", "detectors", "reasons" and "drift"."""
+    """Sentences about a report; it needs "source", "detectors", "incidents", "reasons" and "drift"."""
     own = report["detectors"][0]
     return [
         *_about_alerts(report["source"], own, report.get("settings", {}).get("alert_rate")),
+        *_about_incidents(report["incidents"]),
         *_about_reasons(report["reasons"], own["counts"]["alerts"]),
         *_about_missing(report["source"]),
         *_about_quality(report["source"], own),
@@ -33,7 +35,7 @@ def _about_alerts(source: dict[str, Any], own: dict[str, Any], wanted: float | N
     when = f" from {moment(begin, end)} to {moment(end, begin)} UTC" if has_times else ""
     were = "was replayed" if source["records"] == 1 else "were replayed"
     stopped = "" if source.get("is_complete", True) else ", before it was stopped"
-    said = f"{count(source['records'], 'record')} of {source['name']}{when} {were}{stopped}"
+    said = f"{counted(source['records'], 'record')} of {source['name']}{when} {were}{stopped}"
     alerts, rate = own["counts"]["alerts"], own["metrics"]["alert_rate"]
     if rate is None:
         return [f"{said}; none of them got a score."]
@@ -42,12 +44,25 @@ def _about_alerts(source: dict[str, Any], own: dict[str, Any], wanted: float | N
     return [f"{said}; {percent(rate['value'])} of those with a score were alerts ({alerts:,}{asked}){often}."]
 
 
+def _about_incidents(incidents: dict[str, Any]) -> list[str]:
+    """How often somebody would have had to look: once for each incident, not once for each alert."""
+    n, median, most = incidents["count"], incidents["median_records"], incidents["most_records"]
+    if not n:
+        return []
+    is_open = f", {incidents['open']:,} of them still open at the end" if incidents["open"] else ""
+    if n == 1:
+        return [f"The alerts are 1 incident of {counted(most, 'alert')}{', still open at the end' if is_open else ''}."]
+    return [f"The alerts are {n:,} incidents{is_open}: half have {median:,} or fewer alerts, the longest {most:,}."]
+
+
 def _about_reasons(reasons: list[dict[str, Any]], alerts: int) -> list[str]:
     if not reasons:
         return []
     named = ", ".join(f"{one['feature']} ({one['alerts']:,})" for one in reasons[:NAMED])
     if len(reasons) == 1:
-        return [f"The first reason of {reasons[0]['alerts']:,} of {count(alerts, 'alert')} is {reasons[0]['feature']}."]
+        return [
+            f"The first reason of {reasons[0]['alerts']:,} of {counted(alerts, 'alert')} is {reasons[0]['feature']}."
+        ]
     return [f"The features that are most often the first reason of an alert: {named}."]
 
 
@@ -56,9 +71,9 @@ def _about_missing(source: dict[str, Any]) -> list[str]:
     sentences = []
     if skipped:
         reasons = ", ".join(f"{reason}: {n:,}" for reason, n in sorted(skipped.items(), key=lambda item: -item[1]))
-        sentences.append(f"{count(sum(skipped.values()), 'record')} could not be scored ({reasons}).")
+        sentences.append(f"{counted(sum(skipped.values()), 'record')} could not be scored ({reasons}).")
     if warming:
-        sentences.append(f"{count(warming, 'record')} got no score, because the detector was warming up.")
+        sentences.append(f"{counted(warming, 'record')} got no score, because the detector was warming up.")
     return sentences
 
 
@@ -70,7 +85,9 @@ def _about_quality(source: dict[str, Any], own: dict[str, Any]) -> list[str]:
         return ["No scored record has a label, so the quality of the scores is not known."]
     sentences = []
     if counts["labelled"] < source["scored"]:
-        sentences.append(f"Labels are known for {counts['labelled']:,} of {count(source['scored'], 'scored record')}.")
+        sentences.append(
+            f"Labels are known for {counts['labelled']:,} of {counted(source['scored'], 'scored record')}."
+        )
     if not counts["outliers"]:
         return [*sentences, "No record is labelled an outlier, so the quality of the scores is not known."]
     if auroc := metrics["auroc"]:
@@ -96,12 +113,12 @@ def _about_segments(own: dict[str, Any]) -> list[str]:
     if not n:
         return []
     if not detected or not delay:
-        return [f"None of {count(n, 'labelled anomalous segment')} was detected."]
-    said = f"Of {count(n, 'labelled anomalous segment')} {detected:,} {'was' if detected == 1 else 'were'} detected"
+        return [f"None of {counted(n, 'labelled anomalous segment')} was detected."]
+    said = f"Of {counted(n, 'labelled anomalous segment')} {detected:,} {'was' if detected == 1 else 'were'} detected"
     half, its = ("", "its") if detected == 1 else ("half of them ", "their")
     if delay["value"] == 0:
         return [f"{said}, {half}at {its} first record."]
-    return [f"{said}, {half}within {count(round(delay['value']), 'record')} of {its} first."]
+    return [f"{said}, {half}within {counted(round(delay['value']), 'record')} of {its} first."]
 
 
 def _against(own: dict[str, Any], other: dict[str, Any]) -> str:
@@ -150,14 +167,6 @@ def percent(share: float) -> str:
     ('0.981 %', '50 %', '0.001 %')
     """
     return f"{float(f'{100 * share:.3g}'):.15g} %"
-
-
-def count(n: int, noun: str) -> str:
-    """
-    >>> count(1, "record"), count(2000, "record")
-    ('1 record', '2,000 records')
-    """
-    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
 def _per_time(n: int, ms: int) -> str:

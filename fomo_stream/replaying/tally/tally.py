@@ -13,15 +13,16 @@ from fomo_stream.replaying.tally import drift as drifts
 from fomo_stream.replaying.tally.batches import Batches
 from fomo_stream.replaying.tally.contexts import Contexts
 from fomo_stream.replaying.tally.drift import Drift
+from fomo_stream.replaying.tally.incident_sizes import IncidentSizes
 from fomo_stream.replaying.tally.levels import Levels
 from fomo_stream.replaying.tally.plain import plain
 from fomo_stream.replaying.tally.quality import Quality, auroc, by_window
 from fomo_stream.replaying.tally.segments import NEVER, Closed, Segments, merged
 from fomo_stream.replaying.tally.spec import Arrays, Columns, Int, TallySpec, part, whole
-from fomo_stream.replaying.tally.summary import count
 from fomo_stream.replaying.tally.timeline import Timeline
 from fomo_stream.replaying.tally.top_alerts import TopAlerts
 from fomo_stream.replaying.tally.windows import OUTLIERS, RECORDS, Windows
+from fomo_stream.wording import counted
 
 
 class Tally:
@@ -40,6 +41,7 @@ class Tally:
         self.levels = Levels(spec)
         self.contexts = Contexts()
         self.batches = Batches()
+        self.incidents = IncidentSizes()
         self.drifts: dict[int, Drift] = {}  # by partition
         self.partitions: dict[int, dict[str, Any]] = {}  # counts of each, by number
         self.skipped: Counter[str] = Counter()
@@ -54,6 +56,7 @@ class Tally:
         counts = self.partitions[block.partition]
         self.skipped.update(block.skipped)
         self.batches.add(block.batch_s)
+        self.incidents.add(block)
         counts["records"] += len(block) + sum(block.skipped.values())
         counts["odd_times"] += block.odd_times
         if not len(block):
@@ -79,7 +82,7 @@ class Tally:
         result, more = self._finished(), other._finished()
         result.windows.merge(more.windows)
         result.segments.listed = merged(result.segments.listed, more.segments.listed)
-        for name in ("timeline", "alerts", "levels", "contexts", "batches"):
+        for name in ("timeline", "alerts", "levels", "contexts", "batches", "incidents"):
             getattr(result, name).merge(getattr(more, name))
         result.drifts.update(more.drifts)
         result.partitions.update(more.partitions)
@@ -101,7 +104,7 @@ class Tally:
         """The state, to be stored: arrays of numbers, no objects."""
         texts = {"partitions": list(self.partitions.values()), "skipped": self.skipped}
         parts = {f"drift{number}": drift.arrays() for number, drift in self.drifts.items()}
-        names = ("windows", "segments", "timeline", "alerts", "levels", "contexts", "batches")
+        names = ("windows", "segments", "timeline", "alerts", "levels", "contexts", "batches", "incidents")
         parts |= {name: getattr(self, name).arrays() for name in names}
         return {"json": np.frombuffer(json.dumps(texts).encode("ascii"), np.uint8), **whole(**parts)}
 
@@ -116,6 +119,7 @@ class Tally:
         result.levels = Levels.from_arrays(spec, part(arrays, "levels"))
         result.contexts = Contexts.from_arrays(part(arrays, "contexts"))
         result.batches = Batches.from_arrays(part(arrays, "batches"))
+        result.incidents = IncidentSizes.from_arrays(part(arrays, "incidents"))
         result.partitions = {counts["partition"]: counts for counts in texts["partitions"]}
         result.drifts = {p: Drift.from_arrays(spec, part(arrays, f"drift{p}")) for p in result.partitions}
         result.skipped = Counter(texts["skipped"])
@@ -161,6 +165,7 @@ class Tally:
             "partitions": done._partitions(),
             "alerts": done.alerts.alerts,
             "reasons": done.alerts.reasons(),
+            "incidents": done.incidents.report(),
         }
         result: dict[str, Any] = plain(parts)
         return result
@@ -234,7 +239,7 @@ def _notes(spec: TallySpec, detectors: list[dict[str, Any]], source: dict[str, A
         notes.append(f"The labels of {n_bad:,} records are left out, because they are not true or false, or 1 or 0.")
     if source["odd_times"]:
         notes.append(
-            f"{count(source['odd_times'], 'record')} had no time, or one that differs by more than a minute from those "
-            "around it; each counts at the time of the record before it, or of the first good one."
+            f"{counted(source['odd_times'], 'record')} had no time, or one that differs by more than a minute from "
+            "those around it; each counts at the time of the record before it, or of the first good one."
         )
     return notes

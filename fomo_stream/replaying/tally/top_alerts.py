@@ -9,7 +9,8 @@ import numpy as np
 import orjson
 
 from fomo_stream.detector.results import Severity
-from fomo_stream.records.explanation import reasons_of, sentence
+from fomo_stream.records.explanation import sentence
+from fomo_stream.records.reasons import reasons_of
 from fomo_stream.records.schema import Schema
 from fomo_stream.replaying.blocks import Block
 from fomo_stream.replaying.tally.spec import Arrays, Int, TallySpec
@@ -76,10 +77,10 @@ def _order(alert: dict[str, Any]) -> tuple[float, int, int]:
 def _alert(block: Block, place: int, spec: TallySpec) -> dict[str, Any]:
     results, label = block.results, int(block.labels[place])
     record, reasons, because, text = block.fields[place], results.reasons[place], None, None
-    if reasons:
+    if reasons is not None:
         schema = Schema(spec.features, spec.categorical)
         earlier = float(results.remembered_logit[place] - results.logit[place])
-        because, text = reasons_of(reasons, schema, record), sentence(reasons, schema, record, spec.lags, earlier)
+        because, text = reasons_of(reasons, schema, record), sentence(reasons, schema, record, earlier)
     return {
         "partition": block.partition,
         "offset": int(block.offsets[place]),

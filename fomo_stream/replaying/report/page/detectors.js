@@ -38,11 +38,11 @@ function card(title, big, small, note) {
 const interval = (found) => (isKnown(found?.low) && isKnown(found?.high) ? [found.low, found.high] : null);
 
 function cards() {
-  const first = detectors[0] ?? {}, counts = first.counts ?? {}, rate = own(report.settings, "alert_rate");
+  const first = detectors[0] ?? {}, counts = first.counts ?? {}, rate = own(report.settings, "alert_rate"), incidents = report.incidents?.count;
   const left = Object.entries(source.skipped ?? {}).map(([reason, n]) => `${count(n)} ${reason.replaceAll("_", " ")}`);
   const all = [
     card("Records", count(source.scored - (source.warming_up ?? 0)), "scored", left.length ? `without a score: ${left.join(", ")}` : `${count(source.warming_up)} before the first score`),
-    card("Alerts", count(counts.alerts), share(metric("alert_rate")(first)), typeof rate === "number" ? `requested with --alert-rate: ${share(rate)}` : "share of the scored records"),
+    card("Alerts", count(counts.alerts), share(metric("alert_rate")(first)) + (incidents ? `, ${plural(incidents, "incident")}` : ""), typeof rate === "number" ? `requested with --alert-rate: ${share(rate)}` : "share of the scored records"),
   ];
   const ranking = first.metrics?.auroc, drift = worstDrift();
   const range = interval(ranking)?.map(decimals).join(" to ");

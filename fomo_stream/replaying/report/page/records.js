@@ -110,6 +110,11 @@ function showAlerts(box) {
     { name: "Record", kind: "text long", of: (one) => one.record, node: recordCell },
   ]);
   const open = (isOpen) => { for (const one of view.querySelectorAll("details")) one.open = isOpen; };
+  const incidents = report.incidents ?? {};
+  box.append(facts([
+    ["Alerts", count(detectors[0]?.counts?.alerts)], ["Incidents", count(incidents.count)], ["Still open at the end", count(incidents.open)],
+    ["Alerts of an incident, median", count(incidents.median_records)], ["Most alerts of an incident", count(incidents.most_records)],
+  ]));
   box.append(sentence(`The ${plural(alerts.length, "alert")} with the highest scores, highest first.`));
   box.append(make("div", { class: "bar" }, button("Show all records", () => open(true)), button("Hide all records", () => open(false))), view);
   if (!has(report.reasons)) return null;
