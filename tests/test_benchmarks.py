@@ -76,10 +76,11 @@ def test_every_variant_is_measured_at_every_size(report: Report) -> None:
 def test_confidence_is_measured_beside_the_same_detector_without_it() -> None:
     found = run(["confidence"], TINY)
     for features in (10, 50):
-        costs = variants(found, "confidence", features=features)
-        for views in ("default", "fast"):
-            added = costs[f"{views}, with"] / costs[f"{views}, without"] - 1
-            assert costs[f"{views}, share"] == pytest.approx(100 * added)
+        for batch in (64, 1):
+            costs = variants(found, "confidence", features=features, batch=batch)
+            for views in ("default", "fast"):
+                added = costs[f"{views}, with"] / costs[f"{views}, without"] - 1
+                assert costs[f"{views}, share"] == pytest.approx(100 * added)
 
 
 def test_figures_are_of_different_quantities_and_possible(report: Report) -> None:

@@ -22,14 +22,26 @@ def benchmarks() -> Mapping[str, Benchmark]:
     """The benchmarks by name, in the order in which they run."""
     import torch
 
-    from . import build, codec, confidence, explaining, memory, metrics, replay, scoring, service, streaming
+    from . import build, codec, confidence, drift, explaining, memory, metrics, replay, scoring, service, streaming
 
     torch.set_num_threads(1)
-    modules = (scoring, build, codec, streaming, confidence, explaining, metrics, memory, replay, service)
+    modules = (scoring, build, codec, streaming, confidence, explaining, drift, metrics, memory, replay, service)
     return dict(zip(NAMES, (module.measure for module in modules), strict=True))
 
 
-NAMES = ("scoring", "build", "codec", "river", "confidence", "explaining", "metrics", "memory", "replay", "service")
+NAMES = (
+    "scoring",
+    "build",
+    "codec",
+    "river",
+    "confidence",
+    "explaining",
+    "drift",
+    "metrics",
+    "memory",
+    "replay",
+    "service",
+)
 
 
 def parser() -> argparse.ArgumentParser:

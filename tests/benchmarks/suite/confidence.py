@@ -19,7 +19,7 @@ from .scale import Scale
 from .timing import Work, costs
 
 FEATURES = (10, 50)
-BATCH = 64
+BATCHES = (64, 1)  # records of a call
 VIEWS = ("default", "fast")
 
 
@@ -31,30 +31,33 @@ def measure(scale: Scale) -> Iterator[Measurement]:
         queries = sensor_rows(scale.confidence_records, features, seed=1)
         for views in VIEWS:
             config = DetectorConfig(context_size=scale.river_context, min_context=least, views=(views,))
-            found = costs(_variants(config, rows, queries), scale.repeats, 0.0)
-            for name, cost in found.items():
-                yield _measurement(f"{views}, {name}", features, 1e6 * cost.mean, "us/record", 1e6 * cost.spread)
-            share = found["with"].mean / found["without"].mean - 1
-            yield _measurement(f"{views}, share", features, 100 * share, "%", None)
+            for batch in BATCHES:
+                found = costs(_variants(config, rows, queries, batch), scale.repeats, 0.0)
+                sizes: dict[str, str | int] = {"batch": batch, "features": features}
+                for name, cost in found.items():
+                    variant = {"variant": f"{views}, {name}"} | sizes
+                    yield Measurement("confidence", variant, 1e6 * cost.mean, "us/record", 1e6 * cost.spread)
+                share = found["with"].mean / found["without"].mean - 1
+                yield Measurement("confidence", {"variant": f"{views}, share"} | sizes, 100 * share, "%")
 
 
-def _variants(config: DetectorConfig, rows: Float, queries: Float) -> dict[str, Work]:
+def _variants(config: DetectorConfig, rows: Float, queries: Float, batch: int) -> dict[str, Work]:
     model = load_model()
     whole, bare = (Detector(model, rows.shape[1], config) for _ in range(2))
     whole.process(rows)
     with _silent():
         bare.process(rows)
-    parts = {name: batches(queries, BATCH) for name in ("with", "without")}
-    n = len(queries)
+    parts = {name: batches(queries, batch) for name in ("with", "without")}
+    n = len(queries) if batch > 1 else len(queries) // 4  # still several builds
 
     def with_confidence() -> int:
-        for _ in range(n // BATCH):
+        for _ in range(n // batch):
             whole.process(next(parts["with"]))
         return n
 
     def without() -> int:
         with _silent():
-            for _ in range(n // BATCH):
+            for _ in range(n // batch):
                 bare.process(next(parts["without"]))
         return n
 
@@ -69,8 +72,3 @@ def _silent() -> Iterator[None]:
         patch.object(Generation, "voices", lambda _self, _model, _rows, logits: [logits]),
     ):
         yield
-
-
-def _measurement(variant: str, features: int, value: float, unit: str, spread: float | None) -> Measurement:
-    parameters: dict[str, str | int] = {"variant": variant, "batch": BATCH, "features": features}
-    return Measurement("confidence", parameters, value, unit, spread)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import islice
 
 import numpy as np
-from guilty import KINDS, METHODS, Hit, all_hits
+from guilty import KINDS, METHODS, Hit, all_hits, misses
 
 from fomo_stream import Detector, DetectorConfig, load_model
 
@@ -26,11 +26,21 @@ SEED = 1000
 
 
 def measure(scale: Scale) -> Iterator[Measurement]:
-    """Hits of all methods; CPU time of an explained record; share of the throughput that explaining alerts costs."""
+    """Hits of all methods, how far `expected` is from the truth, and costs.
+
+    Costs: CPU time of an explained record, and the share of the throughput that explaining alerts takes.
+    """
     hits = list(all_hits(scale.guilty_features, scale.guilty_cases, SEED))
     for kind in KINDS:
         yield from _hits(kind, [hit for hit in hits if hit.kind == kind])
     yield from _hits("all", hits)
+    for features in scale.guilty_features:
+        found = list(misses(features, scale.guilty_cases, SEED))
+        for name, values in (("expected", [one.expected for one in found]), ("usual", [one.usual for one in found])):
+            parameters: dict[str, str | int] = {"variant": name, "features": features, "cases": len(found)}
+            yield Measurement(
+                "distance from the true value", parameters, 100 * float(np.median(values)), "% of the range"
+            )
     for features in FEATURES:
         for views in ("fast", "default"):
             yield from _costs(features, views, scale)

@@ -42,6 +42,8 @@ class Scale:
     guilty_features: tuple[int, ...] = (5, 10, 20, 50)
     guilty_cases: int = 10  # at most, of each kind, family of streams and number of features
     explained_batches: int = 200  # of 64 records
+    drift_seeds: int = 3
+    drift_records: int = 12_000
     load: Load | None = Load()  # None: the service, which takes minutes, is left out
 
 
@@ -60,5 +62,7 @@ QUICK = Scale(
     guilty_features=(10,),
     guilty_cases=5,
     explained_batches=40,
+    drift_seeds=1,
+    drift_records=6000,
     load=None,
 )
