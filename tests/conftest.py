@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from brokers import Broker, open_broker
+from hypothesis import HealthCheck, settings
+
+# A busy machine is slow: no time limit of an example.
+settings.register_profile("fomo-stream", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("fomo-stream")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell script starts what it leaves in the background like this, and programs under test would inherit it: then
+    # Ctrl-C, which tests send, would not end them.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

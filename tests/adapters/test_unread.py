@@ -118,7 +118,7 @@ NUMBERS = st.one_of(st.none(), st.booleans(), st.integers(-9, 9), st.floats(), s
         st.fixed_dictionaries({"a": NUMBERS, "b": NUMBERS, "c": st.sampled_from(["1", "2", None, ""])}), max_size=6
     )
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_numbers_missing_values_and_categories_never_warn(records: list[Record]) -> None:
     detector = FoMoDetector(categorical=["c"])
     for X in (records, pd.DataFrame(records, columns=["a", "b", "c"], dtype=object)):
@@ -162,7 +162,7 @@ KINDS: dict[str, Record] = {
 
 
 @given(st.lists(st.sampled_from(sorted(KINDS)), max_size=6), st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_each_mistake_warns_at_its_first_record_whatever_came_before(order: list[str], at_once: bool) -> None:
     detector = FoMoDetector()
     detector.learn_many([{"a": 1.0, "b": 2.0}])

@@ -19,7 +19,7 @@ def test_the_same_seed_gives_the_same_stream_and_another_seed_another() -> None:
     assert first != other
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 2**32), st.integers(1, 35))
 def test_every_record_has_all_sensors_and_no_trace_of_the_truth(seed: int, n_sensors: int) -> None:
     names = {sensor.name for sensor in pump_sensors(n_sensors)}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fomo_stream.detector.categories import Frequencies, category_code
 
-SMALL = settings(max_examples=50, deadline=None)
+SMALL = settings(max_examples=50)
 texts = st.text(st.characters(), max_size=8)  # lone surrogates too: JSON can hold them
 
 

@@ -40,7 +40,7 @@ def test_columns_of_a_table_are_written_through_put_alone() -> None:
         Table(2, number=np.zeros(3))["number"][1] = 5
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.sampled_from([0, 1, PART_BYTES - 20, PART_BYTES - 19, 2 * PART_BYTES + 5, 10**6]), min_size=1))
 def test_a_document_is_found_whole_whatever_it_was_before(sizes: list[int]) -> None:
     document, log = Document(), dict[str, bytes]()

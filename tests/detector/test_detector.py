@@ -20,7 +20,7 @@ from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.model.scoring import cross_scores
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.lists(st.integers(1, 90), min_size=1, max_size=8), st.integers(0, 99))
 def test_results_do_not_depend_on_how_records_are_batched(sizes: list[int], seed: int) -> None:
     n = sum(sizes)
@@ -32,7 +32,7 @@ def test_results_do_not_depend_on_how_records_are_batched(sizes: list[int], seed
     assert same(whole, Results.concatenate(parts))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(0, 300), st.integers(0, 150), st.integers(0, 99))
 def test_recovered_detector_scores_as_if_never_stopped(before: int, after: int, seed: int) -> None:
     rows, keys = stream(before + after, seed), keys_of(before + after, seed)

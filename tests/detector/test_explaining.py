@@ -36,7 +36,7 @@ WHOLE = new().process(ROWS[:N], KEYS[:N])
 
 
 @given(st.lists(st.integers(1, N - 1), max_size=6))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_reasons_do_not_depend_on_how_records_are_split_over_calls(cuts: list[int]) -> None:
     one, edges = new(), [0, *sorted(set(cuts)), N]
     parts = [one.process(ROWS[a:b], KEYS[a:b]) for a, b in pairwise(edges)]
@@ -45,7 +45,7 @@ def test_reasons_do_not_depend_on_how_records_are_split_over_calls(cuts: list[in
 
 
 @given(st.integers(20, N - 40))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_reasons_are_the_same_after_a_recovery_in_a_copy_and_without_learning(at: int) -> None:
     one = new()
     one.process(ROWS[:at], KEYS[:at])

@@ -40,7 +40,7 @@ def test_rows_of_the_context_are_compared_with_the_others(context: np.ndarray) -
     np.testing.assert_allclose(Ranges.of(context).beyond_others(context), expected, atol=1e-12)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.integers(0, 10_000), st.integers(3, 20), st.floats(50, 1e6), st.booleans())
 def test_a_record_far_beyond_everything_ranks_above_one_that_is_odd_in_many_features(
     seed: int, d: int, far: float, above: bool

@@ -117,7 +117,7 @@ def after_500(seed: int) -> Detector:
     return one
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(st.data())
 def test_feedback_is_idempotent_and_its_order_does_not_matter(data: st.DataObject) -> None:
     seed = data.draw(st.integers(0, 2))

@@ -11,7 +11,7 @@ from fomo_stream.detector.memory import Memory
 from fomo_stream.detector.series import HALF_LIFE
 
 MAX_KEYS = 4
-SMALL = settings(max_examples=60, deadline=None)
+SMALL = settings(max_examples=60)
 weights = st.sampled_from([0.0, 1 / 3, 0.5, 0.9])
 logit = st.floats(-20, 20) | st.just(float("nan"))
 # a logit, the number of its series, and whether the series begins

@@ -119,7 +119,7 @@ def damages(value: bytes) -> st.SearchStrategy[bytes]:
     ).filter(lambda other: len(other) != len(value))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_a_log_that_is_incomplete_or_damaged_is_refused(log: dict[str, bytes], data: st.DataObject) -> None:
     needed = sorted(key for key in log if "series/" not in key and "encoded" not in key)
@@ -132,7 +132,7 @@ def test_a_log_that_is_incomplete_or_damaged_is_refused(log: dict[str, bytes], d
         recovered({**log, key: data.draw(damages(log[key]))})
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.data())
 def test_a_document_of_which_a_byte_is_another_is_refused(log: dict[str, bytes], data: st.DataObject) -> None:
     generations = sorted(key for key in log if key.startswith("generation/") and "encoded" not in key)

@@ -17,7 +17,7 @@ from fomo_stream.detector import series
 from fomo_stream.detector.series import FEW_KEYED, HALF_LIFE, MOVEMENT, Key, Seen, Series
 from fomo_stream.errors import StateError
 
-SMALL = settings(max_examples=50, deadline=None)
+SMALL = settings(max_examples=50)
 ENOUGH = 60  # in place of ENOUGH_KEYED, so that it matters
 cuts = st.lists(st.integers(0, 90), max_size=4)
 

@@ -14,7 +14,7 @@ from fomo_stream.detector.deferred import Task
 from fomo_stream.kafka.builds import TOGETHER, BuildThread
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, 5), max_size=20))
 def test_the_task_that_is_needed_first_runs_first(numbers: list[int]) -> None:
     done: list[tuple[int, int]] = []
@@ -27,7 +27,7 @@ def test_the_task_that_is_needed_first_runs_first(numbers: list[int]) -> None:
     assert done == sorted((number, i) for i, number in enumerate(numbers))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.lists(st.integers(0, 5), min_size=TOGETHER, max_size=4 * TOGETHER))
 def test_a_task_is_not_overtaken_for_ever(numbers: list[int]) -> None:
     done: list[int] = []

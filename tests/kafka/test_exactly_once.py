@@ -284,4 +284,4 @@ def test_a_late_generation_pauses_its_own_partition_alone_and_nothing_is_lost() 
 
 
 TestExactlyOnce = ExactlyOnceMachine.TestCase
-TestExactlyOnce.settings = settings(max_examples=10, stateful_step_count=25, deadline=None)
+TestExactlyOnce.settings = settings(max_examples=10, stateful_step_count=25)

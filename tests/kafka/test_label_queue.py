@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fomo_stream.errors import DamagedStateError, RecordError
@@ -91,9 +91,6 @@ def test_any_bytes_are_a_label_or_refused(value: bytes, key: bytes) -> None:
 
 
 # --- which record it finds
-
-
-@settings(deadline=None)
 @given(
     st.integers(0, 8),
     st.lists(st.tuples(st.integers(1, 3), st.sampled_from([None, b"a", b"b", b"c"])), max_size=30),
@@ -112,7 +109,6 @@ def test_the_last_records_are_found_and_no_others(capacity: int, steps: list[tup
         assert all(index.find(Label(None, k, True)) == by_key.get(k) for k in (b"a", b"b", b"c"))
 
 
-@settings(deadline=None)
 @given(
     st.integers(0, 40),
     st.lists(st.tuples(st.integers(1, 3), st.sampled_from([None, b"a", b"b", b"c"]), st.booleans()), max_size=60),
@@ -187,7 +183,6 @@ events = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(events, st.integers(1, 12))
 @example([("label", 12, True), "bad", "read", "read", "restart"], 12)
 def test_labels_take_effect_once_and_after_their_record(what: list[Any], capacity: int) -> None:
@@ -264,7 +259,6 @@ def test_a_damaged_list_of_finished_labels_is_named(value: bytes) -> None:
         LabelQueue("F1").recover({"labels": value}, "labels")
 
 
-@settings(deadline=None)
 @given(st.permutations(range(8)), st.lists(st.integers(0, 7)), st.integers(0, 8))
 def test_order_and_repetition_of_labels_do_not_matter(order: list[int], again: list[int], scored_before: int) -> None:
     index, queue = index_of(range(scored_before)), LabelQueue()

@@ -82,7 +82,7 @@ def test_a_late_label_takes_a_record_out_of_the_context_or_puts_it_in(outlier: b
         assert (context(True), context(False)) == (set(range(30, 60)), set())
 
 
-@settings(deadline=None, max_examples=5)
+@settings(max_examples=5)
 @given(st.permutations([(25, True), (40, False), (55, True), (70, True), (90, False)]), st.integers(0, 4))
 def test_order_and_repetition_of_labels_change_no_result(order: list[tuple[int, bool]], again: int) -> None:
     def results(labels: list[tuple[int, bool]]) -> dict[int, tuple[float, float]]:

@@ -57,7 +57,7 @@ class Clock:
         return self._member.consumer.read("t", 0, 1)[0]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(gaps=st.lists(st.sampled_from([0.0, 0.3, 1.0, 4.0, 60.0, 300.0]), min_size=1, max_size=40))
 @pytest.mark.parametrize(("target_ms", "out"), [(2.0, OUT), (2.0, NO_TOPIC), (20.0, OUT), (100.0, OUT)])
 def test_a_record_is_committed_within_the_target(target_ms: float, out: str, gaps: list[float]) -> None:

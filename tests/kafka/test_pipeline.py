@@ -34,7 +34,7 @@ from fomo_stream.kafka.topics.watch import TopicsSeen
 # --- offsets
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     st.lists(st.sampled_from(["record", "record", "bad", "due", "commit"]), max_size=40),
     st.integers(1, 5),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError
 from delivery_setup import Kind, Setup, both, output, record
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from memory_producer import abortable, retriable
 
@@ -48,7 +48,6 @@ troubles = st.lists(st.sampled_from([None, None, retriable(), abortable()]), max
 
 
 @both
-@settings(deadline=None)
 @given(steps, st.fixed_dictionaries(dict.fromkeys(("send_offsets_to_transaction", "commit_transaction"), troubles)))
 def test_exactly_the_outputs_that_the_broker_never_accepts_are_refused(
     kind: Kind, what: list[str], answers: dict[str, list[KafkaError | None]]

@@ -95,7 +95,7 @@ commits = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(commits)
 def test_the_entries_of_a_partition_are_the_last_ones_written_without_deleted_ones(what: Any) -> None:
     broker = MemoryBroker()

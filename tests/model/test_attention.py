@@ -39,7 +39,7 @@ def rows(n: int, d: int, seed: int = 0) -> Float:
 
 
 @pytest.mark.parametrize("config", [PAPER_LIKE, ON_EVIDENCE])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(n=st.integers(2, 90), d=st.integers(1, 4), q=st.integers(0, 130), seed=st.integers(0, 99))
 def test_weights_of_a_query_sum_to_one_over_the_context(config: ModelConfig, n: int, d: int, q: int, seed: int) -> None:
     weights = attention_weights(make(config), rows(n, d, seed), rows(q, d, seed + 1))
@@ -65,7 +65,7 @@ def test_weights_are_the_softmax_by_hand_of_the_last_layer_averaged_over_heads(c
     np.testing.assert_allclose(attention_weights(model, context, queries), expected, atol=1e-6)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(n=st.integers(2, 60), seed=st.integers(0, 99))
 def test_order_of_context_rows_moves_the_indices_and_nothing_else(n: int, seed: int) -> None:
     model, context, queries = make(PAPER_LIKE), rows(n, 3, seed), rows(5, 3, seed + 1)

@@ -17,7 +17,7 @@ from fomo_stream.model.zero_shot import ContextCache
 @pytest.mark.parametrize(
     ("name", "kernel"), [*((name, "auto") for name in shipped_models()), ("fusion-router", "torch")]
 )
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(n=st.integers(4, 60), d=st.integers(1, 12), seed=st.integers(0, 2**16))
 def test_what_is_restored_scores_the_same(name: str, kernel: str, n: int, d: int, seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -22,7 +22,7 @@ def skewed(n: int, seed: int) -> np.ndarray:
     return rows
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 1000), st.integers(5, 300))
 def test_a_missing_value_is_imputed_at_the_middle_of_the_transformed_space(seed: int, n: int) -> None:
     context = skewed(n, seed)

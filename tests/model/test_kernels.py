@@ -49,7 +49,7 @@ def data(n: int, d: int, seed: int, ties: bool = True) -> Float:
     return rows
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(**SIZES)
 def test_statistics_are_those_of_torch(n: int, d: int, seed: int) -> None:
     context, queries = data(n, d, seed, ties=False), data(20, d, seed + 1, ties=False)
@@ -67,7 +67,7 @@ def test_statistics_are_those_of_torch(n: int, d: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["fusion", "fusion-router"])
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(n=st.integers(32, 400), d=st.integers(1, 12), seed=st.integers(0, 2**16))
 def test_logits_are_those_of_torch(name: str, n: int, d: int, seed: int) -> None:
     context, queries = data(n, d, seed, ties=False), data(50, d, seed + 1, ties=False)
@@ -98,7 +98,7 @@ def test_the_network_is_that_of_torch(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["fusion-router", "fusion"])
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(**SIZES, position=st.integers(0, 20))
 def test_a_row_alone_has_the_bits_that_it_has_among_others(name: str, n: int, d: int, seed: int, position: int) -> None:
     model = shared_model(name, "cpu", "numba")
@@ -110,7 +110,7 @@ def test_a_row_alone_has_the_bits_that_it_has_among_others(name: str, n: int, d:
     np.testing.assert_array_equal(logits_of(model, encoded, queries[::-1]), together[::-1])
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(n=st.integers(2, 200), seed=st.integers(0, 2**16))
 def test_the_order_of_the_context_changes_no_bit(n: int, seed: int) -> None:
     model, context, queries = shared_model("default", "cpu", "numba"), data(n, 4, seed), data(9, 4, seed + 1)
@@ -130,7 +130,7 @@ def test_any_size_from_the_smallest_to_the_largest(n: int, d: int) -> None:
     assert near < far
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(n=st.integers(2, 100), d=st.integers(1, 64), rank=st.integers(1, 64), seed=st.integers(0, 2**16))
 def test_whitening_is_that_of_a_library(n: int, d: int, rank: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -173,7 +173,7 @@ def test_every_kernel_is_compiled_once() -> None:
     assert len(network.score_channels.signatures) == 1
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(n=st.integers(4, 120), d=st.integers(1, 12), seed=st.integers(0, 2**16))
 def test_committees_score_as_other_contexts_do(n: int, d: int, seed: int) -> None:
     """Many rows against a few run through kernels of their own: side by side, with sorted keys for distances."""
@@ -250,13 +250,13 @@ def test_rows_that_do_not_fit_are_refused() -> None:
         logits_of(model, encode_rows(model, data(9, 3, 0)), np.zeros((4, 2)))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.floats(1e-300, 1 - 1e-16))
 def test_normal_quantiles(p: float) -> None:
     assert arithmetic.normal_quantile(p) == pytest.approx(ndtri(p), rel=1e-13, abs=1e-15)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=300), st.floats(-1e6, 1e6, width=32))
 def test_counting_is_a_binary_search(values: list[float], x: float) -> None:
     ordered = np.sort(np.array(values, np.float32))[None]
@@ -265,7 +265,7 @@ def test_counting_is_a_binary_search(values: list[float], x: float) -> None:
         assert arithmetic.count_smaller(table[0], last[0], wanted) == np.searchsorted(ordered[0], wanted)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(2, 700), st.integers(0, 2**16), st.sampled_from(["any", "ties", "ascending"]))
 def test_the_nearest_are_those_of_a_sort(n: int, seed: int, kind: str) -> None:
     """Ascending: every group of rows has one of the nearest, so that none may be overlooked."""

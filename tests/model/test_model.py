@@ -49,7 +49,7 @@ def test_paper_presets_have_the_published_number_of_parameters(preset: str, mill
 
 
 @pytest.mark.parametrize("name", SMALL)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(n=st.integers(2, 120), d=st.integers(1, 8), q=st.integers(1, 80), seed=st.integers(0, 999))
 def test_cached_scoring_equals_a_full_forward_pass(name: str, n: int, d: int, q: int, seed: int) -> None:
     model = make(name)
@@ -59,7 +59,7 @@ def test_cached_scoring_equals_a_full_forward_pass(name: str, n: int, d: int, q:
 
 
 @pytest.mark.parametrize("name", SMALL)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(n=st.integers(2, 300), d=st.integers(1, 8), data=st.data())
 def test_score_depends_on_query_and_context_to_the_last_bit(name: str, n: int, d: int, data: st.DataObject) -> None:
     model = make(name)
@@ -75,7 +75,7 @@ def test_score_depends_on_query_and_context_to_the_last_bit(name: str, n: int, d
 
 
 @pytest.mark.parametrize("name", SMALL)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(n=st.integers(2, 120), seed=st.integers(0, 999))
 def test_order_of_the_context_does_not_matter(name: str, n: int, seed: int) -> None:
     model = make(name)
@@ -113,7 +113,7 @@ def test_contexts_in_a_batch_score_as_they_do_alone(name: str) -> None:
         torch.testing.assert_close(batched[i], alone, atol=1e-3, rtol=1e-3)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(n=st.integers(2, 120), d=st.integers(1, 8), seed=st.integers(0, 999))
 def test_every_query_reads_the_projected_mean_of_the_rows_that_enter_a_layer(n: int, d: int, seed: int) -> None:
     model = make("mean")

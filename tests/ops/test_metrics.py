@@ -124,7 +124,6 @@ RESULTS = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(RESULTS, max_size=20), max_size=20))
 def test_counters_are_the_sums_of_what_was_reported(batches: list[list[dict[str, Any]]]) -> None:
     metrics = Metrics()
@@ -145,7 +144,6 @@ def test_counters_are_the_sums_of_what_was_reported(batches: list[list[dict[str,
     assert found["fomo_score_sum", ()] == pytest.approx(sum(scores))
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(0, 20)))
 def test_histograms_agree_with_those_of_the_client_library(values: list[float]) -> None:
     reference = ReferenceHistogram("x", "x", buckets=SECONDS_BOUNDS, registry=CollectorRegistry())
@@ -159,7 +157,7 @@ def test_histograms_agree_with_those_of_the_client_library(values: list[float]) 
     assert total == pytest.approx(sum(values))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.tuples(st.integers(0, 700), st.floats(0, 1)), max_size=40))
 def test_the_realised_rate_is_that_of_the_last_records(batches: list[tuple[int, float]]) -> None:
     metrics = Metrics()

@@ -16,7 +16,7 @@ from fomo_stream.errors import SchemaError
 from fomo_stream.records.rows import RowReader
 from fomo_stream.records.schema import Schema
 
-SMALL = settings(max_examples=50, deadline=None)
+SMALL = settings(max_examples=50)
 scalars = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=4), st.just([1]), st.just({})
 )

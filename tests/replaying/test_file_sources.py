@@ -92,7 +92,7 @@ records = st.lists(
 )
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(records, st.integers(0, 20))
 def test_every_format_gives_the_same_samples_from_any_record_on(
     tmp_path: Path, rows: list[dict[str, Any]], start: int
@@ -123,7 +123,7 @@ def is_nan(value: Any) -> bool:
     return isinstance(value, float) and bool(np.isnan(value))
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(1, 40), st.integers(1, 4), st.sampled_from(["<f8", ">f4", "<i2", "?"]), st.booleans(), st.booleans())
 def test_an_archive_of_arrays_gives_their_rows(
     tmp_path: Path, n: int, d: int, dtype: str, is_fortran: bool, is_compressed: bool

@@ -26,7 +26,7 @@ def records_of(table: MemoryTable, start: int = 0) -> list[Any]:
     return [record for chunk in table.chunks(start) for record in chunk]
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(n=st.integers(1, 2 * CHUNK + 3), start=st.integers(0, 3 * CHUNK), seed=st.integers(0, 99))
 def test_a_frame_an_array_and_a_list_are_the_same_records(n: int, start: int, seed: int) -> None:
     rows = np.random.default_rng(seed).normal(size=(n, 2))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fomo_stream.errors import ConfigError, FomoError, SchemaError
@@ -78,7 +78,6 @@ def test_a_label_by_key_in_a_topic_is_about_the_last_record_before_it(
     assert dict(last_before(by_key, stream)) == expected
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 8), st.booleans()), min_size=1, max_size=20))
 def test_csv_and_json_lines_give_the_same_labels(rows: list[tuple[int, int, bool]]) -> None:
     import tempfile

@@ -113,7 +113,7 @@ def splits_of(n: int) -> st.SearchStrategy[list[int]]:
 
 
 @pytest.mark.parametrize("spec", [*NAMED, "rivals_here:Distance", "rivals_here:Largest"])
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(splits=splits_of(400), seed=st.integers(0, 1000))
 def test_judgements_do_not_depend_on_how_rows_are_split(spec: str, splits: list[int], seed: int) -> None:
     rows = rows_of(400, seed=seed)
@@ -124,7 +124,7 @@ def test_judgements_do_not_depend_on_how_rows_are_split(spec: str, splits: list[
 
 
 @pytest.mark.parametrize("spec", [*NAMED, "rivals_here:Distance"])
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(at=st.integers(0, 399))
 def test_a_score_depends_on_no_later_row(spec: str, at: int) -> None:
     rows = rows_of(400)
@@ -168,7 +168,7 @@ def test_scores_of_river_are_those_of_its_recommended_pipelines() -> None:
         np.testing.assert_array_equal(found[unscored:], expected[unscored:])
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 1000), size=st.integers(10, 90), n=st.integers(1, 220))
 def test_neighbours_are_those_that_scikit_learn_finds(seed: int, size: int, n: int) -> None:
     config = DetectorConfig(context_size=size, min_context=10)
@@ -192,7 +192,7 @@ def test_huge_and_constant_values_give_scores() -> None:
     assert np.isfinite(rival("river.OneClassSVM").judge(rows).score).all()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     scores=st.lists(st.one_of(st.integers(0, 5).map(float), st.just(np.nan)), max_size=300),
     size=st.integers(1, 80),

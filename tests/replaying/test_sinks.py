@@ -47,7 +47,7 @@ def test_lines_are_the_outputs_of_the_service(tmp_path: Path, options: dict[str,
     assert (tmp_path / "scores").read_bytes() == b"".join(line + b"\n" for line in expected)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
 @given(st.integers(0, 6), st.integers(0, 6))
 def test_a_file_that_goes_on_is_the_file_of_one_run(tmp_path: Path, saved: int, lost: int) -> None:
     records = [Sample(at, None, None, {"a": at}) for at in range(15)]

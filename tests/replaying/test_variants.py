@@ -29,7 +29,7 @@ def test_all_combinations_but_the_settings_themselves() -> None:
     assert named() == {}
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(
     rates=st.lists(st.sampled_from(["0.1", "0.02", "5e-3", "0.3"]), min_size=1, max_size=4, unique=True),
     seeds=st.lists(st.integers(0, 9).map(str), min_size=1, max_size=4, unique=True),

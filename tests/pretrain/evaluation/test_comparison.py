@@ -20,7 +20,7 @@ from pretrain.evaluation.comparison import (
 )
 from pretrain.evaluation.runs import Run
 
-SMALL = settings(max_examples=40, deadline=None)
+SMALL = settings(max_examples=40)
 
 
 @SMALL

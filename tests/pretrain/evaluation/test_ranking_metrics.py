@@ -14,7 +14,7 @@ from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 from pretrain.evaluation.ranking_metrics import ranking_metrics
 from pretrain.evaluation.runs import Pending, run_all
 
-SMALL = settings(max_examples=40, deadline=None)
+SMALL = settings(max_examples=40)
 
 
 @SMALL

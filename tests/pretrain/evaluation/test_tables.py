@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fomo_stream.errors import ConfigError
 from pretrain.evaluation.tables import Table, draw_task, read_table, table_files
 
-SMALL = settings(max_examples=60, deadline=None)
+SMALL = settings(max_examples=60)
 
 
 def numbered(inliers: int, outliers: int, **more: Any) -> Table:

@@ -20,7 +20,7 @@ from pretrain.priors.anomalies import (
 )
 from pretrain.priors.draws import Draws
 
-SMALL = settings(max_examples=20, deadline=None)
+SMALL = settings(max_examples=20)
 SIZED = ("inflated_features", "spikes", "local", "perturbed", "contextual", "between", "far")
 KINDS = (*SIZED, "noise", "dependency", "clusters")
 SCENES = {"seed": st.integers(0, 2**40), "width": st.integers(1, 12), "classes": st.integers(1, 4)}

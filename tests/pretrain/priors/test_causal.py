@@ -13,7 +13,7 @@ from pretrain.priors.table_prior import draw_kinds
 from pretrain.training.auroc import auroc
 from pretrain.training.evidence_batches import evidence_batch
 
-SMALL = settings(max_examples=20, deadline=None)
+SMALL = settings(max_examples=20)
 KIND_NAMES = st.sampled_from(KINDS)
 SIZELESS = ("hidden_class", "mechanism", "noise", "dependency", "clusters")  # to which strength 1 means nothing
 

@@ -28,7 +28,7 @@ from pretrain.priors.marginals import GRAINS, WARPS, MarginalConfig
 from pretrain.training.auroc import auroc
 from pretrain.training.evidence_batches import evidence_batch
 
-SMALL = settings(max_examples=12, deadline=None)
+SMALL = settings(max_examples=12)
 KINDS = tuple(CopulaShares.__dataclass_fields__)
 SIZELESS = ("hidden_class", "noise", "dependency", "clusters")  # kinds to which strength 1 means nothing
 PLAIN = MarginalConfig(**{name: float(name in ("plain", "continuous")) for name in WARPS + GRAINS})

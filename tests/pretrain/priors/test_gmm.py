@@ -13,7 +13,7 @@ from pretrain.priors.draws import Draws, stream_seed
 from pretrain.priors.gmm import GmmConfig, GmmDatasets, gmm_batch, sample_gmm
 from pretrain.training.auroc import auroc
 
-SMALL = settings(max_examples=25, deadline=None)
+SMALL = settings(max_examples=25)
 CONFIGS = [
     GmmConfig(max_features=12),
     GmmConfig(max_features=1),

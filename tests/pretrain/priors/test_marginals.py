@@ -11,7 +11,7 @@ from pretrain.priors.causal import CausalConfig, causal_batch
 from pretrain.priors.draws import Draws
 from pretrain.priors.marginals import GRAINS, MAX_CODES, WARPS, MarginalConfig, to_raw
 
-SMALL = settings(max_examples=20, deadline=None)
+SMALL = settings(max_examples=20)
 
 
 def only(warp: str, grain: str) -> MarginalConfig:

@@ -21,7 +21,7 @@ from pretrain.priors.mixture import PRIORS, BatchSource, DataConfig
 from pretrain.priors.reuse import ReuseConfig
 from pretrain.priors.row_effects import contaminated, draw_amounts, repeated, with_gaps
 
-SMALL = settings(max_examples=20, deadline=None)
+SMALL = settings(max_examples=20)
 PLAIN = MarginalConfig(**{name: float(name in ("plain", "continuous")) for name in WARPS + GRAINS})
 QUIET: dict[str, Any] = {
     "min_features": 3, "odd_inliers": (1e-9, 1e-9), "marginals": PLAIN, "single_class": 1.0, "hidden": 0.0,

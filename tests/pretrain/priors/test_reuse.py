@@ -13,7 +13,7 @@ from pretrain.priors.gmm import GmmConfig, mahalanobis, sample_gmm
 from pretrain.priors.mixture import BatchSource, DataConfig
 from pretrain.priors.reuse import GmmReuse, ReuseConfig, draw_transform
 
-SMALL = settings(max_examples=25, deadline=None)
+SMALL = settings(max_examples=25)
 
 
 @SMALL

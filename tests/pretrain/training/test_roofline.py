@@ -50,7 +50,7 @@ def test_parameters_are_those_of_the_model(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(datasets=st.integers(1, 3), context=st.integers(2, 40), queries=st.integers(1, 30))
 def test_operations_of_a_step_are_those_that_a_counter_sees(
     name: str, datasets: int, context: int, queries: int
