@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(min(4, 2 + (os.cpu_count() or 1)))')
 
-.PHONY: demo test audit format clean
+.PHONY: demo test types kernels audit format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fomo-stream demo $(ARGS)
@@ -16,10 +16,16 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m fomo_stream.loading  # compiles the kernels once, before several processes need them
+	$(MAKE) --no-print-directory -j2 types kernels
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+types: $(VENV)/.installed-dev
+	$(BIN)/mypy
+
+# Compiles them once, before several processes need them.
+kernels: $(VENV)/.installed-dev
+	$(BIN)/python -m fomo_stream.loading
 
 audit: $(VENV)/.installed-dev
 	$(BIN)/python .ci/audit
@@ -35,12 +41,13 @@ $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fomo-stream needs Python 3.11 or later")'
 	$(PYTHON) -m venv $(VENV)
 
+# Without --no-compile, pip would compile all modules, which takes a minute or more; most of them are never imported.
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo 'Installing fomo-stream and its dependencies into $(VENV): PyTorch, SciPy, scikit-learn, the Kafka client and others.'
 	@echo 'They take about 1.4 GB on disk with a CPU build of PyTorch, and several GB with a CUDA build (the default on Linux).'
-	$(BIN)/pip install --progress-bar on --disable-pip-version-check -c constraints.txt -e .
+	$(BIN)/pip install --progress-bar on --no-compile --disable-pip-version-check -c constraints.txt -e .
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@ $(VENV)/.installed

@@ -34,6 +34,7 @@ TINY = Scale(
     repeats=2,
     seconds=0.0,
     river_context=64,
+    river_learned=2,
     river_records=64,
     confidence_records=64,
     metrics_records=1000,

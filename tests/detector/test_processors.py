@@ -14,7 +14,7 @@ import hashlib
 import numpy as np
 from fomo_stream import Detector, DetectorConfig, load_model
 rng = np.random.default_rng(0)
-rows = rng.normal(size=(4000, {d})) ** 3 + rng.normal(size=(4000, 1))
+rows = rng.normal(size=(2000, {d})) ** 3 + rng.normal(size=(2000, 1))
 rows[rng.random(rows.shape) < 0.01] = np.nan
 config = DetectorConfig(context_size=300, min_context=100, explain="alerts")
 detector = Detector(load_model("default", "cpu", "numba"), {d}, config)

@@ -184,7 +184,7 @@ def test_how_verdicts_are_split_over_calls_makes_no_difference(number: int, admi
     seen: Counter[str] = Counter()
 
     @seed(number)
-    @settings(max_examples=30, database=None)
+    @settings(max_examples=15, database=None)
     @given(configs(admit), streams(), st.data())
     def check(config: DetectorConfig, places: list[Place], data: st.DataObject) -> None:
         whole, expected = at_once(config, places)

@@ -81,7 +81,7 @@ def of_incidents(entries: Entries) -> Entries:
 steps = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 160), st.booleans()), min_size=4, max_size=12)
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(steps=steps, batch_size=st.integers(1, 20))
 def test_results_are_those_of_the_service(steps: list[tuple[int, int, bool]], batch_size: int) -> None:
     instance, position = Instance(), 0

@@ -62,7 +62,7 @@ labels = st.lists(st.tuples(st.integers(0, 220), st.booleans()), min_size=1, max
 some_effects = st.lists(st.builds(LabelEffect, st.integers(0, 220), labels), max_size=6)
 
 
-@settings(max_examples=25)
+@settings(max_examples=8)
 @given(effects=some_effects, block=st.integers(1, 70), batch_size=st.integers(1, 40), feedback=st.booleans())
 def test_results_are_those_of_the_detector(
     effects: list[LabelEffect], block: int, batch_size: int, feedback: bool
