@@ -29,7 +29,7 @@ from fomo_stream.kafka.embedded_broker import EmbeddedBroker
 QUIET = {"log_level": 0}
 
 
-def wait_for(condition: Callable[[], Any], what: str, seconds: float = 30.0) -> Any:
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
     """The first true value of `condition`, looked at 20 times a second; fails, saying `what`, after `seconds`."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
@@ -212,9 +212,9 @@ def kafka_home() -> Path | None:
 
 
 @contextmanager
-def open_broker() -> Iterator[Broker]:
-    """The broker to test against; see the module's docstring for which."""
-    bootstrap = os.environ.get("TEST_BOOTSTRAP")
+def open_broker(bootstrap: str | None = None) -> Iterator[Broker]:
+    """The broker at `bootstrap`, or else the one to test against; see the module's docstring for which."""
+    bootstrap = bootstrap or os.environ.get("TEST_BOOTSTRAP")
     home = kafka_home()
     if bootstrap:
         yield Broker(bootstrap)

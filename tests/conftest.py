@@ -8,9 +8,10 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from brokers import Broker, open_broker
+from brokers import Broker, Kafka, kafka_home, open_broker
 from hypothesis import HealthCheck, settings
 
 # A busy machine is slow: no time limit of an example.
@@ -21,6 +22,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell script starts what it leaves in the background like this, and programs under test would inherit it: then
     # Ctrl-C, which tests send, would not end them.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+SHARED_KAFKA = pytest.StashKey[Kafka]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -65,10 +68,22 @@ def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, name, None)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """The processes share one Apache Kafka: each of its own takes a minute of processor time before it is quick."""
+    config, home = node.config, kafka_home()
+    if home is None:
+        return
+    if SHARED_KAFKA not in config.stash:
+        kafka = config.stash[SHARED_KAFKA] = Kafka(home)
+        config.add_cleanup(kafka.remove)
+    node.workerinput["bootstrap"] = config.stash[SHARED_KAFKA].bootstrap
+
+
 @pytest.fixture(scope="session")
-def broker() -> Iterator[Broker]:
+def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
     """One broker for the whole session; tests use topics and groups of their own."""
-    with open_broker() as broker:
+    with open_broker(getattr(request.config, "workerinput", {}).get("bootstrap")) as broker:
         yield broker
 
 

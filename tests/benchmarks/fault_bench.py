@@ -93,7 +93,7 @@ def verdict(
         "different": count_differences(source, records, effects, settings),
         "longest_stall_s": round(max(stalls), 1),
         "longest_stall_of_single_faults_s": max(
-            stall for name, stall in by_fault if "+" not in name and name not in DOUBLE
+            (stall for name, stall in by_fault if "+" not in name and name not in DOUBLE), default=0.0
         ),
         "longest_wait_of_the_producer_s": round(feed.longest_s, 1),
         "median_latency_s": round(float(np.median(stalls)), 2),
@@ -194,8 +194,12 @@ def run(
     session_s: float,
     seed: int,
     only: tuple[str, ...] = (),
+    at_least: int = 0,
 ) -> dict[str, Any]:
-    """Run the whole experiment; see the module's docstring. folder: for logs, and what the brokers store."""
+    """Run the whole experiment; see the module's docstring.
+
+    folder: for logs, and what the brokers store. at_least: as many faults, also if they take longer than `seconds`.
+    """
     partitions = 6
     cluster = Cluster(home, n_nodes, folder)
     try:
@@ -213,7 +217,7 @@ def run(
             labels = Labels(cluster, settings.feedback or "")
             rng = random.Random(seed)
             injector = Injector(cluster, instances, settings, feed, outputs, labels, session_s, rng, only)
-            inject_for(injector, began + seconds - 2 * session_s)
+            inject_for(injector, began + seconds - 2 * session_s, at_least)
             elapsed = time.monotonic() - began
             feed.join()
             wait_for(lambda: len(outputs.numbers) >= count, "the last outputs", 120)

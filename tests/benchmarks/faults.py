@@ -185,15 +185,17 @@ def is_of_broker(name: str) -> bool:
     return name.startswith(("broker", "group", "transaction", "start_without"))
 
 
-def inject_for(injector: Injector, until: float) -> None:
+def inject_for(injector: Injector, until: float, at_least: int = 0) -> None:
     """Inject every kind of fault in turn, every other time two at once, one of a broker at most.
+
+    until: by `time.monotonic`. at_least: as many faults, also if they take longer.
 
     Before the next fault the group is complete, and all records so far are scored: a fault during a join or a
     rebalance would be two faults at once.
     """
     rng, names = injector.rng, injector.names()
     order: list[str] = []
-    while time.monotonic() < until:
+    while time.monotonic() < until or len(injector.injected) < at_least:
         count = 1 + len(injector.rounds) % 2 if len(names) > 1 else 1
         chosen: list[str] = []
         while len(chosen) < count:

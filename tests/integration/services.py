@@ -74,6 +74,11 @@ class Running:
         self._thread = threading.Thread(target=self._run)
 
     @property
+    def began(self) -> bool:
+        """Whether it was started."""
+        return self._thread.ident is not None
+
+    @property
     def member(self) -> Member:
         """The instance at work; wait until the service is ready first."""
         assert self.service.member is not None
@@ -119,7 +124,7 @@ class Command:
     def text(self) -> str:
         return self.log.read_text()
 
-    def wait_for_log(self, words: str, seconds: float = 60.0) -> None:
+    def wait_for_log(self, words: str, seconds: float = 120.0) -> None:
         def seen() -> bool:
             assert self.process.poll() is None, self.text()
             return words in self.text()
@@ -165,8 +170,10 @@ def member_that_joins_late(settings: ServiceSettings, monkeypatch: pytest.Monkey
     monkeypatch.setattr(GroupLog, "append", late)
     try:
         yield
+        assert started.began, "the group log got no entry"
     finally:
-        started.stop()
+        if started.began:
+            started.stop()
 
 
 def results(messages: list[Any]) -> list[dict[str, Any]]:

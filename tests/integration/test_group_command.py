@@ -207,5 +207,5 @@ def test_an_update_is_undone_if_a_member_joins_meanwhile(
         wait_for(lambda: running.service.ready, "the group to agree")
     with member_that_joins_late(settings, monkeypatch):  # after the members were counted
         done = look(settings, "--update-group", "--out", "elsewhere")
-    assert done.code == 10
+        assert done.code == 10, done.err
     assert look(settings, "--json").json["agreement"]["settings"]["out"] == settings.out
