@@ -68,7 +68,7 @@ def test_in_a_pipe_each_record_is_scored_before_the_next_one_comes(model_path: P
             process.stdin.flush()
             assert json.loads(process.stdout.readline())["reading"] == record["reading"]
         process.stdin.close()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
 
 
 def test_ctrl_c_leaves_an_output_file_that_does_not_look_complete(model_path: Path, tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_ctrl_c_leaves_an_output_file_that_does_not_look_complete(model_path: Pa
         assert b"line 51" in process.stderr.readline()  # the first 50 are written before line 51 is read
         process.send_signal(signal.SIGINT)
         assert b"not complete: the results so far are in" in process.stderr.read()
-        assert process.wait(30) == 130
+        assert process.wait(60) == 130
     assert len(part.read_bytes().splitlines()) >= 50
     assert not path.exists()
 
@@ -105,5 +105,5 @@ def test_a_reader_that_goes_away_ends_it_quietly(model_path: Path) -> None:
         with open(os.dup(process.stdin.fileno()), "wb") as rest:
             rest.write(as_jsonl(RECORDS[50:60]))
         process.stdin.close()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
         assert b"Error" not in process.stderr.read()

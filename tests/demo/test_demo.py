@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from rich.console import Console
 from fomo_stream.demo import demo
 from fomo_stream.demo.board import Board, plain_event, plain_numbers, screen
 from fomo_stream.demo.demo import Display
-from fomo_stream.demo.report import demo_report, report_path
+from fomo_stream.demo.report import demo_report, readings, report_path
 from fomo_stream.errors import ConfigError
 from fomo_stream.kafka.observer import Observation, Outlier
 from fomo_stream.records.result import Result
@@ -121,12 +122,13 @@ def test_the_demo_scores_a_live_stream_and_ends_with_a_report(
     monkeypatch.setattr(demo, "demo_report", reported)
     path = tmp_path / "demo.html"
     flags: dict[str, Any] = {"rate": 400, "min_context": 100, "context_size": 300, "plain": True, "report": str(path)}
-    assert demo.run_demo(DemoSettings(model=str(model_path), seconds=4, **flags)) == 0
+    settings = DemoSettings(model=str(model_path), seconds=4, **flags)
+    assert demo.run_demo(settings) == 0
     output = capsys.readouterr().out
     assert "at least once" in output
     found = re.search(r"scored ([\d,]+) records", output)
     assert found is not None
-    assert 500 < int(found[1].replace(",", "")) <= 2000
+    assert 100 < int(found[1].replace(",", "")) <= 2000
     assert f"report: {path}" in output
     assert "<html" in path.read_text()
     (report,) = replayed
@@ -136,7 +138,7 @@ def test_the_demo_scores_a_live_stream_and_ends_with_a_report(
     (own,) = report["detectors"]
     outliers = [result for result in live if result["outlier"]]
     assert own["counts"]["alerts"] == len(outliers) > 0
-    assert own["counts"]["outliers"] > 0
+    assert own["counts"]["outliers"] == sum(fault is not None for _, fault in islice(readings(settings), len(live)))
     shown = {alert["offset"]: (alert["score"], alert["p_value"]) for alert in report["alerts"]}
     assert len(shown) == min(100, len(outliers))
     of_live = {result["offset"]: (result["score"], result["p_value"]) for result in outliers}
@@ -175,7 +177,7 @@ def test_ctrl_c_ends_the_demo_cleanly(model_path: Path, tmp_path: Path) -> None:
                 break
         process.send_signal(signal.SIGINT)
         rest = process.stdout.read()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
         assert "scored" in rest
         assert (tmp_path / "demo.html").is_file()
         assert "Traceback" not in process.stderr.read()

@@ -32,6 +32,6 @@ def test_readings_of_every_pump_arrive_in_order_until_a_signal(tmp_path: Path) -
         try:
             wait_for(lambda: len(broker.read("sensors")) > 600, "more readings")
             endless.send_signal(signal.SIGTERM)
-            assert endless.wait(30) == 0
+            assert endless.wait(60) == 0
         finally:
             endless.kill()

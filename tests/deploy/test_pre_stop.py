@@ -42,7 +42,7 @@ class Process:
     def end(self) -> str:
         """Stop it; all that it and the script wrote."""
         self.popen.terminate()
-        assert self.popen.wait(30) == 0
+        assert self.popen.wait(60) == 0
         return self.log.read_text()
 
 

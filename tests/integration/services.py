@@ -134,7 +134,7 @@ class Command:
     def terminate(self) -> int:
         """SIGTERM; the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return self.process.wait(60)
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)

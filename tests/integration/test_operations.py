@@ -185,7 +185,7 @@ def test_a_fenced_instance_ends_and_writes_nothing_more(broker: Broker, tmp_path
         usurper = make_producer(settings, settings.transactional_id)
         usurper.init_transactions(20)
         broker.produce(settings.topic, readings(100, start=100), partition=0)
-        assert running.process.wait(30) == 3, running.text()
+        assert running.process.wait(60) == 3, running.text()
         assert "fenced" in running.text()
         assert "Traceback" not in running.text()
     assert len(broker.read(settings.out)) == 100

@@ -236,7 +236,7 @@ def test_an_error_is_one_line(
     delivery = "--delivery=" + ("exactly-once" if broker.is_kafka else "at-least-once")
     names = {"BROKER": broker.bootstrap, "DEAD": dead, "DELIVERY": delivery}
     running = Command(tmp_path / "log", "redrive", *(names.get(argument, argument) for argument in arguments))
-    assert running.process.wait(40) == code, running.text()
+    assert running.process.wait(60) == code, running.text()
     assert words in running.text()
     assert "Traceback" not in running.text()
     assert running.text().splitlines()[-1].startswith("fomo-stream: ")

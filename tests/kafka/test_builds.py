@@ -78,5 +78,5 @@ def test_a_thread_that_waits_keeps_nothing_of_its_last_task() -> None:
         kept = weakref.ref(thread.submit(Generation).result())
         ended = threading.Event()
         weakref.finalize(thread.submit(Generation).result(), ended.set)
-        assert ended.wait(30)
+        assert ended.wait(60)
     assert kept() is None

@@ -217,7 +217,7 @@ def test_a_transaction_that_may_hold_labels_alone_is_waited_for() -> None:
 
     with patch.object(broker, "has_open_transaction", watched), restorer(broker) as one:
         one.request(Task(0))
-        assert asked.wait(10)
+        assert asked.wait(60)
         assert one.take_results() == []
         broker.hidden.clear()
         ((_, found),) = taken(one)
@@ -236,7 +236,7 @@ def test_stopping_does_not_wait_for_a_broker_that_does_not_answer() -> None:
     try:
         with patch.object(MemoryReader, "committed", hang), restorer(broker) as one:
             one.request(Task(0))
-            assert asked.wait(10)
+            assert asked.wait(60)
             began = time.monotonic()
             one.stop()
             assert time.monotonic() - began < 5
@@ -324,7 +324,7 @@ def test_a_partition_revoked_meanwhile_is_not_restored_and_its_errors_are_ignore
     with restorer(broker, wanted=wanted) as one:
         one.request(Task(0))
         one.request(Task(1))
-        is_behind.wait(10)
+        is_behind.wait(60)
         assert [number for number, _ in taken(one)] == [1]
         held.add(0)
         one.request(Task(0))
