@@ -84,6 +84,11 @@ class Running:
         assert self.service.member is not None
         return self.service.member
 
+    def scores(self, partition: int) -> bool:
+        """Whether records of this partition that arrive now are scored; ready is also a member without partitions."""
+        task = self.member.pipeline.tasks.get(partition) if self.service.ready else None
+        return task is not None and task.is_active
+
     def _run(self) -> None:
         try:
             with self._monitor.serve(self.service):

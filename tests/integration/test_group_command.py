@@ -204,7 +204,7 @@ def test_an_update_is_undone_if_a_member_joins_meanwhile(
     broker.create_topic(topic, partitions=1)
     settings = make_settings(broker, topic)
     with Running(settings) as running:
-        wait_for(lambda: running.service.ready, "the group to agree")
+        wait_for(lambda: running.scores(0), "the group to agree")
     with member_that_joins_late(settings, monkeypatch):  # after the members were counted
         done = look(settings, "--update-group", "--out", "elsewhere")
         assert done.code == 10, done.err

@@ -107,7 +107,7 @@ def test_settings_that_do_not_concern_the_state_may_change(broker: Broker) -> No
 def test_the_state_of_a_running_group_is_not_reset(broker: Broker) -> None:
     settings = sensors(broker)
     with Running(settings) as running:
-        wait_for(lambda: running.service.ready, "the service to be ready")
+        wait_for(lambda: running.scores(0), "the partition")
         assert "has 1 member" in str(refusal(changed(settings, reset_state=True)))
 
 
@@ -167,7 +167,7 @@ def test_an_offset_that_is_no_longer_retained(broker: Broker, choice: str, expec
         assert "has offset 100, but the broker keeps 150 to 250" in str(error)
         return
     with Running(settings) as running:
-        wait_for(lambda: running.service.ready and running.member.pipeline.tasks[0].is_active, "the partition")
+        wait_for(lambda: running.scores(0), "the partition")
         broker.produce(settings.topic, readings(10, start=250), partition=0)
         outputs = broker.read(settings.out, at_least=100 + len(expected) + 10)
     assert [r["n"] for r in results(outputs)] == [*range(100), *expected, *range(250, 260)]

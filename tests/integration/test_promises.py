@@ -167,7 +167,7 @@ def test_latest_skips_existing_records_but_no_new_ones(broker: Broker) -> None:
     broker.produce(topic, readings(50))
     settings = make_settings(broker, topic, start="latest")
     with Running(settings) as running:
-        wait_for(lambda: running.service.ready, "the service to be ready")
+        wait_for(lambda: running.scores(0) and running.scores(1), "both partitions")
         broker.produce(topic, readings(50, start=50))
         assert sorted(numbers(broker.read(f"{topic}-scores", at_least=50))) == list(range(50, 100))
         if broker.is_kafka:

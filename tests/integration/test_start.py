@@ -133,7 +133,7 @@ def test_an_instance_does_not_wait_for_a_mistake_to_go_away(broker: Broker) -> N
     topic = unique("sensors")
     broker.create_topic(topic)
     with Running(make_settings(broker, topic)) as first:
-        wait_for(lambda: first.service.ready, "the service to be ready")
+        wait_for(lambda: first.scores(0), "the partition")
         with pytest.raises(ConfigError, match="choose another --group"):
             Service(make_settings(broker, topic, wait=True, out=f"{topic}-other")).run()
 
