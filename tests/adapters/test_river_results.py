@@ -6,7 +6,6 @@ import pickle
 import random
 from collections.abc import Callable
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import pytest
 
 from fomo_stream import Detector, DetectorConfig, FoMoDetector, load_model
 from fomo_stream.detector.results import Results, Scores
-from fomo_stream.errors import CheckpointError, ConfigError, SchemaError
+from fomo_stream.errors import SchemaError
 
 Record = dict[Any, Any]
 SIZES: dict[str, Any] = {"context_size": 100, "min_context": 50, "alert_rate": 0.02}
@@ -263,88 +262,6 @@ def test_every_type_of_column_that_holds_numbers_counts() -> None:
         np.testing.assert_array_equal(by_name[name], values, err_msg=name)
 
 
-# --- refused
-
-
-@pytest.mark.parametrize("model", ["nonsense", "missing.safetensors", "fusion-router "])
-def test_a_model_that_is_not_there_is_refused_at_once(model: str, tmp_path: Path) -> None:
-    for name in (model, str(tmp_path / "missing.safetensors")):
-        with pytest.raises(CheckpointError, match="fusion-router") as caught:  # it names those that are
-            FoMoDetector(model=name)
-        assert isinstance(caught.value, ValueError)
-    with pytest.raises(CheckpointError):
-        FoMoDetector().clone({"model": model})
-
-
-def test_making_a_detector_opens_no_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    def opened(*_: Any, **__: Any) -> None:
-        raise AssertionError
-
-    monkeypatch.setattr("fomo_stream.model.checkpoint.safe_open", opened)
-    FoMoDetector().clone()
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        [[1.0, 2.0]],
-        {"flow": 1.0},
-        [1.0],
-        np.zeros(3),
-        np.zeros((1, 2, 3)),
-        pd.DataFrame([[1, 2]], columns=["a", "a"]),
-        None,
-        3,
-        "flow",
-        pd.Series([1.0]),
-        pa.chunked_array([[1.0]]),
-    ],
-    ids=str,
-)
-def test_what_is_no_table_is_refused(given: Any) -> None:
-    methods: list[Callable[[FoMoDetector], Any]] = [lambda d: d.score_many(given), lambda d: d.learn_many(given)]
-    for method in methods:
-        with pytest.raises(SchemaError):
-            method(FoMoDetector())
-
-
-@pytest.mark.parametrize(
-    "record", [None, [1.0], ({"flow": 1.0}, 0), pd.Series({"flow": 1.0}), pd.DataFrame({"a": [1]})]
-)
-def test_what_is_no_dict_is_no_record(record: Any) -> None:
-    with pytest.raises(SchemaError, match=f"a record is a dict .*, not {type(record).__name__}"):
-        FoMoDetector().score_one(record)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("categorical", "mode"),
-        ("categorical", 3),
-        ("categorical", [["mode"]]),
-        ("views", None),
-        ("views", [1]),
-        ("views", []),
-        ("reasons", 1.5),
-        ("reasons", 0),
-        ("reasons", None),
-        ("reasons", "3"),
-        ("context_size", 100.5),
-        ("min_context", "50"),
-        ("lags", 1.5),
-        ("seed", None),
-        ("seed", 0.5),
-        ("adapt_after", None),
-        ("alert_rate", "0.1"),
-        ("alert_rate", float("nan")),
-    ],
-)
-def test_an_impossible_parameter_is_refused_at_once_by_its_name(name: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match="view" if name == "views" else name) as caught:
-        FoMoDetector(**{name: value})
-    assert isinstance(caught.value, ValueError)
-
-
 @pytest.mark.parametrize(
     "several", [("mode", "zone"), {"mode", "zone"}, pd.Index(["mode", "zone"]), np.array(["mode"])]
 )
@@ -352,6 +269,9 @@ def test_categorical_features_may_be_named_by_any_collection(several: Any) -> No
     detector = FoMoDetector(**SIZES, categorical=several, views=("all",), seed=np.int64(1))  # type: ignore[arg-type]
     detector.learn_many([{"mode": "xy"[i % 2], "zone": 1} for i in range(60)])
     assert detector.score_one({"mode": "new", "zone": 1}) > detector.score_one({"mode": "x", "zone": 1})
+
+
+# --- verdicts
 
 
 @pytest.mark.parametrize("verdicts", [[True], [True, False, True], [True, "no"], [True, None], [0.0, np.nan], [1, -1]])
