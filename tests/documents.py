@@ -90,3 +90,7 @@ def table_rows(text: str) -> list[list[str]]:
     rules = {i for i, line in enumerate(lines) if re.fullmatch(r"\|(-+\|)+", line)}
     kept = [i for i, line in enumerate(lines) if line.startswith("|") and not {i, i + 1} & rules]
     return [[cell.strip() for cell in lines[i].strip("|").split("|")] for i in kept]
+
+
+README = Document.read(ROOT / "README.md")
+FLAGS = Document.read(ROOT / "docs" / "flags-and-output.md")

@@ -1,4 +1,4 @@
-"""The documentation: its snippets run, its links and names exist, and its tables are complete."""
+"""The documentation: its snippets run, its links and names exist, and its tables of flags and rooms are complete."""
 
 from __future__ import annotations
 
@@ -16,17 +16,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from documents import ROOT, Block, Document, table_rows
+from documents import FLAGS, README, ROOT, Block, Document, table_rows
 
-import fomo_stream.kafka.dead_letters as letters
 from fomo_stream.cli.parser import build_parser, parse
-from fomo_stream.detector.calibration import AlertThreshold
-from fomo_stream.detector.reasons import Cause, Reason
-from fomo_stream.detector.results import Results, Scores
-from fomo_stream.errors import REASONS
-from fomo_stream.records.reasons import reasons_of
-from fomo_stream.records.result import results_of
-from fomo_stream.records.schema import Schema
 from fomo_stream.settings.commands import (
     DemoSettings,
     DoctorSettings,
@@ -43,13 +35,11 @@ sys.path.append(str(Path(__file__).parent / "benchmarks"))
 
 from suite import command as benchmarks
 
-README = Document.read(ROOT / "README.md")
 PAGES = [README, *map(Document.read, sorted((ROOT / "docs").glob("*.md")))]
 GUIDES = [
     Document.read(ROOT / name) for name in ("CONTRIBUTING.md", "CHANGELOG.md", "deploy/README.md", "deploy/runbooks.md")
 ]
 EVERY = [*PAGES, *GUIDES]
-FLAGS = next(page for page in PAGES if page.name == "docs/flags-and-output.md")
 SETTINGS: dict[str, type[BaseFlags]] = {
     "run": ServiceSettings,
     "score": ScoreSettings,
@@ -61,7 +51,6 @@ SETTINGS: dict[str, type[BaseFlags]] = {
     "demo": DemoSettings,
 }
 LANGUAGES = {"python", "sh", "json", "mermaid", "toml"}
-NOT_IN_TABLES = {"topic", "partition", "offset", "timestamp"}  # fields that a sentence of the README explains
 
 
 def blocks(language: str, pages: list[Document] = PAGES) -> list[Block]:
@@ -283,51 +272,6 @@ def agrees(shown: str, default: Any) -> bool:
     if default in (None, "", {}, ()) or default is False:
         return code is None or "<" in code[1]
     return code is not None and (code[1] == str(default) or float(code[1]) == float(default))
-
-
-def test_every_field_of_the_result_is_documented() -> None:
-    scores = Scores.of(np.zeros((1, 1)), np.ones(1, np.int64), np.ones(1))
-    scored = Results.of(scores, np.zeros(1), np.zeros(1), np.ones(1), 1, 2000, AlertThreshold(0.01, 2000))
-    explained = scored.explained([(Reason(0, Cause.VALUE, 1.0, 9.0, 3.0, 2.0, 4.0, np.nan),)])
-    always, fields = (
-        set(results_of(one, "model", Schema(("flow",)), [{}], [0], [("sensors", 0, 0, None)])[0])
-        for one in (scored, explained)
-    )
-    for page, title in ((README, "The result"), (FLAGS, "The result")):
-        section = page.section(title)
-        (example,) = (json.loads(block.code)["fomo"] for block in section.blocks if block.language == "json")
-        assert set(example) == fields
-        named = {name for cells in table_rows(section.prose) for name in re.findall(r"`(\w+)`", cells[0])}
-        named.remove("incident")  # which only outliers have
-        assert named == (fields if page is FLAGS else fields - NOT_IN_TABLES)
-    assert fields - always == {"reasons", "explanation"}
-
-
-def test_every_field_and_cause_of_a_reason_is_documented() -> None:
-    record, schema = {"flow": 9, "state": "idle"}, Schema(("flow", "state"), frozenset({"state"}))
-    flow = Reason(0, Cause.VALUE, 1.0, 9.0, 3.0, 2.0, 4.0, np.nan, 1)
-    idle = flow._replace(feature=1, cause=Cause.CATEGORY, frequency=0.1)
-    fields = {name for one in reasons_of([flow, idle], schema, record) for name in one}
-    named = [name for cells in table_rows(FLAGS.section("Reasons").prose) for name in re.findall(r"`(\w+)`", cells[0])]
-    assert sorted(named) == sorted([*fields, *Cause])
-
-
-def test_every_reason_and_header_of_dead_letters_is_documented() -> None:
-    rows = [name for cells in table_rows(FLAGS.section("Dead letters").prose) for name in cells[0].split(", ")]
-    headers = {name for name in rows if name.startswith("`fomo-")}
-    assert [name for name in rows if name not in headers] == [f"`{reason}`" for reason in REASONS]
-    assert headers == {f"`{name}`" for name in (*letters.ADDED, letters.TRUNCATED_FROM, letters.ATTEMPTS)}
-
-
-def test_events_of_the_log_are_documented() -> None:
-    """All events of level warning and above, and no event that does not exist."""
-    source = "\n".join(path.read_text() for path in sorted((ROOT / "fomo_stream").rglob("*.py")))
-    exist = set(re.findall(r'\bkv\(\s*"(\w+)"', source))
-    severe = set(re.findall(r'\blog\.(?:warning|error|exception)\(\s*kv\(\s*"(\w+)"', source))
-    section = FLAGS.section("Health and logs")
-    documented = {name for cells in table_rows(section.prose) for name in re.findall(r"`(\w+)`", cells[1])}
-    assert severe <= documented <= exist
-    assert len(severe) > 20
 
 
 def test_the_table_of_rooms_is_the_one_that_is_checked() -> None:

@@ -18,6 +18,7 @@ def test_under_faults_each_record_is_scored_once_in_order_with_the_same_result(t
     home = kafka_home()
     assert home is not None
     result = run(home, tmp_path, count=2000, seconds=70, n_nodes=3, session_s=6, seed=0, at_least=4)
+    assert result["faults"] >= 4
     for what in MUST_BE_0:
         assert result[what] == 0, result
     assert result["offsets_complete"], result
