@@ -103,6 +103,8 @@ class ClientLog:
 
     # Warnings that a setting is for the other kind of client: consumers and producers all get every --kafka.* setting.
     _NOISE = ("CONFWARN",)
+    # Why a commit is refused while a group rebalances; who commits says what follows from it.
+    _ORDINARY = ("ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID", "REBALANCE_IN_PROGRESS")
 
     def __init__(self, client: str) -> None:
         self._client = client
@@ -116,5 +118,7 @@ class ClientLog:
         suppressed = self._throttle.allow(kind)
         if suppressed is None:
             return
+        if kind == "TXNERR" and any(name in text for name in self._ORDINARY):
+            level = logging.INFO
         more = {"suppressed": suppressed} if suppressed else {}
         self._logger.log(level, kv("kafka_client", client=self._client, kind=kind, message=text, **more))

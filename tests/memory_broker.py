@@ -131,20 +131,30 @@ class MemoryConsumer:
         self._broker = broker
         self.name = name
         self.generation = generation
+        self.joined = 0  # how often as a new member
+        self.has_left = False
         self.failures: list[KafkaError] = []  # of the next plain commits
         self.on_commit: Any = None  # callback, called at once
         self._next: dict[Place, int] = {}  # next offset of each assigned partition
         self._paused: set[Place] = set()
 
     def memberid(self) -> str:
-        return self.name
+        return f"{self.name}-{self.joined}"
+
+    def subscribe(self, _topics: list[str], **_callbacks: Any) -> None:
+        """It joins when the test says so."""
+
+    def unsubscribe(self) -> None:
+        self.has_left = True
+        self._next.clear()
+        self._paused.clear()
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
         self._next |= {(found.topic, found.partition): found.offset for found in partitions}
 
     def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
         for found in partitions:
-            del self._next[found.topic, found.partition]
+            self._next.pop((found.topic, found.partition), None)
 
     def pause(self, partitions: list[TopicPartition]) -> None:
         self._paused |= {(found.topic, found.partition) for found in partitions}
@@ -174,8 +184,10 @@ class MemoryConsumer:
     def is_stale(self) -> bool:
         return not self._broker.has(self.consumer_group_metadata())
 
-    def join_again(self) -> None:
+    def join_again(self, as_new: bool = False) -> None:
+        """Be a member of the present generation; as_new: with another member id, because the group removed it."""
         self.generation = self._broker.generations[self.name]
+        self.joined += as_new
 
     def commit(self, offsets: list[TopicPartition], asynchronous: bool) -> list[TopicPartition]:
         error = self.failures.pop(0) if self.failures else None
@@ -191,7 +203,8 @@ class MemoryConsumer:
         assert timeout <= 1.0
         if self._broker.answers.get("committed"):
             raise KafkaException(self._broker.answers["committed"].pop(0))
-        return offsets
+        places = [(one.topic, one.partition) for one in offsets]
+        return [TopicPartition(*place, self._broker.offsets.get(place, OFFSET_INVALID)) for place in places]
 
 
 class MemoryReader:

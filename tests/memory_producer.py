@@ -40,7 +40,7 @@ def retriable(code: int = KafkaError._TIMED_OUT) -> KafkaError:
     return KafkaError(code, "no answer", retriable=True)
 
 
-def abortable(code: int = KafkaError.UNKNOWN_MEMBER_ID) -> KafkaError:
+def abortable(code: int = KafkaError.INVALID_PRODUCER_ID_MAPPING) -> KafkaError:
     return KafkaError(code, "must be aborted", txn_requires_abort=True)
 
 

@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
 from fomo_stream.kafka.delivery.base import Delivery, Outcome
 from fomo_stream.kafka.delivery.call import SLICE_S
+from fomo_stream.kafka.membership import Membership
 from fomo_stream.kafka.partition import PartitionTask
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.topics.report import TopicReport
@@ -18,6 +19,7 @@ from fomo_stream.logs import kv
 
 log = logging.getLogger(__name__)
 
+POSTPONE_S = 2.0  # less than the shortest session
 RETRY_S = 0.25  # between a commit that failed and the next try, times the number of failures squared
 LONGEST_RETRY_S = 10.0
 
@@ -50,6 +52,7 @@ class Commits:
         pipeline: Pipeline,
         delivery: Delivery,
         consumer: Any,
+        membership: Membership,
         topics: TopicReport,
         interval_s: float,
         restore: Callable[[list[PartitionTask], float], None],
@@ -57,6 +60,9 @@ class Commits:
         self._pipeline = pipeline
         self._delivery = delivery
         self._consumer = consumer
+        self._membership = membership
+        self._member: Any = None  # membership of the last commit that began
+        self._postponed_since: float | None = None  # seconds, monotonic: since then the membership is not certain
         self._topics = topics
         self._interval_s = interval_s
         self._restore = restore
@@ -85,17 +91,59 @@ class Commits:
         elif self._delivery.has_failed:
             self._conclude(Outcome.FAILED)
         elif now >= self._due or self._delivery.is_full:
-            self._due = now + self._interval_s
-            self.begin()
+            self._due = now + (self._interval_s if self.begin() else 0)
             return True
         return False
 
-    def begin(self) -> None:
-        """Steps 2 and 3."""
+    def begin(self) -> bool:
+        """Steps 2 and 3. Returns False if nothing may be committed now, because it is not certain what is owned."""
         self._began = time.monotonic()
+        if not self._is_owner():
+            self._postpone(self._began)
+            return False
+        self._postponed_since = None
         self._staged = self._pipeline.stage(self._topics.seen)
         if self._staged or self._delivery.sent:
-            self._conclude(self._delivery.commit(self._staged, self._consumer))
+            self._conclude(self._delivery.commit(self._staged, self._consumer, self._member))
+        return True
+
+    def _is_owner(self) -> bool:
+        """Whether the partitions are certainly this member's."""
+        member = self._membership.now()
+        if member is None:
+            return False
+        if member != self._member and not self._is_last_writer():
+            return False
+        self._member = member
+        return True
+
+    def _is_last_writer(self) -> bool:
+        """Under a new membership: whether nobody else has committed these partitions since this owner did.
+
+        The broker has refused all commits of a former owner by then, so this finds an error of the group or the client.
+        """
+        own = self._pipeline.committed_offsets()
+        if not own:
+            return True
+        try:
+            found = self._consumer.committed(list(own), timeout=SLICE_S)
+        except KafkaException as error:
+            log.debug(kv("offsets_unknown", reason=error.args[0].str()))
+            return False
+        others = [one.partition for one in found if one.offset > own[one]]
+        if others:
+            log.warning(kv("committed_by_another", partitions=others, effect="back to the last commit"))
+            self.must_abort = True
+        return not others
+
+    def _postpone(self, now: float) -> None:
+        """A rebalance completes in milliseconds, and then the commit is still possible. But not for long: the
+        transaction would time out, and another instance may have the partitions.
+        """
+        self._postponed_since = self._postponed_since or now
+        if now - self._postponed_since > POSTPONE_S and self._delivery.sent:
+            self._membership.refuse()
+            self.must_abort = True
 
     def wait(self, deadline: float) -> None:
         """Continue a commit that is under way until its outcome is known. deadline: seconds, monotonic."""
@@ -110,7 +158,9 @@ class Commits:
         if outcome is Outcome.COMMITTED:
             self._failures = 0
             self._pipeline.committed(self._staged, self._began, time.monotonic(), time.time())
-        elif outcome is Outcome.FAILED:
+        elif outcome is not Outcome.PENDING:
+            if outcome is Outcome.REFUSED:
+                self._membership.refuse(self._member)
             self.must_abort = True
             self._abort()
 
@@ -124,5 +174,5 @@ class Commits:
         delay = 0.0 if is_progress else min(RETRY_S * self._failures**2, LONGEST_RETRY_S)
         self._failures += 1
         tasks = self._pipeline.aborted(self._topics.seen.topic_ids)
-        log.warning(kv("aborted", partitions=len(tasks), effect="back to the last commit", retry_in_s=delay))
+        log.info(kv("aborted", partitions=len(tasks), effect="back to the last commit", retry_in_s=delay))
         self._restore(tasks, delay)

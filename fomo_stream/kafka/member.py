@@ -20,6 +20,7 @@ from fomo_stream.kafka.assignment import Assignment
 from fomo_stream.kafka.commits import Commits
 from fomo_stream.kafka.delivery.base import Delivery
 from fomo_stream.kafka.group.schema_search import SchemaSearch
+from fomo_stream.kafka.membership import Membership
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.partition import PartitionTask
 from fomo_stream.kafka.pipeline import Pipeline
@@ -89,9 +90,10 @@ class Member:
         self.assignment = Assignment(consumer, settings.topic, settings.feedback)
         self.topics = topics
         self.turned_at = time.monotonic()
-        self.commits = Commits(
-            pipeline, delivery, consumer, topics, settings.commit_interval_ms / 1000, self._restore_again
-        )
+        self.membership = Membership(consumer, settings.kafka.get("group.protocol") == "consumer")
+        interval_s = settings.commit_interval_ms / 1000
+        self.commits = Commits(pipeline, delivery, consumer, self.membership, topics, interval_s, self._restore_again)
+        self._held: list[tuple[PartitionTask, float]] = []  # to restore, with delays, when it is certain what is owned
         self._turn_s = min(TURN_S, settings.max_latency_ms / 10_000)
         self._idle_s = min(IDLE_POLL_S, max(settings.commit_interval_ms / 1000, LEAST_IDLE_POLL_S))
         self.settings = settings
@@ -111,9 +113,7 @@ class Member:
     def run(self, is_stopping: Callable[[], bool]) -> None:
         """Join the group and score its records until `is_stopping`. Raises FomoError when it has to give up."""
         settings = self.settings
-        self._consumer.subscribe(
-            [settings.topic], on_assign=self.on_assign, on_revoke=self.on_revoke, on_lost=self.on_lost
-        )
+        self._subscribe()
         alerts = {} if settings.alerts is None else {"alerts": settings.alerts}
         log.info(kv("started", topic=settings.topic, out=settings.out, **alerts, group=settings.group))
         try:
@@ -146,6 +146,9 @@ class Member:
         self.pipeline.score_due(now)
         if self.commits.turn(now):
             self.has_joined = bool(self._consumer.memberid())
+        if self.membership.was_removed:
+            self._join_again()
+        self._restore_held()
         self.activate()
         self.control_flow()
         self._look_at_topics()
@@ -181,6 +184,8 @@ class Member:
         numbers = [partition.partition for partition in partitions]
         self._observer.rebalanced("assigned", len(numbers))
         self.assignment.take(numbers)
+        if not self.membership.confirm(owns=bool(self.pipeline.tasks)):
+            return
         for number in numbers:
             task = self.pipeline.add(number, self.topics.seen.topic_ids)
             task.waits_since = time.monotonic()
@@ -191,18 +196,18 @@ class Member:
         """The group takes partitions away: first commit the records that were read of them."""
         numbers = [partition.partition for partition in partitions]
         self._observer.rebalanced("revoked", len(numbers))
+        if self.pipeline.tasks and not self.membership.confirm(owns=True):
+            self._drop(numbers)
         self._release(numbers)
         self.assignment.give_up(numbers)
 
     def on_lost(self, _consumer: Any, partitions: list[Any]) -> None:
         """Another instance may have these partitions already: nothing may be committed."""
-        self._observer.rebalanced("lost", len(partitions))
-        for partition in partitions:
-            if partition.partition in self.pipeline.tasks:
-                self.commits.lose()
-            self.pipeline.drop(partition.partition)
-            log.warning(kv("lost", topic=partition.topic, partition=partition.partition))
-        self.assignment.give_up(partition.partition for partition in partitions)
+        numbers = [partition.partition for partition in partitions]
+        self._observer.rebalanced("lost", len(numbers))
+        self._drop(numbers)
+        self.membership.lose()
+        self.assignment.give_up(numbers)
 
     def activate(self) -> None:
         """Read the partitions that were restored."""
@@ -241,7 +246,8 @@ class Member:
             self.commits.must_abort = True
         elif not self.commits.must_abort and not self._has_failed:  # after a failure, scoring would only fail again
             self.pipeline.finish(numbers)
-            self.commits.begin()
+            if not self.commits.begin():
+                self.commits.lose()
             self.commits.wait(deadline)
         for number in numbers:
             task = self.pipeline.tasks.get(number)
@@ -249,11 +255,38 @@ class Member:
             if task is not None:
                 log.info(kv("released", topic=self.settings.topic, partition=number, offset=task.committed))
 
+    def _drop(self, numbers: list[int]) -> None:
+        """Forget partitions that others may have: nothing of them may be committed."""
+        for number in numbers:
+            if number in self.pipeline.tasks:
+                self.commits.lose()
+            self.pipeline.drop(number)
+            log.warning(kv("lost", topic=self.settings.topic, partition=number))
+
+    def _subscribe(self) -> None:
+        callbacks = {"on_assign": self.on_assign, "on_revoke": self.on_revoke, "on_lost": self.on_lost}
+        self._consumer.subscribe([self.settings.topic], **callbacks)
+
+    def _join_again(self) -> None:
+        """Leave the group and join it as a new member: the client would claim partitions that others may have."""
+        log.warning(kv("removed_from_group", effect="joining it again", hint="was this process suspended?"))
+        self._drop(list(self.pipeline.tasks))
+        self.membership.lose()
+        self._consumer.unsubscribe()
+        self._subscribe()
+
     def _restore_again(self, tasks: list[PartitionTask], delay: float) -> None:
         self.assignment.hold(task.number for task in tasks)
-        for task in tasks:
-            task.waits_since = time.monotonic()
-            self.restorer.request(task, delay)
+        self._held = [(task, delay) for task in tasks]
+        self._restore_held()
+
+    def _restore_held(self) -> None:
+        """Restore partitions after an abort, as soon as it is certain that they are owned."""
+        if self._held and self.membership.now() is not None:
+            for task, delay in self._held:
+                task.waits_since = time.monotonic()
+                self.restorer.request(task, delay)
+            self._held = []
 
     def _look_at_topics(self) -> None:
         """React to changes of the topics."""

@@ -126,6 +126,12 @@ class Pipeline:
         ages = [clock - timestamp / 1000 for _, timestamp in self._staged if timestamp is not None]
         self._observer.committed([now - polled_at for polled_at, _ in self._staged], ages, now - began)
 
+    def committed_offsets(self) -> dict[TopicPartition, int]:
+        """By partition of the input that is active: the offset that the group has committed, as far as known."""
+        topic, tasks = self._settings.topic, self.tasks.values()
+        known = ((task.number, task.committed) for task in tasks if task.is_active)
+        return {TopicPartition(topic, number): offset for number, offset in known if offset is not None}
+
     def _uncommitted(self, task: PartitionTask, topics: Mapping[str, object]) -> Iterator[TopicPartition]:
         found = [(self._settings.topic, task.position, task.committed)]
         if self._settings.feedback is not None:

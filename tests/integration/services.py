@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -114,13 +114,13 @@ class Running:
 
 
 class Command:
-    """`fomo-stream` as a process of its own."""
+    """`fomo-stream` as a process of its own; program: another one that takes the same arguments."""
 
-    def __init__(self, log: Path, *arguments: str) -> None:
+    def __init__(self, log: Path, *arguments: str, program: Sequence[str] = ("-m", "fomo_stream.cli")) -> None:
         self.log = log
         with open(log, "wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "fomo_stream.cli", *arguments],
+                [sys.executable, *program, *arguments],
                 stdout=subprocess.DEVNULL,
                 stderr=output,
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -147,13 +147,13 @@ class Command:
 
 
 @contextmanager
-def command(log: Path, settings: ServiceSettings) -> Iterator[Command]:
-    """The command with these settings; killed at the end if it still runs."""
+def command(log: Path, settings: ServiceSettings, **options: Any) -> Iterator[Command]:
+    """The command with these settings; killed at the end if it still runs. options: of `Command`."""
     flags = []
     for name in sorted(settings.model_fields_set - {"kafka"}):
         value = getattr(settings, name)
         flags += [f"--{name.replace('_', '-')}", ",".join(value) if isinstance(value, tuple) else str(value)]
-    running = Command(log, *flags, *(f"--kafka.{key}={value}" for key, value in settings.kafka.items()))
+    running = Command(log, *flags, *(f"--kafka.{key}={value}" for key, value in settings.kafka.items()), **options)
     try:
         yield running
     finally:

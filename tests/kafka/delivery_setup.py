@@ -33,6 +33,11 @@ class Setup:
         else:
             self.member.on_commit = self.delivery.offsets_committed
 
+    @property
+    def as_member(self) -> tuple[MemoryConsumer, Any]:
+        """The member and its membership of now, to commit with."""
+        return self.member, self.member.consumer_group_metadata()
+
     def send(self, value: bytes, number: int = 0, topic: str = "out") -> None:
         self.delivery.send(output(value, number, topic))
 
@@ -42,12 +47,12 @@ class Setup:
         return outcome
 
     def commit(self, position: int = 1) -> Outcome:
-        outcome = self.delivery.commit([TopicPartition("t", 0, position)], self.member)
+        outcome = self.delivery.commit([TopicPartition("t", 0, position)], *self.as_member)
         return self.proceed() if outcome is Outcome.PENDING else outcome
 
     def stay_pending(self, position: int = 1) -> None:
         """Begin a commit that gets no answer because the broker is down."""
-        outcomes = [self.delivery.commit([TopicPartition("t", 0, position)], self.member)]
+        outcomes = [self.delivery.commit([TopicPartition("t", 0, position)], *self.as_member)]
         outcomes += [self.delivery.proceed(LONG_S) for _ in range(2)]
         assert set(outcomes) == {Outcome.PENDING}
         assert self.delivery.trouble.startswith("nothing can be committed")

@@ -127,18 +127,24 @@ class Instance(Member):
     def release(self, number: int) -> None:
         self.on_revoke(None, [TopicPartition("t", number)])
 
-    def rebalance(self, generations: dict[str, int]) -> None:
-        """The group has another generation, of which this instance is a member if it was one before."""
+    def rebalance(self, generations: dict[str, int]) -> bool:
+        """The group has another generation, of which this instance is a member if it was one before.
+
+        Returns whether it is. Its callback comes later.
+        """
         is_member = not self.consumer.is_stale
         generations[self.consumer.name] += 1
         if is_member:
             self.consumer.join_again()
+        return is_member
 
     def hear(self) -> None:
-        """If it has lost its membership, it loses its partitions and joins the group again."""
+        """A rebalance: if it has lost its membership, it loses its partitions and joins the group again."""
         if self.consumer.is_stale:
-            self.consumer.join_again()
             self.on_lost(None, [TopicPartition("t", number) for number in self.pipeline.tasks])
+            self.consumer.join_again(as_new=True)
+        else:
+            self.on_assign(None, [])
 
     def read(self, number: int, records: int, labels: int, again: int = 0) -> None:
         for message in self.consumer.read("t", number, records, again):

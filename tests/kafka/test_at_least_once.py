@@ -35,7 +35,7 @@ def test_an_offset_commit_without_an_answer_blocks_nothing() -> None:
     setup.member.on_commit = None  # no answer comes
     setup.send(b"1")
     commit = [TopicPartition("t", 0, 1)]
-    assert setup.delivery.commit(commit, setup.member) is Outcome.PENDING
+    assert setup.delivery.commit(commit, *setup.as_member) is Outcome.PENDING
     outcome = Outcome.PENDING
     for _ in range(100):
         outcome = setup.delivery.proceed()
@@ -54,7 +54,7 @@ def test_a_call_without_a_time_limit_is_made_only_after_the_broker_has_answered(
     setup.member.failures = [KafkaError(KafkaError._TIMED_OUT)]  # of the call without an answer
     setup.send(b"1")
     commit = [TopicPartition("t", 0, 1)]
-    setup.delivery.commit(commit, setup.member)
+    setup.delivery.commit(commit, *setup.as_member)
     pending = 0
     while setup.delivery.proceed(LONG_S) is Outcome.PENDING:
         pending += 1
@@ -66,6 +66,6 @@ def test_offsets_of_partitions_that_other_members_own_are_not_committed() -> Non
     setup = Setup(AtLeastOnce)
     setup.member.failures = [KafkaError(KafkaError.ILLEGAL_GENERATION)]
     setup.send(b"1")
-    assert setup.commit(1) is Outcome.FAILED
+    assert setup.commit(1) is Outcome.REFUSED
     assert setup.delivery.abort()
     assert setup.broker.offsets == {}

@@ -62,7 +62,8 @@ moments = st.builds(
     is_built=st.booleans(),
     then=st.sampled_from([*["commit"] * 6, "nothing", "nothing", "down", "answer lost", "offsets", "abortable"]),
 )
-events = st.sampled_from(["handed over", "put out", "hears", "compaction", "crash", "crash for good", "times out"])
+faults = ["put out", "put out, and in again", "crash", "crash for good", "times out"]
+events = st.sampled_from(["handed over", "hears", "compaction", *faults])
 
 
 class ExactlyOnceMachine(RuleBasedStateMachine):
@@ -102,6 +103,8 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
         instance.score(moment.is_due, moment.is_built)
         if moment.then != "nothing":
             self._turn(name, moment.then)
+        if moment.then == "offsets":  # refused as of no member
+            instance.hear()
 
     def _produce(self, moment: Moment) -> None:
         rng = random.Random(moment.seed)
@@ -125,13 +128,17 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
         name = self.owner[number]
         if what == "handed over":
             self.instances[name].release(number)
-            for instance in self.instances.values():
-                instance.rebalance(self.broker.generations)
+            for member, instance in self.instances.items():
+                if instance.rebalance(self.broker.generations):
+                    self._turn(member)  # before the callback
+                    instance.on_assign(None, [])
             self._give(number, self._other(number))
         elif what == "compaction":
             self.broker.compact(STATE)
-        elif what == "put out":  # of the group, without its knowledge
+        elif what.startswith("put out"):  # of the group, without its knowledge
             self.broker.generations[name] += 1
+            if what == "put out, and in again":  # the client does not say so
+                self.instances[name].consumer.join_again(as_new=True)
             for one in [one for one in NUMBERS if self.owner[one] == name]:
                 self._give(one, self._other(number))
             self._turn(name)
@@ -153,7 +160,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
             broker.answers["commit_transaction"] = [retriable()] * 20
         elif trouble in ("offsets", "abortable"):
             call = "send_offsets_to_transaction" if trouble == "offsets" else "commit_transaction"
-            broker.answers[call] = [abortable()]
+            broker.answers[call] = [abortable(KafkaError.UNKNOWN_MEMBER_ID) if trouble == "offsets" else abortable()]
         self.instances[name].step()
         broker.is_down = broker.loses_answers = False
         broker.answers.clear()
@@ -174,7 +181,11 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
         self._restore()
 
     def _restore(self) -> None:
-        for instance in self.instances.values():
+        for name, instance in self.instances.items():
+            if instance.consumer.has_left:  # it joins again, and the group gives it partitions
+                instance.consumer.has_left = False
+                for number in [number for number in NUMBERS if self.owner[number] == name]:
+                    instance.take(number)
             instance.restore()
 
     # --- invariants

@@ -76,7 +76,6 @@ def test_a_record_is_committed_within_the_target(target_ms: float, out: str, gap
     ):
         member = Instance("a", broker)
         clock = Clock(member, broker, arrivals)
-        member.consumer.subscribe = lambda *_, **__: None  # type: ignore[attr-defined]
         member.consumer.poll = clock.poll  # type: ignore[attr-defined]
         member.consumer.consume = clock.consume  # type: ignore[attr-defined]
         member.take(0)

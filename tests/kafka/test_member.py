@@ -10,6 +10,7 @@ from unittest.mock import patch
 import pytest
 from confluent_kafka import KafkaError, TopicPartition
 from memory_broker import MemoryBroker, MemoryReader, Message
+from memory_producer import abortable
 from memory_service import DEAD, IDS, OUT, STATE, Instance
 
 from fomo_stream.errors import FencedError
@@ -56,7 +57,6 @@ def test_a_member_without_partitions_ends_too_when_its_consumer_was_fenced(
     broker: MemoryBroker, error: KafkaError
 ) -> None:
     member = Instance("a", broker)
-    member.consumer.subscribe = lambda *_, **__: None  # type: ignore[attr-defined]
     member.consumer.poll = lambda _: Message(("t", 0), 0, None, None, failure=error)  # type: ignore[attr-defined]
     member.consumer.consume = lambda *_: []  # type: ignore[attr-defined]
     deadline = time.monotonic() + 5
@@ -91,6 +91,66 @@ def test_when_a_topic_was_recreated_partitions_are_restored_before_more_is_read(
         assert after.position == after.learned_until == 30
 
 
+def test_a_member_that_was_removed_and_joined_again_unnoticed_commits_nothing_more(
+    member: Instance, broker: MemoryBroker
+) -> None:
+    """The client renews its membership before it says that partitions were lost: the broker accepts that one."""
+    member.pipeline.score_due(1e9)
+    broker.generations["a"] += 1
+    member.consumer.join_again(as_new=True)
+    for _ in range(3):
+        member.step()
+    assert broker.offsets["t", 0] == len(broker.values(OUT)) == 30
+    assert not member.pipeline.tasks
+    member.take(0)
+    member.restore()
+    assert member.pipeline.tasks[0].position == 30
+
+
+def test_while_a_rebalance_completes_a_commit_waits_and_nothing_is_read_again(
+    member: Instance, broker: MemoryBroker
+) -> None:
+    task = member.pipeline.tasks[0]
+    member.pipeline.score_due(1e9)
+    assert member.rebalance(broker.generations)
+    member.step()
+    assert broker.offsets["t", 0] == 30
+    member.on_assign(None, [])
+    member.step()
+    assert broker.offsets["t", 0] == len(broker.values(OUT)) == 35
+    assert member.pipeline.tasks[0] is task
+
+
+@pytest.mark.parametrize("refusal", [KafkaError.FENCED_INSTANCE_ID, KafkaError.ILLEGAL_GENERATION])
+def test_after_a_refused_commit_nothing_is_restored_or_read_until_the_group_has_assigned(
+    member: Instance, broker: MemoryBroker, refusal: int
+) -> None:
+    member.pipeline.score_due(1e9)
+    broker.answers["send_offsets_to_transaction"] = [abortable(refusal)]
+    for _ in range(3):
+        member.step()
+    assert not member.pipeline.tasks[0].is_active
+    assert member.consumer.read("t", 0, 5) == []
+    broker.offsets["t", 0] = 33  # by another owner
+    member.on_assign(None, [])
+    for _ in range(2):
+        member.step()
+    assert member.pipeline.tasks[0].position == 33
+
+
+def test_partitions_that_somebody_else_has_committed_are_restored_before_more_is_committed(
+    member: Instance, broker: MemoryBroker
+) -> None:
+    member.pipeline.score_due(1e9)
+    broker.offsets["t", 0] = 33
+    member.rebalance(broker.generations)
+    member.on_assign(None, [])
+    for _ in range(3):
+        member.step()
+    assert len(broker.values(OUT)) == 30
+    assert member.pipeline.tasks[0].position == 33
+
+
 @pytest.mark.parametrize("comes_back", [False, True])
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_records_of_a_partition_that_is_given_up_while_they_are_taken_are_dropped(
@@ -111,7 +171,6 @@ def test_records_of_a_partition_that_is_given_up_while_they_are_taken_are_droppe
                 member.on_assign(None, partitions)
         return taken
 
-    member.consumer.subscribe = lambda *_, **__: None  # type: ignore[attr-defined]
     member.consumer.poll = lambda _: waiting.pop(0) if waiting else None  # type: ignore[attr-defined]
     member.consumer.consume = consume  # type: ignore[attr-defined]
     member.run(lambda: not waiting)

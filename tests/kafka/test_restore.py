@@ -268,7 +268,7 @@ def test_a_partition_waits_until_the_transaction_of_its_last_owner_has_ended(com
     last.send(to_output(STATE, 0, POSITION, Position(4).encode()))
     broker.answers["commit_transaction"] = [TIMEOUT] * 1000
     member = MemoryConsumer(broker)
-    assert last.commit([TopicPartition("t", 0, 4)], member) is Outcome.PENDING
+    assert last.commit([TopicPartition("t", 0, 4)], member, member.consumer_group_metadata()) is Outcome.PENDING
     until(lambda: broker.producers[-1].unstable)
     with restorer(broker) as one:
         one.request(Task(0))

@@ -26,7 +26,7 @@ def test_a_fenced_instance_ends_and_says_what_to_do() -> None:
         setup.commit()
     assert (setup.out(), setup.broker.offsets) == ([], {})
     other.send(output(b"2"))
-    assert other.commit([], setup.member) is Outcome.COMMITTED
+    assert other.commit([], *setup.as_member) is Outcome.COMMITTED
     assert setup.out() == [b"2"]
 
 
@@ -56,7 +56,7 @@ def test_a_member_that_has_lost_its_partitions_commits_nothing() -> None:
     setup = Setup()
     setup.broker.generations[setup.member.name] = setup.member.generation + 1
     setup.send(b"1")
-    assert setup.commit() is Outcome.FAILED
+    assert setup.commit() is Outcome.REFUSED
     assert setup.delivery.abort()
     assert (setup.out(), setup.broker.offsets) == ([], {})
 

@@ -10,18 +10,9 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from fomo_stream.kafka.delivery.base import Delivery, Outcome
 from fomo_stream.kafka.delivery.call import SLICE_S, Call
-from fomo_stream.kafka.delivery.transactions import Commit
+from fomo_stream.kafka.delivery.transactions import NOT_A_MEMBER, Commit
 
 RETRY_S = 0.25  # between two tries to commit the same offsets
-
-# The group has given this member's partitions to others, or is about to; or a topic was deleted.
-_LOST = (
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError.UNKNOWN_MEMBER_ID,
-    KafkaError.ILLEGAL_GENERATION,
-    KafkaError.FENCED_INSTANCE_ID,
-    KafkaError.REBALANCE_IN_PROGRESS,
-)
 
 
 class AtLeastOnce(Delivery):
@@ -88,8 +79,10 @@ class AtLeastOnce(Delivery):
         return self._meaning(error)
 
     def _meaning(self, error: KafkaError) -> Outcome:
+        if error.code() in NOT_A_MEMBER:
+            return self._not_a_member(error)
         self._report(error)
-        return Outcome.FAILED if error.code() in _LOST else Outcome.PENDING
+        return Outcome.FAILED if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART else Outcome.PENDING  # it was deleted
 
     def _abort(self) -> None:
         self._producer.purge()

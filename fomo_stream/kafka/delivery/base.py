@@ -33,6 +33,7 @@ class Outcome(Enum):
     COMMITTED = auto()
     PENDING = auto()  # not known yet: call `proceed` again
     FAILED = auto()  # the offsets were not committed: `abort`, and read again
+    REFUSED = auto()  # likewise, because the broker does not accept the membership
 
 
 class Delivery(ABC):
@@ -116,10 +117,13 @@ class Delivery(ABC):
         """How often `topic` has refused an output about this record since the last commit, and the last reason."""
         return self._refusals.of(topic, source)
 
-    def commit(self, offsets: Sequence[TopicPartition], consumer: Any) -> Outcome:
-        """Commit the outputs sent, with these offsets of the group of which `consumer` is a member."""
+    def commit(self, offsets: Sequence[TopicPartition], consumer: Any, member: Any) -> Outcome:
+        """Commit the outputs sent, with these offsets of the group of which `consumer` is a member.
+
+        member: the membership under which it owns the partitions (`Membership.now`).
+        """
         self.begin()
-        self._commit = Commit(list(offsets), consumer, consumer.consumer_group_metadata())
+        self._commit = Commit(list(offsets), consumer, member)
         return self.proceed()
 
     def proceed(self, seconds: float = 0.0) -> Outcome:
@@ -203,6 +207,11 @@ class Delivery(ABC):
         """An error of the client as a whole: it recovers by itself, or the next commit fails."""
         if self._throttle.allow(error.name()) is not None:
             log.warning(kv("delivery_trouble", name=error.name(), reason=error.str()))
+
+    def _not_a_member(self, error: KafkaError) -> Outcome:
+        """The outcome where the broker does not accept the membership, which is ordinary while a group rebalances."""
+        log.info(kv("commit_refused", reason=error.str(), effect="no commit until the group has assigned partitions"))
+        return Outcome.REFUSED
 
     def _report(self, error: KafkaError) -> None:
         self.trouble = f"nothing can be committed: {error.str()}"

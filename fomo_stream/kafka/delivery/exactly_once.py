@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 from fomo_stream.errors import FencedError
 from fomo_stream.kafka.delivery.base import Delivery, Outcome
 from fomo_stream.kafka.delivery.call import SLICE_S, Call
-from fomo_stream.kafka.delivery.transactions import Commit, Transactions
+from fomo_stream.kafka.delivery.transactions import NOT_A_MEMBER, Commit, Transactions
 from fomo_stream.logs import kv
 
 log = logging.getLogger(__name__)
@@ -55,6 +55,8 @@ class ExactlyOnce(Delivery):
         return partial(self._transactions.commit, commit, SLICE_S, SLICE_S)
 
     def _outcome_of(self, error: KafkaError, call: Call) -> Outcome:
+        if error.code() in NOT_A_MEMBER and not error.fatal():
+            return self._not_a_member(error)
         self._report(error)
         if error.fatal():
             self._give_up_or_start_over(error)

@@ -33,13 +33,24 @@ NOT_PERMITTED = (
 )
 
 
+# The broker does not accept the membership of a commit: the group rebalances, or has removed this member.
+NOT_A_MEMBER = (
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.FENCED_INSTANCE_ID,
+    KafkaError.REBALANCE_IN_PROGRESS,
+    KafkaError.STALE_MEMBER_EPOCH,
+    KafkaError.FENCED_MEMBER_EPOCH,
+)
+
+
 @dataclass
 class Commit:
     """Offsets to commit for the group of which `consumer` is a member."""
 
     offsets: list[TopicPartition]
     consumer: Any
-    member: Any  # the consumer's membership when the commit began: after a rebalance the broker refuses it
+    member: Any  # the membership under which the partitions are owned: after a rebalance the broker refuses it
     offsets_sent: bool = False  # as part of the transaction; without transactions: and not answered yet
 
 
