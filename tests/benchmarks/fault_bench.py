@@ -1,10 +1,13 @@
 """Injects faults for minutes: is every record scored exactly once, with the same result as without faults?
 
-    KAFKA_HOME=... python tests/benchmarks/fault_bench.py [--seconds 420] [--nodes 3] [--seed 0]
+    KAFKA_HOME=... python tests/benchmarks/fault_bench.py [--seconds 420] [--nodes 3] [--seed 0] [--busy]
+    [--protocol consumer]
 
-A producer writes numbered records to 6 partitions of a cluster; three instances of `fomo-stream` score them, one of
-them with --instance-id, each restarted by a supervisor whenever it ends. Meanwhile faults are injected, one after
-the other and in pairs: kill -9, SIGTERM, SIGSTOP beyond the session timeout, kill -9 and SIGTERM of a broker, kill -9
+A producer writes numbered records to 6 partitions of a cluster; three instances of `fomo-stream` score them, two of
+them with --instance-id, each restarted by a supervisor whenever it ends. With --busy there is also a process that burns
+time on each core, and at random moments, whatever else goes on, an instance is suspended for 8 to 20 s. With
+--protocol consumer the broker assigns partitions (KIP-848). Meanwhile faults are injected, one after the other and in
+pairs: kill -9, SIGTERM, SIGSTOP beyond the session timeout, kill -9 and SIGTERM of a broker, kill -9
 and SIGSTOP of the broker that coordinates the group, also while an instance starts, kill -9 of the one that coordinates
 its transactions, a broker that hangs, produce errors (the output or the state topic asks for more replicas than there
 are), labels on scored records, another partition. Then it counts, in the committed outputs:
@@ -32,7 +35,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,7 +47,7 @@ sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("", "integrat
 from brokers import Broker, kafka_home, wait_for  # noqa: E402
 from clusters import Cluster  # noqa: E402
 from fault_streams import FEATURES, Feed, Labels, Outputs  # noqa: E402
-from faults import DOUBLE, Injector, Supervised, inject_for  # noqa: E402
+from faults import DOUBLE, Injector, Supervised, burners, freezes, inject_for  # noqa: E402
 from services import results, unique  # noqa: E402
 
 from fomo_stream.detector.detector import Detector  # noqa: E402
@@ -148,13 +151,20 @@ def count_differences(source: list[Any], records: list[Any], effects: Effects, s
 
 
 @contextmanager
-def service_group(broker: Broker, folder: Path, topic: str, session_s: float) -> Iterator[list[Supervised]]:
-    """Three instances, the first one with a name of its own."""
-    kafka = {"session.timeout.ms": str(int(1000 * session_s)), "heartbeat.interval.ms": "1000"}
-    kafka["topic.metadata.refresh.interval.ms"] = "2000"
+def service_group(
+    broker: Broker, folder: Path, topic: str, session_s: float, protocol: str
+) -> Iterator[list[Supervised]]:
+    """Three instances, the first two with names of their own."""
+    session = str(int(1000 * session_s))
+    kafka = {"topic.metadata.refresh.interval.ms": "2000", "transaction.timeout.ms": session}
+    if protocol == "classic":
+        kafka |= {"session.timeout.ms": session, "heartbeat.interval.ms": "1000"}
+    else:  # these two are the broker's
+        kafka |= {"group.protocol": protocol}
     common: dict[str, Any] = {"bootstrap": broker.bootstrap, "topic": topic, "group": f"group-{topic}"}
     common |= {"features": FEATURES, "kafka": kafka, "feedback": f"{topic}-labels"}
-    all_settings = [ServiceSettings(**common, instance_id="static"), *[ServiceSettings(**common)] * 2]
+    named = [ServiceSettings(**common, instance_id=name) for name in ("static", "b")]
+    all_settings = [*named, ServiceSettings(**common)]
     instances = [Supervised(folder, name, s) for name, s in zip(("static", "b", "c"), all_settings, strict=True)]
     try:
         yield instances
@@ -170,7 +180,8 @@ def summary(injector: Injector, source: list[Any], elapsed: float) -> dict[str, 
     exits = collections.Counter(code for instance in instances for code in instance.exits)
     return {
         "benchmark": "faults",
-        "faults": len(injector.injected),
+        "faults": len(injector.injected) + injector.freezes,
+        "freezes_at_random": injector.freezes,
         "kinds": dict(collections.Counter(injector.injected)),
         "seconds": round(elapsed),
         **verdict(source, results(cluster.read(settings.out)), effects, injector, settings),
@@ -195,37 +206,42 @@ def run(
     seed: int,
     only: tuple[str, ...] = (),
     at_least: int = 0,
+    busy: bool = False,
+    protocol: str = "classic",
 ) -> dict[str, Any]:
     """Run the whole experiment; see the module's docstring.
 
     folder: for logs, and what the brokers store. at_least: as many faults, also if they take longer than `seconds`.
     """
     partitions = 6
-    cluster = Cluster(home, n_nodes, folder)
+    millis = {"session.timeout": int(1000 * session_s), "min.session.timeout": 6000}
+    millis |= {"heartbeat.interval": 1000, "min.heartbeat.interval": 1000}
+    cluster = Cluster(home, n_nodes, folder, [f"group.consumer.{name}.ms={value}" for name, value in millis.items()])
     try:
         topic = unique("faults")
         cluster.create_topic(topic, partitions)
-        with service_group(cluster, folder, topic, session_s) as instances:
+        with service_group(cluster, folder, topic, session_s, protocol) as instances, burners(busy):
             settings = instances[1].settings
             outputs = Outputs(
                 cluster, wait_for(lambda: cluster.partitions(settings.out) and settings.out, "the outputs", 60)
             )
-            wait_for(lambda: all(instance.has_partitions for instance in instances), "the group to be complete", 60)
+            wait_for(lambda: all(instance.has_partitions for instance in instances), "the group to be complete", 300)
             feed = Feed(cluster, topic, count, partitions, seconds)
-            wait_for(lambda: len(outputs.numbers) > 100, "the first outputs", 120)
+            wait_for(lambda: len(outputs.numbers) > 100, "the first outputs", 300)
             began = time.monotonic()
             labels = Labels(cluster, settings.feedback or "")
             rng = random.Random(seed)
             injector = Injector(cluster, instances, settings, feed, outputs, labels, session_s, rng, only)
-            inject_for(injector, began + seconds - 2 * session_s, at_least)
+            with freezes(injector) if busy else nullcontext():
+                inject_for(injector, began + seconds - 2 * session_s, at_least)
             elapsed = time.monotonic() - began
             feed.join()
-            wait_for(lambda: len(outputs.numbers) >= count, "the last outputs", 120)
+            wait_for(lambda: len(outputs.numbers) >= count, "the last outputs", 300)
             source = cluster.read(topic, at_least=count)  # an idempotent producer, too, may repeat when brokers die
-            wait_for(lambda: cluster.committed(settings.group, topic) == len(source), "all to be committed", 60)
+            wait_for(lambda: cluster.committed(settings.group, topic) == len(source), "all to be committed", 300)
             given = labels.given
             heeded = partial(cluster.committed, settings.group, settings.feedback or "")
-            wait_for(lambda: heeded() == given, "all labels to be heeded", 60)
+            wait_for(lambda: heeded() == given, "all labels to be heeded", 300)
         time.sleep(2)  # in case further outputs come, which would be wrong
         outputs.stop()
         return summary(injector, source, elapsed)
@@ -244,6 +260,8 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--session", type=float, default=10, help="session timeout, seconds")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--busy", action="store_true", help="burn time on each core, and suspend instances at random")
+    parser.add_argument("--protocol", choices=("classic", "consumer"), default="classic", help="of the group")
     parser.add_argument("--only", default="", help="kinds of faults, separated by commas (default: all)")
     options = parser.parse_args()
     home = kafka_home()
@@ -252,7 +270,8 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="fomo-faults-"))
     print(f"logs and what the brokers store: {folder}", flush=True)
     only = tuple(filter(None, options.only.split(",")))
-    result = run(home, folder, options.records, options.seconds, options.nodes, options.session, options.seed, only)
+    amount = (options.records, options.seconds, options.nodes, options.session, options.seed, only)
+    result = run(home, folder, *amount, busy=options.busy, protocol=options.protocol)
     print(json.dumps(result))
     if any(result[what] for what in MUST_BE_0) or not result["offsets_complete"]:
         return 1

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -61,6 +65,13 @@ class Supervised:
     def signal(self, number: int) -> None:
         self._running.process.send_signal(number)
 
+    def freeze(self, seconds: float) -> None:
+        """Suspend it, and let it go on."""
+        process = self._running.process
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(seconds)
+        process.send_signal(signal.SIGCONT)
+
     @property
     def has_partitions(self) -> bool:
         return " restored " in self._running.text()
@@ -86,6 +97,7 @@ class Injector:
     rng: random.Random
     only: tuple[str, ...] = ()  # kinds of faults; none: all
     rounds: list[tuple[float, list[str]]] = field(default_factory=list)  # when, and what was injected together
+    freezes: int = 0  # at random moments
 
     @property
     def injected(self) -> list[str]:
@@ -140,9 +152,7 @@ class Injector:
             time.sleep(3)
             self.cluster.alter(topic, min_insync_replicas=None)
         elif name == "freeze":
-            instance.signal(signal.SIGSTOP)
-            time.sleep(self.session_s + 2)
-            instance.signal(signal.SIGCONT)
+            instance.freeze(self.session_s + 2)
         else:
             instance = self.instances[0] if name == "kill_static" else instance
             instance.signal(signal.SIGTERM if name == "terminate" else signal.SIGKILL)
@@ -181,6 +191,41 @@ class Injector:
         wait_for(self.cluster.is_complete, "the cluster to be complete", 120)
 
 
+@contextmanager
+def burners(wanted: bool) -> Iterator[None]:
+    """On each core a process that does nothing but take time."""
+    count = (os.cpu_count() or 1) if wanted else 0
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def freezes(injector: Injector) -> Iterator[None]:
+    """Meanwhile an instance is suspended now and then, for less or more than a session."""
+    rng = random.Random(injector.rng.random())
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.wait(rng.uniform(0, 30)):
+            instance = rng.choice(injector.instances)
+            print(f"{time.strftime('%H:%M:%S')} at random: freeze {instance.name}", flush=True)
+            instance.freeze(rng.uniform(8, 20))
+            injector.freezes += 1
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 def is_of_broker(name: str) -> bool:
     return name.startswith(("broker", "group", "transaction", "start_without"))
 
@@ -215,6 +260,6 @@ def inject_for(injector: Injector, until: float, at_least: int = 0) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        wait_for(injector.is_complete, "the group to be complete", 120)
+        wait_for(injector.is_complete, "the group to be complete", 300)
         scored = partial(injector.outputs.numbers.issuperset, list(injector.feed.acknowledged))
-        wait_for(scored, f"all to be well after {chosen}", 120)
+        wait_for(scored, f"all to be well after {chosen}", 300)
