@@ -223,7 +223,7 @@ def run(
         with service_group(cluster, folder, topic, session_s, protocol) as instances, burners(busy):
             settings = instances[1].settings
             outputs = Outputs(
-                cluster, wait_for(lambda: cluster.partitions(settings.out) and settings.out, "the outputs", 60)
+                cluster, wait_for(lambda: cluster.partitions(settings.out) and settings.out, "the outputs", 300)
             )
             wait_for(lambda: all(instance.has_partitions for instance in instances), "the group to be complete", 300)
             feed = Feed(cluster, topic, count, partitions, seconds)
