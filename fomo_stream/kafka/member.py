@@ -61,8 +61,8 @@ class ConsumerErrors:
         """Raise FencedError after a fatal error."""
         if self._fatal is not None:
             raise FencedError(
-                f"the broker has removed this instance from the group ({self._fatal.str()}); nothing is lost; restart "
-                "this instance, and if it uses --instance-id, give it a unique one"
+                "another instance has the same --instance-id, or the broker has removed this one from the group "
+                f"({self._fatal.str()}); nothing is lost; restart this instance, with an --instance-id of its own"
             )
 
 
