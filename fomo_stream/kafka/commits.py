@@ -98,43 +98,36 @@ class Commits:
     def begin(self) -> bool:
         """Steps 2 and 3. Returns False if nothing may be committed now, because it is not certain what is owned."""
         self._began = time.monotonic()
-        if not self._is_owner():
+        member = self._membership.now()
+        if member is None:
             self._postpone(self._began)
             return False
         self._postponed_since = None
-        self._staged = self._pipeline.stage(self._topics.seen)
-        if self._staged or self._delivery.sent:
-            self._conclude(self._delivery.commit(self._staged, self._consumer, self._member))
-        return True
-
-    def _is_owner(self) -> bool:
-        """Whether the partitions are certainly this member's."""
-        member = self._membership.now()
-        if member is None:
-            return False
-        if member != self._member and not self._is_last_writer():
+        if member != self._member and self._committed_by_others():
+            self.must_abort = True
             return False
         self._member = member
+        self._staged = self._pipeline.stage(self._topics.seen)
+        if self._staged or self._delivery.sent:
+            self._conclude(self._delivery.commit(self._staged, self._consumer, member))
         return True
 
-    def _is_last_writer(self) -> bool:
-        """Under a new membership: whether nobody else has committed these partitions since this owner did.
+    def _committed_by_others(self) -> bool:
+        """Under a new membership: whether somebody else has committed partitions since this owner did.
 
-        The broker has refused all commits of a former owner by then, so this finds an error of the group or the client.
+        A second line of defence, in case the group or the client is wrong; where the broker does not answer, the
+        commit itself has to wait for it.
         """
         own = self._pipeline.committed_offsets()
-        if not own:
-            return True
         try:
-            found = self._consumer.committed(list(own), timeout=SLICE_S)
+            found = self._consumer.committed(list(own), timeout=SLICE_S) if own else []
         except KafkaException as error:
             log.debug(kv("offsets_unknown", reason=error.args[0].str()))
             return False
         others = [one.partition for one in found if one.offset > own[one]]
         if others:
             log.warning(kv("committed_by_another", partitions=others, effect="back to the last commit"))
-            self.must_abort = True
-        return not others
+        return bool(others)
 
     def _postpone(self, now: float) -> None:
         """A rebalance completes in milliseconds, and then the commit is still possible. But not for long: the
