@@ -32,7 +32,7 @@ def min_context_flag(default: int) -> Any:
 
 def alert_rate_flag(default: float) -> Any:
     """The setting `alert_rate`, whose default depends on the command."""
-    text = "share of normal records that may be flagged as outliers"
+    text = "share of records to flag as outliers; the alert threshold moves to keep to it"
     return flag("Detector", default, text, metavar="P", ge=1e-5, le=0.5)
 
 
