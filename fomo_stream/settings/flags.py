@@ -52,7 +52,7 @@ class DetectorFlags(BaseFlags):
     """Settings of the model and of the detector; shared by `run`, `demo` and `score`."""
 
     model: str = flag("Detector", "default", "name of a shipped checkpoint, or path to a checkpoint", metavar="NAME")
-    device: str = flag("Detector", "auto", "auto, cpu or cuda")
+    device: str = flag("Detector", "auto", "auto, cpu, cuda, or cuda:N for one of several GPUs")
     kernel: Literal["auto", "numba", "torch"] = flag(
         "Detector",
         "auto",

@@ -246,6 +246,7 @@ COMMANDS: list[tuple[type[BaseFlags], dict[str, Any]]] = [
         ("FOMO_ALERT_RAET", r"there is no setting FOMO_ALERT_RAET; did you mean FOMO_ALERT_RATE\?"),
         ("fomo_alert_raet", r"there is no setting FOMO_ALERT_RAET; did you mean FOMO_ALERT_RATE\?"),
         ("FOMO_HELTH_PORT", r"did you mean FOMO_HEALTH_PORT\?"),
+        ("FOMO_BROKER", r"did you mean FOMO_BOOTSTRAP\?"),
         ("FOMO_BATCHSIZE", r"did you mean FOMO_BATCH_SIZE\?"),
         ("FOMO_KAKFA_SASL_PASSWORD", r"did you mean FOMO_KAFKA_SASL_PASSWORD\?"),
         ("FOMO_ZZZZZZ", "there is no setting FOMO_ZZZZZZ; see --help"),
