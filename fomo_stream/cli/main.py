@@ -184,6 +184,9 @@ def _split_command(arguments: list[str]) -> tuple[str, list[str]]:
     if not arguments or arguments[0].startswith("-"):
         return "run", arguments
     if arguments[0] not in COMMANDS:
-        hint = did_you_mean(arguments[0], COMMANDS)
-        raise ConfigError(f"there is no command {arguments[0]}{hint or '; commands are ' + ', '.join(COMMANDS)}")
+        name = arguments[0]
+        hint = did_you_mean(name, COMMANDS) or f"; commands are {', '.join(COMMANDS)}"
+        if "." in name or os.path.isfile(name):
+            hint = f"; to score a file: fomo-stream score {name}"
+        raise ConfigError(f"there is no command {name}{hint}")
     return arguments[0], arguments[1:]

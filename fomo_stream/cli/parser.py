@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -34,6 +35,7 @@ RUN_INTRO = """Find outliers in a Kafka topic: score every record, without label
   fomo-stream demo                                watch it work: embedded broker, simulated sensors
   fomo-stream score data.csv                      score a file or a pipe, without Kafka
   fomo-stream replay --topic sensors --last 7d    see how well it would have done on past records
+  fomo-stream compare before.json after.json      say what changed between two replays
   fomo-stream redrive --dead-letters TOPIC        send dead letters back, after a fix
   fomo-stream doctor --topic sensors              check brokers, topics, permissions and settings
   fomo-stream group --topic sensors               show the group: settings, members, lag, state
@@ -116,9 +118,12 @@ def parse(cls: type[AnySettings], argv: Sequence[str], intro: str = "", command:
     kafka, rest = _take_kafka(argv) if "kafka" in cls.model_fields else ({}, list(argv))
     known, unknown = parser.parse_known_args(rest)
     if unknown:
-        word = unknown[0].split("=", 1)[0]
+        word = unknown[0].split("=", 1)[0] if unknown[0].startswith("-") else unknown[0]
         if not word.startswith("-"):
-            raise ConfigError(f"unexpected argument {unknown[0]}; see --help")
+            names = ["--file"] if os.path.isfile(word) else ["--topic", "--file"]
+            meant = " or ".join(f"{name} {word}" for name in names if name in parser._option_string_actions)
+            hint = f"; did you mean {meant}?" if meant else ""
+            raise ConfigError(f"unexpected argument {word}{hint}; see --help")
         raise ConfigError(f"there is no flag {word}{did_you_mean(word, parser._option_string_actions)}; see --help")
     flags = vars(known)
     if kafka:

@@ -91,7 +91,7 @@ class Scoring:
         scorer = FixedContextScorer if settings.context else PrequentialScorer
         self._scorer: FixedContextScorer | PrequentialScorer = scorer(settings, self._model, table, self._note)
         self._counts = {"scored": 0, "outliers": 0, "skipped": 0, "unscored": 0, "missing": 0, "blank": 0}
-        self._incidents, self._followed = Incidents(), 0  # and how many records they have seen
+        self._incidents, self._followed = Incidents(settings.quiet), 0  # and how many records they have seen
         self._malformed = self._noted = 0  # lines that cannot be read, and those of them that were noted
         self._without = self._first_without = 0  # records without a value of any feature, and the line of the first
         self._is_calibrated = False  # whether any record could be called an outlier

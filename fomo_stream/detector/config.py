@@ -31,7 +31,7 @@ class DetectorConfig:
 
     context_size: int = 1000  # rows of a context, at most
     min_context: int = 200  # rows before scores begin
-    alert_rate: float = 0.01  # share of normal records that may be called outliers
+    alert_rate: float = 0.01  # share of records to call outliers; the alert threshold moves to keep to it
     admit: str = "auto"  # admission policy: auto, feedback or all
     views: tuple[str, ...] = DEFAULT  # what records are compared with: names of views
     lags: int = 0  # records that each record is compared together with: adds the view `past`

@@ -173,7 +173,8 @@ class PartitionTask:
 
     @staticmethod
     def _no_incidents(settings: ServiceSettings, number: int) -> Incidents:
-        return Incidents(settings.topic, number) if settings.topic else Incidents()  # of a file
+        place = (settings.topic, number) if settings.topic else ()  # of a file
+        return Incidents(settings.quiet, *place)
 
     def _schema_changes(self, schema: Schema) -> Entries:
         content = {"features": schema.features, "categorical": sorted(schema.categorical), "lags": self._settings.lags}

@@ -38,7 +38,7 @@ STALLED_S = 5.0  # to wait for the next record
 ANSWER_S = 5.0
 # A group does not agree on these, but its state says with which values it was written.
 WRITTEN = ("alert_rate", "min_context", "admit", "adapt_after")
-MATTERS = (*STATE_SETTINGS, "feedback-memory", "threads")  # agreed settings that results depend on
+MATTERS = (*STATE_SETTINGS, "feedback-memory", "incident-quiet", "threads")  # agreed settings that results depend on
 FINGERPRINT, COUNTERS = f"{DETECTOR}/fingerprint", f"{DETECTOR}/counters"
 
 

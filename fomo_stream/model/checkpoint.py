@@ -104,6 +104,11 @@ def resolve_device(device: str = "auto") -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         chosen = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise ConfigError(
+            f"there is no device {device!r}; use auto, cpu, cuda, or cuda:N for one of several GPUs"
+        ) from None
+    try:
         torch.zeros(1, dtype=torch.float64, device=chosen).item()  # distances are computed in float64
     except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
         raise ConfigError(f"device {device!r} cannot be used here ({str(error).splitlines()[0]}); try cpu") from None

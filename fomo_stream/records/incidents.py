@@ -1,9 +1,8 @@
 """Incidents: the alerts of one series that belong together, and one record that sums them up.
 
-An incident begins with an alert. It ends after QUIET_RECORDS records of its series without an alert, or after
-QUIET_OF_ALL records of its partition without an alert of that series. These are numbers of records, never times, so a
-replay finds the same incidents. With an alert rate of 1 %, two false alarms that have nothing to do with each other are
-at most 10 records apart in 1 of 10 cases; more records would join more of them.
+An incident begins with an alert. It ends after some records of its series without an alert, or after some records of
+its partition without one of that series, so that it also ends where a key does not come back. These are numbers of
+records, never times, so a replay finds the same incidents.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ from fomo_stream.detector.series import Key
 from fomo_stream.errors import DamagedStateError
 from fomo_stream.records.result import Result
 
-QUIET_RECORDS = 10
-QUIET_OF_ALL = 10_000
 MOST_BYTES = 16 << 10  # of a key, and of reasons: longer ones are left out, so that memory is bounded
 WORST = ("score", "remembered_logit", "p_value", "severity")  # fields of the worst alert
 WHY = ("reasons", "explanation")
@@ -41,29 +38,31 @@ class _Open(NamedTuple):
     """An incident that has not ended; never changed in place."""
 
     key: bytes | None
-    last: int  # number of its last alert in the partition
-    quiet: int  # records of its series since then
+    seen: int  # number of the last record of its series in the partition
+    quiet: int  # records of its series since its last alert
     summary: Result
 
 
 class Incidents:
     """The open incidents of one partition, at most one for each number of a series (see `Results.series`).
 
-    topic, partition: where the records come from; without them, an incident is named by the offset alone.
-    What it says of a record depends on the records before it, never on how they are split over calls.
+    quiet: an incident ends after so many records of its series without an alert, or so many of the partition without
+    one of its series. topic, partition: where the records come from; without them, an incident is named by the offset
+    alone. What it says of a record depends on the records before it, never on how they are split over calls.
     """
 
-    def __init__(self, topic: str | None = None, partition: int | None = None) -> None:
+    def __init__(self, quiet: tuple[int, int], topic: str | None = None, partition: int | None = None) -> None:
+        self._of_series, self._of_all = quiet
         self._source = {} if topic is None else {"topic": topic, "partition": partition}
         self._prefix = "" if partition is None else f"{partition}-"
-        self._open: dict[int, _Open] = {}  # by number of the series, the one with the oldest last alert first
+        self._open: dict[int, _Open] = {}  # by number of the series, in the order in which these were last seen
         self._begin_log()
 
     def __len__(self) -> int:
         return len(self._open)
 
     def sizes(self) -> tuple[int, ...]:
-        """How many alerts each open incident has, the one with the oldest last alert first."""
+        """How many alerts each open incident has."""
         return tuple(found.summary["records"] for found in self._open.values())
 
     def follow(
@@ -83,10 +82,10 @@ class Incidents:
                 closed.append(self._close(slot, offset))
             if result["outlier"]:
                 self._alert(slot, key, number, offset, result)
-            elif slot in self._open and self._has_ended(slot):
+            elif slot in self._open and self._has_ended(slot, number):
                 closed.append(self._close(slot, offset))
             oldest = next(iter(self._open), None)
-            if oldest is not None and number - self._open[oldest].last >= QUIET_OF_ALL:
+            if oldest is not None and number - self._open[oldest].seen >= self._of_all:
                 closed.append(self._close(oldest, offset))
         return closed
 
@@ -107,12 +106,12 @@ class Incidents:
         self._changed.add(slot)
         result["incident"] = summary["incident"]
 
-    def _has_ended(self, slot: int) -> bool:
+    def _has_ended(self, slot: int, number: int) -> bool:
         """Count a record without an alert."""
-        found = self._open[slot]
-        self._open[slot] = found._replace(quiet=found.quiet + 1)
+        found = self._open.pop(slot)
+        self._open[slot] = found._replace(seen=number, quiet=found.quiet + 1)
         self._counted.add(slot)
-        return found.quiet + 1 >= QUIET_RECORDS
+        return found.quiet + 1 >= self._of_series
 
     def _close(self, slot: int, offset: int) -> Closed:
         found = self._open.pop(slot)
@@ -131,7 +130,7 @@ class Incidents:
     def changes(self) -> Entries:
         """The changes since the last call, as entries of a compacted log.
 
-        Each open incident has two entries: its summary, and the small number that changes with every record.
+        Each open incident has two entries: its summary, and the small numbers that change with every record.
         """
         entries: Entries = {}
         for slot in self._changed:
@@ -143,7 +142,7 @@ class Incidents:
                 self._logged.discard(slot)
         for slot in self._changed | self._counted:
             if (found := self._open.get(slot)) is not None:
-                entries[f"{slot}/quiet"] = b"%d" % found.quiet
+                entries[f"{slot}/quiet"] = b"%d %d" % (found.quiet, found.seen)
         self._changed.clear()
         self._counted.clear()
         return entries
@@ -154,7 +153,7 @@ class Incidents:
             found = [_decode(name, entries) for name in entries if name.endswith("/open")]
         except (ValueError, KeyError, TypeError) as error:
             raise DamagedStateError(f"the open incidents are not readable ({error})") from None
-        self._open = dict(sorted(found, key=lambda item: item[1].last))
+        self._open = dict(sorted(found, key=lambda item: item[1].seen))
         self._begin_log()
         self._changed.clear()
         self._logged.update(self._open)
@@ -189,7 +188,7 @@ def _kept(key: Key) -> bytes | None:
 
 def _encode(found: _Open) -> bytes:
     key = None if found.key is None else b64encode(found.key).decode()
-    return json.dumps({"key": key, "last": found.last, "summary": found.summary}, separators=(",", ":")).encode()
+    return json.dumps({"key": key, "summary": found.summary}, separators=(",", ":")).encode()
 
 
 def _decode(name: str, entries: StoredEntries) -> tuple[int, _Open]:
@@ -197,4 +196,5 @@ def _decode(name: str, entries: StoredEntries) -> tuple[int, _Open]:
     key, summary = content["key"], content["summary"]
     _rank(summary["worst"]), summary["incident"], summary["from"]["offset"], summary["records"], summary["span"]
     key = None if key is None else b64decode(key, validate=True)
-    return slot, _Open(key, int(content["last"]), int(entries[f"{slot}/quiet"]), summary)
+    quiet, _, seen = entries[f"{slot}/quiet"].partition(b" ")
+    return slot, _Open(key, int(seen or content["last"]), int(quiet), summary)  # "last": as written before `seen`

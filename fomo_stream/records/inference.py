@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from numbers import Real
 from typing import Any
 
@@ -115,7 +116,10 @@ def _why_not(path: str, values: list[Any], n_records: int) -> str | None:
     if not present or (numeric.all() and np.isnan(x).all()):
         return "always missing"
     if numeric.mean() < 0.5:
-        return "a list" if isinstance(present[int(np.argmin(numeric))], list) else TEXT
+        texts = [value for value, is_number in zip(present, numeric, strict=True) if not is_number]
+        if all(map(_is_time, texts)):
+            return "timestamp"
+        return "a list" if isinstance(texts[0], list) else TEXT
     x = np.clip(x[~np.isnan(x)], -1e300, 1e300)  # differences must not overflow
     if len(x) < _RARE * n_records:
         return f"present in only {len(x)} of {n_records} records"
@@ -135,6 +139,15 @@ def _words(path: str) -> set[str]:
     """The last two words of the leaf's own name: 'order.createdAt' -> created, at."""
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", path.rpartition(".")[2])
     return set(re.findall(r"[a-z]+", name.lower())[-2:])
+
+
+def _is_time(value: Any) -> bool:
+    """Whether a value is text with a date, perhaps with a time, in ISO 8601."""
+    try:
+        datetime.fromisoformat(value.strip())
+    except (ValueError, AttributeError):
+        return False
+    return "-" in value  # else it may be an integer
 
 
 def _is_timestamp(x: np.ndarray, words: set[str]) -> bool:

@@ -40,7 +40,7 @@ def make_report(plan: Plan, outcomes: Sequence[Outcome], started: datetime) -> d
     tally = reduce(lambda one, other: one.merge(other), (outcome.tally for outcome in outcomes))
     counted = tally.report()
     records = counted["source"]["records"]
-    timing = _timing(outcomes, started, records, counted["source"]["scored"])
+    timing = _timing(outcomes, started, records, counted["source"]["scored"] + counted["source"]["warming_up"])
     live = [] if plan.live is None else [compared_with_live(plan.live, plan, outcomes)]
     report = {
         "format": 1,
@@ -148,8 +148,8 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _timing(outcomes: Sequence[Outcome], started: datetime, records: int, scored: int) -> dict[str, Any]:
-    """How long it took; in all runs, where it was resumed. A detector sees all scored records, also warming up."""
+def _timing(outcomes: Sequence[Outcome], started: datetime, records: int, seen: int) -> dict[str, Any]:
+    """How long it took; in all runs, where it was resumed. seen: by a detector, also while it warms up."""
     spent: Counter[str] = Counter()
     for outcome in outcomes:
         spent.update(outcome.seconds)
@@ -164,5 +164,5 @@ def _timing(outcomes: Sequence[Outcome], started: datetime, records: int, scored
         "detector_share": plain(spent[OWN] / elapsed) if elapsed else None,
         "resumed": max(outcome.resumed for outcome in outcomes),
         "detectors": {name: plain(spent[name]) for name in names},
-        "seconds_per_record": {name: plain(spent[name] / scored) if scored else None for name in names},
+        "seconds_per_record": {name: plain(spent[name] / seen) if seen else None for name in names},
     }

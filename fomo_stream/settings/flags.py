@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, field_validator, model_validator
@@ -31,7 +32,7 @@ def min_context_flag(default: int) -> Any:
 
 def alert_rate_flag(default: float) -> Any:
     """The setting `alert_rate`, whose default depends on the command."""
-    text = "share of normal records that may be flagged as outliers"
+    text = "share of records to flag as outliers; the alert threshold moves to keep to it"
     return flag("Detector", default, text, metavar="P", ge=1e-5, le=0.5)
 
 
@@ -51,7 +52,7 @@ class DetectorFlags(BaseFlags):
     """Settings of the model and of the detector; shared by `run`, `demo` and `score`."""
 
     model: str = flag("Detector", "default", "name of a shipped checkpoint, or path to a checkpoint", metavar="NAME")
-    device: str = flag("Detector", "auto", "auto, cpu or cuda")
+    device: str = flag("Detector", "auto", "auto, cpu, cuda, or cuda:N for one of several GPUs")
     kernel: Literal["auto", "numba", "torch"] = flag(
         "Detector",
         "auto",
@@ -172,11 +173,34 @@ class RecordFlags(DetectorFlags):
         "Records", "fomo", "field of the output record that holds the result", metavar="NAME", min_length=1
     )
     scores_only: bool = flag("Records", False, "write only the result, without the original fields")
+    incident_quiet: str = flag(
+        "Records",
+        "10,1000",
+        "an incident ends after N records of its series without an alert, or after M of the partition without one of "
+        "its series",
+        metavar="N[,M]",
+    )
 
     @property
     def earlier_records(self) -> int:
         """The detector's `lags`."""
         return self.lags
+
+    @property
+    def quiet(self) -> tuple[int, int]:
+        """`incident_quiet` as numbers: of records of the series, and of the partition."""
+        of_series, of_all = map(int, self.incident_quiet.split(","))
+        return of_series, of_all
+
+    @field_validator("incident_quiet", mode="before")
+    @classmethod
+    def _quiet_is_complete(cls, value: Any) -> str:
+        """With both numbers, so that values are equal where they mean the same."""
+        found = re.fullmatch(r"(\d{1,7})(?:\s*,\s*(\d{1,7}))?", str(value).strip(), re.ASCII)
+        numbers = [int(number or 1000) for number in found.groups()] if found else [0, 0]
+        if not 1 <= numbers[0] <= numbers[1] <= 1_000_000:
+            raise ValueError("give N or N,M, such as 20 or 20,5000: N from 1, M (1000) from N to 1000000")
+        return "{},{}".format(*numbers)
 
     @field_validator("features")
     @classmethod

@@ -69,6 +69,13 @@ def test_a_boolean_flag_can_be_taken_back(monkeypatch: pytest.MonkeyPatch) -> No
     assert not parse(ServiceSettings, ["--topic", "t", "--no-scores-only"]).scores_only
 
 
+def test_the_first_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = capsys.readouterr().out
+    assert [name for name in COMMANDS if name != "run" and f"  fomo-stream {name} " not in shown] == []
+
+
 def test_score_takes_a_file_or_standard_input() -> None:
     assert parse(ScoreSettings, ["data.csv", "--batch-size", "9"]).file == "data.csv"
     assert parse(ScoreSettings, ["--batch-size", "9", "-"]).file == parse(ScoreSettings, []).file == "-"
@@ -81,6 +88,13 @@ def test_score_takes_a_file_or_standard_input() -> None:
         (["--topic"], "--topic: expected one argument"),
         (["--topic", "t", "--batch-size", "x"], "--batch-size x: "),
         (["dmo"], "there is no command dmo; did you mean demo?"),
+        (["data.csv"], "there is no command data.csv; to score a file: fomo-stream score data.csv"),
+        ([__file__], f"fomo-stream score {__file__}"),
+        (["replay", __file__], f"unexpected argument {__file__}; did you mean --file {__file__}?"),
+        (["replay", "data=1.csv"], "did you mean --topic data=1.csv or --file data=1.csv?"),
+        (["doctor", "sensors"], "unexpected argument sensors; did you mean --topic sensors?"),
+        (["--broker", "localhost"], "there is no flag --broker; did you mean --bootstrap?"),
+        (["--topic", "t", "--zzz=1"], "there is no flag --zzz; see --help"),
         (["zzz"], "commands are run, demo, score"),
         (["score", "a.csv", "b.csv"], "unexpected argument b.csv; see --help"),
         (["--topic", "t", "--kafka.linger.ms"], "--kafka.linger.ms needs a value"),

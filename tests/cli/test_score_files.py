@@ -12,7 +12,6 @@ from scoring import RECORDS, as_csv, as_jsonl, results, score
 
 from fomo_stream.cli.score import run_score
 from fomo_stream.errors import ConfigError, FomoError, SchemaError, SkippedError
-from fomo_stream.records.incidents import QUIET_RECORDS
 from fomo_stream.settings.commands import ScoreSettings
 from fomo_stream.settings.sources import load
 
@@ -58,7 +57,7 @@ def test_alerts_that_belong_together_have_the_line_of_the_first_one(model_path: 
     last = -100
     for number, result in enumerate(found, 2):
         if result["outlier"]:
-            expected[number] = expected[last] if number - last <= QUIET_RECORDS else str(number)
+            expected[number] = expected[last] if number - last <= 10 else str(number)
             last = number
     assert {number: result["incident"] for number, result in enumerate(found, 2) if "incident" in result} == expected
     assert len(set(expected.values())) < len(expected)

@@ -6,11 +6,12 @@ import json
 from typing import Any
 
 import pytest
-from brokers import Broker
+from brokers import Broker, Kafka, kafka_home
 from confluent_kafka import Producer
 from services import unique
 
 from fomo_stream.cli.main import main
+from fomo_stream.errors import TopicError
 from fomo_stream.kafka.doctor.report import CHECKS
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
@@ -70,6 +71,20 @@ def test_bad_topics_and_an_open_transaction_are_found(kafka: Broker, capsys: pyt
     (open_one,) = (one for one in found["transactions"] if one["level"] == "warning")
     assert f"{topic}: in partitions 1 a transaction" in open_one["what"]
     assert set(kafka.admin.list_topics(timeout=10).topics) - before <= {"__consumer_offsets"}
+
+
+@pytest.mark.skipif(kafka_home() is None, reason="needs an Apache Kafka of its own (KAFKA_HOME)")
+def test_a_broker_without_any_topic_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    home = kafka_home()
+    assert home is not None
+    fresh = Kafka(home)
+    try:
+        code, found = findings(capsys, fresh.bootstrap, "--topic", "sensors", "--watch-seconds", "0")
+    finally:
+        fresh.remove()
+    assert code == TopicError.exit_code
+    assert list(found) == list(CHECKS)
+    assert [one["what"] for one in found["topics"] if one["level"] == "problem"] == ["there is no topic sensors"]
 
 
 def test_a_broker_that_is_away_is_the_only_problem(capsys: pytest.CaptureFixture[str]) -> None:

@@ -173,6 +173,18 @@ def test_settings_that_are_given_are_changed_and_others_stay(broker: Broker, loo
     ]
     again = look(settings, "--update-group", "--out", moved)
     assert "nothing was changed" in again.out
+    assert again.out.startswith(f"group {settings.group} has agreed on the settings given here already")
+    held_by_none = ("--alert-rate", "0.02", "--admit", "feedback", "--features", "motor.rpm,temperature")
+    own = look(settings, "--update-group", *held_by_none)
+    assert own.code == 0, own.err
+    others = "the group does not hold --alert-rate, --admit: each instance has its own value"
+    assert own.out.splitlines() == ["nothing was changed", others]
+    assert others in look(settings, *held_by_none).out
+    as_json = look(settings, "--json", "--update-group", *held_by_none).json
+    assert as_json == {"group": settings.group, "changes": [], "not_held": ["--alert-rate", "--admit"]}
+    features = look(settings, "--update-group", "--out", "x", "--features", "temperature")
+    assert (features.code, features.out) == (10, "")
+    assert "--features temperature differs from the features of group" in features.err
     alerts = unique("alerts")
     for flags, words in (  # each is possible only with, or only without, what the group has
         (("--out", "none"), "--out none needs --alerts"),

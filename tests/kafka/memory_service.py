@@ -213,7 +213,7 @@ class Topics:
             | {"timestamp": None, "severity": Severity(expected.severity[i]).name.lower()}
             for i in range(len(expected))
         ]
-        closed = Incidents("t", number).follow(made, expected, keys, offsets, 0)
+        closed = Incidents((10, 1000), "t", number).follow(made, expected, keys, offsets, 0)
         names = {offset: result["incident"] for offset, result in zip(offsets, made, strict=True) if result["outlier"]}
         for result in self.results(number) + self.alerts(number):
             assert result.get("incident") == names.get(result["offset"])

@@ -134,7 +134,13 @@ def test_unknown_names_list_the_shipped_models(name: str) -> None:
         load_model(name)
 
 
-@pytest.mark.parametrize("device", ["cuda:99", "meta", "toaster"])
+@pytest.mark.parametrize("device", ["gpu", "cuda:x", "toaster"])
+def test_an_unknown_device_is_refused_with_those_that_there_are(device: str) -> None:
+    with pytest.raises(ConfigError, match=f"there is no device '{device}'; use auto, cpu, cuda, or cuda:N"):
+        load_model(device=device)
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "meta"])
 def test_unusable_device_is_refused(device: str) -> None:
     with pytest.raises(ConfigError, match="cannot be used"):
         load_model(device=device)

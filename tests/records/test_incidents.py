@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from fomo_stream.detector.results import Results, Scores
 from fomo_stream.errors import DamagedStateError
-from fomo_stream.records import incidents as module
-from fomo_stream.records.incidents import MOST_BYTES, QUIET_OF_ALL, QUIET_RECORDS, Closed, Incidents, without_reasons
+from fomo_stream.records.incidents import MOST_BYTES, Closed, Incidents, without_reasons
 
-TOPIC, PARTITION = "sensors", 3
+TOPIC, PARTITION, QUIET = "sensors", 3, (10, 1000)
 
 
 @dataclass(frozen=True)
@@ -82,35 +81,31 @@ def follow(stream: Stream, incidents: Incidents, results: list[dict[str, Any]], 
     return incidents.follow(results[part], stream.scored(part), stream.keys[part], offsets, part.start)
 
 
-def one_by_one(stream: Stream, quiet_of_all: int) -> tuple[dict[int, str], list[tuple[int, dict[str, Any]]]]:
-    """A plain reference: the incident of each alert, and (number of the record that ends it, its alerts) for each."""
+def one_by_one(stream: Stream, quiet: tuple[int, int]) -> tuple[dict[int, str], list[tuple[int, dict[str, Any]]]]:
+    """A plain reference: the incident of each alert, and (number of the record that ends it, its alerts) for each.
+
+    It looks at every open incident at every record, and counts again from its alerts.
+    """
+    of_series, of_all = quiet
     names: dict[int, str] = {}
     ended: list[tuple[int, dict[str, Any]]] = []
     life, lives = [0] * 4, []  # which series a number stands for at each record
-    for slot, is_new in zip(stream.series, stream.begins, strict=True):
+    is_open: dict[tuple[int, int], list[int]] = {}  # the alerts, by series
+    for i, (slot, is_new) in enumerate(zip(stream.series, stream.begins, strict=True)):
         life[slot] += is_new
         lives.append((slot, life[slot]))
-    groups: list[list[int]] = []
-    for own in sorted(set(lives)):
-        places = [i for i in range(len(stream)) if lives[i] == own]
-        for i in (i for i in places if stream.alerts[i]):
-            last = groups[-1][-1] if groups and lives[groups[-1][-1]] == own else None
-            joins = last is not None and places.index(i) - places.index(last) <= QUIET_RECORDS
-            if joins and last is not None and i - last <= quiet_of_all:
-                groups[-1].append(i)
-            else:
-                groups.append([i])
-    for group in groups:
-        own, last = lives[group[-1]], group[-1]
-        names |= dict.fromkeys(group, f"{PARTITION}-{stream.offset(group[0])}")
-        after = [i for i in range(last + 1, len(stream)) if lives[i] == own]
-        replaced = [i for i in range(last + 1, len(stream)) if lives[i][0] == own[0] and lives[i] != own]
-        ends = [*after[QUIET_RECORDS - 1 : QUIET_RECORDS], *replaced[:1]]
-        ends += [last + quiet_of_all] if last + quiet_of_all < len(stream) else []
-        if ends:
-            span = sum(lives[i] == own for i in range(group[0], last + 1))
-            worst = max(group, key=lambda i: (-stream.p_values[i], i % 7, -i))
-            ended.append((min(ends), {"alerts": group, "span": span, "worst": worst, "key": stream.keys[last]}))
+        if stream.alerts[i]:
+            is_open.setdefault(lives[i], []).append(i)
+        for own, alerts in list(is_open.items()):
+            records = [j for j in range(alerts[0], i + 1) if lives[j] == own]
+            after = [j for j in records if j > alerts[-1]]
+            names[alerts[-1]] = f"{PARTITION}-{stream.offset(alerts[0])}"
+            is_replaced = slot == own[0] and lives[i] != own
+            if is_replaced or len(after) >= of_series or i - records[-1] >= of_all:
+                worst = max(alerts, key=lambda j: (-stream.p_values[j], j % 7, -j))
+                span = len(records) - len(after)
+                ended.append((i, {"alerts": alerts, "span": span, "worst": worst, "key": stream.keys[alerts[-1]]}))
+                del is_open[own]
     return names, ended
 
 
@@ -118,28 +113,26 @@ def one_by_one(stream: Stream, quiet_of_all: int) -> tuple[dict[int, str], list[
 def test_incidents_are_those_of_a_plain_reference_at_any_split_and_after_restarts(
     stream: Stream, data: st.DataObject
 ) -> None:
-    quiet_of_all = data.draw(st.sampled_from([15, QUIET_OF_ALL]))
+    quiet = data.draw(st.sampled_from([(1, 1), (2, 5), (10, 15), (10, 1000)]))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
     restarts = set(data.draw(st.lists(st.sampled_from(cuts), max_size=4))) if cuts else set()
     results = stream.results()
     log: dict[str, bytes] = {}
-    incidents = Incidents(TOPIC, PARTITION)
+    incidents = Incidents(quiet, TOPIC, PARTITION)
     closed: list[Closed] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "QUIET_OF_ALL", quiet_of_all)
-        for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True):
-            closed += follow(stream, incidents, results, slice(start, stop))
-            for name, value in incidents.changes().items():
-                if value is None:
-                    del log[name]  # only entries that exist are deleted
-                else:
-                    log[name] = value
-            assert len(log) == 2 * len(incidents)
-            if stop in restarts:
-                incidents = Incidents(TOPIC, PARTITION)
-                incidents.recover(log)
-                assert incidents.changes() == {}
-    names, ended = one_by_one(stream, quiet_of_all)
+    for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        closed += follow(stream, incidents, results, slice(start, stop))
+        for name, value in incidents.changes().items():
+            if value is None:
+                del log[name]  # only entries that exist are deleted
+            else:
+                log[name] = value
+        assert len(log) == 2 * len(incidents)
+        if stop in restarts:
+            incidents = Incidents(quiet, TOPIC, PARTITION)
+            incidents.recover(log)
+            assert incidents.changes() == {}
+    names, ended = one_by_one(stream, quiet)
     assert {i: result["incident"] for i, result in enumerate(results) if "incident" in result} == names
     assert sorted(one.offset for one in closed) == [one.offset for one in closed]
     fresh = stream.results()
@@ -167,25 +160,48 @@ def alone(key: bytes | str | None, slot: int = 1) -> Stream:
 
 
 def test_a_copy_is_independent_and_its_first_changes_are_everything() -> None:
-    incidents, stream = Incidents(TOPIC, PARTITION), alone(b"k")
+    incidents, stream = Incidents(QUIET, TOPIC, PARTITION), alone(b"k")
     incidents.follow([alert(100)], stream.scored(slice(0, 1)), [b"k"], [100], 0)
     entries = incidents.changes()
     twin = incidents.copy()
     assert twin.changes() == entries
     quiet = replace(stream.scored(slice(0, 1)), outlier=np.array([False]))
-    for number in range(1, 1 + QUIET_RECORDS):
+    for number in range(1, 1 + QUIET[0]):
         twin.follow([{"outlier": False}], quiet, [b"k"], [100 + number], number)
     assert (len(twin), len(incidents), incidents.changes()) == (0, 1, {})
 
 
+def test_an_incident_ends_where_its_key_does_not_come_back() -> None:
+    """Each record is of another user, as of many; each 20th is an alert."""
+    n = 5000
+    stream = Stream(
+        [*range(1, n + 1)], [True] * n, [i % 20 == 0 for i in range(n)], [b"%d" % i for i in range(n)], [0.001] * n
+    )
+    incidents = Incidents(QUIET, TOPIC, PARTITION)
+    closed = follow(stream, incidents, stream.results(), slice(0, n))
+    assert [one.first for one in closed] == [stream.offset(i) for i in range(0, n - QUIET[1], 20)]
+    assert all(one.offset == one.first + 2 * QUIET[1] for one in closed)
+    assert len(incidents) == QUIET[1] / 20
+
+
+def test_entries_of_an_earlier_version_count_from_the_last_alert() -> None:
+    incidents = Incidents(QUIET)
+    incidents.follow([alert(100)], alone(b"k").scored(slice(0, 1)), [b"k"], [100], 7)
+    entries = {name: value for name, value in incidents.changes().items() if value is not None}
+    content = json.loads(entries["1/open"]) | {"last": 7}
+    found = Incidents(QUIET)
+    found.recover({"1/open": json.dumps(content).encode(), "1/quiet": b"0"})
+    assert found.copy().changes() == entries
+
+
 def test_without_a_topic_the_offset_alone_is_the_name() -> None:
-    incidents, result = Incidents(), alert(17)
+    incidents, result = Incidents(QUIET), alert(17)
     incidents.follow([result], alone("k").scored(slice(0, 1)), ["k"], [17], 17)
     assert result["incident"] == "17"
 
 
 def test_very_long_keys_and_reasons_are_left_out_and_damage_is_noticed() -> None:
-    incidents = Incidents(TOPIC, PARTITION)
+    incidents = Incidents(QUIET, TOPIC, PARTITION)
     result = alert(5, reasons=[{"value": "x" * MOST_BYTES}], explanation="x")
     incidents.follow([result], alone(None).scored(slice(0, 1)), [b"k" * (MOST_BYTES + 1)], [5], 0)
     entries = {name: value for name, value in incidents.changes().items() if value is not None}
@@ -195,6 +211,6 @@ def test_very_long_keys_and_reasons_are_left_out_and_damage_is_noticed() -> None
     assert without_reasons(summary) == summary
     for name in entries:
         with pytest.raises(DamagedStateError):
-            Incidents().recover({**entries, name: b"{"})
+            Incidents(QUIET).recover({**entries, name: b"{"})
     with pytest.raises(DamagedStateError):
-        Incidents().recover({"1/open": entries["1/open"]})
+        Incidents(QUIET).recover({"1/open": entries["1/open"]})

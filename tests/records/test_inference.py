@@ -245,6 +245,21 @@ def test_times_since_1970_are_recognised_in_every_unit_by_name_or_direction(unit
 
 
 @pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        (["2025-10-01", "2025-10-02", None], "timestamp"),
+        (["2025-10-01T12:00:00Z", "2025-10-01 12:00:00.5+02:00", " 2025-10-01T12:00 "], "timestamp"),
+        (["2025-10-01", "soon"], "text"),
+        (["20251001", "20251002"], "text"),
+        (["2025-13-01"], "text"),
+        (["2025-10-01", [1]], "text"),
+    ],
+)
+def test_text_is_a_timestamp_if_all_of_it_is_in_iso_8601(values: list[Any], why: str) -> None:
+    assert reason("when", values) == why
+
+
+@pytest.mark.parametrize(
     ("path", "values", "is_timestamp"),
     [
         ("value", rising(101, falls=10, start=1.7e9), True),

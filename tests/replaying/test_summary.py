@@ -51,7 +51,7 @@ def test_quality_segments_and_other_detectors_are_described() -> None:
     auroc, counts = own["metrics"]["auroc"], own["counts"]
     assert f"AUROC {auroc['value']:.2f} ({auroc['low']:.2f} to {auroc['high']:.2f})" in said
     assert f"Of {counts['segments']} labelled anomalous segments {counts['segments_detected']} were detected" in said
-    assert f"Labels are known for {counts['labelled']:,} of 30,000 scored records." in said
+    assert f"Labels are known for {counts['labelled']:,} of 30,000 records that could be scored." in said
     assert "knn has AUROC" in said
     assert "before it was stopped" in said
     assert "30 records could not be scored (not_json: 30)." in said

@@ -146,9 +146,10 @@ def test_partitions_can_be_merged_in_any_order() -> None:
         merged["timeline"].pop("mean")
         assert json.dumps(merged) == json.dumps(reports[0])
     merged = reports[0]
-    assert merged["source"]["scored"] == 15_000
+    assert (merged["source"]["scored"], merged["source"]["warming_up"]) == (15_000 - 150, 150)
     assert [p["partition"] for p in merged["partitions"]] == [0, 1, 2]
-    assert [p["scored"] for p in merged["partitions"]] == [3000, 5000, 7000]
+    assert [p["scored"] for p in merged["partitions"]] == [2950, 4950, 6950]
+    assert merged["detectors"][0]["counts"]["records"] == merged["source"]["scored"]
     alone = tallies[1].report()
     assert merged["partitions"][1]["auroc"] == alone["detectors"][0]["metrics"]["auroc"]["value"]
     assert sum(merged["timeline"]["records"]) == sum(merged["windows"]["records"]) == 15_000

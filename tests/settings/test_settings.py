@@ -80,6 +80,15 @@ def test_categorical_fields_come_as_names_from_wherever_settings_come_from(monke
     assert load(ScoreSettings, {}).categorical == ("site", "kind")
 
 
+@pytest.mark.parametrize(
+    ("given", "quiet"), [("5", (5, 1000)), (" 5, 50", (5, 50)), (1, (1, 1000)), ("2000,1000000", (2000, 10**6))]
+)
+def test_the_end_of_incidents_has_two_numbers(given: object, quiet: tuple[int, int]) -> None:
+    assert load(ScoreSettings, {}).quiet == (10, 1000)
+    found = load(ScoreSettings, {"incident_quiet": given})
+    assert (found.quiet, found.incident_quiet) == (quiet, "{},{}".format(*quiet))
+
+
 def test_a_key_without_effect_is_refused() -> None:
     assert load(ScoreSettings, {"key": "device"}).key == "device"
     assert load(ScoreSettings, {"key": "device", "context": "normal.csv", "lags": 2}).key == "device"
@@ -143,6 +152,10 @@ def test_without_a_feedback_topic_nothing_is_remembered_for_it() -> None:
         ({"topic": "t", "features": "a,b,a"}, "--features a,b,a: a feature is named twice"),
         ({"topic": "t", "categorical": "a,b,a"}, "--categorical a,b,a: a feature is named twice"),
         ({"topic": "t", "lags": "101"}, "--lags 101: input should be less than or equal to 100"),
+        *(
+            ({"topic": "t", "incident_quiet": text}, f"--incident-quiet {text}: give N or N,M")
+            for text in ("0", "10,5", "2000", "10,", "ten", "1,2,3", "1,1000001", "1.5")
+        ),
         ({"topic": "t", "seed_context": "missing.csv"}, "no such file: missing.csv"),
         ({"topic": "t", "kafka": {"enable.auto.commit": "true"}}, "enable.auto.commit cannot be set"),
         ({"topic": "t", "kafka": {"transactional.id": "x"}}, "transactional.id cannot be set"),
@@ -233,6 +246,7 @@ COMMANDS: list[tuple[type[BaseFlags], dict[str, Any]]] = [
         ("FOMO_ALERT_RAET", r"there is no setting FOMO_ALERT_RAET; did you mean FOMO_ALERT_RATE\?"),
         ("fomo_alert_raet", r"there is no setting FOMO_ALERT_RAET; did you mean FOMO_ALERT_RATE\?"),
         ("FOMO_HELTH_PORT", r"did you mean FOMO_HEALTH_PORT\?"),
+        ("FOMO_BROKER", r"did you mean FOMO_BOOTSTRAP\?"),
         ("FOMO_BATCHSIZE", r"did you mean FOMO_BATCH_SIZE\?"),
         ("FOMO_KAKFA_SASL_PASSWORD", r"did you mean FOMO_KAFKA_SASL_PASSWORD\?"),
         ("FOMO_ZZZZZZ", "there is no setting FOMO_ZZZZZZ; see --help"),

@@ -30,7 +30,10 @@ def inquire(settings: DoctorSettings) -> Facts:
     cluster = Cluster(settings)
     cluster.connect()
     if not cluster.has_controller:
-        raise BrokerError(f"the broker at {settings.bootstrap} has no controller: it is an embedded one, for tests")
+        raise BrokerError(
+            f"the broker at {settings.bootstrap} knows no controller; if it has just started, try again in a minute "
+            "(embedded brokers, for tests, have none)"
+        )
     try:
         return _inquire(settings, cluster)
     except KafkaException as error:

@@ -45,6 +45,7 @@ CHANGEABLE_SETTINGS = (
     "feedback",
     "result-field",
     "scores-only",
+    "incident-quiet",
     "delivery",
     "threads",
 )

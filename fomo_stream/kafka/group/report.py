@@ -25,7 +25,9 @@ from fomo_stream.kafka.group.description import (
 from fomo_stream.kafka.group.log import GroupLog
 from fomo_stream.kafka.group.schema import GroupSchema
 from fomo_stream.kafka.tables import aligned, in_bytes, in_time, ranges
+from fomo_stream.settings.broker import BrokerFlags
 from fomo_stream.settings.commands import GroupSettings
+from fomo_stream.settings.service import ServiceSettings
 
 FEATURES_SHOWN = 20
 
@@ -51,19 +53,43 @@ def look_at_group(settings: GroupSettings) -> str:
 def update_group(settings: GroupSettings) -> str:
     """Change the group's agreement to the settings that are given; returns what has changed. Raises FomoError."""
     check_group_exists(settings, is_changing=True)
-    changes = _agreement(settings, only_given=True).update()
+    log = GroupLog(settings)
+    schema = GroupSchema(settings, log)
+    if settings.features is not None and (stored := schema.stored()) is not None:
+        schema.check(settings.features, stored)
+    changes, others = _agreement(settings, log, only_given=True).update(), _not_held(settings)
     if settings.json:
-        return json.dumps({"group": settings.group, "changes": [change._asdict() for change in changes]}, indent=2)
-    if not changes:
-        return f"group {settings.group} has agreed on the settings given here already; nothing was changed"
+        content = {"group": settings.group, "changes": [change._asdict() for change in changes], "not_held": others}
+        return json.dumps(content, indent=2)
     rows = [(f"--{change.name}", f"{change.agreed} -> {change.own}") for change in changes]
-    return "\n".join([f"group {settings.group} has agreed on new settings:", *aligned(rows)])
+    said = (
+        [f"group {settings.group} has agreed on new settings:", *aligned(rows)] if changes else ["nothing was changed"]
+    )
+    if not changes and not others:
+        said = [f"group {settings.group} has agreed on the settings given here already; nothing was changed"]
+    return "\n".join([*said, *_about_others(others)])
+
+
+def _not_held(settings: GroupSettings) -> list[str]:
+    """The flags given here that are no part of an agreement, and not needed to find the group."""
+    known = {
+        *STATE_SETTINGS,
+        *CHANGEABLE_SETTINGS,
+        "features",
+        *(name.replace("_", "-") for name in BrokerFlags.model_fields),
+    }
+    names = [name.replace("_", "-") for name in ServiceSettings.model_fields if name != "topic"]
+    return [f"--{name}" for name in names if name not in known and settings.is_given(name)]
+
+
+def _about_others(flags: Sequence[str]) -> list[str]:
+    return [f"the group does not hold {', '.join(flags)}: each instance has its own value"] if flags else []
 
 
 def read_agreed(settings: GroupSettings) -> Agreed:
     """What the group has agreed on. Raises BrokerError."""
     log = GroupLog(settings)
-    agreement = _agreement(settings, only_given=False, log=log)
+    agreement = _agreement(settings, log, only_given=False)
     schema = GroupSchema(settings, log).stored()
     agreed = agreement.agreed()
     differences = agreement.compare()
@@ -78,7 +104,7 @@ def read_agreed(settings: GroupSettings) -> Agreed:
     return Agreed(None if schema is None else schema.features, agreed, tuple(differences), given)
 
 
-def _agreement(settings: GroupSettings, only_given: bool, log: GroupLog | None = None) -> Agreement:
+def _agreement(settings: GroupSettings, log: GroupLog, only_given: bool) -> Agreement:
     """The agreement, compared with the settings given here, or with those that an instance here would have.
 
     The checkpoint and the kernel count only where this machine can tell them: a kernel that is chosen automatically
@@ -99,7 +125,7 @@ def _agreement(settings: GroupSettings, only_given: bool, log: GroupLog | None =
     def counts(flag: str) -> bool:
         return flag not in unknown and (not only_given or settings.is_given(flag))
 
-    return Agreement(settings, name, kernel, log or GroupLog(settings), counts)
+    return Agreement(settings, name, kernel, log, counts)
 
 
 # --- for people
@@ -110,7 +136,7 @@ def as_text(settings: GroupSettings, found: GroupDescription, agreed: Agreed, no
     count = len(found.members)
     members = f"{count or 'no'} member{'' if count == 1 else 's'}"
     head = f"group {settings.group} on topic {settings.topic}: {found.status}, {members}"
-    parts = [[head], _settings_lines(agreed)]
+    parts = [[head], [*_settings_lines(agreed), *_about_others(_not_held(settings))]]
     if found.members:
         parts.append(_member_lines(found))
     parts.append(_partition_lines(found, now))
@@ -200,6 +226,7 @@ def as_json(settings: GroupSettings, found: GroupDescription, agreed: Agreed) ->
                 {**one._asdict(), "given": agreed.is_given[one.name], "changeable": one.name in CHANGEABLE_SETTINGS}
                 for one in agreed.differences
             ],
+            "not_held": _not_held(settings),
         },
         "members": [asdict(member) for member in found.members],
         "partitions": [{**asdict(one), "lag": one.lag} for one in found.partitions],

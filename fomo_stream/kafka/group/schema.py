@@ -45,15 +45,19 @@ class GroupSchema:
 
     def agree_on_flags(self, names: tuple[str, ...]) -> Schema:
         """The group's schema when --features names it; an AgreementError when the group uses another one."""
-        proposal = Schema.of(names, self._settings.categorical)
-        schema = self.agree(proposal)
+        schema = self.agree(Schema.of(names, self._settings.categorical))
+        self.check(names, schema)
+        return schema
+
+    def check(self, names: tuple[str, ...], schema: Schema) -> None:
+        """Raise AgreementError when --features names others than the group's `schema` has."""
+        proposal = Schema.of(names, self._settings.categorical or sorted(schema.categorical))
         if set(schema.features) != set(proposal.features):
             raise AgreementError(
                 f"--features {','.join(proposal.features)} differs from the features of group {self._settings.group}, "
                 f"{','.join(schema.features)}; leave the flag out to use those, choose another --group, or forget what "
                 "was learned with --reset-state"
             )
-        return schema
 
     def _parse(self, value: bytes) -> Schema:
         try:

@@ -88,8 +88,10 @@ class Cluster:
                     failures[topic] = error.args[0].str()
         return failures
 
-    def grow(self, topics: Iterable[str], count: int) -> dict[str, str]:
+    def grow(self, topics: Collection[str], count: int) -> dict[str, str]:
         """Give topics `count` partitions; returns why some failed: another instance was faster, or not permitted."""
+        if not topics:
+            return {}
         new = [NewPartitions(topic, count) for topic in topics]
         failures = {}
         for topic, answer in self.admin.create_partitions(new, request_timeout=ANSWER_S).items():
@@ -99,8 +101,10 @@ class Cluster:
                 failures[topic] = error.args[0].str()
         return failures
 
-    def configs(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
+    def configs(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
         """The configuration of topics, without those whose configuration this user may not read."""
+        if not topics:  # the client refuses to ask about none
+            return {}
         found = {}
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
         for resource, answer in self.admin.describe_configs(resources, request_timeout=3.0).items():

@@ -84,10 +84,9 @@ def _about_quality(source: dict[str, Any], own: dict[str, Any]) -> list[str]:
     if not counts["labelled"]:
         return ["No scored record has a label, so the quality of the scores is not known."]
     sentences = []
-    if counts["labelled"] < source["scored"]:
-        sentences.append(
-            f"Labels are known for {counts['labelled']:,} of {counted(source['scored'], 'scored record')}."
-        )
+    n = source["scored"] + source["warming_up"]
+    if counts["labelled"] < n:
+        sentences.append(f"Labels are known for {counts['labelled']:,} of {counted(n, 'record')} that could be scored.")
     if not counts["outliers"]:
         return [*sentences, "No record is labelled an outlier, so the quality of the scores is not known."]
     if auroc := metrics["auroc"]:

@@ -62,9 +62,10 @@ class Tally:
         if not len(block):
             return
         columns = Columns(self.spec, block)
-        counts["scored"] += len(block)
         counts["unreadable_labels"] += int((block.labels == UNREADABLE).sum()) if self.spec.has_labels else 0
-        counts["warming_up"] += int(np.isnan(block.results.remembered_logit).sum())
+        warming_up = int(np.isnan(block.results.remembered_logit).sum())
+        counts["warming_up"] += warming_up
+        counts["scored"] += len(block) - warming_up
         counts["alerts"] += int(columns.alerts[0].sum())
         counts["outliers"] += int(columns.is_outlier.sum())
         self.windows.add(columns)
@@ -180,9 +181,8 @@ class Tally:
     def _partitions(self) -> list[dict[str, Any]]:
         rows = [dict(self.partitions[number]) for number in sorted(self.partitions)]
         for row in rows:
-            known = row["scored"] - row.pop("warming_up")
-            del row["odd_times"], row["unreadable_labels"]
-            row["alert_rate"] = row["alerts"] / known if known else None
+            del row["warming_up"], row["odd_times"], row["unreadable_labels"]
+            row["alert_rate"] = row["alerts"] / row["scored"] if row["scored"] else None
             if not self.spec.has_labels:
                 row["outliers"] = None
         return rows
@@ -222,14 +222,14 @@ def _segments(listed: Closed, spec: TallySpec) -> list[dict[str, Any]]:
 def _notes(spec: TallySpec, detectors: list[dict[str, Any]], source: dict[str, Any]) -> list[str]:
     """Sentences about what could not be counted."""
     notes = []
-    counts = detectors[0]["counts"]
-    if spec.has_labels and source["scored"]:
+    counts, n = detectors[0]["counts"], source["scored"] + source["warming_up"]
+    if spec.has_labels and n:
         has_both = 0 < counts["outliers"] < counts["labelled"]  # else the summary says so
         if has_both and not all(detector["metrics"]["auroc"] for detector in detectors):
             silent = min(detectors, key=lambda detector: detector["counts"]["records"])
             notes.append(
                 "Detectors are compared on the records that all of them scored, and these are of one class or none: "
-                f"{silent['name']} scored {silent['counts']['records']:,} of {source['scored']:,} records."
+                f"{silent['name']} scored {silent['counts']['records']:,} of {n:,} records."
             )
         elif has_both and not detectors[0]["metrics"]["auroc"]["windows"]:
             notes.append("The range is too short for intervals: it has fewer than 8 windows with records.")

@@ -226,7 +226,7 @@ def replay(folder: Path, flags: Sequence[str]) -> Run:
         assert process.returncode == 0, log.read()[-3000:]
     cpu_s = _cpu_of_children() - before
     report = json.loads(document.read_text())
-    records, seconds = report["source"]["scored"], report["timing"]["seconds"]
+    records, seconds = report["source"]["records"], report["timing"]["seconds"]
     return Run(records, seconds, cpu_s, float(peak.read_text()), largest, html)
 
 

@@ -41,7 +41,7 @@ function cards() {
   const first = detectors[0] ?? {}, counts = first.counts ?? {}, rate = own(report.settings, "alert_rate"), incidents = report.incidents?.count;
   const left = Object.entries(source.skipped ?? {}).map(([reason, n]) => `${count(n)} ${reason.replaceAll("_", " ")}`);
   const all = [
-    card("Records", count(source.scored - (source.warming_up ?? 0)), "scored", left.length ? `without a score: ${left.join(", ")}` : `${count(source.warming_up)} before the first score`),
+    card("Records", count(source.scored), "scored", left.length ? `without a score: ${left.join(", ")}` : `${count(source.warming_up)} before the first score`),
     card("Alerts", count(counts.alerts), share(metric("alert_rate")(first)) + (incidents ? `, ${plural(incidents, "incident")}` : ""), typeof rate === "number" ? `requested with --alert-rate: ${share(rate)}` : "share of the scored records"),
   ];
   const ranking = first.metrics?.auroc, drift = worstDrift();
