@@ -25,10 +25,6 @@
 {{- fail (printf "replicas is %d, but settings.topic has %d partitions: the other instances would have nothing to do" (int .Values.replicas) (int .Values.partitions)) -}}
 {{- end -}}
 {{- include "fomo-stream.validateKafka" . -}}
-{{- $least := add .Values.preStop.timeoutSeconds 30 | int -}}
-{{- if lt (int .Values.terminationGracePeriodSeconds) $least -}}
-{{- fail (printf "terminationGracePeriodSeconds must be at least %d: preStop.timeoutSeconds, and 30 in which the instance ends" $least) -}}
-{{- end -}}
 {{- if or .Values.strimzi.topics.enabled .Values.strimzi.user.enabled -}}
 {{- $cluster := required "strimzi.cluster is required: the name of the Kafka object" .Values.strimzi.cluster -}}
 {{- end -}}

@@ -171,7 +171,7 @@ class Agreement:
     def _stop_first(members: int) -> str:
         return (
             f"use the group's, choose another --group, or stop the group first, which has {counted(members, 'member')} "
-            "(one that was killed or has an --instance-id leaves when its session times out)"
+            "(one that was killed leaves when its session times out)"
         )
 
     def _change(self, found: Entry | None, agreed: Values) -> Values:
