@@ -137,7 +137,7 @@ def test_no_pod_can_ask_the_api_server(name: str) -> None:
 def test_every_selector_finds_the_pods_of_the_service(name: str) -> None:
     found = plain(name)
     labels = found.pod["metadata"]["labels"].items()
-    others = [pod["metadata"]["labels"].items() for pod in found.all("Pod")]
+    others = [pod["metadata"]["labels"].items() for pod in found.checks()]
     selectors = [found.one("StatefulSet")["spec"]["selector"]["matchLabels"], found.one("Service")["spec"]["selector"]]
     selectors += [budget["spec"]["selector"]["matchLabels"] for budget in found.all("PodDisruptionBudget")]
     spread = found.pod["spec"].get("topologySpreadConstraints", [])

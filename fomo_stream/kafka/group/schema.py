@@ -47,13 +47,22 @@ class GroupSchema:
         """The group's schema when --features names it; an AgreementError when the group uses another one."""
         proposal = Schema.of(names, self._settings.categorical)
         schema = self.agree(proposal)
+        self._check(schema, proposal)
+        return schema
+
+    def check_flags(self) -> None:
+        """Raise an AgreementError if --features is given, and the group uses another schema. Writes nothing."""
+        schema, names = self.stored(), self._settings.features
+        if schema is not None and names is not None:
+            self._check(schema, Schema.of(names, self._settings.categorical))
+
+    def _check(self, schema: Schema, proposal: Schema) -> None:
         if set(schema.features) != set(proposal.features):
             raise AgreementError(
                 f"--features {','.join(proposal.features)} differs from the features of group {self._settings.group}, "
                 f"{','.join(schema.features)}; leave the flag out to use those, choose another --group, or forget what "
                 "was learned with --reset-state"
             )
-        return schema
 
     def _parse(self, value: bytes) -> Schema:
         try:
