@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(min(4, 2 + (os.cpu_count() or 1)))')
 
-.PHONY: demo test types kernels audit format clean
+.PHONY: demo test test-slow types kernels audit format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fomo-stream demo $(ARGS)
@@ -18,7 +18,11 @@ test: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(MAKE) --no-print-directory -j2 types kernels
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder -m "not slow" $(ARGS)
+
+# Tests of minutes, alone: the Helm chart in a cluster (KAFKA_HOME, KUBE_HOME).
+test-slow: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n0 -m slow $(ARGS)
 
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy

@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -38,14 +38,16 @@ def wait_for(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> 
     return value
 
 
-def free_ports() -> int:
-    """A port that is free, and so is the one after it."""
+def free_ports(count: int = 2) -> int:
+    """A port that is free, and so are those after it: `count` in all."""
     while True:
-        with socket.socket() as first, socket.socket() as second:
+        with ExitStack() as stack:
+            first = stack.enter_context(socket.socket())
             first.bind(("127.0.0.1", 0))
             port = int(first.getsockname()[1])
             try:
-                second.bind(("127.0.0.1", port + 1))
+                for number in range(port + 1, port + count):
+                    stack.enter_context(socket.socket()).bind(("127.0.0.1", number))
             except (OSError, OverflowError):
                 continue
             return port
@@ -133,6 +135,14 @@ class Broker:
         finally:
             consumer.close()
         return messages
+
+    def members(self, group: str) -> dict[str, set[int]]:
+        """The partitions of every member of a group, by its instance id."""
+        described = self.admin.describe_consumer_groups([group])[group].result(20)
+        return {
+            member.group_instance_id: {one.partition for one in member.assignment.topic_partitions}
+            for member in described.members
+        }
 
     def committed(self, group: str, topic: str) -> int:
         """Sum over partitions of the group's committed offsets."""

@@ -156,7 +156,7 @@ def check_python(_line: str, words: list[str], _folder: Path) -> None:
 
 
 def check_make(_line: str, words: list[str], _folder: Path) -> None:
-    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert {word for word in words[1:] if "=" not in word} <= targets
 
 

@@ -149,10 +149,11 @@ def group(argv: Sequence[str]) -> int:
     """Show a group, or change its agreement."""
     settings = parse(GroupSettings, argv, GROUP_INTRO, "group")
     configure_logging(settings.log_level)
-    from fomo_stream.kafka.group.report import look_at_group, update_group
+    from fomo_stream.kafka.group.report import check_group, look_at_group, update_group
 
+    action = check_group if settings.check else update_group if settings.update_group else look_at_group
     with quiet_clients():
-        print(update_group(settings) if settings.update_group else look_at_group(settings))
+        print(action(settings))
     return 0
 
 

@@ -73,6 +73,7 @@ GROUP_INTRO = """Show what a group has agreed on, its members, and the lag and t
 
   fomo-stream group --topic sensors                                look; nothing is changed
   fomo-stream group --topic sensors --alerts pages --update-group  change what may change
+  fomo-stream group --config fomo.toml --check                     would an instance be refused?
 
 It takes all flags of the service, so give it the same environment and --config file as an instance. It shows
 which settings differ here. With --update-group it changes those that are given and may change, while the

@@ -1,4 +1,4 @@
-"""How a service is stopped from outside: SIGTERM, Ctrl-C and SIGUSR1, from the first moment of the process on."""
+"""How a service is stopped from outside: SIGTERM and Ctrl-C, from the first moment of the process on."""
 
 from __future__ import annotations
 
@@ -29,16 +29,12 @@ class Signals:
 
     def __init__(self) -> None:
         self._service: Service | None = None
-        self._is_leaving = False
-        signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGINT, self._stop)
-        signal.signal(signal.SIGUSR1, self._leave)
+        signal.signal(signal.SIGTERM, self._stop)
 
     def attach(self, service: Service) -> None:
         """The signals are for this service from now on."""
         self._service = service
-        if self._is_leaving:
-            service.leave()
 
     def _stop(self, number: int, _frame: object) -> None:
         log.info(kv("stopping", signal=signal.Signals(number).name))
@@ -47,12 +43,6 @@ class Signals:
         signal.signal(number, _end)
         end_within(SHUTDOWN_S)
         self._service.stop()
-
-    def _leave(self, _number: int, _frame: object) -> None:
-        log.info(kv("leaving", effect="this instance leaves the group when it stops"))
-        self._is_leaving = True
-        if self._service is not None:
-            self._service.leave()
 
 
 def _end(number: int, _frame: object) -> None:

@@ -22,6 +22,7 @@ from fomo_stream.settings.service import ServiceSettings
 LARGEST_MESSAGE_BYTES = 64 << 20
 START_TIMEOUT_S = 6.0  # a start that cannot succeed has to end within 15 s, imports included
 REFRESH_MS = 10_000  # a client sees new partitions within this time
+HEARTBEAT_MS = 1000  # members learn of a rebalance by the answer to a heartbeat
 LEAST_FETCH_MS, MOST_FETCH_MS = 10, 500  # requests are not sent more often than this; the client's own default
 
 
@@ -64,6 +65,8 @@ def make_consumer(settings: ServiceSettings, **callbacks: Any) -> Consumer:
         config["group.instance.id"] = settings.instance_id
     if config.get("group.protocol") == "consumer":  # the broker assigns (KIP-848) and refuses a strategy
         del config["partition.assignment.strategy"]
+    else:
+        config.setdefault("heartbeat.interval.ms", max(1, min(HEARTBEAT_MS, session_timeout_ms(settings) // 3)))
     return _create(Consumer, config, "consumer")
 
 

@@ -42,25 +42,14 @@ class Service:
         self._model = model
         self._observer = observer or Observer()
         self._stopping = threading.Event()
-        self._leaving = threading.Event()
         self._trouble = ""  # why it waits
         self._state = "starting"
         self._began = time.monotonic()
         self.member: Member | None = None  # set when it has started
 
     def stop(self) -> None:
-        """Ask `run` to score read records, commit and end. Any thread or signal handler may call it.
-
-        An instance without an --instance-id leaves the group.
-        """
+        """Ask `run` to score read records, commit, leave the group and end. For any thread or signal handler."""
         self._stopping.set()
-
-    def leave(self) -> None:
-        """Ask `run` to leave the group at its end, whether or not there is an --instance-id.
-
-        Its partitions then move at once, and do not wait for the session timeout.
-        """
-        self._leaving.set()
 
     @property
     def is_loading(self) -> bool:
@@ -134,7 +123,7 @@ class Service:
             self._began = time.monotonic()
             try:
                 with quiet_clients(), ExitStack() as attempt:  # the error says it, and says it once
-                    member = start(self._settings, model, self._observer, attempt, self._leaving.is_set)
+                    member = start(self._settings, model, self._observer, attempt)
                     stack.push(attempt.pop_all())
                     self._trouble = ""
                     return member

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from confluent_kafka import KafkaException
 
 from fomo_stream.kafka.builds import BuildThread
 from fomo_stream.kafka.clients import START_TIMEOUT_S, make_consumer, make_producer
@@ -57,7 +59,6 @@ def start(
     model: ZeroShotModel,
     observer: Observer,
     stack: ExitStack,
-    is_leaving: Callable[[], bool] = lambda: False,
 ) -> Member:
     """Make a member that is ready to run. stack: closes, at the end, everything opened here.
 
@@ -69,7 +70,7 @@ def start(
        checks come before it; only `Agreement.check` comes later, before the first partition is restored.
     5. Make everything else, the consumer last. The member subscribes when it runs.
 
-    is_leaving: whether to leave the group at the end even with an --instance-id. Raises FomoError.
+    Raises FomoError.
     """
     settings, agreement, group_schema, schema, setup, watch, topics = _prepare(settings, model, stack)
     delivery = _open_delivery(settings, setup.limits)
@@ -84,7 +85,7 @@ def start(
     stack.callback(restorer.stop)
     errors = ConsumerErrors()
     consumer = _make_consumer(settings, delivery, errors)
-    stack.callback(_close, consumer, lambda: is_leaving() and _can_leave(settings))
+    stack.callback(_close, consumer, settings)
     if settings.start == "latest":
         for topic in filter(None, (settings.topic, settings.feedback)):
             start_at_latest(consumer, topic, topics.seen.partitions[topic])
@@ -160,22 +161,19 @@ def _make_consumer(settings: ServiceSettings, delivery: Delivery, errors: Consum
     return make_consumer(settings, error_cb=errors, **answers)
 
 
-def _can_leave(settings: ServiceSettings) -> bool:
-    """Whether the client leaves a group in spite of an instance id."""
-    if settings.instance_id is None or settings.kafka.get("group.protocol", "classic") == "classic":
-        return True
-    log.warning(kv("group_not_left", reason="group.protocol is not classic", effect=LATE))
-    return False
-
-
-def _close(consumer: Any, is_leaving: Callable[[], bool]) -> None:
-    """Close the consumer. The client would wait for the brokers without limit; the process must not."""
+def _close(consumer: Any, settings: ServiceSettings) -> None:
+    """Leave the group. The client would wait for the brokers without limit; the process must not."""
+    # With group.protocol=consumer the client never gives up the place of an instance that has an id.
+    keeps_place = settings.instance_id is not None and settings.kafka.get("group.protocol") == "consumer"
+    if keeps_place:
+        log.warning(kv("group_not_left", reason="group.protocol is consumer", effect=LATE))
 
     def close() -> None:
-        if is_leaving():  # `close` alone keeps a member that has an instance id
-            consumer.unsubscribe()
-            while consumer.assignment():
-                consumer.poll(LEAVE_POLL_S)
+        if settings.instance_id is not None and not keeps_place:  # `close` alone keeps its place
+            with suppress(KafkaException):  # it was fenced: it has no place any more
+                consumer.unsubscribe()
+                while consumer.assignment():
+                    consumer.poll(LEAVE_POLL_S)
         consumer.close()
 
     if not Call(close).wait(CLOSE_S):

@@ -206,6 +206,9 @@ class GroupSettings(ReportFlags):
     update_group: bool = flag(
         "Report", False, "change the group's agreement to the settings given here, while the group has no members"
     )
+    check: bool = flag(
+        "Report", False, "only check whether an instance with these settings could join: exit code 10 if not"
+    )
     state_seconds: float = flag(
         "Report",
         3.0,

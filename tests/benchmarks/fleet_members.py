@@ -52,6 +52,7 @@ class Members:
     def _add(self, number: int) -> None:
         mine = self._owned[number] = set()
         group = {"group.id": self.group, "partition.assignment.strategy": "cooperative-sticky"}
+        group |= {"heartbeat.interval.ms": str(round(1000 * HEARTBEAT_S))}
         member = Consumer({**self._broker.config, **group, "enable.auto.commit": False})
 
         def assigned(_consumer: Any, places: list[Any]) -> None:

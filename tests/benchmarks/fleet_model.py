@@ -19,8 +19,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-HEARTBEAT_S = 3.0  # the client's default
-SESSION_S = 45.0  # the same
+HEARTBEAT_S = 1.0  # of the service
+SESSION_S = 45.0  # the client's default
 SEGMENT_S, SEGMENT_BYTES = 60.0, 16 << 20  # as the service creates the state topic
 
 

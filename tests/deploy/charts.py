@@ -121,9 +121,13 @@ class Rendered:
         return container
 
     def pod_specs(self) -> Iterator[Object]:
-        """The service's pods and those of `helm test`."""
+        """The service's pods and those of checks."""
         yield self.pod["spec"]
-        yield from (found["spec"] for found in self.all("Pod"))
+        yield from (found["spec"] for found in self.checks())
+
+    def checks(self) -> list[Object]:
+        """The pods of `helm test` and of the check before an upgrade."""
+        return self.all("Pod") + [job["spec"]["template"] for job in self.all("Job")]
 
     @property
     def toml(self) -> str:

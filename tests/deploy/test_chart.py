@@ -15,7 +15,6 @@ import pytest
 import yaml
 from charts import (
     CHART,
-    NAME,
     ROOT,
     SETS,
     VERSIONS,
@@ -122,33 +121,13 @@ def test_pods_run_without_privileges(name: str) -> None:
 
 
 @every_set
-def test_only_the_pre_stop_script_may_ask_the_api_server_and_only_for_its_stateful_set(name: str) -> None:
+def test_no_pod_can_ask_the_api_server(name: str) -> None:
     found = plain(name)
-    has_script = "lifecycle" in found.container
-    assert has_script == found.values["preStop"]["enabled"]
-    assert found.pod["spec"]["automountServiceAccountToken"] is has_script
-    assert all(spec["automountServiceAccountToken"] is False for spec in [pod["spec"] for pod in found.all("Pod")])
-    rules = [rule for role in found.all("Role") for rule in role["rules"]]
-    only = {"apiGroups": ["apps"], "resources": ["statefulsets"], "resourceNames": [NAME], "verbs": ["get"]}
-    assert rules == ([only] if has_script else [])
-    assert found.all("ClusterRole") == []
-    for binding in found.all("RoleBinding"):
-        (subject,) = binding["subjects"]
-        assert subject["name"] == found.pod["spec"]["serviceAccountName"]
-        assert subject["namespace"] == "scoring"
+    assert all(spec["automountServiceAccountToken"] is False for spec in found.pod_specs())
+    assert not {"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"} & {one["kind"] for one in found.objects}
     for account in found.all("ServiceAccount"):
         assert account["metadata"]["name"] == found.pod["spec"]["serviceAccountName"]
         assert account["automountServiceAccountToken"] is False
-
-
-def test_the_pre_stop_script_is_the_one_of_the_chart() -> None:
-    found = plain("default")
-    words = found.container["lifecycle"]["preStop"]["exec"]["command"]
-    script = next(Path(word) for word in words if word.endswith(".py"))
-    (mount,) = [one for one in found.container["volumeMounts"] if one["mountPath"] == str(script.parent)]
-    (volume,) = [one for one in found.pod["spec"]["volumes"] if one["name"] == mount["name"]]
-    data = found.one("ConfigMap", volume["configMap"]["name"])["data"]
-    assert data[script.name].strip() == (CHART / "files" / script.name).read_text().strip()
 
 
 # --- network
@@ -158,7 +137,7 @@ def test_the_pre_stop_script_is_the_one_of_the_chart() -> None:
 def test_every_selector_finds_the_pods_of_the_service(name: str) -> None:
     found = plain(name)
     labels = found.pod["metadata"]["labels"].items()
-    others = [pod["metadata"]["labels"].items() for pod in found.all("Pod")]
+    others = [pod["metadata"]["labels"].items() for pod in found.checks()]
     selectors = [found.one("StatefulSet")["spec"]["selector"]["matchLabels"], found.one("Service")["spec"]["selector"]]
     selectors += [budget["spec"]["selector"]["matchLabels"] for budget in found.all("PodDisruptionBudget")]
     spread = found.pod["spec"].get("topologySpreadConstraints", [])
@@ -202,7 +181,7 @@ def ports(rules: list[Object]) -> list[set[int]]:
 )
 def test_the_network_policy_lets_the_service_reach_its_brokers(bootstrap: str, expected: set[int]) -> None:
     policy = rendered("default", settings={"bootstrap": bootstrap}).one("NetworkPolicy")["spec"]
-    assert ports(policy["egress"]) == [{53}, expected, {443, 6443}]
+    assert ports(policy["egress"]) == [{53}, expected]
     assert policy["policyTypes"] == ["Ingress", "Egress"]
 
 
@@ -210,12 +189,12 @@ def test_the_network_policy_opens_nothing_but_what_is_needed() -> None:
     policy = plain("default").one("NetworkPolicy")["spec"]
     assert ports(policy["ingress"]) == [{8080}]
     assert all("from" in rule for rule in policy["ingress"])
-    without = rendered("default", networkPolicy={"ingressFrom": []}, preStop={"enabled": False})
+    without = rendered("default", networkPolicy={"ingressFrom": []})
     assert without.one("NetworkPolicy")["spec"]["ingress"] == []
     assert ports(without.one("NetworkPolicy")["spec"]["egress"]) == [{53}, {9092}]
     own = plain("everything").one("NetworkPolicy")["spec"]
     assert ports(own["ingress"]) == [{9000}]
-    assert ports(own["egress"]) == [{53}, {9093, 9094}, {443, 6443}, {8443}]
+    assert ports(own["egress"]) == [{53}, {9093, 9094}, {8443}]
     blind = rendered("everything", networkPolicy={"ingressFrom": []})
     assert "Prometheus cannot reach the pods" in blind.notes
 

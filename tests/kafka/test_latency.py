@@ -106,3 +106,23 @@ def test_waits_of_the_consumer_follow_from_the_target_unless_they_are_given(
     monkeypatch.setattr(clients, "Consumer", lambda config, logger: made.append(config))
     clients.make_consumer(ServiceSettings(topic="t", max_latency_ms=target_ms, kafka=kafka))
     assert (str(made[0]["fetch.wait.max.ms"]), str(made[0]["fetch.queue.backoff.ms"])) == expected
+
+
+@pytest.mark.parametrize(
+    ("kafka", "expected"),
+    [
+        ({}, "1000"),
+        ({"session.timeout.ms": "600"}, "200"),
+        ({"heartbeat.interval.ms": "3000"}, "3000"),
+        ({"group.protocol": "consumer"}, "None"),  # the broker decides
+    ],
+)
+def test_heartbeats_come_every_second_and_well_within_the_session(
+    kafka: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = ServiceSettings(topic="t", kafka=kafka)
+    clients.make_consumer(settings).close()  # the client takes it
+    made: list[dict[str, Any]] = []  # a real client does not tell its configuration
+    monkeypatch.setattr(clients, "Consumer", lambda config, logger: made.append(config))
+    clients.make_consumer(settings)
+    assert str(made[0].get("heartbeat.interval.ms")) == expected

@@ -52,7 +52,7 @@ ssl.key.location: /etc/fomo/tls/client/{{ $tls.client.privateKeyKey }}
 {{- end }}
 {{- end -}}
 
-{{/* Environment of the service. All of it but the name of the instance is also right for `helm test`. */}}
+{{/* Environment of the service. All of it but the name of the instance is also right for checks. */}}
 {{- define "fomo-stream.env" -}}
 - name: FOMO_CONFIG
   value: /etc/fomo/config/fomo.toml
@@ -119,10 +119,13 @@ ssl.key.location: /etc/fomo/tls/client/{{ $tls.client.privateKeyKey }}
 {{- end }}
 {{- end -}}
 
+{{/* Arguments: the root, the name of the ConfigMap with the configuration file. */}}
 {{- define "fomo-stream.volumes" -}}
+{{- $config := index . 1 -}}
+{{- with index . 0 -}}
 - name: config
   configMap:
-    name: {{ include "fomo-stream.fullname" . | quote }}
+    name: {{ $config | quote }}
 - name: tmp
   emptyDir:
     sizeLimit: 256Mi
@@ -154,6 +157,7 @@ ssl.key.location: /etc/fomo/tls/client/{{ $tls.client.privateKeyKey }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
+{{- end -}}
 
 {{/* Where pods go: GPU nodes need their own labels and tolerations too. */}}
 {{- define "fomo-stream.placement" -}}
@@ -184,6 +188,58 @@ runtimeClassName: {{ .Values.gpu.runtimeClassName | quote }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end -}}
+
+{{/*
+The pod of a check, which runs once with the settings of the service. Arguments: the root, the name of the container, the
+name of the ConfigMap, its command and arguments. It has the processors of an instance, because --threads depends on them.
+*/}}
+{{- define "fomo-stream.checkPod" -}}
+{{- $name := index . 1 -}}{{- $config := index . 2 -}}{{- $command := index . 3 -}}
+{{- with index . 0 -}}
+restartPolicy: Never
+automountServiceAccountToken: false
+enableServiceLinks: false
+{{- with .Values.podSecurityContext }}
+securityContext:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+containers:
+  - name: {{ $name }}
+    image: {{ include "fomo-stream.image" . | quote }}
+    imagePullPolicy: {{ .Values.image.pullPolicy }}
+    {{- toYaml $command | nindent 4 }}
+    {{- with .Values.securityContext }}
+    securityContext:
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
+    env:
+      {{- include "fomo-stream.env" . | nindent 6 }}
+    resources:
+      requests:
+        cpu: 100m
+        memory: 512Mi
+      {{- with dig "limits" "cpu" "" (default dict .Values.resources) }}
+      limits:
+        cpu: {{ . | quote }}
+      {{- end }}
+    volumeMounts:
+      {{- include "fomo-stream.volumeMounts" . | nindent 6 }}
+volumes:
+  {{- include "fomo-stream.volumes" (list . $config) | nindent 2 }}
+{{- end -}}
 {{- end -}}
 
 {{- define "fomo-stream.resources" -}}

@@ -19,7 +19,7 @@ app.kubernetes.io/name: {{ include "fomo-stream.name" . | quote }}
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
-{{/* The pods of the service; the pod of `helm test` has another component. */}}
+{{/* The pods of the service; pods of checks have another component. */}}
 {{- define "fomo-stream.selectorLabels" -}}
 {{ include "fomo-stream.releaseLabels" . }}
 app.kubernetes.io/component: service
@@ -27,6 +27,12 @@ app.kubernetes.io/component: service
 
 {{- define "fomo-stream.labels" -}}
 {{ include "fomo-stream.selectorLabels" . }}
+{{ include "fomo-stream.commonLabels" . }}
+{{- end -}}
+
+{{- define "fomo-stream.checkLabels" -}}
+{{ include "fomo-stream.releaseLabels" . }}
+app.kubernetes.io/component: check
 {{ include "fomo-stream.commonLabels" . }}
 {{- end -}}
 

@@ -1,5 +1,7 @@
 {{/* Mistakes in several values together, which the schema cannot explain in plain words. */}}
 {{- define "fomo-stream.validate" -}}
+{{- include "fomo-stream.validateSettings" . -}}
+{{- include "fomo-stream.validateResources" . -}}
 {{- $topic := required "settings.topic is required: the topic to read records from (--set settings.topic=sensors)" .Values.settings.topic -}}
 {{- $bootstrap := required "settings.bootstrap is required: the addresses of the brokers (--set settings.bootstrap=kafka:9092)" .Values.settings.bootstrap -}}
 {{- $group := required "settings.group is required: the consumer group" .Values.settings.group -}}
@@ -25,10 +27,6 @@
 {{- fail (printf "replicas is %d, but settings.topic has %d partitions: the other instances would have nothing to do" (int .Values.replicas) (int .Values.partitions)) -}}
 {{- end -}}
 {{- include "fomo-stream.validateKafka" . -}}
-{{- $least := add .Values.preStop.timeoutSeconds 30 | int -}}
-{{- if lt (int .Values.terminationGracePeriodSeconds) $least -}}
-{{- fail (printf "terminationGracePeriodSeconds must be at least %d: preStop.timeoutSeconds, and 30 in which the instance ends" $least) -}}
-{{- end -}}
 {{- if or .Values.strimzi.topics.enabled .Values.strimzi.user.enabled -}}
 {{- $cluster := required "strimzi.cluster is required: the name of the Kafka object" .Values.strimzi.cluster -}}
 {{- end -}}
@@ -78,4 +76,52 @@
 {{- else if or $sasl.existingSecret $sasl.username -}}
 {{- fail "kafka.sasl has a user, but kafka.sasl.enabled is false" -}}
 {{- end -}}
+{{- end -}}
+
+{{/* The schema cannot say which name was meant. The names are those in the schema. */}}
+{{- define "fomo-stream.validateSettings" -}}
+{{- $known := list
+"adapt-after" "admit" "alert-rate" "alerts" "batch-age-ms" "batch-size" "bootstrap" "categorical" "commit-interval-ms"
+"commit-records" "context-size" "dead-letters" "delivery" "explain" "features" "feedback" "feedback-memory" "group"
+"incident-quiet" "infer-records" "infer-seconds" "kernel" "lags" "log-level" "max-latency-ms" "max-record-bytes" "min-context" "model"
+"on-lost-offset" "out" "reasons" "result-field" "scores-only" "seed" "seed-context" "start" "status-records" "threads"
+"topic" "views" "wait" -}}
+{{- range $name, $_ := .Values.settings -}}
+{{- if not (has $name $known) -}}
+{{- $hint := "docs/flags-and-output.md has the names, and values.yaml those that belong elsewhere" -}}
+{{- range $known -}}
+{{- if eq (replace "-" "" .) (regexReplaceAll "[-_. ]" $name "" | lower) -}}{{- $hint = printf "did you mean %s?" . -}}{{- end -}}
+{{- end -}}
+{{- fail (printf "settings.%s is not known; %s" $name $hint) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Kubernetes would refuse a limit below its request only in the middle of an upgrade, and not refuse too little memory. */}}
+{{- define "fomo-stream.validateResources" -}}
+{{- $requests := dig "requests" (dict) (default dict .Values.resources) | default dict -}}
+{{- $limits := dig "limits" (dict) (default dict .Values.resources) | default dict -}}
+{{- range $name, $limit := $limits -}}
+{{- with get $requests $name -}}
+{{- if lt (include "fomo-stream.quantity" $limit | float64) (include "fomo-stream.quantity" . | float64) -}}
+{{- fail (printf "resources.limits.%s is %v, less than resources.requests.%s, %v: lower the request too, or raise the limit" $name $limit $name .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- with $limits.memory -}}
+{{- if lt (include "fomo-stream.quantity" . | float64) (include "fomo-stream.quantity" "420Mi" | float64) -}}
+{{- fail (printf "resources.limits.memory is %v: an instance needs 420Mi with one partition, and 8Mi for each further one; plan 1Gi" .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A quantity of Kubernetes as a number, such as 536870912 for 512Mi. */}}
+{{- define "fomo-stream.quantity" -}}
+{{- $text := toString . -}}
+{{- $unit := regexFind "[a-zA-Z]+$" $text -}}
+{{- $factors := dict "" 1.0 "m" 1e-3 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18 "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 "Pi" 1125899906842624.0 "Ei" 1152921504606846976.0 -}}
+{{- if not (and (hasKey $factors $unit) (regexMatch "^[0-9.]+([eE][-+]?[0-9]+)?$" (trimSuffix $unit $text))) -}}
+{{- fail (printf "resources: %s is not a quantity of Kubernetes, such as 500m or 2Gi" $text) -}}
+{{- end -}}
+{{- mulf (trimSuffix $unit $text | float64) (get $factors $unit) -}}
 {{- end -}}

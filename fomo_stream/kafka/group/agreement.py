@@ -153,6 +153,12 @@ class Agreement:
         if differing:
             raise self._refusal(agreed, differing, "they were changed while this instance started; use the group's")
 
+    def check_join(self) -> None:
+        """Raise AgreementError if `join` would be refused now. Writes nothing."""
+        _, agreed = self._current()
+        if agreed and (differing := self._differing(agreed)):
+            self._check_change(agreed, differing)
+
     def _check_topics(self, agreed: Values) -> None:
         own = self._own(agreed)
         try:
@@ -172,7 +178,7 @@ class Agreement:
     def _stop_first(members: int) -> str:
         return (
             f"use the group's, choose another --group, or stop the group first, which has {counted(members, 'member')} "
-            "(one that was killed or has an --instance-id leaves when its session times out)"
+            "(in Kubernetes: scale to 0; one that was killed leaves when its session times out)"
         )
 
     def _change(self, found: Entry | None, agreed: Values) -> Values:

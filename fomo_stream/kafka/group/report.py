@@ -50,13 +50,20 @@ def look_at_group(settings: GroupSettings) -> str:
     return as_json(settings, found, agreed) if settings.json else as_text(settings, found, agreed, time.time())
 
 
+def check_group(settings: GroupSettings) -> str:
+    """Whether an instance with these settings could join now. Raises AgreementError if not, and other FomoErrors."""
+    check_group_exists(settings, is_changing=False)
+    group_log = GroupLog(settings)
+    GroupSchema(settings, group_log).check_flags()
+    _agreement(settings, only_given=False, log=group_log).check_join()
+    return f"group {settings.group} takes instances with these settings"
+
+
 def update_group(settings: GroupSettings) -> str:
     """Change the group's agreement to the settings that are given; returns what has changed. Raises FomoError."""
     check_group_exists(settings, is_changing=True)
     log = GroupLog(settings)
-    schema = GroupSchema(settings, log)
-    if settings.features is not None and (stored := schema.stored()) is not None:
-        schema.check(settings.features, stored)
+    GroupSchema(settings, log).check_flags()
     changes, others = _agreement(settings, log, only_given=True).update(), _not_held(settings)
     if settings.json:
         content = {"group": settings.group, "changes": [change._asdict() for change in changes], "not_held": others}

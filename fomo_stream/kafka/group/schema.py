@@ -46,11 +46,16 @@ class GroupSchema:
     def agree_on_flags(self, names: tuple[str, ...]) -> Schema:
         """The group's schema when --features names it; an AgreementError when the group uses another one."""
         schema = self.agree(Schema.of(names, self._settings.categorical))
-        self.check(names, schema)
+        self._check(names, schema)
         return schema
 
-    def check(self, names: tuple[str, ...], schema: Schema) -> None:
-        """Raise AgreementError when --features names others than the group's `schema` has."""
+    def check_flags(self) -> None:
+        """Raise AgreementError if --features is given and the group uses another schema. Writes nothing."""
+        schema, names = self.stored(), self._settings.features
+        if schema is not None and names is not None:
+            self._check(names, schema)
+
+    def _check(self, names: tuple[str, ...], schema: Schema) -> None:
         proposal = Schema.of(names, self._settings.categorical or sorted(schema.categorical))
         if set(schema.features) != set(proposal.features):
             raise AgreementError(

@@ -167,7 +167,7 @@ class TopicSetup:
         if members:
             raise BrokerError(
                 f"--reset-state: group {settings.group} has {members} members, which would write their state again; "
-                "stop them first (one that was killed or has an --instance-id leaves when its session times out)"
+                "stop them first (one that was killed leaves when its session times out)"
             )
         topic = settings.state_topic
         try:

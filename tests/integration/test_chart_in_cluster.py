@@ -1,0 +1,26 @@
+"""The Helm chart on a real API server and a real Kafka, from install to uninstall."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from brokers import kafka_home
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+
+from chart_bench import MUST_BE_0, kube_home, run
+
+
+@pytest.mark.slow
+def test_in_a_cluster_each_record_is_scored_once_whatever_happens_to_the_pods(tmp_path: Path) -> None:
+    kafka, kube = kafka_home(), kube_home()
+    if kafka is None or kube is None or os.geteuid() != 0:
+        pytest.skip("needs KAFKA_HOME, KUBE_HOME (an API server, and a node whose pods are processes) and root")
+    result = run(kafka, kube, tmp_path)
+    print(result)
+    assert result["records"] > 1000
+    for what in MUST_BE_0:
+        assert result[what] == 0, result
