@@ -13,6 +13,7 @@ sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 from fault_bench import MUST_BE_0, run
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(kafka_home() is None, reason="needs an Apache Kafka to kill (KAFKA_HOME)")
 def test_under_faults_each_record_is_scored_once_in_order_with_the_same_result(tmp_path: Path) -> None:
     home = kafka_home()

@@ -102,6 +102,7 @@ def assigning_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clust
 PROTOCOL = {"group.protocol": "consumer", "transaction.timeout.ms": "6000"}
 
 
+@pytest.mark.slow
 def test_where_the_broker_assigns_a_removed_member_leaves_its_partitions_alone_too(
     assigning_broker: Cluster, tmp_path: Path
 ) -> None:
@@ -125,6 +126,7 @@ def test_where_the_broker_assigns_a_removed_member_leaves_its_partitions_alone_t
             check_each_is_scored_once(broker, settings["heir"], total)
 
 
+@pytest.mark.slow
 def test_where_the_broker_assigns_a_second_instance_of_a_name_is_refused_and_the_first_goes_on(
     assigning_broker: Cluster, tmp_path: Path
 ) -> None:
