@@ -51,7 +51,7 @@ def own_settings(settings: DoctorSettings, _facts: Facts) -> Iterator[Finding]:
 def _advice(settings: DoctorSettings) -> Iterator[Finding]:
     if settings.instance_id is None:
         yield warning(
-            "no --instance-id: each restart moves partitions to other instances and back",
+            "no --instance-id: after a crash, partitions wait for the session timeout and then move",
             "give each instance a name that it keeps, for example that of its pod",
         )
     if settings.health_port is None:
