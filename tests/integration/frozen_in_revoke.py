@@ -18,5 +18,6 @@ def freeze_and_give_up(self: Assignment, numbers: Iterable[int]) -> None:
     give_up(self, numbers)
 
 
-Assignment.give_up = freeze_and_give_up  # type: ignore[method-assign]
-program()
+if __name__ == "__main__":
+    Assignment.give_up = freeze_and_give_up  # type: ignore[method-assign]
+    program()
