@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import KafkaException, TopicPartition
 
 from fomo_stream.kafka.delivery.base import Delivery, Outcome
-from fomo_stream.kafka.delivery.call import SLICE_S
+from fomo_stream.kafka.delivery.transactions import SLICE_S
 from fomo_stream.kafka.membership import Membership
 from fomo_stream.kafka.partition import PartitionTask
 from fomo_stream.kafka.pipeline import Pipeline

@@ -26,7 +26,7 @@ from fomo_stream.kafka.partition import PartitionTask
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.polling import Poller
 from fomo_stream.kafka.record import to_record
-from fomo_stream.kafka.state.restore import Restorer
+from fomo_stream.kafka.restore import Restorer
 from fomo_stream.kafka.topics.report import TopicReport
 from fomo_stream.kafka.topics.watch import TopicWatch
 from fomo_stream.logs import Throttle, kv

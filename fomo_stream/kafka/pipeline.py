@@ -21,9 +21,9 @@ from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.outputs import Outputs, dead_letter_reason
 from fomo_stream.kafka.partition import PartitionTask, Pending
 from fomo_stream.kafka.record import Record
+from fomo_stream.kafka.restore import to_output
 from fomo_stream.kafka.scorer import Finished, Scorer, check_schema
 from fomo_stream.kafka.state.position import Restored, unusable_state_error
-from fomo_stream.kafka.state.reader import to_output
 from fomo_stream.kafka.topics.watch import TopicsSeen
 from fomo_stream.logs import kv
 from fomo_stream.records.inference import TooManyFeaturesError, infer_schema

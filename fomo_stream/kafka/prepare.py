@@ -35,8 +35,8 @@ from fomo_stream.kafka.group.unused import (
     start_producer,
 )
 from fomo_stream.kafka.partition import LABELS
+from fomo_stream.kafka.restore import to_output
 from fomo_stream.kafka.state.position import POSITION, Position
-from fomo_stream.kafka.state.reader import to_output
 from fomo_stream.kafka.tables import ranges
 from fomo_stream.kafka.topic_reader import TopicReader
 from fomo_stream.kafka.topics.setup import TopicSetup

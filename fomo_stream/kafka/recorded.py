@@ -24,8 +24,8 @@ from fomo_stream.kafka.group.description import check_has_run
 from fomo_stream.kafka.group.log import GroupLog
 from fomo_stream.kafka.group.schema import GroupSchema
 from fomo_stream.kafka.partition import DETECTOR, LABELS
+from fomo_stream.kafka.restore import KEY_PREFIX
 from fomo_stream.kafka.state.position import POSITION, Position
-from fomo_stream.kafka.state.reader import KEY_PREFIX
 from fomo_stream.kafka.tables import ranges
 from fomo_stream.kafka.topic_reader import NoProgressError, TopicReader
 from fomo_stream.kafka.topics.cluster import Cluster

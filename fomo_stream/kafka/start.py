@@ -14,8 +14,8 @@ from fomo_stream.kafka.builds import BuildThread
 from fomo_stream.kafka.clients import START_TIMEOUT_S, make_consumer, make_producer
 from fomo_stream.kafka.delivery.at_least_once import AtLeastOnce
 from fomo_stream.kafka.delivery.base import Delivery
-from fomo_stream.kafka.delivery.call import Call
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
+from fomo_stream.kafka.delivery.transactions import Call
 from fomo_stream.kafka.group.agreement import Agreement
 from fomo_stream.kafka.group.log import GroupLog
 from fomo_stream.kafka.group.schema import GroupSchema
@@ -23,8 +23,8 @@ from fomo_stream.kafka.group.schema_search import SchemaSearch
 from fomo_stream.kafka.member import ConsumerErrors, Member
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.pipeline import Pipeline
+from fomo_stream.kafka.restore import Restorer
 from fomo_stream.kafka.scorer import check_schema
-from fomo_stream.kafka.state.restore import Restorer
 from fomo_stream.kafka.topics.report import TopicReport
 from fomo_stream.kafka.topics.setup import TopicSetup, start_at_latest
 from fomo_stream.kafka.topics.watch import TopicWatch
@@ -148,10 +148,9 @@ def _open_delivery(settings: ServiceSettings, limits: Mapping[str, int]) -> Deli
     is_compressed = any(codec != "none" for codec in codecs)
     more = {"batch.size": min([1_000_000, *limits.values()])}
     limits = {} if is_compressed else limits
-    most = settings.commit_records
     if settings.delivery == "at-least-once":
-        return AtLeastOnce(partial(make_producer, settings, None, **more), limits, most)
-    delivery = ExactlyOnce(partial(make_producer, settings, settings.transactional_id, **more), limits, most)
+        return AtLeastOnce(partial(make_producer, settings, None, **more), limits)
+    delivery = ExactlyOnce(partial(make_producer, settings, settings.transactional_id, **more), limits)
     delivery.start(START_TIMEOUT_S)
     return delivery
 

@@ -96,25 +96,9 @@ class ServiceSettings(BrokerFlags, RecordFlags):
         ge=1,
         le=40_000,
     )
-    commit_interval_ms: float = flag(
-        "Delivery",
-        MAX_LATENCY_MS * COMMIT_SHARE,
-        "time between commits; with exactly-once, readers see scores after the commit",
-        metavar="MS",
-        follows="half of --max-latency-ms",
-        gt=0,
-    )
-    commit_records: int = flag("Delivery", 10_000, "maximum number of outputs in one commit", metavar="N", ge=1)
 
     infer_records: int = flag(
         "Records", 200, "number of records from which the features are inferred", metavar="N", ge=1, le=10_000
-    )
-    infer_seconds: float = flag(
-        "Records",
-        5.0,
-        "with fewer records: infer the features this many seconds after the 20th, or 6 times as long after the first",
-        metavar="SECONDS",
-        gt=0,
     )
     max_record_bytes: int = flag(
         "Records", MAX_RECORD_BYTES, "larger records become dead letters", metavar="BYTES", ge=1
@@ -132,15 +116,6 @@ class ServiceSettings(BrokerFlags, RecordFlags):
     )
 
     batch_size: int = batch_size_flag("Throughput")
-    batch_age_ms: float = flag(
-        "Throughput",
-        MAX_LATENCY_MS * BATCH_SHARE,
-        "longest time that a record waits for its batch to fill",
-        metavar="MS",
-        follows="a quarter of --max-latency-ms",
-        ge=0,
-        le=10_000,
-    )
     health_port: int | None = flag(
         "General",
         None,
@@ -195,14 +170,27 @@ class ServiceSettings(BrokerFlags, RecordFlags):
 
     @model_validator(mode="after")
     def _commits_are_in_time(self) -> Self:
-        """The waits follow from --max-latency-ms. The broker aborts a transaction that stays open for too long."""
-        given = self.model_fields_set & {"commit_interval_ms", "batch_age_ms"}
-        if "batch_age_ms" not in given:
-            self.batch_age_ms = self.max_latency_ms * BATCH_SHARE
-        if "commit_interval_ms" not in given:
-            self.commit_interval_ms = self.max_latency_ms * COMMIT_SHARE
-        _check_commits(self, is_given="commit_interval_ms" in given)
+        """The broker aborts a transaction that stays open for too long."""
+        name = next((key for key in ("transaction.timeout.ms", "session.timeout.ms") if key in self.kafka), None)
+        timeout = self.kafka[name] if name is not None else str(SESSION_TIMEOUT_MS)
+        most = int(timeout) / 3 if timeout.isdigit() else float("inf")
+        if self.delivery == "exactly-once" and self.commit_interval_ms > most:
+            raise ValueError(
+                f"--max-latency-ms must be at most {most / COMMIT_SHARE:g}: half of it is the time between commits, "
+                f"which is at most a third of {name or 'session.timeout.ms'}: the broker aborts a transaction that "
+                "stays open too long"
+            )
         return self
+
+    @property
+    def commit_interval_ms(self) -> float:
+        """Time between commits; with exactly-once, readers see scores after the commit."""
+        return self.max_latency_ms * COMMIT_SHARE
+
+    @property
+    def batch_age_ms(self) -> float:
+        """Longest time that a record waits for its batch to fill."""
+        return self.max_latency_ms * BATCH_SHARE
 
     @property
     def scored_topics(self) -> tuple[str, ...]:
@@ -248,18 +236,3 @@ def check_topics(settings: ServiceSettings) -> None:
         shown = ", ".join(f"{name} {topic}" for name, topic in roles.items())
         count = {4: "four", 5: "five", 6: "six"}[len(roles) + 1]
         raise ValueError(f"{shown} and the state topic {settings.state_topic} must be {count} different topics")
-
-
-def _check_commits(settings: ServiceSettings, is_given: bool) -> None:
-    """Raise ValueError if the broker would abort transactions. is_given: whether --commit-interval-ms is."""
-    name = next((key for key in ("transaction.timeout.ms", "session.timeout.ms") if key in settings.kafka), None)
-    timeout = settings.kafka[name] if name is not None else str(SESSION_TIMEOUT_MS)
-    most = int(timeout) / 3 if timeout.isdigit() else float("inf")
-    if settings.delivery == "exactly-once" and settings.commit_interval_ms > most:
-        limit = f"a third of {name or 'session.timeout.ms'}: the broker aborts a transaction that stays open too long"
-        if is_given:
-            raise ValueError(f"--commit-interval-ms must be at most {most:g}, {limit}")
-        raise ValueError(
-            f"--max-latency-ms must be at most {most / COMMIT_SHARE:g}: half of it is the time between commits, "
-            f"which is at most {limit}"
-        )

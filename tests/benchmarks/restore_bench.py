@@ -32,9 +32,8 @@ from services import unique  # noqa: E402
 
 from fomo_stream.detector.detector import Detector  # noqa: E402
 from fomo_stream.kafka.clients import make_producer  # noqa: E402
+from fomo_stream.kafka.restore import Restorer, to_output  # noqa: E402
 from fomo_stream.kafka.state.position import POSITION, Position  # noqa: E402
-from fomo_stream.kafka.state.reader import to_output  # noqa: E402
-from fomo_stream.kafka.state.restore import Restorer  # noqa: E402
 from fomo_stream.kafka.topics.setup import TopicSetup  # noqa: E402
 from fomo_stream.kafka.topics.watch import TopicWatch  # noqa: E402
 from fomo_stream.model.checkpoint import load_model  # noqa: E402

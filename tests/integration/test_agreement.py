@@ -92,7 +92,7 @@ def test_settings_outside_the_agreement_may_differ(member: Running) -> None:
         "min_context": 20,
         "admit": "feedback",
         "batch_size": 7,
-        "commit_interval_ms": 50,
+        "max_latency_ms": 50,
     }
     other = changed(member.settings, **free, features=None, categorical=())
     with Running(other) as running:

@@ -126,7 +126,7 @@ def test_names_that_no_header_can_hold_do_not_stop_inference(broker: Broker) -> 
     topic = unique("names")
     broker.create_topic(topic)
     broker.produce(topic, [b'{"\\ud800": "x"}', *({letter * 300_000: "x"} for letter in "abcdefgh")])
-    with Running(make_settings(broker, topic, features=None, infer_records=9, infer_seconds=1)):
+    with Running(make_settings(broker, topic, features=None, infer_records=9)):
         dead = broker.read(f"{topic}-dead-letters", at_least=9)
     assert {dict(letter.headers())["fomo-reason"] for letter in dead} == {b"no_features"}
 

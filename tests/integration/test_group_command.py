@@ -14,7 +14,7 @@ from test_operations import changed
 
 from fomo_stream.cli.main import main
 from fomo_stream.kafka.group.log import GroupLog
-from fomo_stream.kafka.state.reader import KEY_PREFIX
+from fomo_stream.kafka.restore import KEY_PREFIX
 from fomo_stream.settings.service import ServiceSettings
 
 RECORDS = 120

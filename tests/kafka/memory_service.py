@@ -24,8 +24,8 @@ from fomo_stream.kafka.member import ConsumerErrors, Member
 from fomo_stream.kafka.partition import PartitionTask
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.record import Record
+from fomo_stream.kafka.restore import Restorer
 from fomo_stream.kafka.state.position import Restored
-from fomo_stream.kafka.state.restore import Restorer
 from fomo_stream.kafka.topics.report import TopicReport
 from fomo_stream.records.incidents import Incidents
 from fomo_stream.records.schema import Schema

@@ -80,7 +80,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
         self._stack.enter_context(
             patch("fomo_stream.kafka.topic_reader.make_reader", lambda *_: MemoryReader(self.broker))
         )
-        self._stack.enter_context(patch("fomo_stream.kafka.state.reader.BEHIND_S", -1.0))
+        self._stack.enter_context(patch("fomo_stream.kafka.restore.BEHIND_S", -1.0))
         self._stack.enter_context(patch("fomo_stream.kafka.member.RELEASE_S", 0.0))
         self.instances: dict[str, Instance] = {}
         for name in ("a", "b"):

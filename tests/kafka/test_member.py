@@ -24,7 +24,7 @@ def broker() -> Iterator[MemoryBroker]:
     broker.topic_ids = dict(IDS)
     with (
         patch("fomo_stream.kafka.topic_reader.make_reader", lambda *_: MemoryReader(broker)),
-        patch("fomo_stream.kafka.state.reader.BEHIND_S", -1.0),
+        patch("fomo_stream.kafka.restore.BEHIND_S", -1.0),
     ):
         yield broker
 

@@ -24,9 +24,8 @@ from fomo_stream.errors import BrokerError, FomoError, StateError
 from fomo_stream.kafka.delivery.base import Outcome
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
 from fomo_stream.kafka.feedback.effects import Effect
+from fomo_stream.kafka.restore import Restorer, to_output
 from fomo_stream.kafka.state.position import POSITION, Position, Restored
-from fomo_stream.kafka.state.reader import to_output
-from fomo_stream.kafka.state.restore import Restorer
 from fomo_stream.settings.service import ServiceSettings
 
 SETTINGS = ServiceSettings(topic="t", feedback="f", group="g")
@@ -49,7 +48,7 @@ def restorer(
         broker.partitions.setdefault(topic or "", 2)
     with (
         patch("fomo_stream.kafka.topic_reader.make_reader", lambda *_: MemoryReader(broker)),
-        patch("fomo_stream.kafka.state.reader.BEHIND_S", -1.0),
+        patch("fomo_stream.kafka.restore.BEHIND_S", -1.0),
     ):
         one = Restorer(flags, broker, wanted)  # type: ignore[arg-type]
         try:
@@ -183,7 +182,7 @@ def test_a_hanging_transaction_is_logged(caplog: pytest.LogCaptureFixture) -> No
     write(broker, {POSITION: Position(8).encode()})
     broker.offsets["t", 0] = 8
     with (
-        patch("fomo_stream.kafka.state.reader.HANGING_S", -46.0),
+        patch("fomo_stream.kafka.restore.HANGING_S", -46.0),
         restorer(broker) as one,
     ):  # as if a session had passed
         one.request(Task(0))

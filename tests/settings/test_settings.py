@@ -10,6 +10,7 @@ import pytest
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.views import DEFAULT
 from fomo_stream.errors import ConfigError
+from fomo_stream.limits import MAX_RECORD_BYTES
 from fomo_stream.settings.commands import DemoSettings, DoctorSettings, GroupSettings, RedriveSettings, ScoreSettings
 from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import BaseFlags, load
@@ -19,13 +20,13 @@ def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "fomo.toml"
-    file.write_text('topic = "t"\nbatch-size = 1\nbatch_age_ms = 2\ncommit-records = 3\n')
+    file.write_text('topic = "t"\nbatch-size = 1\nmax_latency_ms = 2\ninfer-records = 3\n')
     monkeypatch.setenv("FOMO_CONFIG", str(file))
     monkeypatch.setenv("FOMO_BATCH_SIZE", "10")
-    monkeypatch.setenv("FOMO_BATCH_AGE_MS", "20")
+    monkeypatch.setenv("FOMO_MAX_LATENCY_MS", "20")
     settings = load(ServiceSettings, {"batch_size": "100"})
-    assert (settings.batch_size, settings.batch_age_ms, settings.commit_records) == (100, 20, 3)
-    assert settings.infer_records == 200
+    assert (settings.batch_size, settings.max_latency_ms, settings.infer_records) == (100, 20, 3)
+    assert settings.max_record_bytes == MAX_RECORD_BYTES
 
 
 def test_client_settings_are_merged_key_by_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,37 +198,17 @@ def test_an_unknown_name_in_the_file_gets_a_suggestion(tmp_path: Path) -> None:
 
 def test_a_transaction_may_not_be_open_for_longer_than_the_broker_lets_it() -> None:
     quick = {"topic": "t", "kafka": {"session.timeout.ms": "6000"}}
-    assert load(ServiceSettings, {**quick, "commit_interval_ms": 2000}).commit_interval_ms == 2000
-    assert load(ServiceSettings, {**quick, "commit_interval_ms": 9000, "delivery": "at-least-once"})
-    with pytest.raises(ConfigError, match=r"commit-interval-ms must be at most 2000, a third of session\.timeout\.ms"):
-        load(ServiceSettings, {**quick, "commit_interval_ms": 2001})
-    with pytest.raises(ConfigError, match=r"^--commit-interval-ms must be at most 15000"):
-        load(ServiceSettings, {"topic": "t", "commit_interval_ms": 15_001, "max_latency_ms": 30_002})
+    assert load(ServiceSettings, {**quick, "max_latency_ms": 18_000, "delivery": "at-least-once"})
     with pytest.raises(ConfigError, match=r"^--max-latency-ms must be at most 4000: .* third of session\.timeout\.ms"):
         load(ServiceSettings, {**quick, "max_latency_ms": 4001})
     assert load(ServiceSettings, {**quick, "max_latency_ms": 4000}).commit_interval_ms == 2000
-    assert load(ServiceSettings, {**quick, "max_latency_ms": 4001, "commit_interval_ms": 100}).batch_age_ms == 1000.25
 
 
-def test_the_waits_follow_from_the_latency_unless_they_are_given_anywhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def waits(**flags: Any) -> tuple[float, float]:
-        settings = load(ServiceSettings, {"topic": "t", **flags})
-        return settings.commit_interval_ms, settings.batch_age_ms
-
-    assert waits() == (50, 25)
-    constructed = ServiceSettings.model_construct(topic="t")  # without validation
-    assert (constructed.commit_interval_ms, constructed.batch_age_ms) == waits()
-    assert waits(max_latency_ms="20") == (10, 5)
-    assert waits(max_latency_ms="20", commit_interval_ms="30") == (30, 5)
-    monkeypatch.setenv("FOMO_BATCH_AGE_MS", "7")
-    assert waits(max_latency_ms="20") == (10, 7)
-    file = tmp_path / "fomo.toml"
-    file.write_text("max-latency-ms = 8\ncommit-interval-ms = 3\n")
-    assert waits(config=file) == (3, 7)
+def test_the_waits_follow_from_the_latency() -> None:
+    settings = load(ServiceSettings, {"topic": "t", "max_latency_ms": "20"})
+    assert (settings.commit_interval_ms, settings.batch_age_ms) == (10, 5)
     with pytest.raises(ConfigError, match=r"^--max-latency-ms 0\.5: input should be greater than or equal to 1"):
-        waits(max_latency_ms="0.5")
+        load(ServiceSettings, {"topic": "t", "max_latency_ms": "0.5"})
 
 
 # --- names of environment variables

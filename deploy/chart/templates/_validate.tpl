@@ -81,9 +81,9 @@
 {{/* The schema cannot say which name was meant. The names are those in the schema. */}}
 {{- define "fomo-stream.validateSettings" -}}
 {{- $known := list
-"adapt-after" "admit" "alert-rate" "alerts" "batch-age-ms" "batch-size" "bootstrap" "categorical" "commit-interval-ms"
-"commit-records" "context-size" "dead-letters" "delivery" "explain" "features" "feedback" "feedback-memory" "group"
-"incident-quiet" "infer-records" "infer-seconds" "kernel" "lags" "log-level" "max-latency-ms" "max-record-bytes" "min-context" "model"
+"adapt-after" "admit" "alert-rate" "alerts" "batch-size" "bootstrap" "categorical" "context-size"
+"dead-letters" "delivery" "explain" "features" "feedback" "feedback-memory" "group"
+"incident-quiet" "infer-records" "kernel" "lags" "log-level" "max-latency-ms" "max-record-bytes" "min-context" "model"
 "on-lost-offset" "out" "reasons" "result-field" "scores-only" "seed" "seed-context" "start" "status-records" "threads"
 "topic" "views" "wait" -}}
 {{- range $name, $_ := .Values.settings -}}

@@ -9,8 +9,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from fomo_stream.kafka.delivery.base import Delivery, Outcome
-from fomo_stream.kafka.delivery.call import SLICE_S, Call
-from fomo_stream.kafka.delivery.transactions import NOT_A_MEMBER, Commit
+from fomo_stream.kafka.delivery.transactions import NOT_A_MEMBER, SLICE_S, Call, Commit
 
 RETRY_S = 0.25  # between two tries to commit the same offsets
 

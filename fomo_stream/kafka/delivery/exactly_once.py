@@ -12,8 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from fomo_stream.errors import FencedError
 from fomo_stream.kafka.delivery.base import Delivery, Outcome
-from fomo_stream.kafka.delivery.call import SLICE_S, Call
-from fomo_stream.kafka.delivery.transactions import NOT_A_MEMBER, Commit, Transactions
+from fomo_stream.kafka.delivery.transactions import NOT_A_MEMBER, SLICE_S, Call, Commit, Transactions
 from fomo_stream.logs import kv
 
 log = logging.getLogger(__name__)

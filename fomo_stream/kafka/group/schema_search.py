@@ -14,6 +14,7 @@ from fomo_stream.settings.service import ServiceSettings
 log = logging.getLogger(__name__)
 
 RETRY_S = 5.0
+INFER_S = 5.0  # with fewer records than are wanted: so long after the 20th, or 6 times as long after the first
 
 
 class SchemaSearch:
@@ -22,7 +23,7 @@ class SchemaSearch:
     def __init__(self, settings: ServiceSettings, group: GroupSchema, pipeline: Pipeline) -> None:
         self._group = group
         self._pipeline = pipeline
-        self._patience = Patience(settings.infer_records, settings.infer_seconds)
+        self._patience = Patience(settings.infer_records, INFER_S)
         self._retry_at = 0.0
         self.trouble = ""  # why the group cannot agree at the moment
 

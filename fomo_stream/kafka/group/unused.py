@@ -17,7 +17,7 @@ from fomo_stream.kafka.group.agreement import DERIVED, Agreement
 from fomo_stream.kafka.group.log import GroupLog
 from fomo_stream.kafka.group.members import count_members
 from fomo_stream.kafka.group.schema import GroupSchema
-from fomo_stream.kafka.state.reader import KEY_PREFIX
+from fomo_stream.kafka.restore import KEY_PREFIX
 from fomo_stream.kafka.topic_reader import NoProgressError, TopicReader
 from fomo_stream.kafka.topics.cluster import Cluster, Ends, Place
 from fomo_stream.records.schema import Schema, shown

@@ -128,9 +128,7 @@ def _throughput(
 
 def _latency(broker: Broker, folder: Path, load: Load, views: str) -> Iterator[Measurement]:
     """Median and 99th percentile at a steady rate."""
-    flags: dict[str, Any] = {"commit_interval_ms": 10.0, "batch_age_ms": 5.0}
-    if "max_latency_ms" in ServiceSettings.model_fields:
-        flags = {"max_latency_ms": 20.0}
+    flags: dict[str, Any] = {"max_latency_ms": 20.0}
     partitions, count = load.partitions, int(load.rate * load.seconds)
     with _service(broker, folder, partitions, load.warm, **flags, **_flags(views)) as service:
         service.until(load.warm)
