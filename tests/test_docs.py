@@ -288,17 +288,5 @@ def test_the_table_of_rooms_is_the_one_that_is_checked() -> None:
         assert {name.split(".")[-1] for name in contract["source_modules"]} == checked - excepted | {"pretrain"}
 
 
-def test_new_names_of_modules_exist() -> None:
-    rows = [
-        cells
-        for cells in table_rows(GUIDES[1].section("Unreleased").text)
-        if cells[0].startswith(("`fomo_stream.", "`pretrain."))
-    ]
-    modules = [name for _, new in rows if new != "removed" for name in re.findall(r"`([\w.]+)`", new)]
-    assert len(modules) > 90
-    for module in modules:
-        assert (ROOT / module.replace(".", "/")).with_suffix(".py").is_file(), module
-
-
 def test_the_readme_is_short() -> None:
     assert len(README.text.splitlines()) < 200
