@@ -8,9 +8,16 @@ from __future__ import annotations
 
 
 class FomoError(Exception):
-    """Base of every error that fomo-stream raises on purpose."""
+    """Base of every error that fomo-stream raises on purpose.
+
+    what: the mistake and its place; remedy: what to do. The message is both.
+    """
 
     exit_code = 1
+
+    def __init__(self, what: str, remedy: str = "") -> None:
+        super().__init__(f"{what}; {remedy}" if remedy else what)
+        self.what, self.remedy = what, remedy
 
 
 class ConfigError(FomoError, ValueError):

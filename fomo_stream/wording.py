@@ -1,9 +1,9 @@
-"""Pieces of messages to the user: counts, and the name that a mistyped one may stand for."""
+"""Pieces of messages to the user: counts, quantities, tables, and the name that a mistyped one may stand for."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 OTHER_NAMES = {"broker": "bootstrap"}  # what a setting is called elsewhere
 
@@ -23,3 +23,62 @@ def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
     names |= {other: names[name] for other, name in OTHER_NAMES.items() if name in names}
     close = difflib.get_close_matches(word.lower().lstrip("-"), names, n=1, cutoff=0.6)
     return f"; did you mean {prefix}{names[close[0]]}?" if close else ""
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> list[str]:
+    """Lines with aligned columns; `right`: columns that are aligned to the right.
+
+    >>> aligned([("topic", "lag"), ("sensors", "7")], right=[1])
+    ['topic    lag', 'sensors    7']
+    """
+    if not rows:
+        return []
+    to_right = set(right)
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [
+        "  ".join(
+            cell.rjust(width) if i in to_right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Ascending numbers, with runs as ranges.
+
+    >>> ranges([0, 1, 2, 5, 7, 8]), ranges([])
+    ('0-2, 5, 7-8', '')
+    """
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def in_bytes(count: float) -> str:
+    """A number of bytes with its unit.
+
+    >>> in_bytes(900), in_bytes(1536), in_bytes(3 << 30)
+    ('900 B', '1.5 KiB', '3.0 GiB')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            break
+        count, unit = count / 1024, {"B": "KiB", "KiB": "MiB", "MiB": "GiB", "GiB": "TiB"}[unit]
+    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+
+
+def in_time(seconds: float) -> str:
+    """A duration, with the unit that suits it.
+
+    >>> in_time(0.4), in_time(119), in_time(4000), in_time(200_000)
+    ('0 s', '119 s', '67 min', '56 h')
+    """
+    for unit, length, most in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 259_200)):
+        if seconds < most:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} d"

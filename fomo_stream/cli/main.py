@@ -138,7 +138,7 @@ def redrive(argv: Sequence[str]) -> int:
     """Send dead letters back."""
     settings = parse(RedriveSettings, argv, REDRIVE_INTRO, "redrive")
     configure_logging(settings.log_level)
-    from fomo_stream.kafka.redrive import redrive as send_back
+    from fomo_stream.admin.redrive import redrive as send_back
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: an open transaction is aborted
     print(send_back(settings))
@@ -149,7 +149,7 @@ def group(argv: Sequence[str]) -> int:
     """Show a group, or change its agreement."""
     settings = parse(GroupSettings, argv, GROUP_INTRO, "group")
     configure_logging(settings.log_level)
-    from fomo_stream.kafka.group.report import check_group, look_at_group, update_group
+    from fomo_stream.admin.group import check_group, look_at_group, update_group
 
     action = check_group if settings.check else update_group if settings.update_group else look_at_group
     with quiet_clients():
@@ -161,7 +161,7 @@ def doctor(argv: Sequence[str]) -> int:
     """Check a deployment; the exit code is that of the first problem."""
     settings = parse(DoctorSettings, argv, DOCTOR_INTRO, "doctor")
     configure_logging(settings.log_level)
-    from fomo_stream.kafka.doctor.report import examine
+    from fomo_stream.admin.doctor.report import examine
 
     with quiet_clients():
         text, code = examine(settings)

@@ -12,10 +12,9 @@ The parts that these use:
 
 - `assignment`: the partitions that this instance reads. `record`: a record as it was read.
 - `partition`: one input partition. `state`: restores its state from the state topic, and decides where it resumes.
-- `feedback`: labels. `redrive`: sends dead letters back.
+- `feedback`: labels.
 - `topics`: topics are checked, created and watched. `group`: settings and features on which the members agree.
 - `observer`: reports on all of this, for a log, metrics or a display.
-- `clients`: configures all Kafka clients. `topic_reader`: reads partitions to their end.
-- `permissions`: checks the user's rights at the broker.
+- `broker`: configures all Kafka clients, reads partitions to their end, and asks about topics, groups and permissions.
 - `embedded_broker`: a broker in this process, for demos and tests.
 """

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 
-from fomo_stream.kafka.topics.cluster import Place
+from fomo_stream.kafka.broker.cluster import Place
 from fomo_stream.logs import kv
 
 log = logging.getLogger(__name__)

@@ -17,6 +17,7 @@ import orjson
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from fomo_stream.errors import AgreementError, BrokerError, ConfigError, TopicError
+from fomo_stream.kafka.broker.topic_reader import TopicReader
 from fomo_stream.kafka.delivery.output import Output
 from fomo_stream.kafka.feedback.effects import PREFIX
 from fomo_stream.kafka.feedback.recorded_effects import LabelsRead, RecordedEffects
@@ -37,13 +38,11 @@ from fomo_stream.kafka.group.unused import (
 from fomo_stream.kafka.partition import LABELS
 from fomo_stream.kafka.restore import to_output
 from fomo_stream.kafka.state.position import POSITION, Position
-from fomo_stream.kafka.tables import ranges
-from fomo_stream.kafka.topic_reader import TopicReader
 from fomo_stream.kafka.topics.setup import TopicSetup
 from fomo_stream.kafka.topics.watch import TopicWatch
 from fomo_stream.records.schema import Schema
 from fomo_stream.settings.service import ServiceSettings
-from fomo_stream.wording import counted
+from fomo_stream.wording import counted, ranges
 
 FLUSH_BYTES = 8 << 20  # sent before more is taken, so that memory does not grow with the state
 FLUSH_S = 60.0

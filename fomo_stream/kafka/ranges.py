@@ -16,12 +16,12 @@ from confluent_kafka.admin import OffsetSpec
 
 from fomo_stream.errors import BrokerError, ConfigError, LostOffsetError, NotPermittedError, TopicError
 from fomo_stream.kafka.bounds import Bound, parse_bounds, shown_time
+from fomo_stream.kafka.broker.cluster import Cluster
+from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader
 from fomo_stream.kafka.delivery.transactions import NOT_PERMITTED
 from fomo_stream.kafka.record import Record, to_record
-from fomo_stream.kafka.tables import ranges as shown_ranges
-from fomo_stream.kafka.topic_reader import NoProgressError, TopicReader
-from fomo_stream.kafka.topics.cluster import Cluster
 from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.wording import ranges as shown_ranges
 
 STALLED_S = 5.0  # to wait for the next record, before another client asks
 PATIENCE_S = 60.0  # to wait for the next record, with as many clients as it takes

@@ -23,11 +23,11 @@ from weakref import WeakKeyDictionary
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 
 from fomo_stream.errors import BrokerError, DamagedStateError, StateError
-from fomo_stream.kafka.clients import session_timeout_ms
+from fomo_stream.kafka.broker.clients import session_timeout_ms
+from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader
 from fomo_stream.kafka.delivery.output import Output
 from fomo_stream.kafka.feedback.effects import Effect
 from fomo_stream.kafka.state.position import POSITION, Input, Position, Restored, decide_resume, unusable_state_error
-from fomo_stream.kafka.topic_reader import NoProgressError, TopicReader
 from fomo_stream.kafka.topics.watch import TopicWatch
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.settings.service import ServiceSettings

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluent_kafka import KafkaException
 
+from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, make_consumer, make_producer
 from fomo_stream.kafka.builds import BuildThread
-from fomo_stream.kafka.clients import START_TIMEOUT_S, make_consumer, make_producer
 from fomo_stream.kafka.delivery.at_least_once import AtLeastOnce
 from fomo_stream.kafka.delivery.base import Delivery
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from fomo_stream.kafka.recorded import Learned
-from fomo_stream.kafka.tables import ranges
+from fomo_stream.wording import ranges
 
 if TYPE_CHECKING:
     from fomo_stream.replaying.one_partition import Outcome

@@ -31,7 +31,7 @@ from brokers import Broker, open_broker, wait_for  # noqa: E402
 from services import unique  # noqa: E402
 
 from fomo_stream.detector.detector import Detector  # noqa: E402
-from fomo_stream.kafka.clients import make_producer  # noqa: E402
+from fomo_stream.kafka.broker.clients import make_producer  # noqa: E402
 from fomo_stream.kafka.restore import Restorer, to_output  # noqa: E402
 from fomo_stream.kafka.state.position import POSITION, Position  # noqa: E402
 from fomo_stream.kafka.topics.setup import TopicSetup  # noqa: E402

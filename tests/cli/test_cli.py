@@ -17,7 +17,7 @@ import pytest
 from fomo_stream.cli.main import COMMANDS, main
 from fomo_stream.cli.parser import parse
 from fomo_stream.errors import ConfigError, FomoError
-from fomo_stream.kafka.clients import make_admin
+from fomo_stream.kafka.broker.clients import make_admin
 from fomo_stream.logs import ClientLog, kv, quiet_clients
 from fomo_stream.settings.commands import (
     DemoSettings,

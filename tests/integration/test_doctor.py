@@ -10,9 +10,9 @@ from brokers import Broker, Kafka, kafka_home
 from confluent_kafka import Producer
 from services import unique
 
+from fomo_stream.admin.doctor.report import CHECKS
 from fomo_stream.cli.main import main
 from fomo_stream.errors import TopicError
-from fomo_stream.kafka.doctor.report import CHECKS
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
 

@@ -13,7 +13,7 @@ from services import Running, command, make_settings, readings, results, unique
 
 from fomo_stream.detector.fingerprint import FORMAT
 from fomo_stream.errors import BrokerError, FomoError
-from fomo_stream.kafka.clients import make_producer
+from fomo_stream.kafka.broker.clients import make_producer
 from fomo_stream.settings.service import ServiceSettings
 
 

@@ -15,7 +15,7 @@ from clusters import Cluster
 from services import command, make_settings, readings, unique
 
 from fomo_stream.errors import BrokerError
-from fomo_stream.kafka.clients import make_producer
+from fomo_stream.kafka.broker.clients import make_producer
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
 
 pytestmark = pytest.mark.skipif(kafka_home() is None, reason="needs an Apache Kafka to freeze (KAFKA_HOME)")

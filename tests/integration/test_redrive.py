@@ -12,8 +12,8 @@ from brokers import Broker
 from confluent_kafka import KafkaException, Producer
 from services import Command, Running, make_settings, unique
 
+from fomo_stream.admin.redrive import BATCH_RECORDS, Summary, redrive
 from fomo_stream.errors import BrokerError
-from fomo_stream.kafka.redrive import BATCH_RECORDS, Summary, redrive
 from fomo_stream.settings.commands import RedriveSettings
 
 TIME = 1_700_000_000_000

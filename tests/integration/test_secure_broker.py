@@ -24,9 +24,9 @@ from confluent_kafka.admin import (
 )
 from services import CLIENT, Command, Running, command, readings
 
+from fomo_stream.admin.redrive import redrive
 from fomo_stream.cli.main import main
 from fomo_stream.errors import BrokerError, NotPermittedError, TopicError
-from fomo_stream.kafka.redrive import redrive
 from fomo_stream.settings.commands import RedriveSettings
 from fomo_stream.settings.service import ServiceSettings
 

@@ -20,7 +20,7 @@ from brokers import Broker, free_ports, wait_for
 from services import Command, Running, make_settings, readings, unique
 
 from fomo_stream.errors import BrokerError, ConfigError, SchemaError
-from fomo_stream.kafka.clients import make_producer
+from fomo_stream.kafka.broker.clients import make_producer
 from fomo_stream.kafka.group.schema import KIND, GroupSchema
 from fomo_stream.kafka.service import Service
 from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel

@@ -15,7 +15,7 @@ from confluent_kafka import ConsumerGroupState
 from group_leader import Leader
 from services import Command, command, make_settings, readings, results, unique
 
-from fomo_stream.kafka.group.members import ask_about_group
+from fomo_stream.kafka.broker.members import ask_about_group
 from fomo_stream.settings.service import ServiceSettings
 
 FROZEN = str(Path(__file__).with_name("frozen_in_revoke.py"))

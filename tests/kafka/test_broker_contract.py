@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from memory_broker import MemoryBroker, MemoryConsumer, MemoryReader
 from memory_producer import Produced
 
-from fomo_stream.kafka.clients import make_consumer, make_producer, make_reader
+from fomo_stream.kafka.broker.clients import make_consumer, make_producer, make_reader
 from fomo_stream.settings.service import ServiceSettings
 
 LIMIT = 2000  # bytes that a record of the topic may have

@@ -12,10 +12,10 @@ from confluent_kafka.admin import AclOperation
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fomo_stream.admin.doctor.facts import Facts, Finding, Level, PartitionFacts, TopicFacts
+from fomo_stream.admin.doctor.report import CHECKS, as_json, as_text, exit_code, findings, without_answer
 from fomo_stream.errors import BrokerError, ConfigError, NotPermittedError, TopicError
-from fomo_stream.kafka.doctor.facts import Facts, Finding, Level, PartitionFacts, TopicFacts
-from fomo_stream.kafka.doctor.report import CHECKS, as_json, as_text, exit_code, findings, without_answer
-from fomo_stream.kafka.permissions import service_needs
+from fomo_stream.kafka.broker.permissions import service_needs
 from fomo_stream.kafka.topics.setup import RESULT_BYTES, STATE_TOPIC_CONFIG
 from fomo_stream.settings.commands import DoctorSettings
 

@@ -78,7 +78,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
         self.topics = Topics(self.broker)
         self._stack = ExitStack()
         self._stack.enter_context(
-            patch("fomo_stream.kafka.topic_reader.make_reader", lambda *_: MemoryReader(self.broker))
+            patch("fomo_stream.kafka.broker.topic_reader.make_reader", lambda *_: MemoryReader(self.broker))
         )
         self._stack.enter_context(patch("fomo_stream.kafka.restore.BEHIND_S", -1.0))
         self._stack.enter_context(patch("fomo_stream.kafka.member.RELEASE_S", 0.0))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fomo_stream.admin.group import Agreed, as_text
+from fomo_stream.admin.group_description import GroupDescription, MemberDescription, PartitionDescription
+from fomo_stream.admin.state_size import StateSize
 from fomo_stream.kafka.group.agreement import CHANGEABLE_SETTINGS, STATE_SETTINGS, Difference
-from fomo_stream.kafka.group.description import GroupDescription, MemberDescription, PartitionDescription
-from fomo_stream.kafka.group.report import Agreed, as_text
-from fomo_stream.kafka.group.state_size import StateSize
 from fomo_stream.settings.commands import GroupSettings
 
 SETTINGS = GroupSettings(topic="t", group="g")

@@ -15,7 +15,7 @@ from memory_broker import MemoryBroker, MemoryReader, Message
 from memory_service import ALERTS, DEAD, IDS, OUT, SETTINGS, STATE, Instance
 from pipelines import QuickSettings
 
-from fomo_stream.kafka import clients
+from fomo_stream.kafka.broker import clients
 from fomo_stream.settings.service import NO_TOPIC, ServiceSettings
 
 
@@ -69,7 +69,7 @@ def test_a_record_is_committed_within_the_target(target_ms: float, out: str, gap
     }
     arrivals = [1.0 + sum(gaps[: i + 1]) for i in range(len(gaps))]
     with (
-        patch("fomo_stream.kafka.topic_reader.make_reader", lambda *_: MemoryReader(broker)),
+        patch("fomo_stream.kafka.broker.topic_reader.make_reader", lambda *_: MemoryReader(broker)),
         patch("fomo_stream.kafka.restore.BEHIND_S", -1.0),
         patch("fomo_stream.kafka.member.to_record", memory_service.to_record),
         patch.object(memory_service, "SETTINGS", QuickSettings(**given_settings, out=out, max_latency_ms=target_ms)),

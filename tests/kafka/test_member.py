@@ -23,7 +23,7 @@ def broker() -> Iterator[MemoryBroker]:
     broker.partitions = dict.fromkeys(("t", "f", OUT, DEAD, STATE), 1)
     broker.topic_ids = dict(IDS)
     with (
-        patch("fomo_stream.kafka.topic_reader.make_reader", lambda *_: MemoryReader(broker)),
+        patch("fomo_stream.kafka.broker.topic_reader.make_reader", lambda *_: MemoryReader(broker)),
         patch("fomo_stream.kafka.restore.BEHIND_S", -1.0),
     ):
         yield broker

@@ -46,7 +46,7 @@ def reading(broker: MemoryBroker, gives: tuple[int, ...], patience_s: float = 60
         return opened[-1]
 
     return patch.multiple("fomo_stream.kafka.ranges", STALLED_S=0.0005, PATIENCE_S=patience_s), patch(
-        "fomo_stream.kafka.topic_reader.make_reader", make
+        "fomo_stream.kafka.broker.topic_reader.make_reader", make
     )
 
 

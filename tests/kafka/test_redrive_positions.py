@@ -9,7 +9,7 @@ from confluent_kafka import OFFSET_INVALID, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fomo_stream.kafka.redrive_position import RedrivePosition
+from fomo_stream.admin.redrive_position import RedrivePosition
 
 
 class Letter(NamedTuple):

@@ -47,7 +47,7 @@ def restorer(
     for topic in (flags.topic, flags.feedback, flags.state_topic):
         broker.partitions.setdefault(topic or "", 2)
     with (
-        patch("fomo_stream.kafka.topic_reader.make_reader", lambda *_: MemoryReader(broker)),
+        patch("fomo_stream.kafka.broker.topic_reader.make_reader", lambda *_: MemoryReader(broker)),
         patch("fomo_stream.kafka.restore.BEHIND_S", -1.0),
     ):
         one = Restorer(flags, broker, wanted)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_broker import MemoryBroker, MemoryReader, Message
 
-from fomo_stream.kafka.topic_reader import NoProgressError, Range, TopicReader
+from fomo_stream.kafka.broker.topic_reader import NoProgressError, Range, TopicReader
 from fomo_stream.settings.service import ServiceSettings
 
 SETTINGS = ServiceSettings(topic="t")
@@ -37,7 +37,7 @@ class Scripted(MemoryReader):
 
 
 def reading(client: Any, **options: Any) -> tuple[TopicReader, Any]:
-    return TopicReader(SETTINGS, **options), patch("fomo_stream.kafka.topic_reader.make_reader", client)
+    return TopicReader(SETTINGS, **options), patch("fomo_stream.kafka.broker.topic_reader.make_reader", client)
 
 
 @given(logs, st.data())
@@ -77,7 +77,7 @@ def test_the_time_that_the_caller_takes_is_not_counted() -> None:
 
     now, count = 0.0, 0
     reader, patched = reading(lambda *_: Three())
-    with patched, patch("fomo_stream.kafka.topic_reader.time.monotonic", lambda: now):
+    with patched, patch("fomo_stream.kafka.broker.topic_reader.time.monotonic", lambda: now):
         for _ in reader.read("t", {0: (0, 3)}, 10.0):
             now, count = now + 60.0, count + 1
     assert count == 3

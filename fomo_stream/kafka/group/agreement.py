@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from fomo_stream.errors import AgreementError, BrokerError, ConfigError
+from fomo_stream.kafka.broker.members import count_members
 from fomo_stream.kafka.group.log import Entry, GroupLog
-from fomo_stream.kafka.group.members import count_members
 from fomo_stream.logs import kv
 from fomo_stream.settings.service import ServiceSettings, check_topics
 from fomo_stream.threads import usable_processors

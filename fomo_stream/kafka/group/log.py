@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException
 
-from fomo_stream.errors import BrokerError
-from fomo_stream.kafka.clients import make_producer
-from fomo_stream.kafka.topic_reader import NoProgressError, TopicReader
+from fomo_stream.errors import BrokerError, TopicError
+from fomo_stream.kafka.broker.clients import make_producer
+from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader
 from fomo_stream.settings.service import ServiceSettings
 
 PARTITION = 0
@@ -138,3 +139,14 @@ class GroupLog:
                 self._entries[key] = Entry(key, value)
                 if key.startswith(TRANSACTIONAL):
                     self._unsure[key] = message.offset()
+
+
+def check_has_run(settings: ServiceSettings, partitions: Mapping[str, int], otherwise: str) -> None:
+    """Raise TopicError, with what to do otherwise, if the input or the state topic is not among these topics."""
+    if settings.topic not in partitions:
+        raise TopicError(f"there is no topic {settings.topic} on {settings.bootstrap}; check --topic and --bootstrap")
+    if settings.state_topic not in partitions:
+        raise TopicError(
+            f"group {settings.group} has never run on topic {settings.topic}: there is no topic "
+            f"{settings.state_topic}; check --group and --topic, or {otherwise}"
+        )

@@ -10,16 +10,16 @@ from typing import Any, cast
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
 
 from fomo_stream.errors import AgreementError, BrokerError, ConfigError, FencedError, NotPermittedError, TopicError
-from fomo_stream.kafka.clients import START_TIMEOUT_S, make_producer
+from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, make_producer
+from fomo_stream.kafka.broker.cluster import Cluster, Ends, Place
+from fomo_stream.kafka.broker.members import count_members
+from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader
 from fomo_stream.kafka.delivery.transactions import NOT_PERMITTED, Transactions
 from fomo_stream.kafka.feedback.effects import PREFIX
 from fomo_stream.kafka.group.agreement import DERIVED, Agreement
 from fomo_stream.kafka.group.log import GroupLog
-from fomo_stream.kafka.group.members import count_members
 from fomo_stream.kafka.group.schema import GroupSchema
 from fomo_stream.kafka.restore import KEY_PREFIX
-from fomo_stream.kafka.topic_reader import NoProgressError, TopicReader
-from fomo_stream.kafka.topics.cluster import Cluster, Ends, Place
 from fomo_stream.records.schema import Schema, shown
 from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.wording import counted

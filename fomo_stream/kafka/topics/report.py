@@ -6,7 +6,7 @@ import logging
 import time
 from typing import NamedTuple
 
-from fomo_stream.kafka.clients import REFRESH_MS
+from fomo_stream.kafka.broker.clients import REFRESH_MS
 from fomo_stream.kafka.topics.watch import TopicsSeen
 from fomo_stream.logs import kv
 from fomo_stream.settings.service import ServiceSettings

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 
 from fomo_stream.errors import BrokerError, TopicError
-from fomo_stream.kafka.clients import START_TIMEOUT_S
-from fomo_stream.kafka.group.members import count_members
-from fomo_stream.kafka.permissions import check_permissions, service_needs
-from fomo_stream.kafka.topics.cluster import Cluster
+from fomo_stream.kafka.broker.clients import START_TIMEOUT_S
+from fomo_stream.kafka.broker.cluster import Cluster
+from fomo_stream.kafka.broker.members import count_members
+from fomo_stream.kafka.broker.permissions import check_permissions, service_needs
 from fomo_stream.kafka.topics.watch import TopicWatch
 from fomo_stream.logs import kv
 from fomo_stream.settings.service import ServiceSettings

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
 
-from fomo_stream.kafka.topics.cluster import Cluster, Ends, Place
+from fomo_stream.kafka.broker.cluster import Cluster, Ends, Place
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.settings.service import ServiceSettings
 

@@ -8,7 +8,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from fomo_stream.errors import BrokerError
-from fomo_stream.kafka.clients import make_admin
+from fomo_stream.kafka.broker.clients import make_admin
 from fomo_stream.settings.broker import BrokerFlags
 
 ANSWER_S = 3.0

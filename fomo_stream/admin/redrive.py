@@ -18,8 +18,11 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from fomo_stream.admin.redrive_position import RedrivePosition
 from fomo_stream.errors import UNKNOWN, BrokerError, FencedError, NotPermittedError, TopicError
-from fomo_stream.kafka.clients import connect, make_producer
+from fomo_stream.kafka.broker.clients import connect, make_producer
+from fomo_stream.kafka.broker.permissions import READ, WRITE, check_permissions
+from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader, raise_partition_error
 from fomo_stream.kafka.dead_letters import (
     ATTEMPTS,
     REASON,
@@ -30,10 +33,7 @@ from fomo_stream.kafka.dead_letters import (
     own_headers,
 )
 from fomo_stream.kafka.delivery.transactions import NOT_PERMITTED, Commit, Transactions
-from fomo_stream.kafka.permissions import READ, WRITE, check_permissions
 from fomo_stream.kafka.record import Record, to_record
-from fomo_stream.kafka.redrive_position import RedrivePosition
-from fomo_stream.kafka.topic_reader import NoProgressError, TopicReader, raise_partition_error
 from fomo_stream.settings.commands import MAX_ATTEMPTS, RedriveSettings
 
 TIMEOUT_S = 10.0  # to wait for an answer

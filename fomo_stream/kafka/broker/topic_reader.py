@@ -9,7 +9,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from fomo_stream.kafka.clients import make_reader
+from fomo_stream.kafka.broker.clients import make_reader
 from fomo_stream.settings.broker import BrokerFlags
 
 POLL_S = 0.2

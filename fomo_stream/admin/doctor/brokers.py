@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fomo_stream.errors import BrokerError, ConfigError
-from fomo_stream.kafka.clients import session_timeout_ms
-from fomo_stream.kafka.doctor.facts import (
+from fomo_stream.admin.doctor.facts import (
     CONSUMER_OFFSETS,
     Facts,
     Finding,
@@ -19,6 +17,8 @@ from fomo_stream.kafka.doctor.facts import (
     unchecked,
     warning,
 )
+from fomo_stream.errors import BrokerError, ConfigError
+from fomo_stream.kafka.broker.clients import session_timeout_ms
 from fomo_stream.settings.commands import DoctorSettings
 
 MOST_CLEANUP_MS = 1000

@@ -8,6 +8,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fomo_stream.admin.group_description import (
+    GroupDescription,
+    check_group_exists,
+    describe_group,
+)
 from fomo_stream.errors import CheckpointError, ConfigError
 from fomo_stream.kafka.group.agreement import (
     CHANGEABLE_SETTINGS,
@@ -17,17 +22,12 @@ from fomo_stream.kafka.group.agreement import (
     Difference,
     shown,
 )
-from fomo_stream.kafka.group.description import (
-    GroupDescription,
-    check_group_exists,
-    describe_group,
-)
 from fomo_stream.kafka.group.log import GroupLog
 from fomo_stream.kafka.group.schema import GroupSchema
-from fomo_stream.kafka.tables import aligned, in_bytes, in_time, ranges
 from fomo_stream.settings.broker import BrokerFlags
 from fomo_stream.settings.commands import GroupSettings
 from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.wording import aligned, in_bytes, in_time, ranges
 
 FEATURES_SHOWN = 20
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from confluent_kafka.admin import AclOperation
 
-from fomo_stream.errors import TopicError
-from fomo_stream.kafka.doctor.facts import (
+from fomo_stream.admin.doctor.facts import (
     Facts,
     Finding,
     Level,
@@ -18,10 +17,10 @@ from fomo_stream.kafka.doctor.facts import (
     unchecked,
     warning,
 )
-from fomo_stream.kafka.tables import in_bytes, in_time
+from fomo_stream.errors import TopicError
 from fomo_stream.kafka.topics.setup import RESULT_BYTES, STATE_TOPIC_CONFIG
 from fomo_stream.settings.commands import DoctorSettings
-from fomo_stream.wording import counted
+from fomo_stream.wording import counted, in_bytes, in_time
 
 LARGE_SEGMENT = 128 << 20  # bytes
 SLOW_SEGMENT_MS = 3_600_000

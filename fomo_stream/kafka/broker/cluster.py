@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, OffsetSpec, ResourceType
 
-from fomo_stream.kafka.clients import START_TIMEOUT_S, connect, make_reader
+from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, connect, make_reader
 from fomo_stream.logs import kv
 from fomo_stream.settings.service import ServiceSettings
 

@@ -9,10 +9,10 @@ import textwrap
 from collections import Counter
 from collections.abc import Sequence
 
+from fomo_stream.admin.doctor import access, brokers, running, topics
+from fomo_stream.admin.doctor.facts import Check, Facts, Finding, Level, unchecked
+from fomo_stream.admin.doctor.inquiry import inquire
 from fomo_stream.errors import BrokerError, FomoError
-from fomo_stream.kafka.doctor import access, brokers, running, topics
-from fomo_stream.kafka.doctor.facts import Check, Facts, Finding, Level, unchecked
-from fomo_stream.kafka.doctor.inquiry import inquire
 from fomo_stream.settings.commands import DoctorSettings
 
 # In the order of the report; the exit code is that of the first problem.

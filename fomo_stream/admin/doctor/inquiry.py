@@ -13,12 +13,12 @@ from typing import Any
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, Uuid
 from confluent_kafka.admin import AclOperation, ConfigResource, OffsetSpec, ResourceType
 
+from fomo_stream.admin.doctor.facts import Facts, PartitionFacts, TopicFacts, internal_topics, topics_of
 from fomo_stream.errors import BrokerError, FomoError
-from fomo_stream.kafka.clients import START_TIMEOUT_S, make_producer
+from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, make_producer
+from fomo_stream.kafka.broker.cluster import Cluster
+from fomo_stream.kafka.broker.members import ask_about_group
 from fomo_stream.kafka.delivery.transactions import NOT_PERMITTED, Transactions
-from fomo_stream.kafka.doctor.facts import Facts, PartitionFacts, TopicFacts, internal_topics, topics_of
-from fomo_stream.kafka.group.members import ask_about_group
-from fomo_stream.kafka.topics.cluster import Cluster
 from fomo_stream.settings.commands import DoctorSettings
 
 ANSWER_S = 5.0

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation
 
 from fomo_stream.errors import NotPermittedError
-from fomo_stream.kafka.group.members import ask_about_group
+from fomo_stream.kafka.broker.members import ask_about_group
 from fomo_stream.settings.broker import BrokerFlags
 from fomo_stream.settings.service import ServiceSettings
 

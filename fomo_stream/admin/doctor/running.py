@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fomo_stream.kafka.doctor.facts import Facts, Finding, Level, ok, unchecked, warning
-from fomo_stream.kafka.tables import in_time
+from fomo_stream.admin.doctor.facts import Facts, Finding, Level, ok, unchecked, warning
 from fomo_stream.settings.commands import DoctorSettings
+from fomo_stream.wording import in_time
 
 MOST_AHEAD_S = 1.0
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from confluent_kafka.admin import AclOperation
 
-from fomo_stream.errors import BrokerError, ConfigError, NotPermittedError
-from fomo_stream.kafka.doctor.facts import (
+from fomo_stream.admin.doctor.facts import (
     CONSUMER_OFFSETS,
     Facts,
     Finding,
@@ -18,7 +17,8 @@ from fomo_stream.kafka.doctor.facts import (
     unchecked,
     warning,
 )
-from fomo_stream.kafka.permissions import READ, permit, service_needs
+from fomo_stream.errors import BrokerError, ConfigError, NotPermittedError
+from fomo_stream.kafka.broker.permissions import READ, permit, service_needs
 from fomo_stream.settings.commands import DoctorSettings
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from confluent_kafka import KafkaException
 
-from fomo_stream.kafka.topic_reader import NoProgressError, TopicReader
+from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader
 from fomo_stream.settings.service import ServiceSettings
 
 STALLED_S = 5.0  # to wait for the next record

@@ -9,12 +9,13 @@ from typing import Any
 from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from fomo_stream.errors import BrokerError, NotPermittedError, TopicError
+from fomo_stream.admin.state_size import StateSize, state_sizes
+from fomo_stream.errors import BrokerError, NotPermittedError
+from fomo_stream.kafka.broker.cluster import Cluster
+from fomo_stream.kafka.broker.members import ask_about_group
+from fomo_stream.kafka.broker.permissions import DESCRIBE, READ, WRITE, check_permissions
 from fomo_stream.kafka.delivery.transactions import NOT_PERMITTED
-from fomo_stream.kafka.group.members import ask_about_group
-from fomo_stream.kafka.group.state_size import StateSize, state_sizes
-from fomo_stream.kafka.permissions import DESCRIBE, READ, WRITE, check_permissions
-from fomo_stream.kafka.topics.cluster import Cluster
+from fomo_stream.kafka.group.log import check_has_run
 from fomo_stream.settings.commands import GroupSettings
 from fomo_stream.settings.service import ServiceSettings
 
@@ -82,17 +83,6 @@ def check_group_exists(settings: ServiceSettings, is_changing: bool) -> dict[str
         cluster.close()
     check_has_run(settings, partitions, "start an instance")
     return partitions
-
-
-def check_has_run(settings: ServiceSettings, partitions: Mapping[str, int], otherwise: str) -> None:
-    """Raise TopicError, with what to do otherwise, if the input or the state topic is not among these topics."""
-    if settings.topic not in partitions:
-        raise TopicError(f"there is no topic {settings.topic} on {settings.bootstrap}; check --topic and --bootstrap")
-    if settings.state_topic not in partitions:
-        raise TopicError(
-            f"group {settings.group} has never run on topic {settings.topic}: there is no topic "
-            f"{settings.state_topic}; check --group and --topic, or {otherwise}"
-        )
 
 
 def describe_group(settings: GroupSettings, partitions: Mapping[str, int]) -> GroupDescription:

@@ -1,0 +1,1 @@
+"""What an operator asks of a deployment: `fomo-stream doctor`, `group` and `redrive`."""
