@@ -27,6 +27,7 @@ from fomo_stream.kafka.group.schema import GroupSchema
 from fomo_stream.settings.broker import BrokerFlags
 from fomo_stream.settings.commands import GroupSettings
 from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.sources import option, settings_of_scope
 from fomo_stream.wording import aligned, in_bytes, in_time, ranges
 
 FEATURES_SHOWN = 20
@@ -79,14 +80,8 @@ def update_group(settings: GroupSettings) -> str:
 
 def _not_held(settings: GroupSettings) -> list[str]:
     """The flags given here that are no part of an agreement, and not needed to find the group."""
-    known = {
-        *STATE_SETTINGS,
-        *CHANGEABLE_SETTINGS,
-        "features",
-        *(name.replace("_", "-") for name in BrokerFlags.model_fields),
-    }
-    names = [name.replace("_", "-") for name in ServiceSettings.model_fields if name != "topic"]
-    return [f"--{name}" for name in names if name not in known and settings.is_given(name)]
+    names = [name for name in settings_of_scope(ServiceSettings, "local") if name not in BrokerFlags.model_fields]
+    return [option(name) for name in names if name != "topic" and settings.is_given(name)]
 
 
 def _about_others(flags: Sequence[str]) -> list[str]:

@@ -39,17 +39,6 @@ if TYPE_CHECKING:
 
 TOPIC, OUT = "sensors", "anomalies"
 START_S = 30.0  # for the service to join its group
-DETECTOR = (
-    "context_size",
-    "min_context",
-    "alert_rate",
-    "admit",
-    "views",
-    "adapt_after",
-    "seed",
-    "explain",
-    "reasons",
-)  # for the service
 
 
 def run_demo(settings: DemoSettings) -> int:
@@ -81,7 +70,7 @@ def write_report(console: Console, settings: DemoSettings, scored: Scored, path:
     from fomo_stream.replaying.progress import shown_progress
 
     console.print(f"replaying {len(scored.times):,} readings for the report ...", style="dim")
-    demo_report(settings, DETECTOR, TOPIC, scored, shown_progress()).save_report(path)
+    demo_report(settings, TOPIC, scored, shown_progress()).save_report(path)
     console.print(f"report: {path}", soft_wrap=True)
 
 
@@ -173,7 +162,7 @@ class DemoService:
             bootstrap=bootstrap,
             # The embedded broker waits this long with the answer to a fetch, even if records arrive in the meantime.
             kafka={"fetch.wait.max.ms": "10"},
-            **{name: getattr(settings, name) for name in DETECTOR},
+            **settings.of_detector(),
         )
         self._display = Display(board)
         self._service = Service(service_settings, model, Observers([ProgressLog(), self._display]))

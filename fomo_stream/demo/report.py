@@ -92,13 +92,10 @@ def report_path(settings: DemoSettings) -> Path | None:
     return path
 
 
-def demo_report(
-    settings: DemoSettings, flags: tuple[str, ...], topic: str, scored: Scored, progress: Progress | None = None
-) -> ReplayResult:
-    """Replay what was scored. flags: names of the settings that the service took from the demo's."""
+def demo_report(settings: DemoSettings, topic: str, scored: Scored, progress: Progress | None = None) -> ReplayResult:
+    """Replay what was scored."""
     # Not from the environment, as for the demo's service.
-    chosen = {name: getattr(settings, name) for name in ("model", "device", "kernel", *flags)}
-    own = ReplaySettings.model_construct(topic=topic, report=settings.report, **chosen)
+    own = ReplaySettings.model_construct(topic=topic, report=settings.report, **settings.of_detector())
     count = len(scored.times)
     first = "the first " if count == MOST else ""
     notes = (

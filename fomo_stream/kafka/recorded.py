@@ -29,6 +29,9 @@ from fomo_stream.kafka.restore import KEY_PREFIX
 from fomo_stream.kafka.state.position import POSITION, Position
 from fomo_stream.records.schema import Schema, shown
 from fomo_stream.settings.commands import GivenFlags
+from fomo_stream.settings.flags import DetectorFlags
+from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.sources import OF_RESULTS, settings_of_group, settings_of_scope
 from fomo_stream.wording import ranges
 
 AnyFlags = TypeVar("AnyFlags", bound=GivenFlags)
@@ -36,8 +39,9 @@ AnyFlags = TypeVar("AnyFlags", bound=GivenFlags)
 STALLED_S = 5.0  # to wait for the next record
 ANSWER_S = 5.0
 # A group does not agree on these, but its state says with which values it was written.
-WRITTEN = ("alert_rate", "min_context", "admit", "adapt_after")
-MATTERS = (*STATE_SETTINGS, "feedback-memory", "incident-quiet", "threads")  # agreed settings that results depend on
+WRITTEN = settings_of_scope(DetectorFlags, "local")
+# Agreed settings that results depend on.
+MATTERS = (*STATE_SETTINGS, *(name.replace("_", "-") for name in settings_of_group(ServiceSettings, *OF_RESULTS)))
 FINGERPRINT, COUNTERS = f"{DETECTOR}/fingerprint", f"{DETECTOR}/counters"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, field_validator, model_validator
@@ -51,12 +52,15 @@ def decimal_flag() -> Any:
 class DetectorFlags(BaseFlags):
     """Settings of the model and of the detector; shared by `run`, `demo` and `score`."""
 
-    model: str = flag("Detector", "default", "name of a shipped checkpoint, or path to a checkpoint", metavar="NAME")
+    model: str = flag(
+        "Detector", "default", "name of a shipped checkpoint, or path to a checkpoint", metavar="NAME", scope="state"
+    )
     device: str = flag("Detector", "auto", "auto, cpu, cuda, or cuda:N for one of several GPUs")
     kernel: Literal["auto", "numba", "torch"] = flag(
         "Detector",
         "auto",
         "what computes the scores; auto: numba on a CPU, torch on a GPU and for models of raw features",
+        scope="state",
     )
     context_size: int = flag(
         "Detector",
@@ -65,6 +69,7 @@ class DetectorFlags(BaseFlags):
         metavar="ROWS",
         ge=10,
         le=MAX_CONTEXT,
+        scope="state",
     )
     min_context: int = min_context_flag(200)
     alert_rate: float = alert_rate_flag(0.01)
@@ -79,6 +84,7 @@ class DetectorFlags(BaseFlags):
         ("default",),
         "what records are compared with: default (trimmed,all,recent,movement), fast (trimmed,all), or names of views",
         metavar="A,B",
+        scope="state",
     )
     adapt_after: int = flag(
         "Detector",
@@ -88,23 +94,24 @@ class DetectorFlags(BaseFlags):
         ge=0,
         le=1_000_000,
     )
-    seed: int = flag("Detector", 0, "seed of the random numbers", ge=0)
+    seed: int = flag("Detector", 0, "seed of the random numbers", ge=0, scope="state")
     explain: Literal["alerts", "all", "none"] = flag(
         "Detector", "alerts", "records that are written with the features that make them odd"
     )
     reasons: int = flag("Detector", 3, "features named for a record, at most", metavar="N", ge=1, le=MAX_REASONS)
     threads: int = flag(
-        "Throughput", 1, "threads for each computation, at most one per processor", metavar="N", ge=1, le=1024
+        "Throughput",
+        1,
+        "threads for each computation, at most one per processor",
+        metavar="N",
+        ge=1,
+        le=1024,
+        scope="group",
     )
-
-    @property
-    def earlier_records(self) -> int:
-        """The detector's `lags`, where the command has them."""
-        return 0
 
     @model_validator(mode="after")
     def _past_is_known(self) -> Self:
-        if "past" in self.views and not self.earlier_records:
+        if "past" in self.views and not getattr(self, "lags", 0):
             raise ValueError("the view past needs --lags, the number of records before each; add --lags K")
         return self
 
@@ -128,22 +135,17 @@ class DetectorFlags(BaseFlags):
             named_views(names)
         return names
 
+    def of_detector(self) -> dict[str, Any]:
+        """The settings of the model and of the detector by name, to give them to another command."""
+        names = DetectorFlags.model_fields.keys() - BaseFlags.model_fields.keys()
+        return {name: getattr(self, name) for name in names}
+
     def detector_config(self) -> DetectorConfig:
         """The part of these settings that the detector takes."""
         from fomo_stream.detector.config import DetectorConfig  # imports NumPy, which --help does not need
 
-        return DetectorConfig(
-            context_size=self.context_size,
-            min_context=self.min_context,
-            alert_rate=self.alert_rate,
-            admit=self.admit,
-            views=self.views,
-            lags=self.earlier_records,
-            adapt_after=self.adapt_after,
-            seed=self.seed,
-            explain=self.explain,
-            reasons=self.reasons,
-        )
+        names = {field.name for field in fields(DetectorConfig)} & type(self).model_fields.keys()
+        return DetectorConfig(**{name: getattr(self, name) for name in names})
 
 
 class RecordFlags(DetectorFlags):
@@ -154,12 +156,14 @@ class RecordFlags(DetectorFlags):
         None,
         "features to score, as dotted paths (default: inferred from the first records)",
         metavar="A,B.C",
+        scope="state",
     )
     categorical: Names = flag(
         "Records",
         (),
         "fields to score as categories, by how often each value occurs, in addition to the features",
         metavar="A,B.C",
+        scope="state",
     )
     lags: int = flag(
         "Records",
@@ -168,23 +172,25 @@ class RecordFlags(DetectorFlags):
         metavar="K",
         ge=0,
         le=MAX_LAGS,
+        scope="state",
     )
     result_field: str = flag(
-        "Records", "fomo", "field of the output record that holds the result", metavar="NAME", min_length=1
+        "Output",
+        "fomo",
+        "field of the output record that holds the result",
+        metavar="NAME",
+        min_length=1,
+        scope="group",
     )
-    scores_only: bool = flag("Records", False, "write only the result, without the original fields")
+    scores_only: bool = flag("Output", False, "write only the result, without the original fields", scope="group")
     incident_quiet: str = flag(
         "Records",
         "10,1000",
         "an incident ends after N records of its series without an alert, or after M of the partition without one of "
         "its series",
         metavar="N[,M]",
+        scope="group",
     )
-
-    @property
-    def earlier_records(self) -> int:
-        """The detector's `lags`."""
-        return self.lags
 
     @property
     def quiet(self) -> tuple[int, int]:

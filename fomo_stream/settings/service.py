@@ -35,6 +35,7 @@ class ServiceSettings(BrokerFlags, RecordFlags):
         "",
         f"topic for scored records; {NO_TOPIC}: write only alerts (default: <topic>-scores)",
         metavar="TOPIC",
+        scope="group",
     )
     alerts: str | None = flag(
         "Topics",
@@ -42,12 +43,14 @@ class ServiceSettings(BrokerFlags, RecordFlags):
         "topic for outliers alone, with a record that sums up each incident (default: none)",
         metavar="TOPIC",
         min_length=1,
+        scope="group",
     )
     dead_letters: str = flag(
         "Topics",
         "",
         "topic for records that cannot be scored (default: <topic>-dead-letters)",
         metavar="TOPIC",
+        scope="group",
     )
     feedback: str | None = flag(
         "Topics",
@@ -55,6 +58,7 @@ class ServiceSettings(BrokerFlags, RecordFlags):
         "topic with labels for scored records; it needs as many partitions as --topic (default: none)",
         metavar="TOPIC",
         min_length=1,
+        scope="group",
     )
     group: str = flag(
         "Broker",
@@ -73,6 +77,7 @@ class ServiceSettings(BrokerFlags, RecordFlags):
         "Delivery",
         "exactly-once",
         "score each record exactly once, with transactions; or at least once, for brokers without them",
+        scope="group",
     )
     instance_id: str | None = flag(
         "Delivery",
@@ -113,6 +118,7 @@ class ServiceSettings(BrokerFlags, RecordFlags):
         metavar="N",
         ge=0,
         le=1_000_000,
+        scope="group",
     )
 
     batch_size: int = batch_size_flag("Throughput")

@@ -9,12 +9,13 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pydantic import Field, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -35,6 +36,10 @@ _SERVICE_VARIABLE = re.compile(
 )
 
 LogLevel = Literal["debug", "info", "warning", "error"]
+# What a setting affects. state: the stored state of a group; a change needs --reset-state. group: all instances of a
+# group, which agree on it; it can change while the group has no members. local: the instance that has it.
+Scope = Literal["state", "group", "local"]
+OF_RESULTS = ("Records", "Detector", "Throughput")  # groups of `--help`, outside of which no setting changes a score
 
 
 def flag(
@@ -42,6 +47,7 @@ def flag(
     default: Any,
     text: str,
     *,
+    scope: Scope = "local",
     metavar: str = "",
     follows: str = "",
     words: bool = False,
@@ -50,11 +56,38 @@ def flag(
 ) -> Any:
     """A setting with its group in `--help`, its default (`...`: required) and its one-line description.
 
-    follows: how the default follows from another setting, in words; shown instead of the value.
-    words: whether the flag takes several words. short: a second name of the flag, such as -o.
+    scope: what the setting affects; there is no other list of this. follows: how the default follows from another
+    setting, in words; shown instead of the value. words: whether the flag takes several words. short: a
+    second name of the flag, such as -o.
     """
-    extra: Any = {"group": group, "metavar": metavar, "follows": follows, "words": words, "short": short}
+    extra: Any = {
+        "group": group,
+        "scope": scope,
+        "metavar": metavar,
+        "follows": follows,
+        "words": words,
+        "short": short,
+    }
     return Field(default, description=text, json_schema_extra=extra, **constraints)
+
+
+def settings_of_scope(cls: type[BaseFlags], *scopes: Scope) -> tuple[str, ...]:
+    """The settings that affect this, as names of fields, in the order of the flags."""
+    return _named(cls, "scope", scopes)
+
+
+def settings_of_group(cls: type[BaseFlags], *groups: str) -> tuple[str, ...]:
+    """The settings in these groups of `--help`, as names of fields, in the order of the flags."""
+    return _named(cls, "group", groups)
+
+
+def extra_of(field: FieldInfo) -> dict[str, Any]:
+    """What `flag` has noted about a setting."""
+    return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+
+
+def _named(cls: type[BaseFlags], key: str, values: Collection[str]) -> tuple[str, ...]:
+    return tuple(name for name, field in cls.model_fields.items() if extra_of(field).get(key) in values)
 
 
 def log_level_flag(default: LogLevel) -> Any:

@@ -194,7 +194,7 @@ def test_settings_that_are_given_are_changed_and_others_stay(broker: Broker, loo
     moved = unique("elsewhere")
     shown = look(settings, "--update-group", "--out", moved, "--feedback-memory", "77", "--context-size", "100")
     assert shown.code == 0, shown.err
-    assert [line.split() for line in shown.out.splitlines()[1:]] == [
+    assert sorted(line.split() for line in shown.out.splitlines()[1:]) == [
         ["--feedback-memory", "5000", "->", "77"],
         ["--out", settings.out, "->", moved],
     ]

@@ -18,6 +18,7 @@ from fomo_stream.kafka.broker.members import count_members
 from fomo_stream.kafka.group.log import Entry, GroupLog
 from fomo_stream.logs import kv
 from fomo_stream.settings.service import ServiceSettings, check_topics
+from fomo_stream.settings.sources import settings_of_scope
 from fomo_stream.threads import usable_processors
 from fomo_stream.wording import counted
 
@@ -26,30 +27,13 @@ log = logging.getLogger(__name__)
 KIND = b"settings/"
 
 # Settings of the state can only change when the state is reset; the others can change while the group has no members.
-STATE_SETTINGS = (
-    "model",
-    "kernel",
-    "categorical",
-    "views",
-    "lags",
-    "context-size",
-    "seed",
-    "remembered-rows",
-    "remembered-scores",
-)
-CHANGEABLE_SETTINGS = (
-    "feedback-memory",
-    "out",
-    "alerts",
-    "dead-letters",
-    "feedback",
-    "result-field",
-    "scores-only",
-    "incident-quiet",
-    "delivery",
-    "threads",
-)
-TOPICS = ("out", "alerts", "dead-letters", "feedback")
+# The schema agrees on the features.
+_BY_SCOPE = {
+    scope: tuple(name.replace("_", "-") for name in settings_of_scope(ServiceSettings, scope) if name != "features")
+    for scope in ("state", "group")
+}
+STATE_SETTINGS = (*_BY_SCOPE["state"], "remembered-rows", "remembered-scores")
+CHANGEABLE_SETTINGS = _BY_SCOPE["group"]
 # These settings are compared by derived values; the texts are their names in messages.
 DERIVED = {
     "remembered-rows": "the number of remembered rows (by --feedback-memory and --context-size)",
@@ -160,9 +144,8 @@ class Agreement:
             self._check_change(agreed, differing)
 
     def _check_topics(self, agreed: Values) -> None:
-        own = self._own(agreed)
         try:
-            check_topics(with_agreed(self._settings, {name: own[name] for name in TOPICS}))
+            check_topics(with_agreed(self._settings, self._own(agreed)))
         except ValueError as error:
             raise ConfigError(f"with the other settings of the group: {error}") from None
 
