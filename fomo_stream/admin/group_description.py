@@ -12,9 +12,9 @@ from confluent_kafka.admin import OffsetSpec
 from fomo_stream.admin.state_size import StateSize, state_sizes
 from fomo_stream.errors import BrokerError, NotPermittedError
 from fomo_stream.kafka.broker.cluster import Cluster
+from fomo_stream.kafka.broker.failures import NOT_PERMITTED
 from fomo_stream.kafka.broker.members import ask_about_group
 from fomo_stream.kafka.broker.permissions import DESCRIBE, READ, WRITE, check_permissions
-from fomo_stream.kafka.delivery.transactions import NOT_PERMITTED
 from fomo_stream.kafka.group.log import check_has_run
 from fomo_stream.settings.commands import GroupSettings
 from fomo_stream.settings.service import ServiceSettings

@@ -2,8 +2,8 @@
 
 A letter goes back as the original record: key, value, headers, timestamp, and partition where that still exists. With
 exactly-once each is sent once, however often this runs and for which reasons; with at-least-once a letter may be sent
-twice after a crash. For each partition of dead letters, a `RedrivePosition` says which letters are done. It is
-committed together with the letters.
+twice after a crash. For each partition of dead letters, a `Position` says which letters are done. It is committed
+together with the letters.
 
 A header of the record counts how often it was sent back. The service keeps it when the record becomes a dead letter
 again, so that a record that never works ends at --max-attempts.
@@ -11,16 +11,17 @@ again, so that a record that never works ends at --max-attempts.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from fomo_stream.admin.redrive_position import RedrivePosition
-from fomo_stream.errors import UNKNOWN, BrokerError, FencedError, NotPermittedError, TopicError
+from fomo_stream.errors import UNKNOWN, BrokerError, FencedError, TopicError
 from fomo_stream.kafka.broker.clients import connect, make_producer
+from fomo_stream.kafka.broker.failures import explained, explaining
 from fomo_stream.kafka.broker.permissions import READ, WRITE, check_permissions
 from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader, raise_partition_error
 from fomo_stream.kafka.dead_letters import (
@@ -32,7 +33,7 @@ from fomo_stream.kafka.dead_letters import (
     TRUNCATED_FROM,
     own_headers,
 )
-from fomo_stream.kafka.delivery.transactions import NOT_PERMITTED, Commit, Transactions
+from fomo_stream.kafka.delivery.transactions import Commit, Transactions
 from fomo_stream.kafka.record import Record, to_record
 from fomo_stream.settings.commands import MAX_ATTEMPTS, RedriveSettings
 
@@ -42,7 +43,6 @@ BATCH_RECORDS = 1000  # in one transaction; fewer if they are large
 BATCH_BYTES = 16 << 20
 MOST_DIGITS = 18  # of a number that a client can send
 AGAIN = "running it again continues where it stopped"
-AT_LIMIT = "at the limit"
 
 
 @dataclass
@@ -69,6 +69,49 @@ def _parts(counts: Counter[str]) -> str:
     return f" ({', '.join(f'{count} {name}' for name, count in counts.most_common())})" if counts else ""
 
 
+@dataclass(frozen=True)
+class Position:
+    """Done letters of a partition: all below `offset`, and those of some reasons below the offset in `ahead`.
+
+    >>> position = Position(10).advanced(50, ["not_json"])
+    >>> position.is_done("not_json", 49), position.is_done("not_json", 50), position.is_done("too_large", 49)
+    (True, False, False)
+    >>> position.advanced(60, [])
+    Position(offset=60, ahead={})
+    """
+
+    offset: int
+    ahead: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def committed(cls, committed: TopicPartition, first: int, end: int) -> Position:
+        """The group's committed position; `first` without one, or when the topic was created again and ends earlier."""
+        try:
+            ahead = {reason: int(to) for reason, to in json.loads(committed.metadata or "{}").items()}
+        except (ValueError, TypeError, AttributeError):  # another tool has set the offset
+            ahead = {}
+        is_usable = committed.offset >= 0 and max(committed.offset, *ahead.values(), 0) <= end
+        return cls(committed.offset, ahead) if is_usable else cls(first)
+
+    def as_offset(self, topic: str, partition: int) -> TopicPartition:
+        """The offset to commit; `ahead` is its metadata."""
+        return TopicPartition(topic, partition, self.offset, json.dumps(self.ahead) if self.ahead else "")
+
+    def is_done(self, reason: str, offset: int) -> bool:
+        """Whether an earlier run has handled the letter at `offset`, with this reason."""
+        return offset < max(self.offset, self.ahead.get(reason, 0))
+
+    def first(self, reasons: Sequence[str]) -> int:
+        """Below it, all letters with one of these reasons (none: any) are done."""
+        return min((max(self.offset, self.ahead.get(reason, 0)) for reason in reasons), default=self.offset)
+
+    def advanced(self, to: int, reasons: Sequence[str]) -> Position:
+        """The position when a run about these reasons (none: any) has handled all its letters below `to`."""
+        offset = self.offset if reasons else to
+        ahead = {**self.ahead, **{reason: max(to, self.ahead.get(reason, 0)) for reason in reasons}}
+        return Position(offset, {reason: end for reason, end in ahead.items() if end > offset})
+
+
 def redrive(settings: RedriveSettings) -> Summary:
     """Send every dead letter that is in the topic now and was not sent yet; the settings choose them and the target.
 
@@ -78,23 +121,29 @@ def redrive(settings: RedriveSettings) -> Summary:
     """
     partitions = _partitions(settings)
     with TopicReader(settings) as reader:
-        # The sender first: it aborts the open transaction of another run, and only then are the offsets final.
-        sender = None if settings.dry_run else _Sender(settings, reader, partitions)
-        return _Redrive(settings, reader, partitions[settings.dead_letters], sender).run()
+        try:
+            # The sender first: it aborts the open transaction of another run, and only then are the offsets final.
+            sender = None if settings.dry_run else _Sender(settings, reader, partitions)
+            return _Redrive(settings, reader, partitions[settings.dead_letters], sender).run()
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError._FENCED:
+                what = "another run on the same dead letters has begun since, and continues with them"
+                raise FencedError(what) from None
+            what = f"topic {settings.dead_letters} cannot be redriven with group {settings.group}"
+            raise explained(error, what, AGAIN, "check that the topic and the group may be read") from None
 
 
 def _partitions(settings: RedriveSettings) -> dict[str, int]:
     """Number of partitions of each topic."""
-    admin, found = connect(settings)
-    if found.controller_id in found.brokers:  # the embedded broker has no controller, and does not know permissions
+    admin, metadata = connect(settings)
+    if metadata.controller_id in metadata.brokers:  # the embedded broker has none, and does not know permissions
         needs = {settings.dead_letters: [READ], **({settings.to: [WRITE]} if settings.to else {})}
         check_permissions(settings, admin, needs)
-    partitions = {topic: len(about.partitions) for topic, about in found.topics.items() if about.error is None}
+    partitions = {topic: len(about.partitions) for topic, about in metadata.topics.items() if about.error is None}
     for role, topic in (("--dead-letters", settings.dead_letters), ("--to", settings.to)):
         if topic is not None and topic not in partitions:
-            raise TopicError(
-                f"there is no topic {topic} on {settings.bootstrap}, or it may not be described; check {role}"
-            )
+            what = f"there is no topic {topic} on {settings.bootstrap}, or it may not be described"
+            raise TopicError(what, f"check {role}")
     return partitions
 
 
@@ -107,15 +156,12 @@ class _Redrive:
         self._sender = sender
         self._summary = Summary(settings.dead_letters, settings.dry_run)
         self._ends: dict[int, int] = {}
-        self._positions: dict[int, RedrivePosition] = {}
-        topic, group = settings.dead_letters, settings.group
-        with _explained(f"the offsets of group {group} cannot be read", f"check that group {group} may be read"):
-            committed = reader.committed([TopicPartition(topic, n) for n in range(partitions)], TIMEOUT_S)
-        with _explained(f"topic {topic} cannot be read", "check that it may be read"):
-            for found in committed:
-                first, end = reader.range_now(topic, found.partition, TIMEOUT_S)
-                self._ends[found.partition] = end
-                self._positions[found.partition] = RedrivePosition.committed(found, first, end)
+        self._positions: dict[int, Position] = {}
+        topic = settings.dead_letters
+        for committed in reader.committed([TopicPartition(topic, n) for n in range(partitions)], TIMEOUT_S):
+            first, end = reader.range_now(topic, committed.partition, TIMEOUT_S)
+            self._ends[committed.partition] = end
+            self._positions[committed.partition] = Position.committed(committed, first, end)
 
     def run(self) -> Summary:
         batch: list[Record] = []
@@ -124,40 +170,29 @@ class _Redrive:
             batch.append(letter)
             size += len(letter.value or b"")
             if len(batch) >= BATCH_RECORDS or size >= BATCH_BYTES:
-                self._handle(batch, {one.partition: one.offset + 1 for one in batch})
+                self._handle(batch, {letter.partition: letter.offset + 1 for letter in batch})
                 batch, size = [], 0
         self._handle(batch, self._ends)
         return self._summary
 
     def _letters(self) -> Iterator[Record]:
         """The letters that no earlier run has handled."""
-        topic, reasons, limit = self._settings.dead_letters, self._settings.reason, self._settings.max_attempts
-        ranges = {number: (at.first(reasons, limit), self._ends[number]) for number, at in self._positions.items()}
+        topic, reasons = self._settings.dead_letters, self._settings.reason
+        ranges = {number: (place.first(reasons), self._ends[number]) for number, place in self._positions.items()}
         try:
-            with _explained(f"topic {topic} cannot be read", "check that it may be read"):
-                for message in self._reader.read(topic, ranges, STALLED_S):
-                    letter = to_record(message)
-                    position = self._positions[letter.partition]
-                    if not position.is_done(_reason(letter), _attempts(letter), letter.offset):
-                        yield letter
+            for letter in map(to_record, self._reader.read(topic, ranges, STALLED_S)):
+                if not self._positions[letter.partition].is_done(_reason(letter), letter.offset):
+                    yield letter
         except NoProgressError:
-            raise BrokerError(
-                f"nothing came from topic {topic} for {STALLED_S} s, though there is more; {AGAIN}"
-            ) from None
+            what = f"nothing came from topic {topic} for {STALLED_S} s, though there is more"
+            raise BrokerError(what, AGAIN) from None
 
     def _handle(self, batch: Sequence[Record], reached: dict[int, int]) -> None:
         """Send the letters of a batch that can be sent; then all offsets below `reached`, by partition, are done."""
         whys = [self._why_left(letter) for letter in batch]
         outgoing = [letter for letter, why in zip(batch, whys, strict=True) if why is None]
-        held: dict[int, int] = {}  # by partition, the first letter at the limit
-        for letter, why in zip(batch, whys, strict=True):
-            if why == AT_LIMIT:
-                held.setdefault(letter.partition, letter.offset)
-        run = self._settings.reason, self._settings.max_attempts
-        positions = {
-            number: self._positions[number].advanced(offset, *run, held.get(number))
-            for number, offset in reached.items()
-        }
+        reasons = self._settings.reason
+        positions = {number: self._positions[number].advanced(offset, reasons) for number, offset in reached.items()}
         changed = {number: position for number, position in positions.items() if position != self._positions[number]}
         if changed and self._sender is not None:
             topic = self._settings.dead_letters
@@ -175,7 +210,7 @@ class _Redrive:
             return "cut"
         if self._settings.to is None and not headers.get(SOURCE_TOPIC):
             return "without source topic"
-        return AT_LIMIT if _attempts(letter) >= self._settings.max_attempts else None
+        return "at the limit" if _attempts(letter) >= self._settings.max_attempts else None
 
 
 class _Sender:
@@ -196,22 +231,16 @@ class _Sender:
         self._transactions.start_or_explain(STALLED_S, f"transactional id {name}", name)
 
     def send(self, letters: Sequence[Record], offsets: list[TopicPartition]) -> None:
-        """Raises BrokerError, and aborts the transaction, when the broker has not accepted all of it."""
-        group = self._settings.group
+        """Raises BrokerError or KafkaException, and aborts, when the broker has not accepted all of it."""
         try:
             if self._transactions is not None:
-                with _explained("no transaction begins", AGAIN):
-                    self._transactions.begin(TIMEOUT_S)
+                self._transactions.begin(TIMEOUT_S)
             for letter in letters:
                 self._produce(letter)
-            with _explained("letters cannot be sent", AGAIN):
-                left = self._producer.flush(STALLED_S)
+            left = self._producer.flush(STALLED_S)
             if self._refusals or left:
-                raise (self._refusals or [BrokerError(f"the broker does not answer; {AGAIN}")])[0]
-            with _explained(
-                f"the sent letters cannot be committed for group {group}", f"check that it may be read; {AGAIN}"
-            ):
-                self._commit(offsets)
+                raise (self._refusals or [BrokerError("the broker does not answer", AGAIN)])[0]
+            self._commit(offsets)
         except BaseException:
             if self._transactions is not None:
                 with suppress(KafkaException):
@@ -229,21 +258,18 @@ class _Sender:
     def _produce(self, letter: Record) -> None:
         headers = dict(letter.headers)
         own = [header for header in own_headers(letter) if header[0] != ATTEMPTS]
-        source = (headers.get(SOURCE_TOPIC) or b"").decode(errors="replace")
-        topic = self._settings.to or source
+        topic = self._settings.to or (headers.get(SOURCE_TOPIC) or b"").decode(errors="replace")
         if topic not in self._partitions:
-            raise TopicError(
-                f"dead letter {letter.where()} came from topic {topic}, which does not exist or may not be described; "
-                "create it, or name another one with --to"
-            )
+            what = f"dead letter {letter.where()} came from topic {topic}, which does not exist or may not be described"
+            raise TopicError(what, "create it, or name another one with --to")
         number, timestamp = _number(headers.get(SOURCE_PARTITION)), _number(headers.get(SOURCE_TIMESTAMP))
 
         def delivered(error: KafkaError | None, _message: object) -> None:
             if error is not None:
-                text = f"topic {topic} does not take dead letter {letter.where()} ({error.str()}); {AGAIN}"
-                self._refusals.append(_error(error, text))
+                what = f"topic {topic} does not take dead letter {letter.where()}"
+                self._refusals.append(explained(error, what, AGAIN))
 
-        with _explained(f"dead letter {letter.where()} cannot be sent", AGAIN):
+        with explaining(f"dead letter {letter.where()} cannot be sent", AGAIN):
             self._producer.produce(
                 topic,
                 key=letter.key,
@@ -267,18 +293,3 @@ def _attempts(letter: Record) -> int:
 
 def _number(text: bytes | None) -> int | None:
     return int(text) if text is not None and text.isdigit() and len(text) <= MOST_DIGITS else None
-
-
-@contextmanager
-def _explained(failure: str, remedy: str) -> Iterator[None]:
-    try:
-        yield
-    except KafkaException as error:
-        reason = error.args[0]
-        if reason.code() == KafkaError._FENCED:
-            raise FencedError("another run on the same dead letters has begun since, and continues with them") from None
-        raise _error(reason, f"{failure} ({reason.str()}); {remedy}") from None
-
-
-def _error(reason: KafkaError, text: str) -> BrokerError:
-    return NotPermittedError(text) if reason.code() in NOT_PERMITTED else BrokerError(text)

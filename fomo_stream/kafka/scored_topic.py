@@ -10,8 +10,8 @@ from confluent_kafka.admin import ConfigResource, ResourceType
 
 from fomo_stream.errors import BrokerError, NotPermittedError, TopicError
 from fomo_stream.kafka.broker.clients import connect, make_producer
+from fomo_stream.kafka.broker.failures import NOT_PERMITTED
 from fomo_stream.kafka.dead_letters import without_attempts
-from fomo_stream.kafka.delivery.transactions import NOT_PERMITTED
 from fomo_stream.settings.broker import BrokerFlags
 
 STALLED_S = 60  # to wait for an acknowledgement

@@ -27,7 +27,7 @@ from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import LogLevel, flag, log_level_flag
 from fomo_stream.wording import did_you_mean
 
-MAX_ATTEMPTS = 1_000_000  # of a redrive, so many that no letter has to stay for ever
+MAX_ATTEMPTS = 1_000_000  # of a redrive
 
 
 class RedriveSettings(BrokerFlags):
@@ -50,7 +50,7 @@ class RedriveSettings(BrokerFlags):
     max_attempts: int = flag(
         "Topics",
         5,
-        "leave letters that were sent back so many times already; a later run with a higher limit sends them",
+        "leave letters that were sent back so many times already, for good",
         metavar="N",
         ge=1,
         le=MAX_ATTEMPTS,

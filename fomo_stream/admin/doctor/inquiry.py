@@ -17,8 +17,9 @@ from fomo_stream.admin.doctor.facts import Facts, PartitionFacts, TopicFacts, in
 from fomo_stream.errors import BrokerError, FomoError
 from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, make_producer
 from fomo_stream.kafka.broker.cluster import Cluster
+from fomo_stream.kafka.broker.failures import NOT_PERMITTED
 from fomo_stream.kafka.broker.members import ask_about_group
-from fomo_stream.kafka.delivery.transactions import NOT_PERMITTED, Transactions
+from fomo_stream.kafka.delivery.transactions import Transactions
 from fomo_stream.settings.commands import DoctorSettings
 
 ANSWER_S = 5.0

@@ -7,8 +7,8 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from fomo_stream.errors import BrokerError
 from fomo_stream.kafka.broker.clients import make_admin
+from fomo_stream.kafka.broker.failures import explained
 from fomo_stream.settings.broker import BrokerFlags
 
 ANSWER_S = 3.0
@@ -56,7 +56,6 @@ def count_members(settings: BrokerFlags) -> int:
     except KafkaException as error:
         if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
             return 0
-        raise BrokerError(
-            f"the broker does not list the members of group {settings.group} ({error.args[0].str()}); check that the "
-            "group coordinator answers and that this user may describe the group; then restart the instance"
-        ) from None
+        what = f"the broker does not list the members of group {settings.group}"
+        remedy = "check that the group coordinator answers and that this user may describe the group"
+        raise explained(error, what, remedy) from None

@@ -10,7 +10,8 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from fomo_stream.errors import BrokerError, ConfigError, FomoError, NotPermittedError
+from fomo_stream.errors import ConfigError, FomoError
+from fomo_stream.kafka.broker.failures import NOT_PERMITTED, explained
 
 # No answer, or not yet: the same call may succeed later.
 NO_ANSWER = (
@@ -27,12 +28,6 @@ NO_ANSWER = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.NOT_COORDINATOR,
     KafkaError.CONCURRENT_TRANSACTIONS,
-)
-NOT_PERMITTED = (
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.GROUP_AUTHORIZATION_FAILED,
 )
 # The broker does not accept the membership of a commit: the group rebalances, or has removed this member.
 NOT_A_MEMBER = (
@@ -145,27 +140,31 @@ class Transactions:
 
 
 def _no_transactions(error: KafkaError, ids: str, resource: str) -> FomoError:
-    reason = error.str()
     if error.retriable() or error.code() in NO_ANSWER:
-        return BrokerError(
-            f"the broker does not answer when asked for transactions ({reason}); nothing is lost; check that "
-            "all brokers run, and restart the instance; if the broker never answers, check that "
-            "transaction.state.log.replication.factor is not more than there are brokers"
-        )
-    if error.code() in NOT_PERMITTED:
-        is_cluster = error.code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED
-        permission = "IdempotentWrite on the cluster" if is_cluster else f"Write on {ids}"
-        where = "IdempotentWrite --cluster" if is_cluster else f"Write --transactional-id {resource}"
-        return NotPermittedError(
-            f"not permitted: {permission} ({reason}); permit it with kafka-acls.sh --add --allow-principal User:NAME "
-            f"--operation {where}"
+        return explained(
+            error,
+            "the broker does not answer when asked for transactions",
+            "nothing is lost; check that all brokers run, and restart the instance; if the broker never answers, check "
+            "that transaction.state.log.replication.factor is not more than there are brokers",
         )
     if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
         return ConfigError(
-            f"the broker does not allow a transaction to last that long ({reason}): lower --kafka.session.timeout.ms, "
-            "or --kafka.transaction.timeout.ms where that is given, or raise transaction.max.timeout.ms at the broker"
+            f"the broker does not allow a transaction to last that long ({error.str()})",
+            "lower --kafka.session.timeout.ms, or --kafka.transaction.timeout.ms where that is given, or raise "
+            "transaction.max.timeout.ms at the broker",
         )
-    return BrokerError(
-        f"the broker takes no transactions ({reason}); if the broker does not support transactions, "
-        "use --delivery at-least-once"
+    if error.code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED:
+        ids, operation, where = "the cluster", "IdempotentWrite", "--cluster"
+    else:
+        operation, where = "Write", f"--transactional-id {resource}"
+    if error.code() in NOT_PERMITTED:
+        return explained(
+            error,
+            f"{operation} on {ids}",
+            permit=f"permit it with kafka-acls.sh --add --allow-principal User:NAME --operation {operation} {where}",
+        )
+    return explained(
+        error,
+        "the broker takes no transactions",
+        "if the broker does not support transactions, use --delivery at-least-once",
     )

@@ -12,9 +12,10 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaExcep
 from fomo_stream.errors import AgreementError, BrokerError, ConfigError, FencedError, NotPermittedError, TopicError
 from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, make_producer
 from fomo_stream.kafka.broker.cluster import Cluster, Ends, Place
+from fomo_stream.kafka.broker.failures import NOT_PERMITTED
 from fomo_stream.kafka.broker.members import count_members
 from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader
-from fomo_stream.kafka.delivery.transactions import NOT_PERMITTED, Transactions
+from fomo_stream.kafka.delivery.transactions import Transactions
 from fomo_stream.kafka.feedback.effects import PREFIX
 from fomo_stream.kafka.group.agreement import DERIVED, Agreement
 from fomo_stream.kafka.group.log import GroupLog
