@@ -14,6 +14,8 @@ import pytest
 from brokers import Broker, Kafka, kafka_home, open_broker
 from hypothesis import HealthCheck, settings
 
+from fomo_stream.kafka.topics import watch
+
 # A busy machine is slow: no time limit of an example.
 settings.register_profile("fomo-stream", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("fomo-stream")
@@ -83,6 +85,8 @@ def pytest_configure_node(node: Any) -> None:
 @pytest.fixture(scope="session")
 def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
     """One broker for the whole session; tests use topics and groups of their own."""
+    # So that no test waits for seconds until an instance in this process sees a change of its topics.
+    watch.WATCH_INTERVAL_S = 0.5
     with open_broker(getattr(request.config, "workerinput", {}).get("bootstrap")) as broker:
         yield broker
 

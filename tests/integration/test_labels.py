@@ -1,27 +1,20 @@
-"""Labels through the broker: they take effect, are read once, and follow their partition."""
+"""Labels through the broker: they take effect once, also over restarts, and others become dead letters."""
 
 from __future__ import annotations
 
 import json
-import random
-import sys
-from collections import defaultdict
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
 from brokers import Broker, wait_for
-from confluent_kafka import Consumer
-from services import CLIENT, Running, command, make_settings, readings, results, unique
+from confluent_kafka import TopicPartition
+from services import Running, make_settings, readings, results, unique
 
 from fomo_stream.errors import BrokerError
 from fomo_stream.kafka.service import Service
+from fomo_stream.kafka.topics import watch
 from fomo_stream.settings.service import ServiceSettings
-
-sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
-
-from fault_bench import count_differences, effects_of
-from fault_streams import FEATURES, reading
 
 
 def feedback_settings(broker: Broker, **changes: Any) -> ServiceSettings:
@@ -39,177 +32,87 @@ def label(broker: Broker, settings: ServiceSettings, partition: int, offsets: An
 
 
 def effects(broker: Broker, settings: ServiceSettings) -> dict[tuple[int, int], list[int]]:
-    """The input offsets at which each label took effect, by its partition and offset."""
+    """The input offsets at which each label took effect, by its partition and offset; of the entries that are kept."""
+    entries = {one.key(): one for one in broker.read(settings.state_topic) if one.key().startswith(b"feedback/")}
     found: dict[tuple[int, int], list[int]] = {}
-    for message in broker.read(settings.state_topic):
-        kind, *place = (message.key() or b"").decode().split("/")
-        if kind == "feedback":
-            assert place[:2] == [settings.feedback, str(message.partition())]
+    for key, message in entries.items():
+        assert key.decode().split("/")[1:3] == [settings.feedback, str(message.partition())]
+        if message.value() is not None:
             effect = json.loads(message.value())
             for at, _, _ in effect["labels"]:
                 found.setdefault((message.partition(), at), []).append(effect["input_offset"])
     return found
 
 
-def committed(broker: Broker, settings: ServiceSettings) -> int:
+def wait_for_labels(broker: Broker, settings: ServiceSettings, count: int) -> None:
+    feedback = settings.feedback or ""
+    wait_for(lambda: broker.committed(settings.group, feedback) == count, f"{count} labels to be committed")
+
+
+def test_each_label_takes_effect_once_also_over_a_restart_and_bad_ones_become_dead_letters(broker: Broker) -> None:
+    settings = feedback_settings(broker)
     assert settings.feedback is not None
-    return broker.committed(settings.group, settings.feedback)
-
-
-def test_labels_on_scored_records_take_them_out_of_the_context(broker: Broker) -> None:
-    settings = feedback_settings(broker, min_context=100, context_size=300, batch_size=16)
-    odd = {"temperature": 60.0, "motor": {"rpm": 300.0}}
-    first = [{**record, **odd} if i % 5 == 0 else record for i, record in enumerate(readings(100))]
-    for partition in (0, 1):  # in both, a fifth of the first context is odd; in one, it is labelled
-        broker.produce(settings.topic, first, partition=partition)
+    broker.produce(settings.topic, readings(120), partition=2, key="one")
+    bad = [b"\xff", {"offset": 3}, {"partition": 1, "offset": 3, "outlier": True}, None]
     with Running(settings) as running:
-        broker.read(settings.out, at_least=200)
-        label(broker, settings, 0, range(0, 100, 5))
-        wait_for(lambda: committed(broker, settings) == 20, "the labels to be committed")
-        # Until the next generation takes effect, a fixed number of records later.
-        more = [*readings(700, seed=1), {"n": -1, **odd}]
-        for partition in (0, 1):
-            broker.produce(settings.topic, more, partition=partition)
-        outputs = results(broker.read(settings.out, at_least=200 + 2 * len(more)))
-        assert running.service.ready
-    verdict = {output["fomo"]["partition"]: output["fomo"] for output in outputs if output["n"] == -1}
-    assert verdict[0]["outlier"]
-    assert verdict[0]["severity"] in ("warning", "critical")
-    assert verdict[0]["logit"] > verdict[1]["logit"]
-    assert set(effects(broker, settings)) == {(0, at) for at in range(20)}
-
-
-def test_an_output_sent_back_with_a_verdict_is_a_label(broker: Broker) -> None:
-    settings = feedback_settings(broker)
-    assert settings.feedback is not None
-    broker.produce(settings.topic, readings(100), key="one")
-    with Running(settings):
-        outputs = broker.read(settings.out, at_least=100)
-        verdicts = [{**json.loads(output.value()), "outlier": True} for output in outputs[60:63]]
-        (partition,) = {output.partition() for output in outputs}
-        broker.produce(settings.feedback, verdicts, key="one", partition=partition)
-        broker.produce(settings.feedback, [{"outlier": False}], key="one", partition=partition)
-        wait_for(lambda: committed(broker, settings) == 4, "the labels to be committed")
-    labels: list[tuple[int, bool]] = []
-    for message in broker.read(settings.state_topic, at_least=2):
-        if (message.key() or b"").startswith(b"feedback/"):
-            labels += [(offset, outlier) for _, offset, outlier in json.loads(message.value())["labels"]]
-    assert labels == [(60, True), (61, True), (62, True), (99, False)]
-
-
-def test_after_a_restart_labels_resume_where_they_stopped(broker: Broker) -> None:
-    settings = feedback_settings(broker)
-    broker.produce(settings.topic, readings(200), partition=2)
-    with Running(settings):
-        broker.read(settings.out, at_least=200)
+        outputs = broker.read(settings.out, at_least=120)
+        broker.produce(settings.feedback, bad, partition=2)
         label(broker, settings, 2, range(10))
-        wait_for(lambda: len(effects(broker, settings)) == 10, "the labels to take effect")
-    assert committed(broker, settings) == 10
-    label(broker, settings, 2, [195, 230])  # of the run before, and of a record that is not there yet: refused
+        sent_back = {**json.loads(outputs[60].value()), "outlier": True}
+        broker.produce(settings.feedback, [sent_back, {"outlier": False}], partition=2, key="one")
+        wait_for_labels(broker, settings, 16)
+        assert running.service.ready
+    label(broker, settings, 2, [115, 230])  # of the run before, and of a record that is not there yet: refused
     with Running(settings):
-        assert len(broker.read(settings.dead_letters, at_least=1)) == 1
-        broker.produce(settings.topic, readings(100, start=200), partition=2)
-        broker.read(settings.out, at_least=300)
-        label(broker, settings, 2, [250])
-        wait_for(lambda: committed(broker, settings) == 13, "all labels to be committed")
-    assert {(place, len(at)) for place, at in effects(broker, settings).items()} == {
-        *(((2, at), 1) for at in range(11)),
-        ((2, 12), 1),
-    }
+        letters = broker.read(settings.dead_letters, at_least=5)
+        broker.produce(settings.topic, readings(20, start=120), partition=2)
+        broker.read(settings.out, at_least=140)
+        label(broker, settings, 2, [125])
+        wait_for_labels(broker, settings, 19)
+    values = [one if isinstance(one, bytes | None) else json.dumps(one).encode() for one in bad]
+    assert [letter.value() for letter in letters[:4]] == values
+    for letter in letters:
+        headers = dict(letter.headers())
+        assert headers["fomo-reason"] == b"bad_feedback"
+        assert headers["fomo-source-topic"] == settings.feedback.encode()
+    found = effects(broker, settings)
+    assert {at for _, at in found} == {*range(4, 16), 16, 18}
+    assert all(len(offsets) == 1 for offsets in found.values())
 
 
-def test_labels_read_before_their_records_wait_for_them(broker: Broker) -> None:
+def test_labels_that_come_before_their_records_are_scored_wait_for_them(broker: Broker) -> None:
     settings = feedback_settings(broker)
     broker.produce(settings.topic, readings(400), partition=1)
     broker.create_topic(settings.feedback or "", partitions=4)
     label(broker, settings, 1, range(0, 400, 4))
     with Running(settings):
-        wait_for(lambda: committed(broker, settings) == 100, "the labels to be committed")
+        wait_for_labels(broker, settings, 100)
     found = effects(broker, settings)
     assert len(found) == 100
     assert all(effect > 4 * at for (_, at), effects in found.items() for effect in effects)
 
 
-def test_bad_feedback_becomes_a_dead_letter_and_the_service_continues(broker: Broker) -> None:
+def test_entries_of_labels_go_with_their_input_records(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not broker.is_kafka:
+        pytest.skip("the embedded broker cannot delete records")
+    monkeypatch.setattr(watch, "OFFSETS_EVERY", 1)
     settings = feedback_settings(broker)
-    assert settings.feedback is not None
-    broker.produce(settings.topic, readings(100), partition=0)
-    with Running(settings) as running:
-        broker.read(settings.out, at_least=100)
-        bad = [b"\xff", {"offset": 3}, {"partition": 1, "offset": 3, "outlier": True}, None]
-        broker.produce(settings.feedback, bad, partition=0)
-        label(broker, settings, 0, [3])
-        letters = broker.read(settings.dead_letters, at_least=4)
-        wait_for(lambda: committed(broker, settings) == 5, "everything to be committed")
-        assert running.service.ready
-    assert [letter.value() for letter in letters] == [
-        b if isinstance(b, bytes | None) else json.dumps(b).encode() for b in bad
-    ]
-    for letter in letters:
-        headers = dict(letter.headers())
-        assert headers["fomo-reason"] == b"bad_feedback"
-        assert headers["fomo-source-topic"] == settings.feedback.encode()
-    assert broker.committed(settings.group, settings.topic) == 100
-    assert set(effects(broker, settings)) == {(0, 4)}
 
+    def kept() -> list[int]:
+        return sorted(offset for offsets in effects(broker, settings).values() for offset in offsets)
 
-def test_feedback_follows_its_partition_to_another_instance(broker: Broker, tmp_path: Path) -> None:
-    settings = feedback_settings(broker)
-    partitions = range(4)
+    def takes_effect(offset: int) -> bool:
+        return offset in kept()
 
-    def step(start: int, at: int) -> None:
-        """Records and labels on the last of them, in every partition; all labels have to take effect."""
-        for partition in partitions:
-            broker.produce(settings.topic, readings(60, start=start), partition=partition)
-        broker.read(settings.out, at_least=4 * (start + 60))
-        for partition in partitions:
-            label(broker, settings, partition, range(start + 50, start + 60))
-        wait_for(lambda: committed(broker, settings) == 4 * (at + 10), "the labels to be committed", 60)
-        assert set(effects(broker, settings)) == {(partition, i) for partition in partitions for i in range(at + 10)}
-
-    with command(tmp_path / "a.log", settings) as a:
-        a.wait_for_log("assigned")
-        step(0, 0)
-        with command(tmp_path / "b.log", settings) as b:
-            b.wait_for_log("assigned")
-            step(60, 10)
-            shares = [set(numbers_in_log(running.text(), "feedback topic=")) for running in (a, b)]
-            assert shares[1] == set(numbers_in_log(b.text(), " assigned "))
-            assert 0 < len(shares[1]) < 4
-            b.kill()
-        step(120, 20)  # after the session timeout the first instance has all partitions again
-        assert a.terminate() == 0
-
-
-def numbers_in_log(text: str, event: str) -> list[int]:
-    """Partitions in the lines about an event."""
-    return [
-        int(word.removeprefix("partition="))
-        for line in text.splitlines()
-        if event in line
-        for word in line.split()
-        if word.startswith("partition=")
-    ]
-
-
-def test_instances_without_feedback_can_be_in_the_same_group(broker: Broker) -> None:
-    settings = feedback_settings(broker)
-    config = {**broker.config, **CLIENT, "partition.assignment.strategy": "cooperative-sticky"}
-    with Running(settings) as running:
-        wait_for(lambda: running.service.ready, "the service to be ready")
-        other = Consumer({**config, "group.id": settings.group})
-        other.subscribe([settings.topic])
-        tasks = running.member.pipeline.tasks
-        wait_for(
-            lambda: (other.poll(0.1), len(other.assignment()) == len(tasks) == 2)[1],
-            "the other member to get its share",
-        )
-        ours = {(place.topic, place.partition) for place in running.member._consumer.assignment()}
-        assert ours == {(topic, number) for number in tasks for topic in (settings.topic, settings.feedback)}
-        assert {place.topic for place in other.assignment()} == {settings.topic}
-        other.close()
-        wait_for(lambda: len(tasks) == 4, "the partitions to come back")
-        assert len(running.member._consumer.assignment()) == 8
+    with Running(settings):
+        for end in (50, 100):
+            broker.produce(settings.topic, readings(50), partition=0)
+            broker.read(settings.out, at_least=end)
+            label(broker, settings, 0, [end - 1])
+            wait_for(partial(takes_effect, end), "the label to take effect")
+        deleted = broker.admin.delete_records([TopicPartition(settings.topic, 0, 51)])
+        next(iter(deleted.values())).result(20)
+        wait_for(lambda: kept() == [100], "the first entry to go")
 
 
 def test_a_feedback_topic_of_another_size_is_refused(broker: Broker) -> None:
@@ -221,37 +124,36 @@ def test_a_feedback_topic_of_another_size_is_refused(broker: Broker) -> None:
         Service(settings).run()
 
 
-def test_a_recreated_feedback_topic_is_read_from_its_beginning(broker: Broker) -> None:
+def test_a_topic_that_grows_gets_scores_and_labels_for_its_new_partitions(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
     if not broker.is_kafka:
-        pytest.skip("the embedded broker cannot delete topics")
-    settings = feedback_settings(broker)
-    assert settings.feedback is not None
-    broker.produce(settings.topic, readings(100), partition=0)
-    with Running(settings) as running:
-        broker.read(settings.out, at_least=100)
-        label(broker, settings, 0, range(60, 65))
-        wait_for(lambda: committed(broker, settings) == 5, "the labels to be committed")
-        broker.delete_topic(settings.feedback)
-        wait_for(lambda: settings.feedback not in running.member.topics.seen.partitions, "the service to notice")
-        assert running.service.ready
-        broker.create_topic(settings.feedback, partitions=4)
-        label(broker, settings, 0, range(70, 77))
-        wait_for(lambda: committed(broker, settings) == 7, "the new labels to be committed")
-
-
-def test_a_labelled_run_equals_a_replay_of_its_records_and_label_entries(broker: Broker) -> None:
-    settings = feedback_settings(broker, features=",".join(FEATURES), min_context=50, context_size=200)
-    rng = random.Random(0)
-    produced = 0
-    with Running(settings):
-        for _ in range(12):
-            broker.produce(settings.topic, map(reading, range(produced, produced + 100)), partition=produced % 2)
-            produced += 100
-            outputs = results(broker.read(settings.out, at_least=produced - 50))  # so that labels and records mix
-            for output in rng.sample(outputs, 10):
-                label(broker, settings, output["fomo"]["partition"], [output["fomo"]["offset"]], rng.random() < 0.5)
-        wait_for(lambda: committed(broker, settings) == 120, "the labels to be committed")
-        records = results(broker.read(settings.out, at_least=produced))
-    source, when = broker.read(settings.topic), effects_of(broker, settings)
-    assert count_differences(source, records, when, settings) == 0
-    assert count_differences(source, records, defaultdict(dict), settings) > 100  # without labels
+        pytest.skip("the embedded broker cannot grow topics")
+    caplog.set_level("INFO", logger="fomo_stream")
+    topic = unique("sensors")
+    broker.create_topic(topic, partitions=2)
+    broker.produce(topic, readings(30), partition=0)  # is skipped; partitions created later are read from their start
+    settings = make_settings(broker, topic, feedback=f"{topic}-labels", start="latest")
+    with Running(settings) as one, Running(settings) as two:
+        both = (one, two)
+        wait_for(lambda: all(running.service.ready for running in both), "both to be ready")
+        wait_for(lambda: all(running.member.pipeline.tasks for running in both), "both to be at work")
+        for partition in range(2):
+            broker.produce(topic, readings(60), partition=partition)
+        broker.read(settings.out, at_least=120)
+        broker.grow_topic(topic, 5)
+        why = f"the group has not assigned new partitions 2 to 4 of {topic} yet"
+        wait_for(lambda: any(why in running.service.not_ready() for running in both), "the reason for not being ready")
+        for partition in range(2, 5):
+            broker.produce(topic, readings(60), partition=partition)
+        outputs = results(broker.read(settings.out, at_least=300))
+        places = {(partition, offset) for partition in range(1, 5) for offset in range(60)}
+        places |= {(0, offset) for offset in range(30, 90)}
+        assert sorted((r["fomo"]["partition"], r["fomo"]["offset"]) for r in outputs) == sorted(places)
+        for smaller in (settings.out, settings.dead_letters):
+            assert f"topic_smaller_than_input topic={smaller} partitions=2 input=5" in caplog.text
+        label(broker, settings, 4, [55])
+        wait_for(lambda: effects(broker, settings), "the label to take effect")
+        wait_for(lambda: all(running.service.ready for running in both), "both to be ready again")
+        assert {number for running in both for number in running.member.pipeline.tasks} == set(range(5))
+    assert "aborted" not in caplog.text

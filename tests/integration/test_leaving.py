@@ -11,6 +11,8 @@ from services import CLIENT, Command, command, make_settings, readings, unique
 
 from fomo_stream.settings.service import ServiceSettings
 
+pytestmark = pytest.mark.slow
+
 PARTITIONS = 4
 LONG_S = 300  # the longest that the client allows; no test waits for it
 SHORT_S = 6  # the shortest that Apache Kafka allows

@@ -18,7 +18,10 @@ from fomo_stream.errors import BrokerError
 from fomo_stream.kafka.broker.clients import make_producer
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
 
-pytestmark = pytest.mark.skipif(kafka_home() is None, reason="needs an Apache Kafka to freeze (KAFKA_HOME)")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(kafka_home() is None, reason="needs an Apache Kafka to freeze (KAFKA_HOME)"),
+]
 
 SHUTDOWN_S = 25.0
 FROZEN_S = 20.0

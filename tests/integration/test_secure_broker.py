@@ -30,6 +30,8 @@ from fomo_stream.errors import BrokerError, NotPermittedError, TopicError
 from fomo_stream.settings.commands import RedriveSettings
 from fomo_stream.settings.service import ServiceSettings
 
+pytestmark = pytest.mark.slow
+
 GUIDE = Path(__file__).parents[2] / "deploy" / "README.md"
 USER, PASSWORD = "fomo", "correct-horse"
 PRINCIPAL = f"User:{USER}"

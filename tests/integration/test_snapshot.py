@@ -41,7 +41,7 @@ def test_a_snapshot_follows_lag_contexts_and_open_transactions(broker: Broker) -
         for value in (b'{"temperature": 20, "motor": {"rpm": 900}}',) * 5:
             producer.produce(topic, value, partition=1)
         producer.flush(20)
-        wait_for(lambda: open_s() > 3.0, "the open transaction to be seen, twice")
+        wait_for(lambda: open_s() > 0.5, "the open transaction to be seen, twice")
         assert partitions()[1].lag == 5
         assert dict(partitions()[0].open_transactions)[topic] == 0.0
         producer.commit_transaction(20)

@@ -18,6 +18,8 @@ from services import Command, command, make_settings, readings, results, unique
 from fomo_stream.kafka.broker.members import ask_about_group
 from fomo_stream.settings.service import ServiceSettings
 
+pytestmark = pytest.mark.slow
+
 FROZEN = str(Path(__file__).with_name("frozen_in_revoke.py"))
 SESSION_S = 6.0
 # Under KIP-848 sessions are the broker's.
@@ -102,7 +104,6 @@ def assigning_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clust
 PROTOCOL = {"group.protocol": "consumer", "transaction.timeout.ms": "6000"}
 
 
-@pytest.mark.slow
 def test_where_the_broker_assigns_a_removed_member_leaves_its_partitions_alone_too(
     assigning_broker: Cluster, tmp_path: Path
 ) -> None:
@@ -126,7 +127,6 @@ def test_where_the_broker_assigns_a_removed_member_leaves_its_partitions_alone_t
             check_each_is_scored_once(broker, settings["heir"], total)
 
 
-@pytest.mark.slow
 def test_where_the_broker_assigns_a_second_instance_of_a_name_is_refused_and_the_first_goes_on(
     assigning_broker: Cluster, tmp_path: Path
 ) -> None:
