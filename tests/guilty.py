@@ -173,12 +173,12 @@ def cases(given: Stream, detector: Detector, n: int, rng: Rng) -> Iterator[Case]
 def by_z_scores(given: Stream, detector: Detector, rows: Float) -> Int:
     """Features by the robust z-score of their value; of codes, by that of the rarity; in a case of movement also by
     those of level and spread. The one that counts most comes first."""
-    seen = detector._state.series.peek(rows).planes[-1]
-    usual = detector._state.context.history.planes(np.arange(CONTEXT))
-    planes = [0, *range(len(seen) - 2, len(seen))] if given.kind == "movement" else [0]
+    seen = detector._series.peek(rows).vectors[-1]
+    usual = detector._context.history.vectors(np.arange(CONTEXT))
+    vectors = [0, *range(len(seen) - 2, len(seen))] if given.kind == "movement" else [0]
     score = np.zeros(len(seen[0]))
-    for plane in planes:
-        values, value = usual[:, plane].copy(), seen[plane].copy()
+    for vector in vectors:
+        values, value = usual[:, vector].copy(), seen[vector].copy()
         for column in given.categorical:
             counts = {code: int((values[:, column] == code).sum()) for code in {*values[:, column], value[column]}}
             rarity = {code: np.sqrt((CONTEXT + 1) / (count + 0.5) - 1) for code, count in counts.items()}
@@ -193,12 +193,11 @@ def by_z_scores(given: Stream, detector: Detector, rows: Float) -> Int:
 
 def by_removal(detector: Detector, rows: Float) -> Int:
     """Features by how much the logit falls when all that is known of one is set to missing."""
-    state = detector._state
-    seen = state.series.peek(rows)
-    planes = np.repeat(seen.planes[-1:], rows.shape[1] + 1, axis=0)
+    batch = detector._series.peek(rows)
+    vectors = np.repeat(batch.vectors[-1:], rows.shape[1] + 1, axis=0)
     for f in range(rows.shape[1]):
-        planes[1 + f, :, f] = np.nan
-    logits = state.scores(planes).logit
+        vectors[1 + f, :, f] = np.nan
+    logits = detector._scores(batch._replace(vectors=vectors)).logit
     return np.argsort(logits[1:] - logits[0], kind="stable")
 
 

@@ -10,8 +10,7 @@ from documents import FLAGS, README, ROOT, table_rows
 
 import fomo_stream.kafka.dead_letters as letters
 from fomo_stream.detector.calibration import AlertThreshold
-from fomo_stream.detector.reasons import Cause, Reason
-from fomo_stream.detector.results import Results, Scores
+from fomo_stream.detector.results import Cause, Reason, Results, Scores
 from fomo_stream.errors import REASONS
 from fomo_stream.records.reasons import reasons_of
 from fomo_stream.records.result import results_of

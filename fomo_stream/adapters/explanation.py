@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from fomo_stream.detector.reasons import Reason
+from fomo_stream.detector.results import Reason
 from fomo_stream.records.explanation import sentence
 from fomo_stream.records.reasons import reasons_of
 from fomo_stream.records.schema import Schema

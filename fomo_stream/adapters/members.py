@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.attribution import Lens
+from fomo_stream.detector.attribution import Comparison
+from fomo_stream.detector.background import Background, Column
 from fomo_stream.detector.categories import Frequencies
-from fomo_stream.detector.reasons import Cause
-from fomo_stream.detector.surroundings import Column, Surroundings
+from fomo_stream.detector.results import Cause
 from fomo_stream.model.scoring import EncodedContext, cross_scores, encode_rows, logits_of, row_keys
 from fomo_stream.model.zero_shot import ZeroShotModel
 
@@ -47,11 +47,11 @@ class Context:
         return logits_of(self.model, self.cache, self.frequencies.encode(rows))
 
     @cached_property
-    def lens(self) -> Lens:
+    def comparison(self) -> Comparison:
         """The context as explanations need it."""
         codes = set(self.view.codes)
         columns = [Column(c, Cause.VALUE, i in codes) for i, c in enumerate(self.view.columns.tolist())]
-        return Lens(Surroundings(self.view.rows, columns, n_features=self.view.width), (self.logits,))
+        return Comparison(Background(self.view.rows, columns, n_features=self.view.width), (self.logits,))
 
 
 class Member:
@@ -73,12 +73,12 @@ class Member:
             found[new] = self.context.logits(rows[new])
         return found
 
-    def lens(self, row: Float) -> Lens:
+    def comparison(self, row: Float) -> Comparison:
         """The context that a row (d,) is scored by."""
         place = self._place.get(row_keys(row[None, self.context.view.columns])[0])
         if place is None or len(self.context.view.rows) < 4:  # see `cross_scores`
-            return self.context.lens
-        return self._halves[int(place < self._middle)].lens
+            return self.context.comparison
+        return self._halves[int(place < self._middle)].comparison
 
     @property
     def _middle(self) -> int:

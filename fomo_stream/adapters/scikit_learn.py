@@ -203,7 +203,8 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         records = zip(*(table.cells(at) for at in range(len(table.names))), strict=True)
         explained, outlying = [], (self._scores(rows) < self.offset_).tolist()
         for row, cells, is_outlier in zip(rows, records, outlying, strict=True):
-            reasons = attribute([m.lens(row) for m in self._encoded], [row[v.columns] for v in self.members_], top)
+            comparisons = [member.comparison(row) for member in self._encoded]
+            reasons = attribute(comparisons, [row[view.columns] for view in self.members_], top)
             given = dict(zip(names, cells, strict=True))
             explained.append(Explanation.of(reasons, names, self.categorical_, given, is_outlier=is_outlier))
         return explained

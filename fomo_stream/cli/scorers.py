@@ -129,14 +129,14 @@ class FixedContextScorer:
 
     def _with_past(self, values: Float, keys: list[Key]) -> Float:
         """Rows (n, d * (lags + 1)) of the next values (n, d) of their series."""
-        planes = self._series.follow(values, keys).planes
-        width = planes.shape[1] * planes.shape[2]
+        vectors = self._series.follow(values, keys).vectors
+        width = vectors.shape[1] * vectors.shape[2]
         if width > MAX_FEATURES:
             raise SchemaError(
                 f"{values.shape[1]} features with {self._series.lags} earlier values of each make {width} columns, at "
                 f"most {MAX_FEATURES} are taken; name fewer with --features, or lower --lags"
             )
-        return planes.reshape(len(planes), width)
+        return vectors.reshape(len(vectors), width)
 
     def finish(self) -> Batch:
         return NOTHING

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.reasons import Cause, Reason
+from fomo_stream.detector.background import Background, Neighbourhood
+from fomo_stream.detector.results import Cause, Reason
 from fomo_stream.detector.series import TINY
-from fomo_stream.detector.surroundings import Neighbourhood, Surroundings
 from fomo_stream.errors import ConfigError
 
 Float = NDArray[np.float64]
@@ -25,10 +25,10 @@ STANDSTILL = 2 * TINY  # of the level: a smaller spread is 0, because `Series` d
 
 
 @dataclass(frozen=True)
-class Lens:
+class Comparison:
     """Columns of a record, the context rows that they are compared with, and the logits that count their mean."""
 
-    surroundings: Surroundings
+    background: Background
     scorers: tuple[Scorer, ...]
 
     def logits(self, rows: Float) -> Float:
@@ -39,16 +39,16 @@ class Lens:
         return total
 
 
-def attribute(lenses: Sequence[Lens], rows: Sequence[Float], most: int) -> tuple[Reason, ...]:
+def attribute(comparisons: Sequence[Comparison], rows: Sequence[Float], most: int) -> tuple[Reason, ...]:
     """The reasons of one record, at most `most`, the one that counts most first; equal ones by their columns.
 
     Features whose share is less than LEAST_SHARE of that of the first reason are left out.
 
-    rows: of each lens, the record's columns (w,), raw units, NaN = missing. The record's logit is the mean over the
-    scorers of all lenses. The effect of a feature is the fall of that logit when all columns of the feature, in all
-    lenses, are replaced by values of the context rows that are nearest in the other features. Features that hide each
-    other, as many that moved together, have small effects in that sense. Then it is the mean of that and of the rise of
-    the logit when the feature alone keeps its values (the first and the last step of Shapley values).
+    rows: of each comparison, the record's columns (w,), raw units, NaN = missing. The record's logit is the mean over
+    the scorers of all comparisons. The effect of a feature is the fall of that logit when all columns of the feature,
+    in all comparisons, are replaced by values of the context rows that are nearest in the other features. Features that
+    hide each other, as many that moved together, have small effects in that sense. Then it is the mean of that and of
+    the rise of the logit when the feature alone keeps its values (the first and the last step of Shapley values).
 
     The shares are those of the effects in their sum, times the part of the excess that goes away with all of these
     features together. Excess: the fall of the logit when all features are replaced. () if nothing that is replaced
@@ -56,7 +56,7 @@ def attribute(lenses: Sequence[Lens], rows: Sequence[Float], most: int) -> tuple
     """
     if most < 1:
         raise ConfigError(f"at least one reason has to be asked for, not {most}")
-    record = _Record(lenses, rows)
+    record = _Record(comparisons, rows)
     effects = np.maximum(record.effects.sum(axis=0), 0.0)
     strongest = [f for f in np.argsort(-effects, kind="stable").tolist() if effects[f] > 0]
     if not strongest:
@@ -70,19 +70,21 @@ def attribute(lenses: Sequence[Lens], rows: Sequence[Float], most: int) -> tuple
 
 
 class _Record:
-    """A record in all lenses, and the effects of its features."""
+    """A record in all comparisons, and the effects of its features."""
 
-    def __init__(self, lenses: Sequence[Lens], rows: Sequence[Float]) -> None:
-        self.lenses = lenses
-        self.near = [Neighbourhood(lens.surroundings, row) for lens, row in zip(lenses, rows, strict=True)]
-        self.effects = np.zeros((len(lenses), lenses[0].surroundings.n_features))
-        self._replaced: list[dict[int, Float]] = []  # of each lens: the record without each tried feature
+    def __init__(self, comparisons: Sequence[Comparison], rows: Sequence[Float]) -> None:
+        self.comparisons = comparisons
+        self.near = [
+            Neighbourhood(comparison.background, row) for comparison, row in zip(comparisons, rows, strict=True)
+        ]
+        self.effects = np.zeros((len(comparisons), comparisons[0].background.n_features))
+        self._replaced: list[dict[int, Float]] = []  # of each comparison: the record without each tried feature
         tried, excess, gone = self._strangest(), 0.0, 0.0
-        for effects, lens, near in zip(self.effects, lenses, self.near, strict=True):
-            without_all = np.where(np.isin(lens.surroundings.features, tried), near.base, near.row)
+        for effects, comparison, near in zip(self.effects, comparisons, self.near, strict=True):
+            without_all = np.where(np.isin(comparison.background.features, tried), near.base, near.row)
             replaced = near.without(tried[:, None])
             self._replaced.append(dict(zip(tried.tolist(), replaced, strict=True)))
-            logits = lens.logits(np.vstack([near.row, near.base, without_all, replaced]))
+            logits = comparison.logits(np.vstack([near.row, near.base, without_all, replaced]))
             falls = logits[0] - logits
             effects[tried] = falls[3:]
             excess, gone = excess + float(falls[1]), gone + float(falls[2])
@@ -93,16 +95,16 @@ class _Record:
     def _effects_alone(self, tried: Int) -> Float:
         """By how much the logit rises if the record keeps the values of one feature, and all others are replaced."""
         effects = np.zeros_like(self.effects)
-        for of_lens, lens, near in zip(effects, self.lenses, self.near, strict=True):
-            one = np.where(lens.surroundings.features == tried[:, None], near.row, near.base)
-            logits = lens.logits(np.vstack([near.base, one]))
-            of_lens[tried] = logits[1:] - logits[0]
+        for of_comparison, comparison, near in zip(effects, self.comparisons, self.near, strict=True):
+            one = np.where(comparison.background.features == tried[:, None], near.row, near.base)
+            logits = comparison.logits(np.vstack([near.base, one]))
+            of_comparison[tried] = logits[1:] - logits[0]
         return effects
 
     def _strangest(self) -> Int:
         found = np.zeros(self.effects.shape[1])
         for near in self.near:
-            np.maximum.at(found, near.surroundings.features, near.strangeness)
+            np.maximum.at(found, near.background.features, near.strangeness)
         return np.argsort(-found, kind="stable")[:MOST_TRIED]
 
     def partner(self, strongest: list[int]) -> int:
@@ -116,8 +118,10 @@ class _Record:
         if not others or not self._is_usual(first):
             return -1
         both = np.zeros(len(others))
-        for lens, near in zip(self.lenses, self.near, strict=True):
-            logits = lens.logits(np.vstack([near.row, near.without(np.array([[first, other] for other in others]))]))
+        for comparison, near in zip(self.comparisons, self.near, strict=True):
+            logits = comparison.logits(
+                np.vstack([near.row, near.without(np.array([[first, other] for other in others]))])
+            )
             both += logits[0] - logits[1:]
         shared = effects[first] + effects[others] - both
         at = int(np.argmax(shared))
@@ -128,9 +132,9 @@ class _Record:
 
     def reason(self, feature: int, share: float) -> Reason:
         """The reason that names this feature."""
-        at_lens = int(np.argmax(self.effects[:, feature]))
-        near = self.near[at_lens]
-        of, columns = near.surroundings, _columns(near, feature)
+        at_comparison = int(np.argmax(self.effects[:, feature]))
+        near = self.near[at_comparison]
+        of, columns = near.background, _columns(near, feature)
         causes = [of.columns[column].cause for column in columns]
         column, cause, before = int(columns[0]), causes[0], int((~np.isnan(near.row[columns[1:]])).sum())
         if cause in (Cause.LEVEL, Cause.SPREAD):
@@ -150,10 +154,10 @@ class _Record:
         frequency = of.frequency(column, value) if cause is Cause.CATEGORY else math.nan
         before = before if cause is Cause.PAST else 0
         fits = cause in (Cause.VALUE, Cause.MISSING) and not of.is_code[column]
-        expected = float(self._replaced[at_lens][feature][column]) if fits else math.nan
+        expected = float(self._replaced[at_comparison][feature][column]) if fits else math.nan
         return Reason(feature, cause, min(share, 1.0), value, median, low, high, frequency, -1, before, expected)
 
 
 def _columns(near: Neighbourhood, feature: int) -> Int:
     """The columns of a feature."""
-    return np.flatnonzero(near.surroundings.features == feature)
+    return np.flatnonzero(near.background.features == feature)

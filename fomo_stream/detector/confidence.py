@@ -15,42 +15,42 @@ from fomo_stream.model.zero_shot import ZeroShotModel
 
 Float = NDArray[np.float64]
 
-ODD = 0.05  # p-value at which a voice is undecided
-FEW = 100  # rows of a context whose voice counts half
+ODD = 0.05  # p-value at which a vote is undecided
+FEW = 100  # rows of a context whose vote counts half
 SAMPLE_ROWS = 32  # more would cost more: it is as many as a kernel takes at once
 
 
-def voice(p: Float) -> Float:
+def vote(p: Float) -> Float:
     """What a context says of records with these p-values (n,) among its own rows: from -1, normal, to 1, odd."""
     return (ODD - p) / (ODD + p)
 
 
-DOUBTFUL = -1 / 3  # voice above which a record is compared with the samples, too: that of a p-value of 2 * ODD
+DOUBTFUL = -1 / 3  # vote above which a record is compared with the samples, too: that of a p-value of 2 * ODD
 
 
 def weight(rows: int) -> float:
-    """The weight, in (0, 1), of the voice of a context with so many rows."""
+    """The weight, in (0, 1), of the vote of a context with so many rows."""
     return rows / (rows + FEW)
 
 
-def voices_of(logits: Float, own: Float) -> Float:
+def votes_of(logits: Float, own: Float) -> Float:
     """What a context says of records with these logits (q,); own (n,), ascending: the logits of its own rows."""
-    return _voice_by_rank(len(own))[own.searchsorted(logits)]
+    return _vote_by_rank(len(own))[own.searchsorted(logits)]
 
 
 @lru_cache(maxsize=64)
-def _voice_by_rank(n: int) -> Float:
+def _vote_by_rank(n: int) -> Float:
     """(n + 1,) what a context of n rows says of a record by how many of them have a smaller logit."""
     p = p_values(np.arange(n + 1.0), np.arange(0.5, n))
-    return weight(n) * voice(p)
+    return weight(n) * vote(p)
 
 
-def confidence(voices: list[Float]) -> Float:
-    """Confidence (n,) in [0, 1] from voices (n,) each: 1 if all say the same and are sure, 0 if they cancel out."""
-    total = voices[0].copy()
-    for one in voices[1:]:
+def confidence(votes: list[Float]) -> Float:
+    """Confidence (n,) in [0, 1] from votes (n,) each: 1 if all say the same and are sure, 0 if they cancel out."""
+    total = votes[0].copy()
+    for one in votes[1:]:
         total += one
-    return np.asarray(np.abs(total / len(voices)), dtype=np.float64)
+    return np.asarray(np.abs(total / len(votes)), dtype=np.float64)
 
 
 class Samples(NamedTuple):
@@ -76,10 +76,10 @@ class Samples(NamedTuple):
             own.append(np.sort(sample_logits(model, context, np.delete(rows, members, axis=0))))
         return cls(tuple(contexts), np.array(own))
 
-    def voice(self, model: ZeroShotModel, rows: Float) -> Float:
-        """The mean (n,) of the voices of both on rows (n, d)."""
+    def vote(self, model: ZeroShotModel, rows: Float) -> Float:
+        """The mean (n,) of the votes of both on rows (n, d)."""
         logits = (sample_logits(model, context, rows) for context in self.contexts)
-        old, new = (voice(p_values(*pair)) for pair in zip(logits, self.own, strict=True))
+        old, new = (vote(p_values(*pair)) for pair in zip(logits, self.own, strict=True))
         return (old + new) / 2.0
 
     def to_arrays(self) -> Arrays:

@@ -8,7 +8,6 @@ from numbers import Integral, Real
 
 import numpy as np
 
-from fomo_stream.detector.reasons import Explain
 from fomo_stream.detector.views import DEFAULT, named_views
 from fomo_stream.errors import ConfigError
 from fomo_stream.limits import MAX_CONTEXT, MAX_LAGS, MAX_REASONS
@@ -23,6 +22,14 @@ class Policy(StrEnum):
     AUTO = "auto"  # every record that feedback does not call an outlier; a trimmed view leaves out the most outlying
     FEEDBACK = "feedback"  # after the warm-up only records that feedback calls normal
     ALL = "all"  # every record that feedback does not call an outlier, and no view is trimmed
+
+
+class Explain(StrEnum):
+    """Which records get reasons."""
+
+    NONE = "none"
+    ALERTS = "alerts"  # those that are called outliers
+    ALL = "all"
 
 
 @dataclass(frozen=True)

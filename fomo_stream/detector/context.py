@@ -9,15 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.changelog import Entries, StoredEntries
+from fomo_stream.detector.changelog import Document, Entries, StoredEntries
 from fomo_stream.detector.config import LEAST_CONTEXT, DetectorConfig, Policy
 from fomo_stream.detector.generation import Blueprint
-from fomo_stream.detector.history import History
+from fomo_stream.detector.history import INLIER, OUTLIER, History
 from fomo_stream.detector.reservoir import Reservoir
-from fomo_stream.detector.series import Seen
-from fomo_stream.detector.verdicts import Verdicts
+from fomo_stream.detector.series import Batch, flat
 from fomo_stream.detector.views import View
-from fomo_stream.detector.widening import flat
 from fomo_stream.errors import SchemaError
 
 Float = NDArray[np.float64]
@@ -44,20 +42,22 @@ class Context:
     ) -> None:
         self.config, self.views = config, views
         self._n_features, self.categorical = n_features, categorical
-        planes = 1 + config.lags + 2 * movement
+        vectors = 1 + config.lags + 2 * movement
         size, seed = config.context_size, config.seed
-        self.pool = Reservoir(size, planes * n_features, HORIZON, seed)  # of admitted records
+        self.pool = Reservoir(size, vectors * n_features, HORIZON, seed)  # of admitted records
         self.outliers = Reservoir(OUTLIERS_KEPT, n_features, HORIZON, seed + 2)  # of outliers by feedback
         rows, scores = config.history_rows, config.history_scores
         self.history = History(n_features, len(views), rows, scores, config.lags, movement)
-        self.verdicts = Verdicts()
+        self.confirmed: Int = np.zeros(0, dtype=np.int64)  # ascending, by feedback; replaced, never written in place
+        self._pending: dict[int, int] = {}  # by record with a new verdict: the verdict before it
+        self._confirmed_log = Document()
         self._changes = 0  # of slots of the pool, so far
         self._at_trigger = [0] * len(views)  # for each view: these changes, or the number of records
 
     @property
     def max_rows(self) -> int:
         """An upper bound on the rows of the pool once the waiting verdicts are applied."""
-        return len(self.pool) + len(self.verdicts)
+        return len(self.pool) + len(self._pending)
 
     def is_due(self, view: int) -> bool:
         """Whether enough has changed for a new generation of a view, and enough rows are left to make one."""
@@ -66,14 +66,14 @@ class Context:
         changed = self._changes - self._at_trigger[view]
         return len(self.pool) >= LEAST_CONTEXT and changed >= self.config.refresh * len(self.pool)
 
-    def take_first(self, seen: Seen, confirmed: bool = False) -> None:
+    def take_first(self, batch: Batch, confirmed: bool = False) -> None:
         """Records of the warm-up: all become context. confirmed: they are known to be normal."""
-        n = len(seen.planes)
+        n = len(batch.vectors)
         numbers, unknown = self.history.records + np.arange(n), np.full((n, len(self.views)), np.nan)
-        self.history.append(seen, unknown, np.full(n, np.nan))
-        self.pool.admit(numbers, flat(seen.planes))
+        self.history.append(batch, unknown, np.full(n, np.nan))
+        self.pool.admit(numbers, flat(batch.vectors))
         if confirmed:
-            self.verdicts.confirm(numbers)
+            self.confirmed = np.union1d(self.confirmed, numbers)
 
     def end_warm_up(self) -> None:
         """Apply the waiting verdicts. Raises SchemaError, and changes nothing, if too few rows are left."""
@@ -94,7 +94,16 @@ class Context:
         The history changes at once, so p-values no longer refer to outliers; `apply_verdicts` changes the reservoirs
         later.
         """
-        return self.verdicts.note(verdicts, self.history)
+        known = [number for number in verdicts if self.history.oldest <= number < self.history.records]
+        given = np.array(known, dtype=np.int64)
+        verdict = np.array([OUTLIER if verdicts[number] else INLIER for number in known], dtype=np.int8)
+        before = self.history.verdict(given)
+        new = before != verdict
+        self.history.judge(given[new], verdict[new])
+        for number, old, now in zip(given[new].tolist(), before[new].tolist(), verdict[new].tolist(), strict=True):
+            if self._pending.setdefault(number, old) == now:
+                del self._pending[number]  # back to the verdict before: nothing has changed
+        return int(new.sum())
 
     def apply_verdicts(self) -> None:
         """Update the reservoirs by the verdicts since the last record; call it before the next record is learned.
@@ -102,17 +111,21 @@ class Context:
         All together and sorted by record number, so that the result does not depend on the order of the verdicts. (A
         full reservoir loses other rows if rows enter before others leave.)
         """
-        if not len(self.verdicts):
+        if not self._pending:
             return
-        bad, good = self.verdicts.take(self.history)
-        self._changes += len(self.pool.discard(bad))
-        self.outliers.discard(good)
-        self._admit(good)
-        self.outliers.admit(bad, self.history.planes(bad)[:, 0])
+        given = np.array(sorted(self._pending), dtype=np.int64)
+        self._pending = {}
+        verdict = self.history.verdict(given)
+        outliers, normal = given[verdict == OUTLIER], given[verdict == INLIER]
+        self.confirmed = np.union1d(np.setdiff1d(self.confirmed, outliers), normal)
+        self._changes += len(self.pool.discard(outliers))
+        self.outliers.discard(normal)
+        self._admit(normal)
+        self.outliers.admit(outliers, self.history.vectors(outliers)[:, 0])
 
     def _admit(self, numbers: Int) -> None:
         """Offer records of the history to the pool."""
-        self._changes += len(self.pool.admit(numbers, flat(self.history.planes(numbers))))
+        self._changes += len(self.pool.admit(numbers, flat(self.history.vectors(numbers))))
 
     # -- blueprints ----------------------------------------------------------------------------------------------
 
@@ -130,12 +143,12 @@ class Context:
             recent = numbers if is_first else recent
         else:
             numbers, pool = self.pool.numbers, self.pool.rows
-            self.verdicts.keep(numbers)
+            self.confirmed = np.intersect1d(self.confirmed, numbers)  # the others are forgotten
             rows = self.view_columns(view, pool.reshape(len(pool), pool.shape[1] // self._n_features, self._n_features))
             first = max(self.history.oldest, end - self.config.calibration_size)
             recent = numbers if is_first else np.arange(first, end)
         recent_rows = rows if is_first else self.columns(view, recent)
-        confirmed = np.isin(numbers, self.verdicts.confirmed) & bool(view.trim)
+        confirmed = np.isin(numbers, self.confirmed) & bool(view.trim)
         outliers = self.outliers.rows if at == self._adding[1] else np.zeros((0, self._n_features))
         return Blueprint(
             number=number,
@@ -166,11 +179,11 @@ class Context:
         """Rows (n, width) of records of the history in a view; of none of them if one is no longer there."""
         if len(numbers) and int(numbers.min()) < self.history.oldest:
             numbers = numbers[:0]
-        return self.view_columns(view, self.history.planes(numbers))
+        return self.view_columns(view, self.history.vectors(numbers))
 
-    def view_columns(self, view: View, planes: Float) -> Float:
-        """The columns (n, width) of a view from planes (n, planes, d)."""
-        return view.columns(planes, self.config.lags, self.categorical)
+    def view_columns(self, view: View, vectors: Float) -> Float:
+        """The columns (n, width) of a view from vectors (n, vectors, d)."""
+        return view.columns(vectors, self.config.lags, self.categorical)
 
     def _once(self, at: int) -> float:
         """Weight, in views[at], of extremes and of likeness to known outliers; 0: another view adds them."""
@@ -194,11 +207,11 @@ class Context:
     def counters(self) -> dict[str, Any]:
         """The part of the state that is plain numbers."""
         sizes = {"records": self.history.records, "changes": self._changes, "at_trigger": self._at_trigger}
-        return sizes | self.verdicts.counters()
+        return sizes | {"pending": sorted(self._pending.items())}
 
     def changes(self) -> Entries:
         """Entries that the log does not have yet; not the counters."""
-        entries = self.verdicts.changes() | self.history.changes("history")
+        entries = self._confirmed_log.changes("confirmed", self.confirmed.tobytes()) | self.history.changes("history")
         return entries | self.pool.changes("pool") | self.outliers.changes("outliers")
 
     def recover(self, entries: StoredEntries, counters: Mapping[str, Any]) -> None:
@@ -207,7 +220,8 @@ class Context:
         self.outliers.recover(entries, "outliers")
         self.history.recover(entries, "history", counters["records"])
         self._changes, self._at_trigger = counters["changes"], list(counters["at_trigger"])
-        self.verdicts.recover(entries, counters)
+        self.confirmed = np.frombuffer(self._confirmed_log.recover(entries, "confirmed"), np.int64)
+        self._pending = dict(counters["pending"])
 
     def copy(self, more: int = 0, views: tuple[View, ...] | None = None) -> Context:
         """An independent context in the same state, with `more` further features that no row has.
@@ -220,6 +234,7 @@ class Context:
         twin._n_features += more
         twin.pool = self.pool.copy(more, self._n_features)
         twin.outliers = self.outliers.copy(more, self._n_features)
-        twin.history, twin.verdicts = self.history.copy(more, kept), self.verdicts.copy()
+        twin.history = self.history.copy(more, kept)
+        twin._pending, twin._confirmed_log = self._pending.copy(), Document()
         twin._at_trigger = [self._at_trigger[i] for i in kept]
         return twin

@@ -8,24 +8,27 @@ and feedback: not on time, not on how records are split over calls, and not on h
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from copy import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.changelog import Entries, StoredEntries
-from fomo_stream.detector.config import LEAST_CONTEXT, DetectorConfig
+from fomo_stream.detector.alerts import Alerts
+from fomo_stream.detector.changelog import Document, Entries, StoredEntries
+from fomo_stream.detector.config import LEAST_CONTEXT, STEP, DetectorConfig
+from fomo_stream.detector.context import Context
 from fomo_stream.detector.explaining import Explainer
-from fomo_stream.detector.fingerprint import fingerprint_of
+from fomo_stream.detector.fingerprint import check_entries, fingerprint_of
 from fomo_stream.detector.history import UNKNOWN
-from fomo_stream.detector.reasons import Reason
-from fomo_stream.detector.results import Results
-from fomo_stream.detector.series import Key
-from fomo_stream.detector.standing import Standing
-from fomo_stream.detector.state import DetectorState
+from fomo_stream.detector.memory import Memory
+from fomo_stream.detector.panel import Panel
+from fomo_stream.detector.regimes import Regimes
+from fomo_stream.detector.results import Reason, Results, Scores
+from fomo_stream.detector.series import Batch, Key, Series
 from fomo_stream.detector.views import LeftOut, View, fitting, too_wide
 from fomo_stream.errors import SchemaError, StateError
 from fomo_stream.model.imputation import VALUE_LIMIT
@@ -33,6 +36,18 @@ from fomo_stream.model.zero_shot import ZeroShotModel
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
+
+
+class DetectorSummary(NamedTuple):
+    """How a detector is doing at one moment, in a few numbers."""
+
+    records: int  # processed
+    context_rows: int  # rows of the history of which contexts are made
+    trimmed_rows: int  # rows that the newest trimmed contexts have left out
+    generation: int  # contexts that took effect so far, from 1; 0 while warming up
+    generation_age: int  # records since the newest of them took effect
+    regime: int  # from 1; 0 while warming up
+    drift: float  # 0 to 1: how much of what announces a new regime was seen
 
 
 class Detector:
@@ -66,43 +81,59 @@ class Detector:
         self.categorical = categorical
         self.config = config = config or DetectorConfig()
         self.views, self.left_out = _fitting(model, n_features, config)
-        explainer = Explainer(model, config, categorical, n_past)
-        self._state = DetectorState(n_features, self.views, config, executor, categorical, self._fingerprint, explainer)
+        self._explainer = Explainer(model, config, categorical, n_past)
+        movement = any(view.sees == "movement" for view in self.views)
+        self._series = Series(n_features, config.lags, movement)
+        self._context = Context(n_features, self.views, movement, config, categorical)
+        self._panel = Panel(self.views, model, executor)
+        self._memory = Memory(config.memory)
+        self._alerts = Alerts(config)
+        self._regimes = Regimes(config.adapt_after)
+        self._begin_log()
 
     @property
     def context_rows(self) -> int:
         """Rows in the reservoir now; verdicts given since the last record may still change that."""
-        return len(self._state.context.pool)
+        return len(self._context.pool)
 
     @property
     def context_numbers(self) -> Int:
         """Numbers (n,) of the records in the present context of the first view; empty while warming up."""
-        current = self._state.panel.timelines[0].current
+        current = self._panel.timelines[0].current
         return np.zeros(0, dtype=np.int64) if current is None else current.result().numbers
 
     @property
-    def standing(self) -> Standing:
+    def summary(self) -> DetectorSummary:
         """How it is doing. Safe from any thread."""
-        return self._state.standing
+        panel, regimes = self._panel, self._regimes
+        age = panel.generation_age(self.records)
+        generation = panel.generation
+        return DetectorSummary(
+            self.records, self.context_rows, panel.trimmed_rows, generation, age, regimes.number, regimes.drift
+        )
 
     @property
     def records(self) -> int:
         """Records processed: the number of the next one."""
-        return self._state.context.history.records
+        return self._context.history.records
 
     @property
     def generation(self) -> int:
         """Counts the contexts that took effect so far, from 1; 0 while warming up."""
-        return self._state.panel.generation
+        return self._panel.generation
 
     @property
     def room(self) -> int:
         """How many of the next records can be scored before any of them is learned; at least 1."""
-        return self._state.room
+        if not self.generation:
+            return max(1, self.config.min_context - self._context.max_rows)
+        until_next = self._panel.until_next(self.records)
+        unplanned = self._alerts.stepped + STEP + self.config.lag - self.records  # the next step may add a generation
+        return unplanned if until_next is None else min(until_next, unplanned)
 
     def is_ready(self, n: int) -> bool:
         """Whether the next n records can be processed without waiting for a generation that is being built."""
-        return self._state.is_ready(self.records + n)
+        return all(build.done for build in self._panel.needed(self.records + n))
 
     # -- scoring and learning ------------------------------------------------------------------------------------
 
@@ -113,7 +144,7 @@ class Detector:
         belong to that one. The result is the same however the rows of a partition are split over calls.
         Raises SchemaError when the rows have another number of features than the detector.
         """
-        return self._state.process(self._state.series.follow(_checked(rows, self.n_features), keys))
+        return self._process(self._series.follow(_checked(rows, self.n_features), keys))
 
     def score_rows(self, rows: Float, keys: Sequence[Key] | None = None) -> Results:
         """Score rows (n, d) as the next n records without learning them.
@@ -122,22 +153,23 @@ class Detector:
         the earlier ones again, so that remembered logits after it differ a little from those of `process`. This changes
         no later result: verdicts that come before these rows are learned still take effect together.
         """
-        seen = self._state.series.peek(_checked(rows, self.n_features), keys)
-        return self._state.judge(self._state.scores(seen.planes), seen, learn=False)
+        batch = self._series.peek(_checked(rows, self.n_features), keys)
+        return self._judge(batch, self._scores(batch), learn=False)
 
     def explain(self, rows: Float, keys: Sequence[Key] | None = None) -> list[tuple[Reason, ...]]:
         """The reasons (n,) of rows (n, d) as the next n records, whatever `explain` is; () while warming up.
 
         Nothing changes. Raises SchemaError as `process`.
         """
-        return self._state.explain(self._state.series.peek(_checked(rows, self.n_features), keys))
+        batch = self._series.peek(_checked(rows, self.n_features), keys)
+        return self._explainer.reasons_of_all(batch.vectors, self._panel, self.records)
 
     def learn_rows(self, rows: Float, scored: Results, keys: Sequence[Key] | None = None) -> None:
         """Learn rows (n, d) as the next n records; the same as `process`, without scoring most of them again.
 
         scored: results of `score_rows` for exactly these rows, with no record learned since; feedback may have come.
         """
-        self._state.process(self._state.series.follow(_checked(rows, self.n_features), keys), scored.scores)
+        self._process(self._series.follow(_checked(rows, self.n_features), keys), scored.scores)
 
     def seed_context(self, rows: Float, keys: Sequence[Key] | None = None) -> None:
         """Start warm from trusted rows (n, d), n >= 4: they count as the first n records, confirmed by feedback.
@@ -149,21 +181,109 @@ class Detector:
             raise StateError("a context can be seeded only before the first record")
         if len(rows) < LEAST_CONTEXT:
             raise SchemaError(f"a seed context needs at least {LEAST_CONTEXT} rows, got {len(rows)}")
-        self._state.context.take_first(self._state.series.follow(rows, keys), confirmed=True)
-        self._state.begin()
+        self._context.take_first(self._series.follow(rows, keys), confirmed=True)
+        self._begin()
 
     def flush_warm_up(self) -> None:
         """Let scores begin now, with fewer than min_context rows. Raises SchemaError with fewer than 4 rows."""
         if not self.generation:
-            self._state.context.end_warm_up()
-            self._state.begin()
+            self._context.end_warm_up()
+            self._begin()
 
     def cross_scored(self) -> Results:
         """Scores of the warm-up rows, each against the half that does not contain it.
 
         Only directly after the warm-up; otherwise empty.
         """
-        return self._state.cross_scored()
+        numbers, first = self._panel.first_scores(self.records)
+        if not len(first):
+            return Results.nothing(first)
+        history = self._context.history
+        slots, begins = history.series(int(numbers[0]), self.records)
+        at = numbers - numbers[0]
+        remembered = Memory(self.config.memory).remember(first.logit, slots[at], begins[at])
+        results = self._alerts.judge_first(first, remembered, self._regimes.number).of_series(slots[at], begins[at])
+        return self._explainer.cross_explained(results, history.vectors(numbers), self._panel, numbers)
+
+    def _process(self, batch: Batch, known: Scores | None = None) -> Results:
+        """Score and learn the next records. known: their scores, if no record was learned since."""
+        parts, start = [Results.nothing(Scores.unknown(0, len(self.views)))], 0
+        while start < len(batch.vectors):  # without records nothing changes: verdicts wait for the next one
+            self._context.apply_verdicts()
+            part = batch.part(slice(start, start + self.room))
+            if start or not self.generation:  # what was learned may have changed the scores
+                known = None
+            parts.append(self._learn(part, self._scores(part) if known is None else known[: len(part.vectors)]))
+            start += len(part.vectors)
+        return Results.concatenate(parts)
+
+    def _scores(self, batch: Batch) -> Scores:
+        """Scores of the next records."""
+        rows = [self._context.view_columns(view, batch.vectors) for view in self.views]
+        return self._panel.scores(rows, self.records)
+
+    def _judge(self, batch: Batch, scores: Scores, learn: bool) -> Results:
+        """Results of the next records from their scores. learn: whether the following records remember them."""
+        if not self.generation:
+            return Results.nothing(scores).of_series(batch.slots, batch.begins)
+        self._rescore()
+        remember = self._memory.remember if learn else self._memory.peek
+        remembered = remember(scores.logit, batch.slots, batch.begins)
+        results = self._alerts.judge(scores, remembered, self._regimes.number, self._context.history)
+        results = results.of_series(batch.slots, batch.begins)
+        return self._explainer.explained(results, batch.vectors, self._panel, self.records)
+
+    def _learn(self, batch: Batch, scores: Scores) -> Results:
+        """Judge the next records, with these scores, and learn them: their results."""
+        if not self.generation:
+            self._context.take_first(batch)
+            if self.context_rows >= self.config.min_context:
+                self._begin()
+            return Results.nothing(scores).of_series(batch.slots, batch.begins)
+        parts, start = [], 0
+        while start < len(scores):  # up to the next step or the next generation, whichever comes first
+            until_step = STEP - (self.records - self._alerts.stepped)
+            until_next = self._panel.until_next(self.records)
+            stop = start + (until_step if until_next is None else min(until_step, until_next))
+            part = slice(start, min(stop, len(scores)))
+            results = self._judge(batch.part(part), scores[part], learn=True)
+            self._context.history.append(batch.part(part), results.by_view, results.remembered_logit)
+            self._alerts.count(results)
+            is_step = self.records - self._alerts.stepped == STEP
+            if is_step:
+                self._watch()
+            self._panel.advance(self.records)
+            if is_step:
+                self._step()
+            parts.append(results)
+            start = part.stop
+        return Results.concatenate(parts)
+
+    def _begin(self) -> None:
+        """End the warm-up: the first generations take effect at once."""
+        self._alerts.begin(self.records)
+        self._regimes.begin()
+        self._panel.begin(self._context)
+
+    def _rescore(self) -> None:
+        """Let new generations score earlier records again, so that all scores of a view are of one generation."""
+        history = self._context.history
+        first = min((history.rescore(at, *scored) for at, scored in self._panel.rescored()), default=self.records)
+        if first < self.records:
+            logits = Scores.mean(history.logits(first, self.records))
+            history.remember(first, self._memory.replay(logits, *history.series(first, self.records)))
+            self._alerts.refresh()
+
+    def _watch(self) -> None:
+        """Every `STEP` records: look for a new regime, by the generations that scored these records."""
+        if (odd := self._panel.is_odd(self._context.history.logits(self.records - STEP, self.records))) is not None:
+            self._regimes.watch(odd[0], ~odd[1])
+
+    def _step(self) -> None:
+        """Every `STEP` records: learn, and trigger a new generation of one view if it is due."""
+        self._alerts.step(self.records)
+        self._context.step(STEP)
+        self._panel.renew(self._context, self.records + self.config.lag)
 
     # -- feedback ------------------------------------------------------------------------------------------------
 
@@ -176,17 +296,17 @@ class Detector:
         record the last counts. Repeating them changes nothing. Records that the history no longer has are ignored.
         Returns how many verdicts changed something.
         """
-        new = self._state.context.feedback(dict(zip(map(int, numbers), map(bool, outlier), strict=True)))
-        self._state.alerts.refresh()
+        new = self._context.feedback(dict(zip(map(int, numbers), map(bool, outlier), strict=True)))
+        self._alerts.refresh()
         return new
 
     def numbers_of(self, rows: Float) -> list[Int]:
         """For each of rows (n, d), the numbers of the known records equal to it."""
-        return [self._state.context.history.find(row) for row in _checked(rows, self.n_features)]
+        return [self._context.history.find(row) for row in _checked(rows, self.n_features)]
 
     def has_verdict(self, numbers: Int) -> NDArray[np.bool_]:
         """Whether there is feedback on known records, by number (k,)."""
-        known: NDArray[np.bool_] = self._state.context.history.verdict(numbers) != UNKNOWN
+        known: NDArray[np.bool_] = self._context.history.verdict(numbers) != UNKNOWN
         return known
 
     # -- state ---------------------------------------------------------------------------------------------------
@@ -196,7 +316,15 @@ class Detector:
 
         The entries of one call have to be in the log before the next call; if they get lost, go back with `recover`.
         """
-        return self._state.changes()
+        counters = list(self._counters().values())  # without their names, as they are written at every commit
+        return {
+            **self._fingerprint_log.changes("fingerprint", json.dumps(self._fingerprint).encode()),
+            **self._counters_log.changes("counters", json.dumps(counters, separators=(",", ":")).encode()),
+            **self._panel.changes(),
+            **self._context.changes(),
+            **self._memory.changes(),
+            **{f"follow/{name}": value for name, value in self._series.changes().items()},
+        }
 
     def recover(self, entries: StoredEntries, known: Detector | None = None) -> None:
         """Take the state from the entries: the same records then get the same results, bit for bit on one device.
@@ -205,7 +333,18 @@ class Detector:
         Raises StateError when the entries are of another detector (all differences, joined by "; ") or of another
         version of fomo-stream, incomplete or damaged. This detector must not be used then.
         """
-        self._state.recover(entries, known._state if known is not None and known.model is self.model else None)
+        self._begin_log()
+        check_entries(self._fingerprint_log, entries, self._fingerprint)
+        values = json.loads(self._counters_log.recover(entries, "counters"))
+        counters = dict(zip(self._counters(), values, strict=True))
+        self._context.recover(entries, counters)
+        panel = known._panel if known is not None and known.model is self.model else None
+        self._panel.recover(entries, counters["views"], self._context, panel)
+        self._alerts.recover(counters)
+        self._regimes.recover(counters)
+        self._panel.steps = counters["steps"]
+        self._memory.recover(entries)
+        self._series.recover({name[7:]: value for name, value in entries.items() if name.startswith("follow/")})
 
     def copy(self) -> Detector:
         """An independent detector in the same state; encoded contexts, which are immutable, are shared."""
@@ -213,15 +352,24 @@ class Detector:
 
     def widened(self, n_features: int) -> Detector:
         """A copy for rows with further features at their end. They count once the context has values of them."""
-        twin = copy(self)
+        twin, more = copy(self), n_features - self.n_features
         twin.n_features = n_features
         twin.views, twin.left_out = _fitting(self.model, n_features, self.config)
-        twin._state = self._state.copy(twin.views, twin._fingerprint, n_features - self.n_features)
+        twin._series, twin._memory, twin._alerts = self._series.copy(more), self._memory.copy(), self._alerts.copy()
+        twin._context, twin._regimes = self._context.copy(more, twin.views), copy(self._regimes)
+        twin._panel = self._panel.copy(twin.views, self.config.lags, more)
+        twin._begin_log()
         return twin
 
-    @property
-    def _fingerprint(self) -> dict[str, Any]:
-        return fingerprint_of(self.model, self.n_features, self.views, self.categorical, self.config)
+    def _counters(self) -> dict[str, Any]:
+        """The part of the state that is plain numbers, always in the same order."""
+        own = {"steps": self._panel.steps, "views": self._panel.counters()}
+        return self._context.counters() | self._alerts.counters() | self._regimes.counters() | own
+
+    def _begin_log(self) -> None:
+        """Start with an empty log."""
+        self._fingerprint = fingerprint_of(self.model, self.n_features, self.views, self.categorical, self.config)
+        self._fingerprint_log, self._counters_log = Document(), Document()
 
 
 def _fitting(

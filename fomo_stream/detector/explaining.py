@@ -9,20 +9,19 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.attribution import Lens, attribute
-from fomo_stream.detector.config import DetectorConfig
+from fomo_stream.detector.attribution import Comparison, attribute
+from fomo_stream.detector.background import Background, Column
+from fomo_stream.detector.config import DetectorConfig, Explain
 from fomo_stream.detector.generation import Blueprint
 from fomo_stream.detector.panel import Panel
-from fomo_stream.detector.reasons import Cause, Explain, Reason
-from fomo_stream.detector.results import Results
-from fomo_stream.detector.surroundings import Column, Surroundings
+from fomo_stream.detector.results import Cause, Reason, Results
 from fomo_stream.detector.timeline import Build
 from fomo_stream.detector.views import View
 from fomo_stream.model.zero_shot import ZeroShotModel
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
-Lenses = Sequence[tuple[View, Build]]  # each view with the generation that scores a record
+Scorers = Sequence[tuple[View, Build]]  # each view with the generation that scores a record
 
 
 @dataclass(frozen=True)
@@ -38,17 +37,17 @@ class Explainer:
     categorical: tuple[int, ...]
     n_past: int = 0
 
-    def explained(self, results: Results, planes: Float, panel: Panel, first: int) -> Results:
-        """The results of the records from number `first` on, planes (n, planes, d), with reasons where wanted."""
+    def explained(self, results: Results, vectors: Float, panel: Panel, first: int) -> Results:
+        """The results of the records from number `first` on, vectors (n, vectors, d), with reasons where wanted."""
         wanted = self._wanted(results)
         if not wanted:
             return results
         n = len(results)
         return results.explained(
-            [self.reasons(planes[i], panel.builds(first + i)) if i in wanted else None for i in range(n)]
+            [self.reasons(vectors[i], panel.builds(first + i)) if i in wanted else None for i in range(n)]
         )
 
-    def cross_explained(self, results: Results, planes: Float, panel: Panel, numbers: Int) -> Results:
+    def cross_explained(self, results: Results, vectors: Float, panel: Panel, numbers: Int) -> Results:
         """The results of the records `numbers` (n,) of the first generations, with reasons where wanted.
 
         A record is compared with the half of each context that does not have it, as it was when it was scored.
@@ -60,28 +59,28 @@ class Explainer:
 
         def reasons(i: int) -> tuple[Reason, ...]:
             later = [(view, half[int(numbers[i] < of[len(of) // 2])]) for view, of, half in halves]
-            return self.reasons(planes[i], later)
+            return self.reasons(vectors[i], later)
 
         return results.explained([reasons(i) if i in wanted else None for i in range(len(results))])
 
-    def reasons_of_all(self, planes: Float, panel: Panel, first: int) -> list[tuple[Reason, ...]]:
-        """The reasons (n,) of the records from number `first` on, planes (n, planes, d)."""
-        return [self.reasons(one, panel.builds(first + i)) for i, one in enumerate(planes)]
+    def reasons_of_all(self, vectors: Float, panel: Panel, first: int) -> list[tuple[Reason, ...]]:
+        """The reasons (n,) of the records from number `first` on, vectors (n, vectors, d)."""
+        return [self.reasons(one, panel.builds(first + i)) for i, one in enumerate(vectors)]
 
-    def reasons(self, planes: Float, builds: Lenses) -> tuple[Reason, ...]:
-        """The reasons of one record (planes, d) that these generations score; () without them."""
+    def reasons(self, vectors: Float, builds: Scorers) -> tuple[Reason, ...]:
+        """The reasons of one record (vectors, d) that these generations score; () without them."""
         if not builds:
             return ()
         kinds: dict[str, list[tuple[View, Build]]] = {}  # views of the same columns share near rows
         for view, build in builds:
             kinds.setdefault(view.sees, []).append((view, build))
-        lenses, rows = [], []
+        comparisons, rows = [], []
         for same in kinds.values():
             scorers = tuple(partial(build.result().logits, self.model) for _, build in same)
             recent = next((build for view, build in same[1:] if view.of == "recent"), None)
-            lenses.append(Lens(self._surroundings(*same[0], recent), scorers))
-            rows.append(same[0][0].columns(planes[None], self.config.lags, self.categorical)[0])
-        return attribute(lenses, rows, self.config.reasons)
+            comparisons.append(Comparison(self._background(*same[0], recent), scorers))
+            rows.append(same[0][0].columns(vectors[None], self.config.lags, self.categorical)[0])
+        return attribute(comparisons, rows, self.config.reasons)
 
     def _wanted(self, results: Results) -> set[int]:
         which = Explain(self.config.explain)
@@ -89,9 +88,9 @@ class Explainer:
             return set()
         return set(range(len(results)) if which is Explain.ALL else np.flatnonzero(results.outlier).tolist())
 
-    def _surroundings(self, view: View, build: Build, recent: Build | None) -> Surroundings:
+    def _background(self, view: View, build: Build, recent: Build | None) -> Background:
         """Those of a context together with the recent records: after a shift, its near rows may all be of the past."""
-        if build.surroundings is None or build.surroundings[0] is not recent:
+        if build.background is None or build.background[0] is not recent:
             blueprint = build.blueprint
             numbers, rows, near = blueprint.numbers, blueprint.rows, np.isin(blueprint.numbers, build.result().numbers)
             if recent is not None:
@@ -100,8 +99,8 @@ class Explainer:
                 near |= np.isin(numbers, others.numbers)
                 near = np.concatenate([near, further[further]])
                 rows = np.concatenate([rows, others.rows[further]])
-            build.surroundings = recent, Surroundings(rows, self._columns(view, blueprint), near)
-        return build.surroundings[1]
+            build.background = recent, Background(rows, self._columns(view, blueprint), near)
+        return build.background[1]
 
     def _columns(self, view: View, blueprint: Blueprint) -> list[Column]:
         w, d = blueprint.rows.shape[1], blueprint.outliers.shape[1] // (1 + self.n_past)

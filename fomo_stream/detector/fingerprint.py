@@ -13,7 +13,6 @@ from fomo_stream.errors import StateError
 from fomo_stream.model.zero_shot import ZeroShotModel
 
 FORMAT = 6  # of a detector's state; raise it when entries change their name or their meaning
-FIRST_KEY = "identity/0"  # of the fingerprint in format 1
 # These have to be the same as when the state was written, and these sizes, each with the settings it follows from.
 FIXED = ("model", "kernel", "n_features", "categorical", "context_size", "seed", "used_views", "lags", "memory")
 SIZES = {
@@ -46,14 +45,11 @@ def check_entries(log: Document, entries: StoredEntries, now: Mapping[str, Any])
 
     log: filled with the fingerprint in the entries.
     """
-    if FIRST_KEY in entries and "fingerprint/0" not in entries:
-        raise _other_format(1)
-    found = json.loads(log.recover(entries, "fingerprint"))
-    if found.get("format") != FORMAT:
-        raise _other_format(found.get("format", "unknown"))
-    resized = [name for size, names in SIZES.items() if found.get(size) != now[size] for name in names]
-    check_same(found, now, [*FIXED, *resized])
-
-
-def _other_format(found: object) -> StateError:
-    return StateError(f"another version of fomo-stream wrote the state: it has format {found}, this one reads {FORMAT}")
+    stored = json.loads(log.recover(entries, "fingerprint"))
+    if stored.get("format") != FORMAT:
+        raise StateError(
+            "another version of fomo-stream wrote the state: "
+            f"it has format {stored.get('format', 'unknown')}, this one reads {FORMAT}"
+        )
+    resized = [name for size, names in SIZES.items() if stored.get(size) != now[size] for name in names]
+    check_same(stored, now, [*FIXED, *resized])

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.categories import Frequencies
-from fomo_stream.detector.confidence import DOUBTFUL, Samples, voices_of, weight
-from fomo_stream.detector.extremes import Ranges
-from fomo_stream.detector.trimming import trimmed
+from fomo_stream.detector.confidence import DOUBTFUL, Samples, votes_of, weight
 from fomo_stream.model.cache_arrays import Arrays, flatten, unflatten
 from fomo_stream.model.scoring import (
     EncodedContext,
+    committee_logits,
     context_type,
     cross_scores,
     encode_rows,
@@ -30,6 +31,9 @@ Int = NDArray[np.int64]
 FEW = 30  # known outliers that are enough to compare new records with
 LIKENESS = 0.2  # weight of the logit among known outliers, relative to the logit in the context
 UNLIKE = 3.0  # logit among known outliers at and above which a record is not like them
+STRETCHES = 8
+COMMITTEE_ROWS = 32
+LEAST_ROWS = 2 * STRETCHES  # a committee has at least two rows
 USUAL = 0.95  # share of the context's own rows whose logits are not odd
 
 
@@ -78,6 +82,36 @@ class Blueprint:
         return one.keys() == two.keys() and all(
             one[name].shape == two[name].shape and one[name].tobytes() == two[name].tobytes() for name in one
         )
+
+
+class Ranges(NamedTuple):
+    """The two smallest and the two largest values of each of d features; infinite where there are none.
+
+    Evidence grows ever more slowly beyond all values of a context; the distance from them keeps growing.
+    """
+
+    low: Float  # (2, d) ascending
+    high: Float  # (2, d) ascending
+
+    @classmethod
+    def of(cls, rows: Float) -> Ranges:
+        """The ranges of rows (n, d), n >= 2, NaN = missing."""
+        low = np.sort(np.where(np.isnan(rows), np.inf, rows), axis=0)[:2]
+        high = np.sort(np.where(np.isnan(rows), -np.inf, rows), axis=0)[-2:]
+        return cls(low, high)
+
+    def beyond(self, rows: Float) -> Float:
+        """log(1 + the largest distance beyond a feature's range, in widths of that range) of rows (n, d): (n,).
+
+        0 inside of all ranges. A feature that never varied has no width, and does not count.
+        """
+        return _beyond(rows, self.low[0], self.high[1])
+
+    def beyond_others(self, rows: Float) -> Float:
+        """The same for the rows of the context themselves, each compared with the others."""
+        low = np.where(rows == self.low[0], self.low[1], self.low[0])
+        high = np.where(rows == self.high[1], self.high[0], self.high[1])
+        return _beyond(rows, low, high)
 
 
 @dataclass(frozen=True)
@@ -165,16 +199,16 @@ class Generation:
             logit = logit + self.once * self.ranges.beyond(encoded)
         return logit if self.outliers is None else logit + self.once * _likeness(model, self.outliers, encoded)
 
-    def voice(self, logits: Float) -> Float:
+    def vote(self, logits: Float) -> Float:
         """What this context says of records with these logits (q,)."""
-        return voices_of(logits, self.own)
+        return votes_of(logits, self.own)
 
-    def voices(self, model: ZeroShotModel, rows: Float, logits: Float) -> list[Float]:
+    def votes(self, model: ZeroShotModel, rows: Float, logits: Float) -> list[Float]:
         """What this context and, if it has some, its samples say of rows (q, d) with these logits (q,): (q,) each.
 
         Where this context is sure that a record is normal, its samples are not asked and say the same.
         """
-        own = voices_of(logits, self.own)
+        own = votes_of(logits, self.own)
         if self.samples is None:
             return [own]
         sure = weight(len(self.own))
@@ -182,7 +216,7 @@ class Generation:
         if not asked.any():
             return [own, own]
         of_samples = own.copy()
-        of_samples[asked] = sure * self.samples.voice(model, self.frequencies.encode(rows[asked]))
+        of_samples[asked] = sure * self.samples.vote(model, self.frequencies.encode(rows[asked]))
         return [own, of_samples]
 
     def _held_out(self, model: ZeroShotModel, context: Float, own: Float, rows: Float) -> Float:
@@ -205,3 +239,44 @@ class Generation:
 def _likeness(model: ZeroShotModel, outliers: EncodedContext, encoded: Float) -> Float:
     """The increase (q,) of the logits of rows (q, d) for being like known outliers: larger for more likeness."""
     return LIKENESS * np.maximum(UNLIKE - logits_of(model, outliers, encoded), 0.0)
+
+
+def _beyond(rows: Float, low: Float, high: Float) -> Float:
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        width = high - low
+        excess = np.maximum(low - rows, rows - high) / width
+        excess[~((excess > 0) & (width > 0) & np.isfinite(excess))] = 0.0
+    return np.asarray(np.log1p(excess.max(axis=1, initial=0.0)), dtype=np.float64)
+
+
+def committee_means(model: ZeroShotModel, rows: Float, seed: tuple[int, ...]) -> Float:
+    """How outlying each of rows (n, d), n >= LEAST_ROWS, is among small samples of the others: mean logits (n,).
+
+    The rows are in the order of their records. Each of STRETCHES equal stretches of time gives a committee, a random
+    sample of at most 32 of its rows, and a row is judged by the committees of the other stretches. In leave-one-out
+    scores the members of a cluster of outliers look normal, because each has near neighbours (masking). A small sample
+    has few of them (as in isolation forests and iNNE), and one of another time has none of a burst.
+    """
+    n = len(rows)
+    rng = np.random.default_rng(seed)
+    edges = np.arange(STRETCHES + 1) * n // STRETCHES
+    size = min(COMMITTEE_ROWS, n // STRETCHES)
+    members = np.stack([a + rng.choice(b - a, size, replace=False) for a, b in pairwise(edges.tolist())])
+    logits = committee_logits(model, rows, members)
+    own = np.searchsorted(edges, np.arange(n), side="right") - 1
+    logits[own, np.arange(n)] = 0.0
+    mean: Float = logits.sum(0) / (STRETCHES - 1)
+    return mean
+
+
+def trimmed(
+    model: ZeroShotModel, rows: Float, doubtful: NDArray[np.bool_], share: float, seed: tuple[int, ...]
+) -> NDArray[np.bool_]:
+    """Which of rows (n, d), in the order of their records, stay (n,): all but the most outlying `share` of the doubtful
+    ones."""
+    keep = np.ones(len(rows), dtype=bool)
+    leaving = int(share * doubtful.sum())
+    if leaving and len(rows) >= LEAST_ROWS:
+        logits = np.where(doubtful, committee_means(model, rows, seed), -np.inf)
+        keep[np.argsort(-logits, kind="stable")[:leaving]] = False
+    return keep

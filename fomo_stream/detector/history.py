@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.changelog import Entries, StoredEntries, Table
-from fomo_stream.detector.series import MOVEMENT, Seen
-from fomo_stream.detector.widening import with_missing_features
+from fomo_stream.detector.series import MOVEMENT, Batch, with_missing_features
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -24,10 +23,10 @@ BEGINS = 2**15  # added to the number of a record's series if it is the first of
 class History:
     """Rows of the last `rows` records and scores of the last `scores`, by record number.
 
-    A row is the planes (planes, d) of `Series.follow`: 1 + lags of 64 bits, and with movement two of 32. Rows are kept
-    because a new generation scores them again (scores of different contexts cannot be compared), because they are the
-    context of the view of recent records, and because feedback may come late. Every record's score is kept: its logits
-    by view, the remembered logit, which p-values refer to, and the remembered logit that it had when it came.
+    A row is the vectors (vectors, d) of `Series.follow`: 1 + lags of 64 bits, and with movement two of 32. Rows are
+    kept because a new generation scores them again (scores of different contexts cannot be compared), because they are
+    the context of the view of recent records, and because feedback may come late. Every record's score is kept: its
+    logits by view, the remembered logit, which p-values refer to, and the remembered logit that it had when it came.
     """
 
     def __init__(self, n_features: int, n_views: int, rows: int, scores: int, lags: int, movement: bool) -> None:
@@ -36,11 +35,11 @@ class History:
         self.records = 0  # so far; the next record has this number
         self._shape = n_features, n_views, rows, scores, lags, movement
         # ring buffers; values that may still change are beside the scores, so that a row is written to the log once
-        planes: dict[str, NDArray[Any]] = {"rows": np.full((rows, 1 + lags, n_features), np.nan)}
+        vectors: dict[str, NDArray[Any]] = {"rows": np.full((rows, 1 + lags, n_features), np.nan)}
         if movement:
-            planes["moves"] = np.full((rows, MOVEMENT, n_features), np.nan, dtype=np.float32)
-        width = sum(plane[0].nbytes for plane in planes.values())
-        self._rows = Table(max(1, ROW_BYTES // max(1, width)), **planes)
+            vectors["moves"] = np.full((rows, MOVEMENT, n_features), np.nan, dtype=np.float32)
+        width = sum(vector[0].nbytes for vector in vectors.values())
+        self._rows = Table(max(1, ROW_BYTES // max(1, width)), **vectors)
         self._scores = Table(
             SCORE_BLOCK,
             logits=np.full((scores, n_views), np.nan, dtype=np.float32),
@@ -55,18 +54,18 @@ class History:
         """Number of the oldest record whose row is kept."""
         return max(0, self.records - self._rows.size)
 
-    def append(self, seen: Seen, logits: Float, remembered: Float) -> None:
+    def append(self, batch: Batch, logits: Float, remembered: Float) -> None:
         """Append the next records, with logits (n, views) and remembered logits (n,); NaN while warming up."""
-        n = len(seen.planes)
+        n = len(batch.vectors)
         self.records += n
         keep = min(n, self._rows.size)  # the first of more rows would be overwritten at once
         at = np.arange(self.records - keep, self.records) % self._rows.size
-        planes, plain = seen.planes[n - keep :], self._rows["rows"].shape[1]
-        moves = {"moves": planes[:, plain:]} if "moves" in self._rows else {}
-        self._rows.put(at, rows=planes[:, :plain], **moves)
+        vectors, plain = batch.vectors[n - keep :], self._rows["rows"].shape[1]
+        moves = {"moves": vectors[:, plain:]} if "moves" in self._rows else {}
+        self._rows.put(at, rows=vectors[:, :plain], **moves)
         keep = min(n, self._scores.size)
         at = np.arange(self.records - keep, self.records) % self._scores.size
-        series = seen.slots + BEGINS * seen.begins
+        series = batch.slots + BEGINS * batch.begins
         self._scores.put(
             at,
             logits=logits[n - keep :],
@@ -76,8 +75,8 @@ class History:
             verdict=UNKNOWN,
         )
 
-    def planes(self, numbers: Int) -> Float:
-        """Rows (n, planes, d) of known records."""
+    def vectors(self, numbers: Int) -> Float:
+        """Rows (n, vectors, d) of known records."""
         at = numbers % self._rows.size
         parts = [self._rows[name][at] for name in ("rows", "moves") if name in self._rows]
         return np.concatenate(parts, axis=1, dtype=np.float64)

@@ -44,6 +44,18 @@ class Panel:
         numbers = [timeline.number for timeline in self.timelines]
         return sum(numbers) - len(numbers) + 1 if numbers[0] else 0
 
+    @property
+    def trimmed_rows(self) -> int:
+        """Rows that the current trimmed contexts have left out."""
+        builds = [timeline.current for timeline in self.timelines if timeline.view.trim]
+        made = [build for build in builds if build is not None and build.is_made]
+        return sum(len(build.blueprint.numbers) - len(build.result().numbers) for build in made)
+
+    def generation_age(self, records: int) -> int:
+        """Records since the newest context took effect. records: number of the next record."""
+        builds = [timeline.current for timeline in self.timelines]
+        return records - max((b.blueprint.takes_effect for b in builds if b is not None), default=records)
+
     def begin(self, context: Context) -> None:
         """Build the first generations, which take effect at once."""
         for at, timeline in enumerate(self.timelines):
@@ -78,8 +90,8 @@ class Panel:
         numbers = sum(part.generations for part in parts)
         assert not isinstance(numbers, int)
         generation = numbers - (len(parts) - 1) if self.generation else numbers
-        voices = [voice for part in parts for voice in part.voices]
-        return Scores.of(np.stack([part.logits for part in parts], axis=1), generation, confidence(voices))
+        votes = [vote for part in parts for vote in part.votes]
+        return Scores.of(np.stack([part.logits for part in parts], axis=1), generation, confidence(votes))
 
     def builds(self, number: int) -> list[tuple[View, Build]]:
         """Each view, with the generation that scores the record of this number; none before the first ones."""
@@ -99,8 +111,8 @@ class Panel:
             return np.zeros(0, dtype=np.int64), Scores.unknown(0, len(self.timelines))
         numbers = reduce(np.intersect1d, [build.blueprint.recent_numbers for build in first])
         parts = [build.result().recent_logits[np.isin(build.blueprint.recent_numbers, numbers)] for build in first]
-        voices = [build.result().voice(logits) for build, logits in zip(first, parts, strict=True)]
-        return numbers, Scores.of(np.stack(parts, axis=1), np.ones(len(numbers), np.int64), confidence(voices))
+        votes = [build.result().vote(logits) for build, logits in zip(first, parts, strict=True)]
+        return numbers, Scores.of(np.stack(parts, axis=1), np.ones(len(numbers), np.int64), confidence(votes))
 
     def is_odd(self, by_view: Float) -> tuple[Bool, Bool] | None:
         """Whether the last records (n,) are odd in the history, and among recent records, from logits (n, views).

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.changelog import Entries, StoredEntries, Table
-from fomo_stream.detector.widening import flat, with_missing_features
+from fomo_stream.detector.series import flat, with_missing_features
 from fomo_stream.limits import MAX_CONTEXT
 
 Float = NDArray[np.float64]
@@ -134,16 +134,16 @@ class Reservoir:
         self._empty(slots)
         return slots
 
-    def copy(self, more: int = 0, plane: int = 1) -> Reservoir:
+    def copy(self, more: int = 0, vector: int = 1) -> Reservoir:
         """An independent reservoir with the same rows, with `more` further features that none of them has.
 
-        plane: columns of a plane; a row has one or several planes, and each gets the features at its end.
+        vector: columns of a vector; a row has one or several vectors, and each gets the features at its end.
         """
         width = self._slots["rows"].shape[1]
         at = np.flatnonzero(self._taken)
-        planes = with_missing_features(self._slots["rows"][at].reshape(len(at), width // plane, plane), more)
-        twin = Reservoir(self.capacity, width // plane * (plane + more), self.horizon, self.seed)
-        twin._slots.put(at, rows=flat(planes), numbers=self._slots["numbers"][at])
+        vectors = with_missing_features(self._slots["rows"][at].reshape(len(at), width // vector, vector), more)
+        twin = Reservoir(self.capacity, width // vector * (vector + more), self.horizon, self.seed)
+        twin._slots.put(at, rows=flat(vectors), numbers=self._slots["numbers"][at])
         twin._look_over()
         return twin
 

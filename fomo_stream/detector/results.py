@@ -1,18 +1,18 @@
-"""The results of scoring rows."""
+"""The results of scoring rows: scores, p-values, status and severity, and reasons."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum, StrEnum
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.calibration import AlertThreshold, is_calibrated
-from fomo_stream.detector.reasons import Reason
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -36,6 +36,33 @@ class Severity(IntEnum):
 
 
 INFO, CRITICAL = 3.0, 0.1
+
+
+class Cause(StrEnum):
+    """In which respect a feature is odd."""
+
+    VALUE = "value"  # its value
+    MISSING = "missing"  # that it has no value, while the other features suggest an unusual one
+    CATEGORY = "category"  # its category
+    PAST = "past"  # its value together with its values in the records before
+    LEVEL = "level"  # the weighted mean of its last values, see `Series`
+    SPREAD = "spread"  # the size of its last changes, see `Series`
+
+
+class Reason(NamedTuple):
+    """One feature of a record, and how much it counts. Numbers are in raw units; NaN = there is none."""
+
+    feature: int  # column of the record
+    cause: Cause
+    share: float  # of the record's excess: how much of what makes it odd goes away with this feature, 0 to 1
+    value: float  # of the feature: category code, level or spread (not its logarithm), by the cause
+    median: float  # of the same in the context; NaN for a category
+    low: float  # the central 98 % of the context are between `low` ...
+    high: float  # ... and `high`
+    frequency: float  # share of the context's rows that have this category; NaN if the cause is another
+    partner: int = -1  # column of the feature that it is odd together with, while each alone is usual; -1: none
+    before: int = 0  # of PAST: how many values of the feature in the records before are known
+    expected: float = math.nan  # if VALUE or MISSING: its middle value in the rows nearest in the other features
 
 
 @dataclass(frozen=True)
@@ -86,7 +113,7 @@ class Results:
     regime: NDArray[np.int64]  # (n,) counts the lasting shifts that were announced, from 1; 0 while warming up
     severity: NDArray[np.int8]  # (n,) a `Severity`
     confidence: Float  # (n,) in [0, 1]: how clearly the contexts agree on it; NaN while warming up
-    series: Int  # (n,) number of the record's series, 0: that of the whole partition; see `Seen.slots`
+    series: Int  # (n,) number of the record's series, 0: that of the whole partition; see `Batch.slots`
     begins: NDArray[np.bool_]  # (n,) whether no record before belongs to this series
     status: list[Status]
     reasons: list[tuple[Reason, ...] | None]  # of each record, the one that counts most first; None: not explained

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.changelog import Document, Entries, StoredEntries, check_same, value_of
-from fomo_stream.detector.widening import with_missing_features
 from fomo_stream.errors import DamagedStateError, StateError
 from fomo_stream.limits import MAX_LAGS
 
@@ -25,7 +24,7 @@ Key = bytes | str | None  # None: the series of the whole partition
 
 MAX_KEYS = 2000  # series by key
 HALF_LIFE = 3.0  # values of a feature after which an older one counts half in its level and spread
-MOVEMENT = 2  # planes: level and spread
+MOVEMENT = 2  # vectors: level and spread
 SUMS = 4  # rows of a series' state for them: values, their weights, squared changes, their weights
 TINY = 1e-6  # of the level: a smaller spread counts as this
 LARGEST = float(np.finfo(np.float32).max)
@@ -37,26 +36,26 @@ KEYS = struct.Struct("<qqq")  # records so far, those with a key, and those with
 HEAD = struct.Struct("<qq?")  # at the start of its value: the fields of a state, less the rows
 
 
-class Seen(NamedTuple):
+class Batch(NamedTuple):
     """n records with the past of their series. See `Series.follow`."""
 
-    planes: Float  # (n, planes, d)
+    vectors: Float  # (n, vectors, d)
     slots: Int  # (n,) number of each record's series, 0 to max_keys; a number is used again for another series
     begins: NDArray[np.bool_]  # (n,) whether no record before belongs to its series
 
-    def part(self, records: slice) -> Seen:
+    def part(self, records: slice) -> Batch:
         """Some of the records."""
-        return Seen(self.planes[records], self.slots[records], self.begins[records])
+        return Batch(self.vectors[records], self.slots[records], self.begins[records])
 
 
 class Series:
     """Follows the series of a partition: the values before each record, and their level and spread.
 
-    `follow` gives each record as planes of d values: the record itself; the `lags` records before it of its series
+    `follow` gives each record as vectors of d values: the record itself; the `lags` records before it of its series
     (shingling, as in Random Cut Forest); and with `movement` the level and the spread of each feature there, this
     record included. Level: mean of the values, each older one with half the weight every HALF_LIFE values. Spread:
     logarithm of the root mean square of changes against the level before, weighed alike. NaN: not known yet. The two
-    planes are rounded to 32 bits, as the history keeps them.
+    vectors are rounded to 32 bits, as the history keeps them.
 
     A series is known by its key. A record without a key belongs to the series of the whole partition, number 0. So does
     a record with a key not seen before while fewer than half of the records had a known key (a key may be the id of the
@@ -64,7 +63,7 @@ class Series:
     All that is said of a record depends on the records before it, never on how they are split over calls.
 
     >>> series = Series(n_features=1, lags=2, movement=False)
-    >>> series.follow(np.array([[1.0], [2.0], [3.0], [40.0]]), ["a", "a", "a", "b"]).planes[:, :, 0]
+    >>> series.follow(np.array([[1.0], [2.0], [3.0], [40.0]]), ["a", "a", "a", "b"]).vectors[:, :, 0]
     array([[ 1., nan, nan],
            [ 2.,  1., nan],
            [ 3.,  2.,  1.],
@@ -81,61 +80,63 @@ class Series:
         self._begin_log()
 
     @property
-    def n_planes(self) -> int:
-        """Planes of a record."""
+    def n_vectors(self) -> int:
+        """Vectors of a record."""
         return 1 + self.lags + (MOVEMENT if self.movement else 0)
 
-    def follow(self, values: Float, keys: Sequence[Key] | None = None) -> Seen:
+    def follow(self, values: Float, keys: Sequence[Key] | None = None) -> Batch:
         """The next records, from their values (n, d), NaN = missing. keys: (n,) of each record; None: all without."""
         n = len(values)
-        seen = Seen(np.empty((n, self.n_planes, self.n_features)), np.zeros(n, dtype=np.int64), np.zeros(n, dtype=bool))
+        batch = Batch(
+            np.empty((n, self.n_vectors, self.n_features)), np.zeros(n, dtype=np.int64), np.zeros(n, dtype=bool)
+        )
         start = 0
         for key, run in groupby([None] * n if keys is None else keys):
             stop = start + sum(1 for _ in run)
             if key is None:
-                self._advance(WHOLE, values, slice(start, stop), seen)
+                self._advance(WHOLE, values, slice(start, stop), batch)
             else:
                 for i in range(start, stop):
-                    self._follow_keyed(_digest(key), values, slice(i, i + 1), seen)
+                    self._follow_keyed(_digest(key), values, slice(i, i + 1), batch)
             start = stop
-        return seen
+        return batch
 
-    def peek(self, values: Float, keys: Sequence[Key] | None = None) -> Seen:
+    def peek(self, values: Float, keys: Sequence[Key] | None = None) -> Batch:
         """The same as from `follow`, but nothing changes."""
         return self.copy().follow(values, keys)
 
-    def _follow_keyed(self, digest: bytes, values: Float, at: slice, seen: Seen) -> None:
+    def _follow_keyed(self, digest: bytes, values: Float, at: slice, batch: Batch) -> None:
         is_known = digest in self._known
         self._keyed += 1
         self._recurred += is_known
         recur = 2 * self._recurred >= self._keyed or self._keyed < FEW_KEYED
         if is_known or recur or self._keyed < ENOUGH_KEYED:
-            self._advance(digest, values, at, seen if is_known or recur else None)
+            self._advance(digest, values, at, batch if is_known or recur else None)
         if not recur:
-            self._advance(WHOLE, values, at, None if is_known else seen)
+            self._advance(WHOLE, values, at, None if is_known else batch)
 
-    def _advance(self, digest: bytes, values: Float, at: slice, seen: Seen | None) -> None:
-        """Add the records values[at] to a series, and note in `seen` what is said of them."""
+    def _advance(self, digest: bytes, values: Float, at: slice, batch: Batch | None) -> None:
+        """Add the records values[at] to a series, and note in `batch` what is said of them."""
         state = self._take(digest)
         rows = values[at]
         n = len(rows)
         self._uses += n
-        planes = np.empty((n, self.n_planes, self.n_features))
-        planes[:, 0] = rows
+        vectors = np.empty((n, self.n_vectors, self.n_features))
+        vectors[:, 0] = rows
         past, sums = state.rows[: self.lags], state.rows[self.lags :]
         if self.lags:
             joined = np.concatenate([past, rows])
             newest = np.arange(self.lags, len(joined))
-            planes[:, 1 : 1 + self.lags] = joined[newest[:, None] - np.arange(1, self.lags + 1)]
+            vectors[:, 1 : 1 + self.lags] = joined[newest[:, None] - np.arange(1, self.lags + 1)]
             past = joined[len(joined) - self.lags :]
         if self.movement:
-            sums, planes[:, -MOVEMENT:] = _moved(sums, rows)
-        has_records = state.has_records or seen is not None
+            sums, vectors[:, -MOVEMENT:] = _moved(sums, rows)
+        has_records = state.has_records or batch is not None
         self._known[digest] = _State(self._uses, state.slot, has_records, np.concatenate([past, sums]))
         self._changed.add(digest)
-        if seen is not None:
-            seen.planes[at], seen.slots[at] = planes, state.slot
-            seen.begins[at.start] = not state.has_records
+        if batch is not None:
+            batch.vectors[at], batch.slots[at] = vectors, state.slot
+            batch.begins[at.start] = not state.has_records
 
     def _take(self, digest: bytes) -> _State:
         """The state of a series, perhaps of a new one."""
@@ -239,7 +240,7 @@ WHOLE = bytes(DIGEST_BYTES)  # the series of all that has no key
 
 
 def _moved(sums: Float, rows: Float) -> tuple[Float, Float]:
-    """The sums (SUMS, d) after the next rows (n, d) of a series, and the planes (n, MOVEMENT, d) of these."""
+    """The sums (SUMS, d) after the next rows (n, d) of a series, and the vectors (n, MOVEMENT, d) of these."""
     present = ~np.isnan(rows)
     values = np.where(present, rows, 0.0)
     keep = np.where(present, 0.5 ** (1 / HALF_LIFE), 1.0)  # a missing value leaves everything as it is
@@ -260,8 +261,8 @@ def _moved(sums: Float, rows: Float) -> tuple[Float, Float]:
         levels = after[:, 0] / after[:, 1]
         squares = after[:, 2] / after[:, 3]
     spread = 0.5 * np.log(squares + (TINY * levels) ** 2 + 1e-300)
-    planes = np.clip(np.stack([levels, spread], axis=1), -LARGEST, LARGEST)
-    return sums, planes.astype(np.float32).astype(np.float64)
+    vectors = np.clip(np.stack([levels, spread], axis=1), -LARGEST, LARGEST)
+    return sums, vectors.astype(np.float32).astype(np.float64)
 
 
 def _digest_in(key: str) -> bytes:
@@ -278,3 +279,14 @@ def _digest(key: bytes | str) -> bytes:
     """16 bytes for a key of any length, so that memory is bounded."""
     data = key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
+def with_missing_features(rows: NDArray[np.float64], more: int) -> NDArray[np.float64]:
+    """Rows (..., d) with `more` further features at the end, all missing: (..., d + more)."""
+    return np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, more)], constant_values=np.nan)
+
+
+def flat(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Vectors (n, vectors, d) side by side: (n, vectors * d), contiguous, as safetensors can only store such arrays."""
+    n, n_vectors, d = vectors.shape
+    return np.ascontiguousarray(vectors.reshape(n, n_vectors * d))

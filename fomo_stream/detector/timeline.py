@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
+from fomo_stream.detector.background import Background
 from fomo_stream.detector.changelog import Document, Entries, StoredEntries
-from fomo_stream.detector.deferred import Deferred
 from fomo_stream.detector.generation import Blueprint, Generation
-from fomo_stream.detector.surroundings import Surroundings
 from fomo_stream.detector.views import View
 from fomo_stream.errors import DamagedStateError
 from fomo_stream.model.zero_shot import ZeroShotModel
@@ -24,31 +22,60 @@ Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 
 
-class Build(Deferred[Generation]):
-    """A generation that is being built from its blueprint; made: the generation, if it is known already."""
+class Build:
+    """A generation, built from its blueprint: in an executor at once, or in the thread that first asks for it.
+
+    made: the generation, if it is known already. An executor may run the build first whose `needed_at` is smallest.
+    """
 
     def __init__(
         self, model: ZeroShotModel, blueprint: Blueprint, executor: Executor | None, made: Generation | None = None
     ) -> None:
         self.blueprint = blueprint
         # of its context and of another build's, or of none; made when a record is first explained
-        self.surroundings: tuple[Build | None, Surroundings] | None = None
-        super().__init__(partial(Generation.build, model, blueprint), executor, blueprint.takes_effect, made)
+        self.background: tuple[Build | None, Background] | None = None
+        self._model, self._made = model, made
+        self._future = None if executor is None or made is not None else executor.submit(self)
+
+    def __call__(self) -> Generation:
+        """Build it: what an executor runs."""
+        return Generation.build(self._model, self.blueprint)
+
+    @property
+    def needed_at(self) -> int:
+        """Number of the record of its partition that needs it."""
+        return self.blueprint.takes_effect
+
+    @property
+    def done(self) -> bool:
+        """Whether `result` returns without waiting for another thread."""
+        return self._future is None or self._future.done()
+
+    @property
+    def is_made(self) -> bool:
+        """Whether `result` costs nothing."""
+        return self._made is not None or (self._future is not None and self._future.done())
+
+    def result(self) -> Generation:
+        """The generation; waits for it if necessary."""
+        if self._made is None:
+            self._made = self() if self._future is None else self._future.result()
+        return self._made
 
 
-class Heard(NamedTuple):
+class ViewScores(NamedTuple):
     """What the generations of a view say of n records."""
 
     logits: Float  # (n,) NaN without a generation
-    voices: list[Float]  # (n,) each; see `confidence`
+    votes: list[Float]  # (n,) each; see `confidence`
     generations: Int  # (n,) numbers of the generations; 0 without one
 
     @classmethod
-    def concatenate(cls, parts: list[Heard]) -> Heard:
+    def concatenate(cls, parts: list[ViewScores]) -> ViewScores:
         """The records of all parts, at least one, in order."""
-        voices = [np.concatenate(one) for one in zip(*(part.voices for part in parts), strict=True)]
+        votes = [np.concatenate(one) for one in zip(*(part.votes for part in parts), strict=True)]
         generations = np.concatenate([part.generations for part in parts])
-        return cls(np.concatenate([part.logits for part in parts]), voices, generations)
+        return cls(np.concatenate([part.logits for part in parts]), votes, generations)
 
 
 class Timeline:
@@ -100,8 +127,8 @@ class Timeline:
         later = self.next is not None and number >= self.next.blueprint.takes_effect
         return self.next if later else self.current
 
-    def scores(self, rows: Float, records: int) -> Heard:
-        """Logits, voices and generations of rows (n, d) as the records from number `records` on."""
+    def scores(self, rows: Float, records: int) -> ViewScores:
+        """Logits, votes and generations of rows (n, d) as the records from number `records` on."""
         cut = self.until_next(records)
         cut = len(rows) if cut is None else cut
         parts = []
@@ -109,12 +136,12 @@ class Timeline:
             if build is not None and len(part):
                 generation = build.result()
                 logits = generation.logits(self._model, part)
-                voices = generation.voices(self._model, part, logits)
-                parts.append(Heard(logits, voices, np.full(len(part), generation.number)))
+                votes = generation.votes(self._model, part, logits)
+                parts.append(ViewScores(logits, votes, np.full(len(part), generation.number)))
         if not parts:
             unknown = np.full(len(rows), np.nan)
-            return Heard(unknown, [unknown], np.zeros(len(rows), np.int64))
-        return parts[0] if len(parts) == 1 else Heard.concatenate(parts)
+            return ViewScores(unknown, [unknown], np.zeros(len(rows), np.int64))
+        return parts[0] if len(parts) == 1 else ViewScores.concatenate(parts)
 
     def rescored(self) -> tuple[Int, Float] | None:
         """Numbers and logits (r,) of earlier records under the current generation; None if already returned."""

@@ -9,8 +9,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.series import MOVEMENT
-from fomo_stream.detector.widening import flat, with_missing_features
+from fomo_stream.detector.series import MOVEMENT, flat, with_missing_features
 
 Float = NDArray[np.float64]
 Name = TypeVar("Name", bound=str)
@@ -34,32 +33,32 @@ class View:
     of: str = "history"
     trim: float = 0.0  # share of the context's unconfirmed rows, the most outlying ones, to leave out
 
-    def columns(self, planes: Float, lags: int, categorical: tuple[int, ...]) -> Float:
-        """The columns (n, width) of this view from the planes (n, planes, d) of `Series.follow` with these lags.
+    def columns(self, vectors: Float, lags: int, categorical: tuple[int, ...]) -> Float:
+        """The columns (n, width) of this view from the vectors (n, vectors, d) of `Series.follow` with these lags.
 
         categorical: columns of the record that hold category codes; these have no level and no spread.
         """
-        seen = planes[:, -MOVEMENT:] if self.sees == "movement" else planes[:, : self.n_planes(lags)]
+        shown = vectors[:, -MOVEMENT:] if self.sees == "movement" else vectors[:, : self.n_vectors(lags)]
         if self.sees == "movement" and categorical:
-            seen = seen.copy()
-            seen[:, :, categorical] = np.nan
-        return flat(seen)
+            shown = shown.copy()
+            shown[:, :, categorical] = np.nan
+        return flat(shown)
 
-    def n_planes(self, lags: int) -> int:
-        """Planes of d columns that it looks at."""
+    def n_vectors(self, lags: int) -> int:
+        """Vectors of d columns that it looks at."""
         return {"record": 1, "past": 1 + lags, "movement": MOVEMENT}[self.sees]
 
     def codes(self, n_features: int, lags: int, categorical: tuple[int, ...]) -> tuple[int, ...]:
         """The columns of this view that hold category codes."""
-        planes = 0 if self.sees == "movement" else self.n_planes(lags)
-        return tuple(plane * n_features + column for plane in range(planes) for column in categorical)
+        vectors = 0 if self.sees == "movement" else self.n_vectors(lags)
+        return tuple(vector * n_features + column for vector in range(vectors) for column in categorical)
 
     def widened(self, rows: Float, lags: int, more: int) -> Float:
         """Columns (n, width) of this view with `more` further features that no record has."""
         n, width = rows.shape
-        n_planes = self.n_planes(lags)
-        planes = with_missing_features(rows.reshape(n, n_planes, width // n_planes), more)
-        return flat(planes)
+        n_vectors = self.n_vectors(lags)
+        vectors = with_missing_features(rows.reshape(n, n_vectors, width // n_vectors), more)
+        return flat(vectors)
 
 
 VIEWS = {
@@ -112,7 +111,7 @@ def fitting(
     """
     views, left_out = [], []
     for view in (VIEWS[name] for name in names):
-        width = view.n_planes(lags) * n_features
+        width = view.n_vectors(lags) * n_features
         most = limit if view.sees == "record" else min(limit or WIDEST, WIDEST)
         if most and width > most:
             left_out.append(LeftOut(view.name, width, most))

@@ -102,7 +102,7 @@ class PartitionTask:
                     self.index.recover(entries, self._index_name, self.detector.records)
                 self.incidents.recover(_under(entries, INCIDENTS))
                 self._written_schema = entries[SCHEMA]
-                self.regime = self.detector.standing.regime
+                self.regime = self.detector.summary.regime
             self.former = None
             if self._restored is not None:  # its entries are now in the detector
                 kept = f"{self._index_name}/"

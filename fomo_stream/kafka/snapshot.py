@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fomo_stream.detector.standing import Standing
+from fomo_stream.detector.detector import DetectorSummary
 
 if TYPE_CHECKING:
     from fomo_stream.kafka.member import Member
     from fomo_stream.kafka.partition import PartitionTask
     from fomo_stream.kafka.topics.watch import EndsSeen
 
-NEW = Standing(0, 0, 0, 0, 0, 0, 0.0)  # of a partition without records
+NEW = DetectorSummary(0, 0, 0, 0, 0, 0, 0.0)  # of a partition without records
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class PartitionSnapshot:
     open_transactions: tuple[tuple[str, float], ...] = ()  # (topic, seconds) that readers wait for a transaction to end
     generation_age_s: float | None = None  # since this instance first scored with the newest context
     context_late_s: float = 0.0  # how long it has waited for a context that is not built yet
-    detector: Standing = NEW
+    detector: DetectorSummary = NEW
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _partition(member: Member, task: PartitionTask, now: float, clock: float) ->
         tuple((topic, _open_s(found, now)) for topic, found in seen.items() if found is not None),
         None if task.generation_since is None else now - task.generation_since,
         0.0 if task.late_since is None else now - task.late_since,
-        NEW if detector is None else detector.standing,
+        NEW if detector is None else detector.summary,
     )
 
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fomo_stream.detector.reasons import Cause, Reason
+from fomo_stream.detector.results import Cause, Reason
 from fomo_stream.detector.series import HALF_LIFE
 from fomo_stream.records.reasons import known, value_of
 from fomo_stream.records.schema import Schema

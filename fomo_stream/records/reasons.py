@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fomo_stream.detector.reasons import Cause, Reason
+from fomo_stream.detector.results import Cause, Reason
 from fomo_stream.records.schema import Schema, look_up, numbers
 
 DIGITS = 6  # of numbers in reasons that are not the record's own

@@ -290,7 +290,7 @@ def test_feedback_finds_a_record_whatever_was_before_it() -> None:
     detector.learn_many(seen)
     inner = detector._inner.detector
     assert inner is not None
-    pool = inner._state.context.pool
+    pool = inner._context.pool
     held = pool.numbers
     detector.feedback_many([seen[i] for i in held[:5]], [True] * 5)
     detector.learn_many(records(1, 9))

@@ -15,6 +15,7 @@ import pytest
 
 from fomo_stream import Detector, DetectorConfig, FoMoDetector, load_model
 from fomo_stream.detector.results import Results, Scores
+from fomo_stream.detector.series import Batch
 from fomo_stream.errors import SchemaError
 
 Record = dict[Any, Any]
@@ -71,13 +72,13 @@ def test_all_results_of_a_record_are_computed_once_and_learning_it_is_free(monke
     inner = detector._inner.detector
     assert inner is not None
     scored: list[int] = []
-    compute = inner._state.scores
+    compute = inner._scores
 
-    def counted(planes: Any) -> Scores:
-        scored.append(len(planes))
-        return compute(planes)
+    def counted(batch: Batch) -> Scores:
+        scored.append(len(batch.vectors))
+        return compute(batch)
 
-    monkeypatch.setattr(inner._state, "scores", counted)
+    monkeypatch.setattr(inner, "_scores", counted)
     for x in as_records(rows(5, 1)):
         scored.clear()
         detector.is_outlier_one(x)

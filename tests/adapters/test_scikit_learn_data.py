@@ -324,8 +324,11 @@ def test_a_row_of_the_context_is_explained_as_if_it_were_new(members: int) -> No
     assert [one[0]["feature"] for one in found] == [0, 1, 2, 3]
     assert all(one[0]["share"] > 0.5 for one in found)
     for row, score in zip(rows[:20], detector.decision_scores_[:20], strict=True):
-        lenses = [member.lens(row) for member in detector._encoded]
-        seen = [lens.logits(row[None, view.columns])[0] for lens, view in zip(lenses, detector.members_, strict=True)]
+        comparisons = [member.comparison(row) for member in detector._encoded]
+        seen = [
+            comparison.logits(row[None, view.columns])[0]
+            for comparison, view in zip(comparisons, detector.members_, strict=True)
+        ]
         assert np.mean(seen) == pytest.approx(score, abs=1e-9)
 
 

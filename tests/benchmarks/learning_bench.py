@@ -30,7 +30,7 @@ from partitions import MODEL
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.context import Context
 from fomo_stream.detector.detector import Detector
-from fomo_stream.detector.timeline import Heard, Timeline
+from fomo_stream.detector.timeline import Timeline, ViewScores
 from fomo_stream.kafka.feedback.labels import RecordIndex
 from fomo_stream.kafka.state.position import Position
 
@@ -71,9 +71,9 @@ def cost(d: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     real_scores, is_due = Timeline.scores, Context.is_due
 
-    def patched(self: Timeline, part: np.ndarray, _: int) -> Heard:
+    def patched(self: Timeline, part: np.ndarray, _: int) -> ViewScores:
         known = logits[: len(part)]
-        return Heard(known, [known], np.full(len(part), self.number))
+        return ViewScores(known, [known], np.full(len(part), self.number))
 
     Timeline.scores = patched  # type: ignore[assignment, method-assign]
     Context.is_due = lambda *_: False  # type: ignore[method-assign]

@@ -62,7 +62,7 @@ MODEL = cast(ZeroShotModel, Distance())
 
 def few_series(monkeypatch: pytest.MonkeyPatch) -> None:
     """Detectors that keep so few series that some are forgotten."""
-    monkeypatch.setattr("fomo_stream.detector.state.Series", partial(Series, max_keys=MAX_SERIES))
+    monkeypatch.setattr("fomo_stream.detector.detector.Series", partial(Series, max_keys=MAX_SERIES))
 
 
 def stream(n: int) -> np.ndarray:
@@ -93,7 +93,7 @@ def process(one: Detector, first: int, stop: int) -> Results:
 
 def process_until_next(one: Detector) -> None:
     """One record after the other until a new generation is triggered."""
-    while all(timeline.next is None for timeline in one._state.panel.timelines):
+    while all(timeline.next is None for timeline in one._panel.timelines):
         process(one, one.records, one.records + 1)
 
 

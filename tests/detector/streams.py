@@ -50,12 +50,12 @@ def same(a: Results, b: Results) -> bool:
 
 def pool_of(one: Detector) -> np.ndarray:
     """Ascending numbers of the records that may become context of the history."""
-    return one._state.context.pool.numbers
+    return one._context.pool.numbers
 
 
 def generation_of(one: Detector, view: str) -> Generation:
     """The generation of a view that scores the next record."""
-    current = next(t.current for t in one._state.panel.timelines if t.view.name == view)
+    current = next(t.current for t in one._panel.timelines if t.view.name == view)
     assert current is not None
     return current.result()
 

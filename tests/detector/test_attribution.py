@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 
-from fomo_stream.detector.attribution import LEAST_SHARE, Lens, attribute
+from fomo_stream.detector.attribution import LEAST_SHARE, Comparison, attribute
+from fomo_stream.detector.background import Background, Column
 from fomo_stream.detector.categories import Frequencies, category_code
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
-from fomo_stream.detector.reasons import Cause, Reason
+from fomo_stream.detector.results import Cause, Reason
 from fomo_stream.detector.series import MOVEMENT, Series
-from fomo_stream.detector.surroundings import Column, Surroundings
 from fomo_stream.model.checkpoint import load_model, shared_model
 from fomo_stream.model.scoring import encode_rows, logits_of
 
@@ -37,13 +37,13 @@ def test_reasons_name_the_guilty_feature_and_do_it_better_than_simple_methods() 
         assert np.mean(found) >= 0.9, kind
 
 
-def lens_of(rows: np.ndarray, categorical: Sequence[int] = (), kernel: str = "numba") -> Lens:
+def lens_of(rows: np.ndarray, categorical: Sequence[int] = (), kernel: str = "numba") -> Comparison:
     """A fixed context."""
     model = shared_model() if kernel == "numba" else load_model("default", "cpu", kernel)
     frequencies = Frequencies.fit(rows, categorical)
     cache = encode_rows(model, frequencies.encode(rows))
     columns = [Column(at, Cause.VALUE, at in categorical) for at in range(rows.shape[1])]
-    return Lens(Surroundings(rows, columns), (lambda q: logits_of(model, cache, frequencies.encode(q)),))
+    return Comparison(Background(rows, columns), (lambda q: logits_of(model, cache, frequencies.encode(q)),))
 
 
 VALUES = st.sampled_from([math.nan, 0.0, 1.0, -1.0, 0.5, 7.0, 1e60, -1e60])
@@ -56,9 +56,9 @@ def test_any_record_has_reasons_of_different_features_with_shares_of_one_whole(d
     rows = data.draw(nps.arrays(np.float64, (n, d), elements=VALUES))
     row = data.draw(st.one_of(st.sampled_from(list(rows)), nps.arrays(np.float64, (d,), elements=VALUES)))
     categorical = data.draw(st.sets(st.integers(0, d - 1)))
-    lens = lens_of(rows, tuple(sorted(categorical)))
+    comparison = lens_of(rows, tuple(sorted(categorical)))
     before = rows.copy(), row.copy()
-    reasons = attribute([lens], [row], 3)
+    reasons = attribute([comparison], [row], 3)
     np.testing.assert_array_equal(np.vstack([rows, row]), np.vstack([*before]))
     named = [reason.feature for reason in reasons] + [r.partner for r in reasons if r.partner >= 0]
     assert len(set(named)) == len(named) <= 4
@@ -73,7 +73,7 @@ def test_any_record_has_reasons_of_different_features_with_shares_of_one_whole(d
         elif reason.feature not in categorical:
             assert reason.low <= reason.median <= reason.high
             assert reason.expected in rows[known, reason.feature]
-    assert repr(attribute([lens], [row], 3)) == repr(reasons)
+    assert repr(attribute([comparison], [row], 3)) == repr(reasons)
 
 
 def one_reason(
@@ -143,8 +143,8 @@ def test_movement_and_past_are_named_as_such() -> None:
 @pytest.mark.parametrize("level", [0.0, 1e-9, 5.0, -1e12])
 def test_a_feature_that_stands_still_has_no_changes(level: float) -> None:
     size = max(abs(level), 1.0)
-    steady = Series(1).follow(np.full((2, 1), level)).planes[-1, -MOVEMENT:, 0]
-    moving = Series(1).follow(level + np.tile([[size], [-size]], (10, 1))).planes[-1, -MOVEMENT:, 0]
+    steady = Series(1).follow(np.full((2, 1), level)).vectors[-1, -MOVEMENT:, 0]
+    moving = Series(1).follow(level + np.tile([[size], [-size]], (10, 1))).vectors[-1, -MOVEMENT:, 0]
     levels = level + np.linspace(-size, size, 300)  # so that no level is strange
     noise = 0.1 * np.random.default_rng(8).normal(size=300)
 
@@ -160,7 +160,7 @@ def reason_of_spread(rows: np.ndarray, row: np.ndarray) -> Reason:
     """The reason of a level and a spread (2,) among others (n, 2) for a model that knows what spread is usual."""
     usual = np.median(rows[:, 1])
     columns = [Column(0, Cause.LEVEL), Column(0, Cause.SPREAD)]
-    (found,) = attribute([Lens(Surroundings(rows, columns), (lambda q: np.abs(q[:, 1] - usual),))], [row], 1)
+    (found,) = attribute([Comparison(Background(rows, columns), (lambda q: np.abs(q[:, 1] - usual),))], [row], 1)
     assert found.cause is Cause.SPREAD
     return found
 

@@ -10,7 +10,7 @@ from partitions import MODEL
 from streams import SMALL, detector, generation_of, stream
 
 from fomo_stream.detector.calibration import p_values
-from fomo_stream.detector.confidence import FEW, SAMPLE_ROWS, Samples, confidence, voice
+from fomo_stream.detector.confidence import FEW, SAMPLE_ROWS, Samples, confidence, vote
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.model.checkpoint import shared_model
@@ -21,18 +21,18 @@ shares = st.floats(1e-4, 1.0)
 
 @given(shares, shares)
 def test_a_rarer_record_is_more_odd_to_a_context(one: float, other: float) -> None:
-    a, b = voice(np.array([min(one, other), max(one, other)]))
+    a, b = vote(np.array([min(one, other), max(one, other)]))
     assert -1 < b <= a < 1
-    assert voice(np.array([0.05]))[0] == 0
+    assert vote(np.array([0.05]))[0] == 0
 
 
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=6))
 def test_confidence_is_full_where_all_agree_and_none_where_they_contradict_each_other(said: list[float]) -> None:
-    voices = [np.array([one, 1.0, -1.0]) for one in said]
-    found = confidence(voices)
+    votes = [np.array([one, 1.0, -1.0]) for one in said]
+    found = confidence(votes)
     assert 0 <= found[0] <= 1
     np.testing.assert_array_equal(found[1:], 1.0)
-    np.testing.assert_allclose(confidence([*voices, *(-one for one in voices)]), 0.0, atol=1e-12)
+    np.testing.assert_allclose(confidence([*votes, *(-one for one in votes)]), 0.0, atol=1e-12)
 
 
 def test_a_small_context_has_little_confidence() -> None:
@@ -60,19 +60,19 @@ def test_samples_are_of_the_older_and_the_newer_half_and_are_compared_by_the_fus
     samples = Samples.of(model, rows, (seed,))
     assert samples is not None
     draw, half = np.random.default_rng((seed,)), n // 2
-    voices = []
+    votes = []
     for first, stop in ((0, half), (half, n)):
         members = first + draw.choice(stop - first, min(SAMPLE_ROWS, half), replace=False)
         (logits,) = committee_logits(model, np.vstack([rows, probe]), members[None])
-        voices.append(voice(p_values(logits[n:], np.sort(np.delete(logits[:n], members)))))
-    np.testing.assert_array_equal(samples.voice(model, probe), (voices[0] + voices[1]) / 2)
+        votes.append(vote(p_values(logits[n:], np.sort(np.delete(logits[:n], members)))))
+    np.testing.assert_array_equal(samples.vote(model, probe), (votes[0] + votes[1]) / 2)
 
 
 def test_samples_are_asked_about_doubtful_records_alone() -> None:
     one = detector()
     one.process(stream(200))
     made, probe = generation_of(one, "all"), stream(200, seed=1)
-    own, of_samples = made.voices(one.model, probe, made.logits(one.model, probe))
+    own, of_samples = made.votes(one.model, probe, made.logits(one.model, probe))
     doubtful = p_values(made.logits(one.model, probe), made.own) < 0.1
     assert 5 < doubtful.sum() < 150
     np.testing.assert_array_equal(of_samples[~doubtful], own[~doubtful])

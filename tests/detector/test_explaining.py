@@ -12,8 +12,7 @@ from partitions import CONFIG, FEATURES, KEYS, MODEL, ROWS, recovered, state_of
 from streams import SMALL, detector, same, stream
 
 from fomo_stream.detector.detector import Detector
-from fomo_stream.detector.reasons import Reason
-from fomo_stream.detector.results import Results
+from fomo_stream.detector.results import Reason, Results
 
 ALL = replace(CONFIG, explain="all")
 N = 400

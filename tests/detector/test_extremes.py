@@ -7,7 +7,7 @@ from hypothesis.extra.numpy import arrays
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
-from fomo_stream.detector.extremes import Ranges
+from fomo_stream.detector.generation import Ranges
 from fomo_stream.model.checkpoint import shared_model
 
 value = st.sampled_from([np.nan, 0.0, 1.0]) | st.integers(-50, 50).map(float)  # ties, and missing ones

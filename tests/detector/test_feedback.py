@@ -170,7 +170,7 @@ def test_an_incident_that_feedback_calls_outliers_enters_no_view() -> None:
         one.process(rng.normal(size=(20, 3)) + 20)
         one.feedback(np.arange(first, first + 20), np.ones(20, dtype=bool))
     one.process(rng.normal(size=(100, 3)))
-    assert one.standing.regime == 1
+    assert one.summary.regime == 1
     assert not np.isin(np.arange(300, 380), pool_of(one)).any()
     assert not np.isin(np.arange(300, 380), context_of(one, "recent")).any()
 

@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fomo_stream.detector.history import INLIER, OUTLIER, UNKNOWN, History
-from fomo_stream.detector.series import Seen
+from fomo_stream.detector.series import Batch
 
 Batches = st.lists(st.integers(0, 12), max_size=10)
 LAGS, VIEWS = 1, 2
 
 
-def seen_of(numbers: np.ndarray) -> Seen:
-    """Records whose planes, series and beginnings follow from their numbers."""
-    planes = numbers[:, None, None] * np.array([100.0, 99.0, 0.5, 0.25])[:, None]  # itself, before, level, spread
-    return Seen(planes, numbers % 7, numbers % 5 == 0)
+def batch_of(numbers: np.ndarray) -> Batch:
+    """Records whose vectors, series and beginnings follow from their numbers."""
+    vectors = numbers[:, None, None] * np.array([100.0, 99.0, 0.5, 0.25])[:, None]  # itself, before, level, spread
+    return Batch(vectors, numbers % 7, numbers % 5 == 0)
 
 
 def logits_of(numbers: np.ndarray) -> np.ndarray:
@@ -27,7 +27,7 @@ def remembered(sizes: list[int], rows: int = 10, scores: int = 15) -> tuple[Hist
     """A memory of records whose remembered logits are 100 times their number, and those."""
     memory, numbers = History(1, VIEWS, rows, scores, LAGS, movement=True), np.arange(sum(sizes))
     for part in np.split(numbers, np.cumsum(sizes)[:-1]) if sizes else []:
-        memory.append(seen_of(part), logits_of(part), (100.0 * part).astype(np.float64))
+        memory.append(batch_of(part), logits_of(part), (100.0 * part).astype(np.float64))
     return memory, 100.0 * numbers
 
 
@@ -39,7 +39,7 @@ def test_the_last_rows_and_scores_are_found_by_number(sizes: list[int]) -> None:
     numbers = np.arange(-3, n + 3)
     known = numbers[(numbers >= memory.oldest) & (numbers < memory.records)]
     np.testing.assert_array_equal(known, np.arange(max(0, n - 10), n))
-    np.testing.assert_array_equal(memory.planes(known), seen_of(known).planes)
+    np.testing.assert_array_equal(memory.vectors(known), batch_of(known).vectors)
     np.testing.assert_array_equal(memory.windows(15, n), (logit[-15:], logit[-15:]))
     scored = np.arange(max(0, n - 15), n)
     for first in (int(scored.min(initial=n)), n - len(scored) // 2):
@@ -74,7 +74,7 @@ def test_records_that_feedback_does_not_call_outliers_are_found(sizes: list[int]
 
 def test_unscored_records_are_in_no_window_until_they_are_scored() -> None:
     memory = History(1, VIEWS, 5, 8, LAGS, movement=True)
-    memory.append(seen_of(np.arange(4)), np.full((4, VIEWS), np.nan), np.full(4, np.nan))
+    memory.append(batch_of(np.arange(4)), np.full((4, VIEWS), np.nan), np.full(4, np.nan))
     assert np.size(memory.windows(8, 4)) == 0
     memory.remember(1, np.array([7.0, 6.0]))
     np.testing.assert_array_equal(memory.windows(8, 4), ([6.0, 7.0], [6.0, 7.0]))
@@ -112,22 +112,22 @@ def test_a_verdict_is_forgotten_with_its_record() -> None:
     memory.judge(everything, np.full(10, INLIER, dtype=np.int8))
     assert (memory.verdict(everything) == INLIER).all()
     more = np.arange(10, 25)
-    memory.append(seen_of(more), logits_of(more), (100.0 * more).astype(np.float64))
+    memory.append(batch_of(more), logits_of(more), (100.0 * more).astype(np.float64))
     assert (memory.verdict(more) == UNKNOWN).all()
 
 
 def test_equal_rows_are_found_missing_values_included() -> None:
     memory = History(2, 1, 10, 10, LAGS, movement=True)
     rows = np.array([[1, np.nan], [1, 2], [1, np.nan], [np.nan, 1]])
-    planes = np.stack([rows, *np.random.default_rng(0).normal(size=(3, 4, 2))], axis=1)  # whatever was before them
-    memory.append(Seen(planes, np.zeros(4, np.int64), np.zeros(4, bool)), np.zeros((4, 1)), np.zeros(4))
+    vectors = np.stack([rows, *np.random.default_rng(0).normal(size=(3, 4, 2))], axis=1)  # whatever was before them
+    memory.append(Batch(vectors, np.zeros(4, np.int64), np.zeros(4, bool)), np.zeros((4, 1)), np.zeros(4))
     assert [memory.find(row).tolist() for row in rows] == [[0, 2], [1], [0, 2], [3]]
     assert memory.find(np.array([1.0, 3.0])).tolist() == []
 
 
 def more_of(history: History, n: int) -> None:
     numbers = history.records + np.arange(n)
-    history.append(seen_of(numbers), logits_of(numbers), np.ones(n))
+    history.append(batch_of(numbers), logits_of(numbers), np.ones(n))
 
 
 @given(Batches, st.integers(0, 20))
@@ -148,8 +148,8 @@ def test_a_copy_and_a_recovered_history_go_on_alike_on_their_own(sizes: list[int
 def test_a_wider_copy_has_the_same_records_with_values_missing(sizes: list[int], views: list[int]) -> None:
     one, _ = remembered(sizes)
     wide, known = one.copy(2, views), np.arange(one.oldest, one.records)
-    np.testing.assert_array_equal(wide.planes(known)[:, :, :1], one.planes(known))
-    assert np.isnan(wide.planes(known)[:, :, 1:]).all()
+    np.testing.assert_array_equal(wide.vectors(known)[:, :, :1], one.vectors(known))
+    assert np.isnan(wide.vectors(known)[:, :, 1:]).all()
     np.testing.assert_array_equal(wide.windows(15, one.records), one.windows(15, one.records))
     first = max(0, one.records - 15)
     np.testing.assert_array_equal(wide.logits(first, one.records), one.logits(first, one.records)[:, views])
@@ -159,5 +159,5 @@ def test_a_wider_copy_has_the_same_records_with_values_missing(sizes: list[int],
 def test_without_lags_and_movement_a_row_is_the_record() -> None:
     memory = History(1, 1, 5, 5, lags=0, movement=False)
     numbers = np.arange(8)
-    memory.append(Seen(seen_of(numbers).planes[:, :1], numbers, numbers == 0), np.zeros((8, 1)), np.zeros(8))
-    np.testing.assert_array_equal(memory.planes(numbers[3:])[:, :, 0], 100.0 * numbers[3:, None])
+    memory.append(Batch(batch_of(numbers).vectors[:, :1], numbers, numbers == 0), np.zeros((8, 1)), np.zeros(8))
+    np.testing.assert_array_equal(memory.vectors(numbers[3:])[:, :, 0], 100.0 * numbers[3:, None])

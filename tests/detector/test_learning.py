@@ -42,7 +42,7 @@ def test_no_two_generations_take_effect_at_the_same_record() -> None:
             moments.add(first)
             assert one.generation == before + 1
     assert len(moments) == one.generation > 50
-    assert all(timeline.number > 5 for timeline in one._state.panel.timelines)
+    assert all(timeline.number > 5 for timeline in one._panel.timelines)
 
 
 def test_recent_records_are_the_context_of_recent_whatever_they_are() -> None:
@@ -147,7 +147,7 @@ def test_policies_admit_what_their_names_say(admit: str) -> None:
 def test_a_generation_scores_earlier_records_again_in_its_own_view_only() -> None:
     one = new(replace(FREE, lag=8))
     process(one, 0, 600)
-    history, timelines, rescored = one._state.context.history, one._state.panel.timelines, 0
+    history, timelines, rescored = one._context.history, one._panel.timelines, 0
     for first in range(600, 1000):
         before, settled = history.logits(first - 50, first), [timeline._settled for timeline in timelines]
         process(one, first, first + 1)

@@ -113,7 +113,7 @@ class Service(RuleBasedStateMachine):
         assert state_of(other) == state_of(self.live) == state_of(self.undisturbed)
 
     def look(self, one: Detector) -> None:
-        for timeline in one._state.panel.timelines:
+        for timeline in one._panel.timelines:
             self.seen[f"next {timeline.view.of} {timeline.view.sees}"] += timeline.next is not None
 
     @rule(cut=st.integers(1, 69))
@@ -141,7 +141,7 @@ class Service(RuleBasedStateMachine):
     def is_as_if_nothing_had_happened(self) -> None:
         if hasattr(self, "live"):
             assert self.live.records == self.undisturbed.records
-            self.seen["regimes"] += self.live.standing.regime > 1
+            self.seen["regimes"] += self.live.summary.regime > 1
 
     def teardown(self) -> None:
         if hasattr(self, "live"):
@@ -182,17 +182,16 @@ def test_after_every_commit_the_log_brings_back_what_goes_on_alike() -> None:
         history += one.changes().items()
         other = recovered(compacted(history))
         assert state_of(one) == state_of(other)
-        state = one._state
-        made = [t.current.result() for t in state.panel.timelines if t.current is not None]
+        made = [t.current.result() for t in one._panel.timelines if t.current is not None]
         seen["warming up"] += one.generation == 0
-        seen["next"] += any(t.next is not None for t in state.panel.timelines)
+        seen["next"] += any(t.next is not None for t in one._panel.timelines)
         seen["likeness"] += sum(generation.outliers is not None for generation in made)
         seen["extremes"] += sum(generation.ranges is not None for generation in made)
-        seen["confirmed"] += len(state.context.verdicts.confirmed) > 0
-        seen["series"] += len(state.series._known) == 1 + MAX_SERIES
+        seen["confirmed"] += len(one._context.confirmed) > 0
+        seen["series"] += len(one._series._known) == 1 + MAX_SERIES
     for what in ("warming up", "next", "likeness", "extremes", "confirmed", "series"):
         assert seen[what], seen
-    assert one.standing.regime > 1
+    assert one.summary.regime > 1
     assert one.generation > 10
 
 
@@ -226,14 +225,14 @@ def test_a_context_of_recent_records_is_encoded_again_and_is_the_same() -> None:
     process(one, 0, 130)
     one.feedback(np.arange(100, 120, 3), np.ones(7, dtype=bool))
     at = CONFIG.wanted_views.index("recent")
-    timeline = one._state.panel.timelines[at]
+    timeline = one._panel.timelines[at]
     while timeline.number < 3:
         process_until_next(one)
         process(one, one.records, one.records + 1)
     log = one.copy().changes()
     assert not any("recent" in key for key in log)  # it is nowhere but in the counters
     again = recovered({key: value for key, value in log.items() if value is not None})
-    found, expected = (each._state.panel.timelines[at].current for each in (again, one))
+    found, expected = (each._panel.timelines[at].current for each in (again, one))
     assert found is not None
     assert expected is not None
     assert found is not expected

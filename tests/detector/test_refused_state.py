@@ -79,12 +79,9 @@ def test_a_state_of_another_format_is_refused_as_such(log: dict[str, bytes]) -> 
     """Not as a damaged state, which may be replaced without asking."""
     fingerprint = json.loads(Document().recover(log, "fingerprint"))
     other = Document().changes("fingerprint", json.dumps({**fingerprint, "format": 1}).encode())
-    without = {key: value for key, value in log.items() if "fingerprint" not in key}
-    first = {"identity/0": log["fingerprint/0"], "memory/rows/0": b"x"}
-    for state in ({**log, **cast(dict[str, bytes], other)}, {**without, **first}):
-        with pytest.raises(StateError, match=r"another version of fomo-stream wrote .* format 1, .* reads 6") as caught:
-            recovered(state)
-        assert not isinstance(caught.value, DamagedStateError)
+    with pytest.raises(StateError, match=r"another version of fomo-stream wrote .* format 1, .* reads 6") as caught:
+        recovered({**log, **cast(dict[str, bytes], other)})
+    assert not isinstance(caught.value, DamagedStateError)
 
 
 def test_other_settings_may_change_between_runs(log: dict[str, bytes]) -> None:

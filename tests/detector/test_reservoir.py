@@ -130,14 +130,14 @@ def test_a_copy_and_a_recovered_reservoir_go_on_alike_on_their_own(n: int, more:
 
 
 @given(st.integers(0, 40), st.integers(1, 3))
-def test_a_wider_copy_has_the_same_rows_with_values_missing(n: int, planes: int) -> None:
+def test_a_wider_copy_has_the_same_rows_with_values_missing(n: int, vectors: int) -> None:
     numbers = np.arange(n)
-    one = Reservoir(20, 2 * planes)
-    one.admit(numbers, np.arange(2.0 * planes) + 100 * numbered(numbers))
-    wide = one.copy(3, plane=2)
+    one = Reservoir(20, 2 * vectors)
+    one.admit(numbers, np.arange(2.0 * vectors) + 100 * numbered(numbers))
+    wide = one.copy(3, vector=2)
     np.testing.assert_array_equal(wide.numbers, one.numbers)
-    rows = wide.rows.reshape(-1, planes, 5)  # each plane has the further features at its end
-    np.testing.assert_array_equal(rows[:, :, :2], one.rows.reshape(-1, planes, 2))
+    rows = wide.rows.reshape(-1, vectors, 5)  # each vector has the further features at its end
+    np.testing.assert_array_equal(rows[:, :, :2], one.rows.reshape(-1, vectors, 2))
     assert np.isnan(rows[:, :, 2:]).all()
 
 

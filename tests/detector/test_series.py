@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from partitions import compacted, state_of
 
 from fomo_stream.detector import series
-from fomo_stream.detector.series import FEW_KEYED, HALF_LIFE, MOVEMENT, Key, Seen, Series
+from fomo_stream.detector.series import FEW_KEYED, HALF_LIFE, MOVEMENT, Batch, Key, Series
 from fomo_stream.errors import StateError
 
 SMALL = settings(max_examples=50)
@@ -50,11 +50,11 @@ def few_are_enough() -> Iterator[None]:
         yield
 
 
-def follow(one: Series, stream: Stream, cuts: Sequence[int] = ()) -> Seen:
+def follow(one: Series, stream: Stream, cuts: Sequence[int] = ()) -> Batch:
     """The records of the stream with their past, in several calls."""
     edges = [0, *sorted(min(cut, len(stream.keys)) for cut in cuts), len(stream.keys)]
     parts = [one.follow(stream.values[a:b], stream.keys[a:b]) for a, b in pairwise(edges)]
-    return Seen(*(np.concatenate(found) for found in zip(*parts, strict=True)))
+    return Batch(*(np.concatenate(found) for found in zip(*parts, strict=True)))
 
 
 class OneSeries:
@@ -75,11 +75,11 @@ class Naive:
         self.keyed = self.recurred = 0
 
     def row(self, key: Key, values: np.ndarray) -> tuple[np.ndarray, bool]:
-        """The planes of the next record, and whether its series begins."""
+        """The vectors of the next record, and whether its series begins."""
         if key is None:
-            planes, _ = self.of(self.whole, values)
+            vectors, _ = self.of(self.whole, values)
             self.whole.members += 1
-            return planes, self.whole.members == 1
+            return vectors, self.whole.members == 1
         is_known = key in self.known
         self.keyed, self.recurred = self.keyed + 1, self.recurred + is_known
         recur = self.keyed < FEW_KEYED or self.recurred >= self.keyed / 2
@@ -94,9 +94,9 @@ class Naive:
             of_whole = self.of(self.whole, values)
             found = found if is_known else of_whole
         assert found is not None
-        planes, belongs_to = found
+        vectors, belongs_to = found
         belongs_to.members += 1
-        return planes, belongs_to.members == 1
+        return vectors, belongs_to.members == 1
 
     def of(self, one: OneSeries, values: np.ndarray) -> tuple[np.ndarray, OneSeries]:
         rows = one.rows
@@ -127,10 +127,10 @@ def test_a_record_has_its_past_and_its_movement_by_key_and_by_partition_where_ke
     found = follow(Series(2, lags, max_keys=max_keys), stream, cuts)
     naive = Naive(lags, max_keys)
     expected = [naive.row(key, values) for key, values in zip(stream.keys, stream.values, strict=True)]
-    planes = np.array([planes for planes, _ in expected]).reshape(-1, 1 + lags + MOVEMENT, 2)
-    np.testing.assert_array_equal(found.planes[:, : 1 + lags], planes[:, : 1 + lags])
-    np.testing.assert_allclose(found.planes[:, 1 + lags], planes[:, 1 + lags], rtol=1e-6, atol=1e-3)
-    np.testing.assert_allclose(found.planes[:, 2 + lags], planes[:, 2 + lags], rtol=1e-5, atol=1e-3)
+    vectors = np.array([vectors for vectors, _ in expected]).reshape(-1, 1 + lags + MOVEMENT, 2)
+    np.testing.assert_array_equal(found.vectors[:, : 1 + lags], vectors[:, : 1 + lags])
+    np.testing.assert_allclose(found.vectors[:, 1 + lags], vectors[:, 1 + lags], rtol=1e-6, atol=1e-3)
+    np.testing.assert_allclose(found.vectors[:, 2 + lags], vectors[:, 2 + lags], rtol=1e-5, atol=1e-3)
     np.testing.assert_array_equal(found.begins, [begins for _, begins in expected])
 
 
@@ -164,7 +164,7 @@ def test_without_keys_all_rows_are_one_series(stream: Stream, lags: int, cuts: l
     alike = stream._replace(keys=["same"] * len(stream.keys))
     found = Series(2, lags).follow(stream.values)
     assert (found.slots == 0).all()
-    np.testing.assert_array_equal(found.planes, follow(Series(2, lags), alike, cuts).planes)
+    np.testing.assert_array_equal(found.vectors, follow(Series(2, lags), alike, cuts).vectors)
 
 
 @pytest.mark.parametrize("later_without", [0, 3])
@@ -175,7 +175,7 @@ def test_keys_that_are_ids_of_records_make_one_series_after_some_records(later_w
     found, after = Series(2, 2, max_keys=20).follow(values, keys), FEW_KEYED - 1
     whole = Series(2, 2).follow(values[after:])
     assert found.begins[:after].all()
-    np.testing.assert_array_equal(found.planes[after:], whole.planes)
+    np.testing.assert_array_equal(found.vectors[after:], whole.vectors)
     assert (found.slots[after:] == 0).all()
     assert found.begins[after:].tolist() == whole.begins.tolist()
 
@@ -185,7 +185,7 @@ def test_keys_that_recur_later_are_series_then() -> None:
     values = np.random.default_rng(0).normal(size=(500, 1))
     keys: list[Key] = [str(i % 50) for i in range(500)]
     found = Series(1, 1, max_keys=100).follow(values, keys)
-    np.testing.assert_array_equal(found.planes[100:, 1], values[50:450])
+    np.testing.assert_array_equal(found.vectors[100:, 1], values[50:450])
     assert (found.slots[100:] > 0).all()
 
 
@@ -232,10 +232,10 @@ def test_features_that_are_added_have_no_past_and_no_movement(
     added = np.arange(float(len(after.keys)))
     found = wide.follow(np.column_stack([after.values, added]), after.keys)
     expected = narrow.follow(*after)
-    np.testing.assert_array_equal(found.planes[:, :, :2], expected.planes)
+    np.testing.assert_array_equal(found.vectors[:, :, :2], expected.vectors)
     np.testing.assert_array_equal(found.slots, expected.slots)
     np.testing.assert_array_equal(found.begins, expected.begins)
-    first = found.planes[:1, :, 2]
+    first = found.vectors[:1, :, 2]
     assert np.isnan(first[:, 1 : 1 + lags]).all()
     if movement:
         assert (first[:, -2] == first[:, 0]).all()  # its level is its only value
@@ -252,7 +252,7 @@ def test_memory_is_bounded_however_many_and_long_the_keys_are() -> None:
     entries = one.copy().changes()
     assert sum(key.startswith("series/") for key in entries) == 100
     late = one.follow(np.zeros((2, 1)), [str(i) * 1000 for i in (1200, 0)])
-    np.testing.assert_array_equal(late.planes[:, :3, 0], [[0, 4803, 4802], [0, np.nan, np.nan]])
+    np.testing.assert_array_equal(late.vectors[:, :3, 0], [[0, 4803, 4802], [0, np.nan, np.nan]])
 
 
 def test_keys_that_never_come_again_leave_only_as_many_series() -> None:
@@ -300,7 +300,7 @@ def test_the_order_of_use_is_kept_over_several_recoveries() -> None:
         log += one.changes().items()
     known = Series(1, 1, max_keys=4)
     known.recover(compacted(log))
-    assert [np.isnan(known.peek(np.zeros((1, 1)), [key]).planes[0, 1, 0]) for key in "abcdef"] == [0, 1, 1, 0, 0, 0]
+    assert [np.isnan(known.peek(np.zeros((1, 1)), [key]).vectors[0, 1, 0]) for key in "abcdef"] == [0, 1, 1, 0, 0, 0]
 
 
 def test_a_look_ahead_is_no_change() -> None:

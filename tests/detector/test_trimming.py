@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from fomo_stream.detector.trimming import COMMITTEE_ROWS, LEAST_ROWS, STRETCHES, committee_means, trimmed
+from fomo_stream.detector.generation import COMMITTEE_ROWS, LEAST_ROWS, STRETCHES, committee_means, trimmed
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.model.scoring import encode_rows, logits_of
 

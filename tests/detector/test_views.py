@@ -10,13 +10,12 @@ from partitions import MODEL
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
-from fomo_stream.detector.series import Series
+from fomo_stream.detector.series import Series, with_missing_features
 from fomo_stream.detector.views import DEFAULT, GROUPS, VIEWS, WIDEST, fitting, named_views
-from fomo_stream.detector.widening import with_missing_features
 from fomo_stream.errors import ConfigError, SchemaError
 
 
-def planes_of(n: int, d: int, lags: int) -> np.ndarray:
+def vectors_of(n: int, d: int, lags: int) -> np.ndarray:
     return np.random.default_rng(n).normal(size=(n, 1 + lags + 2, d))
 
 
@@ -24,16 +23,16 @@ def planes_of(n: int, d: int, lags: int) -> np.ndarray:
 @pytest.mark.parametrize("n", [0, 1, 5])
 def test_views_look_at_the_record_its_past_or_its_movement(n: int, lags: int) -> None:
     rows = np.random.default_rng(0).normal(size=(n, 2))
-    planes = Series(2, lags).follow(rows).planes
+    vectors = Series(2, lags).follow(rows).vectors
     for name in ("trimmed", "all", "recent"):
-        np.testing.assert_array_equal(VIEWS[name].columns(planes, lags, ()), rows)
+        np.testing.assert_array_equal(VIEWS[name].columns(vectors, lags, ()), rows)
     past = [
         np.vstack([np.full((min(lag, n), 2), np.nan), rows[: n - lag] if lag < n else rows[:0]])
         for lag in range(1, lags + 1)
     ]
-    np.testing.assert_array_equal(VIEWS["past"].columns(planes, lags, ()), np.hstack([rows, *past]))
-    moved = np.hstack([planes[:, -2], planes[:, -1]])
-    np.testing.assert_array_equal(VIEWS["movement"].columns(planes, lags, ()), moved)
+    np.testing.assert_array_equal(VIEWS["past"].columns(vectors, lags, ()), np.hstack([rows, *past]))
+    moved = np.hstack([vectors[:, -2], vectors[:, -1]])
+    np.testing.assert_array_equal(VIEWS["movement"].columns(vectors, lags, ()), moved)
 
 
 @given(st.sampled_from(list(VIEWS)), st.integers(0, 6), st.integers(1, 4), st.integers(0, 3), st.data())
@@ -42,19 +41,19 @@ def test_columns_of_wider_planes_are_the_wider_columns(
 ) -> None:
     more = data.draw(st.integers(1, 3))
     categorical = tuple(sorted(data.draw(st.sets(st.integers(0, d - 1)))))
-    planes, view = planes_of(n, d, lags), VIEWS[name]
-    narrow = view.columns(planes, lags, categorical)
-    wide = view.columns(with_missing_features(planes, more), lags, categorical)
+    vectors, view = vectors_of(n, d, lags), VIEWS[name]
+    narrow = view.columns(vectors, lags, categorical)
+    wide = view.columns(with_missing_features(vectors, more), lags, categorical)
     np.testing.assert_array_equal(view.widened(narrow, lags, more), wide)
-    assert wide.shape == (n, view.n_planes(lags) * (d + more))
+    assert wide.shape == (n, view.n_vectors(lags) * (d + more))
 
 
 @given(st.sampled_from(list(VIEWS)), st.integers(1, 4), st.integers(0, 3), st.data())
 def test_codes_are_the_columns_that_hold_categories(name: str, d: int, lags: int, data: st.DataObject) -> None:
     categorical = tuple(sorted(data.draw(st.sets(st.integers(0, d - 1)))))
-    planes = np.zeros((1, 1 + lags + 2, d))
-    planes[:, :, categorical] = 1.0  # category codes, and level and spread of them
-    columns = VIEWS[name].columns(planes, lags, categorical)[0]
+    vectors = np.zeros((1, 1 + lags + 2, d))
+    vectors[:, :, categorical] = 1.0  # category codes, and level and spread of them
+    columns = VIEWS[name].columns(vectors, lags, categorical)[0]
     assert np.flatnonzero(columns == 1.0).tolist() == list(VIEWS[name].codes(d, lags, categorical))
     if name == "movement":  # codes have no level and no spread
         assert np.flatnonzero(np.isnan(columns)).tolist() == [k * d + c for k in range(2) for c in categorical]
@@ -64,11 +63,11 @@ def test_codes_are_the_columns_that_hold_categories(name: str, d: int, lags: int
 @pytest.mark.parametrize("n", [0, 4])
 def test_columns_are_contiguous_and_no_part_of_the_planes(name: str, n: int) -> None:
     """A generation's rows are stored byte by byte, and stay as they are."""
-    planes = planes_of(n, 3, 2)
-    columns = VIEWS[name].columns(planes, 2, ())
+    vectors = vectors_of(n, 3, 2)
+    columns = VIEWS[name].columns(vectors, 2, ())
     before = columns.copy()
     assert columns.flags.c_contiguous
-    planes[:] = 0.0
+    vectors[:] = 0.0
     np.testing.assert_array_equal(columns, before)
 
 
@@ -98,7 +97,7 @@ def test_views_of_a_configuration() -> None:
 def test_views_that_are_too_wide_are_left_out(d: int, lags: int, limit: int) -> None:
     names = [name for name in VIEWS if name != "past" or lags]
     views, left_out = fitting(names, d, lags, limit)
-    widths = {name: view.columns(planes_of(1, d, lags), lags, ()).shape[1] for name, view in VIEWS.items()}
+    widths = {name: view.columns(vectors_of(1, d, lags), lags, ()).shape[1] for name, view in VIEWS.items()}
     for name in names:
         most = limit or d if VIEWS[name].sees == "record" else min(limit or WIDEST, WIDEST)
         assert (VIEWS[name] in views) == (widths[name] <= most)

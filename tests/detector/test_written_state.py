@@ -72,7 +72,7 @@ def test_a_generation_of_the_history_is_written_once_and_one_of_recent_records_n
             if key.startswith("generation/"):
                 _, view, _, *rest = key.split("/")
                 written[f"{view} {'/'.join(rest)}"] += 1
-    for timeline in one._state.panel.timelines:
+    for timeline in one._panel.timelines:
         name, n = timeline.view.name, timeline.number
         assert n > 3
         if timeline.view.of == "recent":
@@ -139,7 +139,7 @@ def test_generations_that_are_known_are_not_encoded_again() -> None:
 
 def builds_of(one: Detector) -> list[Build]:
     """The current and the next generations."""
-    timelines = one._state.panel.timelines
+    timelines = one._panel.timelines
     return [build for timeline in timelines for build in (timeline.current, timeline.next) if build is not None]
 
 

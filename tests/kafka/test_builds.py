@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
 from concurrent.futures import CancelledError
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fomo_stream.detector.deferred import Task
 from fomo_stream.kafka.builds import TOGETHER, BuildThread
+
+
+class Task:
+    """As a `Build`."""
+
+    def __init__(self, make: Callable[[], object], needed_at: int) -> None:
+        self.make, self.needed_at = make, needed_at
+
+    def __call__(self) -> object:
+        return self.make()
 
 
 @settings(max_examples=30)
@@ -22,7 +33,7 @@ def test_the_task_that_is_needed_first_runs_first(numbers: list[int]) -> None:
         begin = threading.Event()
         thread.submit(begin.wait)
         for i, number in enumerate(numbers):
-            thread.submit(Task(lambda i=i, number=number: done.append((number, i)), number))  # type: ignore[misc]
+            thread.submit(Task(partial(done.append, (number, i)), number))
         begin.set()
     assert done == sorted((number, i) for i, number in enumerate(numbers))
 
@@ -35,7 +46,7 @@ def test_a_task_is_not_overtaken_for_ever(numbers: list[int]) -> None:
         begin = threading.Event()
         thread.submit(begin.wait)
         for i, number in enumerate(numbers):
-            thread.submit(Task(lambda i=i: done.append(i), number))  # type: ignore[misc]
+            thread.submit(Task(partial(done.append, i), number))
         begin.set()
     assert sorted(done) == list(range(len(numbers)))
     assert all(place < i + TOGETHER for place, i in enumerate(done))

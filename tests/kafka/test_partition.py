@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from one_partition import IDS, Instance, as_record, restored
 from pipelines import AtOnce, cheap_model
 
+from fomo_stream.detector.changelog import Document
 from fomo_stream.errors import StateError
 from fomo_stream.kafka.state.position import POSITION, Position, Restored
 from fomo_stream.model.zero_shot import ZeroShotModel
@@ -162,7 +164,9 @@ def test_a_state_of_another_format_is_refused_however_records_are_delivered(deli
     one = Instance()
     one.score(0, 30)
     committed = one.commit(entries)
-    entries["detector/identity/0"] = entries.pop("detector/fingerprint/0")  # as the first format had it
+    fingerprint = json.loads(Document().recover(entries, "detector/fingerprint"))
+    other = Document().changes("detector/fingerprint", json.dumps({**fingerprint, "format": 1}).encode())
+    entries |= {key: value for key, value in other.items() if value is not None}
     with pytest.raises(StateError, match=r"another version of fomo-stream .* --reset-state"):
         Instance(delivery=delivery).restore(restored(entries, committed))
 

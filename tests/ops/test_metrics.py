@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client import Histogram as ReferenceHistogram
 from prometheus_client.parser import text_string_to_metric_families
 
-from fomo_stream.detector.standing import Standing
+from fomo_stream.detector.detector import DetectorSummary
 from fomo_stream.kafka.observer import Observation, Observer, Outlier
 from fomo_stream.kafka.snapshot import PartitionSnapshot, Snapshot
 from fomo_stream.ops.metrics import METRICS, REALISED_LEAST, REALISED_OVER, SECONDS_BOUNDS, Histogram, Metrics
@@ -28,7 +28,7 @@ BUSY = PartitionSnapshot(
     open_transactions=(("sensors", 2.5), ("state", 0.0)),
     generation_age_s=7.0,
     context_late_s=0.5,
-    detector=Standing(90, 60, 12, 4, 31, 1, 0.25),
+    detector=DetectorSummary(90, 60, 12, 4, 31, 1, 0.25),
 )
 WAITING = PartitionSnapshot(number=4, waits="waiting for its turn")
 

@@ -15,13 +15,13 @@ from typing import Any
 from test_status import EMPTY, batch, board_and_clock, outlier
 from tools import needed
 
-from fomo_stream.detector.standing import Standing
+from fomo_stream.detector.detector import DetectorSummary
 from fomo_stream.kafka.observer import Outlier
 from fomo_stream.kafka.snapshot import PartitionSnapshot, Snapshot
 from fomo_stream.ops.http import HttpServer, Sources
 
 SCRIPT = "<script>document.title = 'taken over'</script><img src=x onerror=\"document.title='taken over'\">"
-SOUND = Standing(9000, 5000, trimmed_rows=40, generation=118, generation_age=261, regime=2, drift=0.31)
+SOUND = DetectorSummary(9000, 5000, trimmed_rows=40, generation=118, generation_age=261, regime=2, drift=0.31)
 RUNNING = replace(
     EMPTY,
     features=("flow", SCRIPT),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fomo_stream.detector.categories import category_code
-from fomo_stream.detector.reasons import Cause, Reason
+from fomo_stream.detector.results import Cause, Reason
 from fomo_stream.detector.series import Series
 from fomo_stream.records.explanation import EARLIER, MOVED, sentence
 from fomo_stream.records.json_codec import encode
@@ -305,7 +305,7 @@ def test_reasons_as_json() -> None:
 def test_the_last_records_of_which_the_words_speak_have_nine_tenths_of_the_weight_in_a_level() -> None:
     def weight_of_last(n: int) -> float:
         values = np.array([[0.0]] * 100 + [[1.0]] * n)
-        return float(Series(1).follow(values).planes[-1, -2, 0])
+        return float(Series(1).follow(values).vectors[-1, -2, 0])
 
     assert weight_of_last(MOVED) == pytest.approx(0.9, abs=0.01)
     assert weight_of_last(MOVED - 1) < 0.89

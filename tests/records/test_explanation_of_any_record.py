@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from random_records import flat, records
 
 from fomo_stream.detector.categories import category_code
-from fomo_stream.detector.reasons import Cause, Reason
+from fomo_stream.detector.results import Cause, Reason
 from fomo_stream.records.explanation import NAMED, number_text, sentence
 from fomo_stream.records.json_codec import append_result, decode_strictly, encode
 from fomo_stream.records.reasons import reasons_of

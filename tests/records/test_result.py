@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from fomo_stream.detector.calibration import AlertThreshold
-from fomo_stream.detector.reasons import Cause, Reason
-from fomo_stream.detector.results import Results, Scores
+from fomo_stream.detector.results import Cause, Reason, Results, Scores
 from fomo_stream.records.json_codec import encode
 from fomo_stream.records.result import results_of
 from fomo_stream.records.schema import Schema

@@ -14,7 +14,7 @@ from blocks import OWN, block, made_stream, results, spec_of, tallied
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fomo_stream.detector.reasons import Cause, Reason
+from fomo_stream.detector.results import Cause, Reason
 from fomo_stream.replaying.blocks import Block, ContextNote
 from fomo_stream.replaying.tally.contexts import LISTED
 from fomo_stream.replaying.tally.incident_sizes import MOST, IncidentSizes

@@ -66,9 +66,9 @@ def _variants(config: DetectorConfig, rows: Float, queries: Float, batch: int) -
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Contexts have no samples, and their voice is their logit."""
+    """Contexts have no samples, and their vote is their logit."""
     with (
         patch.object(Samples, "of", lambda *_: None),
-        patch.object(Generation, "voices", lambda _self, _model, _rows, logits: [logits]),
+        patch.object(Generation, "votes", lambda _self, _model, _rows, logits: [logits]),
     ):
         yield

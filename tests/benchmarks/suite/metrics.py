@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fomo_stream import load_model
-from fomo_stream.detector.standing import Standing
+from fomo_stream.detector.detector import DetectorSummary
 from fomo_stream.kafka.builds import BuildThread
 from fomo_stream.kafka.delivery.output import Output
 from fomo_stream.kafka.observer import Observer, Observers
@@ -112,5 +112,5 @@ def _timed(observer: Observer, spent: list[float]) -> Observer:
 
 
 def _partition(number: int) -> PartitionSnapshot:
-    standing = Standing(100_000, 1000, 200, 400, 17, 1, 0.0)
-    return PartitionSnapshot(number, "", 100, 100, 120, 20, 0.2, (("t", 0.0), ("s", 0.0)), 3.0, 0.0, standing)
+    summary = DetectorSummary(100_000, 1000, 200, 400, 17, 1, 0.0)
+    return PartitionSnapshot(number, "", 100, 100, 120, 20, 0.2, (("t", 0.0), ("s", 0.0)), 3.0, 0.0, summary)

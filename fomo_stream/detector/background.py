@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.reasons import Cause
+from fomo_stream.detector.results import Cause
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -28,7 +28,7 @@ class Column(NamedTuple):
     is_code: bool = False  # whether it holds category codes
 
 
-class Surroundings:
+class Background:
     """Context rows (n, w), raw units, NaN = missing, and their columns (w,). What it computes once, it keeps.
 
     A feature of the record has a column, several, or none. n_features: of the record; None: as the columns say.
@@ -138,9 +138,9 @@ class Surroundings:
 class Neighbourhood:
     """The candidates of a context as seen from one record (w,)."""
 
-    def __init__(self, surroundings: Surroundings, row: Float) -> None:
-        self.surroundings, self.row = surroundings, row
-        self._apart = surroundings.apart(row)
+    def __init__(self, background: Background, row: Float) -> None:
+        self.background, self.row = background, row
+        self._apart = background.apart(row)
         self._total = self._apart.sum(axis=0, dtype=np.int64)
         w = len(row)
         at = self._nearest(self._total[None])
@@ -152,7 +152,7 @@ class Neighbourhood:
 
         Of a code: the share of the candidates that have more frequent ones.
         """
-        of = self.surroundings
+        of = self.background
         low, middle, high = of.usual
         value = np.where(np.isnan(self.row), middle, self.row)  # as the model sees it
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
@@ -165,16 +165,16 @@ class Neighbourhood:
     @cached_property
     def is_usual(self) -> Bool:
         """Whether each value is in the central 98 % of its column, or among the codes that 98 % have: (w,)."""
-        low, _, high = self.surroundings.usual
+        low, _, high = self.background.usual
         codes = ~np.isnan(self.row) & (self.strangeness <= HIGH - LOW)
-        return np.where(self.surroundings.is_code, codes, (self.row >= low) & (self.row <= high))
+        return np.where(self.background.is_code, codes, (self.row >= low) & (self.row <= high))
 
     def without(self, groups: Int) -> Float:
         """The record with each group (k, s) of s features, by their positions, replaced: (k, w).
 
         By the middle ones of their values in the rows that are nearest in the other features, and have values.
         """
-        of = self.surroundings
+        of = self.background
         keys = self._total - self._apart[groups].sum(axis=1)
         at = self._nearest(keys + of.lacking[groups].any(axis=1) * (self._total.max() + 1))
         rows = np.repeat(self.row[None], len(groups), axis=0)
@@ -191,9 +191,9 @@ class Neighbourhood:
 
     def _middle(self, columns: Int, at: Int) -> Float:
         """The middle values (c,) of columns (c,) in the candidates at (c, NEAREST), less the missing ones."""
-        order = self.surroundings.order[columns[:, None], at]
+        order = self.background.order[columns[:, None], at]
         middle = np.maximum((~np.isnan(order)).sum(axis=1) - 1, 0) // 2
         each = np.arange(len(columns))
         chosen = np.argsort(order, axis=1, kind="stable")[each, middle]
-        values: Float = self.surroundings.candidates[columns, at[each, chosen]]
+        values: Float = self.background.candidates[columns, at[each, chosen]]
         return values
