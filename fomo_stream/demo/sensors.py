@@ -13,7 +13,7 @@ vibration burst     all vibration sensors shake at once
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +24,8 @@ DWELL = 20  # mean readings under one load
 LOADS = (0.15, 0.5, 0.9)
 MISSING_SHARE = 0.003
 BLOCK = 256  # readings drawn at once, only for speed
+# Readings that a fault lasts.
+LENGTHS = {"spike": 1, "stuck": 10, "drift": 16, "broken correlation": 5, "vibration burst": 5}
 
 
 @dataclass(frozen=True)
@@ -59,20 +61,13 @@ PUMP = (
 
 def pump_sensors(n: int) -> tuple[Sensor, ...]:
     """The first n sensors; above ten, also those of a second pump on the same line (``flow_m3_h_2``)."""
-    sensors = []
-    for i in range(n):
-        copy, kind = divmod(i, len(PUMP))
-        sensor = PUMP[kind]
-        if copy:
-            factor = 1 + 0.07 * copy
-            sensor = replace(
-                sensor,
-                name=f"{sensor.name}_{copy + 1}",
-                centre=sensor.centre * factor,
-                load=sensor.load / factor,
-            )
-        sensors.append(sensor)
-    return tuple(sensors)
+    copies = [(sensor, copy) for copy in range(n) for sensor in PUMP][:n]
+    return tuple(
+        replace(s, name=f"{s.name}_{copy + 1}", centre=s.centre * (1 + 0.07 * copy), load=s.load / (1 + 0.07 * copy))
+        if copy
+        else s
+        for s, copy in copies
+    )
 
 
 Readings = Iterator[tuple[dict[str, Any], str | None]]
@@ -146,25 +141,18 @@ class Faults:
     """Chooses when a fault begins, and distorts the readings while it lasts."""
 
     def __init__(self, rng: np.random.Generator, sensors: tuple[Sensor, ...], every: float, first: int) -> None:
-        self.rng = rng
-        self.sensors = sensors
-        self.every = every
+        self.rng, self.sensors, self.every = rng, sensors, every
         self.next_start = first + rng.exponential(every)
         self.vibrations = [i for i, s in enumerate(sensors) if s.name.startswith("vibration")]
         self.driven = [i for i, s in enumerate(sensors) if abs(s.load) > 5 * s.noise and i not in self.vibrations]
         self.recent: deque[np.ndarray] = deque(maxlen=300)
-        self.kinds: dict[str, tuple[int, Callable[[np.ndarray, int], None]]] = {
-            "spike": (1, self._spike),
-            "stuck": (10, self._stuck),
-            "drift": (16, self._drift),
-        }
-        if self.driven:
-            self.kinds["broken correlation"] = (5, self._broken_correlation)
-        if self.vibrations:
-            self.kinds["vibration burst"] = (5, self._burst)
+        self.kinds = [
+            *("spike", "stuck", "drift"),
+            *(["broken correlation"] if self.driven else []),
+            *(["vibration burst"] if self.vibrations else []),
+        ]
         self.kind = ""
-        self.left = 0
-        self.where = 0
+        self.left = self.where = 0
         self.size = 0.0
 
     def apply(self, number: int, load: float, values: np.ndarray) -> tuple[np.ndarray, str | None]:
@@ -174,9 +162,17 @@ class Faults:
         if not self.left:
             self.recent.append(values)
             return values, None
-        length, distort = self.kinds[self.kind]
         values = values.copy()
-        distort(values, length - self.left + 1)
+        if self.kind == "spike":
+            values[self.where] += self.size
+        elif self.kind == "stuck":
+            values[self.where] = self.size
+        elif self.kind == "drift":
+            values[self.where] += self.size * (LENGTHS["drift"] - self.left + 1) / LENGTHS["drift"]
+        elif self.kind == "broken correlation":
+            values[self.where] = 2 * self.sensors[self.where].centre - values[self.where]
+        else:
+            values[self.vibrations] *= self.size
         self.left -= 1
         if not self.left:
             self.next_start = number + self.rng.exponential(self.every)
@@ -184,34 +180,18 @@ class Faults:
 
     def _begin(self, load: float, values: np.ndarray) -> None:
         rng = self.rng
-        kind = self.kind = str(rng.choice(list(self.kinds)))
+        kind = self.kind = str(rng.choice(self.kinds))
         if kind in ("broken correlation", "stuck") and self.driven:
             self.where = int(rng.choice(self.driven))
         else:
             self.where = int(rng.integers(len(self.sensors)))
         if kind == "broken correlation" and abs(load - 0.5) < 0.25:
             return  # at half load the reverse looks the same: try again with the next reading
-        sensor = self.sensors[self.where]
-        self.left = self.kinds[kind][0]
+        self.left = LENGTHS[kind]
         if kind == "stuck":
             old = np.array([row[self.where] for row in self.recent])
             self.size = float(old[np.argmax(np.abs(old - values[self.where]))])
         elif kind == "vibration burst":
             self.size = rng.uniform(2.0, 3.5)
         else:
-            self.size = float(rng.choice([-1, 1])) * rng.uniform(5, 9) * sensor.spread
-
-    def _spike(self, values: np.ndarray, age: int) -> None:
-        values[self.where] += self.size
-
-    def _stuck(self, values: np.ndarray, age: int) -> None:
-        values[self.where] = self.size
-
-    def _drift(self, values: np.ndarray, age: int) -> None:
-        values[self.where] += self.size * age / self.kinds["drift"][0]
-
-    def _broken_correlation(self, values: np.ndarray, age: int) -> None:
-        values[self.where] = 2 * self.sensors[self.where].centre - values[self.where]
-
-    def _burst(self, values: np.ndarray, age: int) -> None:
-        values[self.vibrations] *= self.size
+            self.size = float(rng.choice([-1, 1])) * rng.uniform(5, 9) * self.sensors[self.where].spread

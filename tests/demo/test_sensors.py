@@ -4,7 +4,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fomo_stream.demo.sensors import MISSING_SHARE, PUMP, pump_sensors, sensor_stream
@@ -19,7 +19,6 @@ def test_the_same_seed_gives_the_same_stream_and_another_seed_another() -> None:
     assert first != other
 
 
-@settings(max_examples=20)
 @given(st.integers(0, 2**32), st.integers(1, 35))
 def test_every_record_has_all_sensors_and_no_trace_of_the_truth(seed: int, n_sensors: int) -> None:
     names = {sensor.name for sensor in pump_sensors(n_sensors)}
@@ -34,12 +33,6 @@ def test_every_kind_of_fault_happens_and_none_before_its_time() -> None:
     faults = [fault for _, fault in islice(sensor_stream(0, fault_every=50, first_fault=300), 10_000)]
     assert set(faults) == {None, *ALL_FAULTS}
     assert set(faults[:300]) == {None}
-
-
-def test_faults_are_as_rare_as_asked_for() -> None:
-    faults = [fault for _, fault in islice(sensor_stream(1, fault_every=200, first_fault=0), 20_000)]
-    begun = sum(fault is not None and before is None for before, fault in zip([None, *faults], faults, strict=False))
-    assert 60 < begun < 140
 
 
 def test_a_stream_without_vibration_sensors_has_no_vibration_burst() -> None:
