@@ -21,7 +21,7 @@ from fomo_stream.cli.scorers import Batch, FixedContextScorer, PrequentialScorer
 from fomo_stream.errors import ConfigError, FomoError, SkippedError
 from fomo_stream.loading import load_ready
 from fomo_stream.records.choice import text_columns
-from fomo_stream.records.files import FORMATS, WITH_FLAG, Line, RecordFile, open_records
+from fomo_stream.records.files import FORMATS, Line, RecordFile, open_records
 from fomo_stream.records.incidents import Incidents
 from fomo_stream.records.lines import Note
 from fomo_stream.records.result import Result, results_of
@@ -64,7 +64,7 @@ def run_score(settings: ScoreSettings) -> int:
 def open_table(settings: ScoreSettings, stream: BinaryIO, name: str, note: Note) -> RecordFile:
     """The input, as the settings say that it is read. Raises SchemaError."""
     text = text_columns(settings, settings.key)
-    return RecordFile(stream, settings.format, name, text, settings.decimal, note, WITH_FLAG)
+    return RecordFile(stream, settings.format, name, text, settings.decimal, note)
 
 
 def _note_form(output: str, table: RecordFile) -> None:

@@ -25,7 +25,7 @@ from fomo_stream.errors import SchemaError
 from fomo_stream.limits import MAX_CONTEXT, MAX_FEATURES
 from fomo_stream.model.zero_shot import ZeroShotModel
 from fomo_stream.records.choice import choose_features, key_of, text_columns
-from fomo_stream.records.files import BLOCK, WITH_FLAG, Line, RecordFile, open_records, trusted_records
+from fomo_stream.records.files import BLOCK, Line, RecordFile, open_records, trusted_records
 from fomo_stream.records.lines import Note
 from fomo_stream.records.rows import RowReader, Rows
 from fomo_stream.records.schema import Schema
@@ -89,7 +89,7 @@ class FixedContextScorer:
         assert path is not None
         with open_records(path) as stream:  # read once, because it may be a pipe
             text = text_columns(settings, settings.key)
-            file = RecordFile(stream, "auto", str(path), text, settings.decimal, note, WITH_FLAG)
+            file = RecordFile(stream, "auto", str(path), text, settings.decimal, note)
             records = trusted_records(file)
             sample = list(islice(records, BLOCK))
             if not sample:

@@ -14,19 +14,18 @@ import numpy as np
 
 from fomo_stream.errors import ConfigError, RecordError, SchemaError
 from fomo_stream.records.csv_rows import CsvRows, Row
-from fomo_stream.records.decimals import SAMPLE, Kind, Mark, Value, cell_reader, decide, is_missing, kind_of, matters
+from fomo_stream.records.decimals import Mark, Value, cell_reader, comma_number, is_missing, point_number
 from fomo_stream.records.json_codec import decode
 from fomo_stream.records.lines import BLANK, LineSource, Note, plain_text, silent
 from fomo_stream.records.schema import Schema, shown
 from fomo_stream.wording import counted
 
 BLOCK = 1000  # records of a file that become rows at once
+SAMPLE = 100  # rows that show the decimal mark, from the first one that depends on it
 Format = Literal["csv", "jsonl"]
 FORMATS: dict[str, Format] = {
     ".csv": "csv", ".tsv": "csv", ".txt": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"
 }  # fmt: skip
-NO_FLAG = "write all its numbers with decimal points"  # a remedy
-WITH_FLAG = "say which with --decimal comma or --decimal point"  # another one
 ENCODING = "cp1252"  # of CSV that is not UTF-8: Excel's in most of Europe and America
 _DELIMITERS = ",;\t|"
 _SEPARATOR = re.compile(rb'"?sep=([^"\r\n\w\x80-\xff])"?\s*', re.IGNORECASE)  # the first line that Excel takes
@@ -74,9 +73,9 @@ class RecordFile:
     format: csv, jsonl or auto: JSON lines if the first line is a JSON object, else by the ending of the name, else by
     the first character. text: columns whose cells stay text, so that 007 is not 7. CSV needs a line of column names,
     which also shows the delimiter: comma, semicolon, tab or vertical bar; Excel's line `sep=;` may be before it.
-    decimal: whether numbers of CSV have a decimal point or comma, or auto: see `decide`, which looks at up to `SAMPLE`
-    rows from the first one that depends on it. remedy: what a user can do where they contradict each other. Raises
-    SchemaError if the input is empty, has no usable header, or its numbers are unclear.
+    decimal: whether numbers of CSV have a decimal point or comma, or auto: a comma if semicolons separate cells and a
+    number has a comma (in `SAMPLE` rows from the first one with a comma or point in a number), else a point. Raises
+    SchemaError if the input is empty or has no usable header.
     """
 
     def __init__(
@@ -87,11 +86,10 @@ class RecordFile:
         text: Collection[str] = (),
         decimal: str = "auto",
         note: Note = silent,
-        remedy: str = NO_FLAG,
     ) -> None:
         self.name = name
         self.texts: dict[str, Texts] = {}  # by column: cells that are text, of the rows so far
-        self._text, self._decimal, self._note, self._remedy = text, decimal, note, remedy
+        self._text, self._decimal, self._note = text, decimal, note
         self._source = LineSource(plain_text(stream, name, note))
         first = self._source.peek()
         if not first:
@@ -163,26 +161,27 @@ class RecordFile:
         self.header = [_readable(cell) for cell in self.header_cells]
         _check_names(self.name, self.header)
         self._rows.width = len(self.header)
-        self._read_as(self._decimal)
+        self._is_undecided = self._decimal == "auto" and self.delimiter == ";"
+        self._read_as("comma" if self._decimal == "comma" else "point")
 
-    def _read_as(self, mark: str, lists: Collection[str] = ()) -> None:
-        """Read cells with this decimal mark from now on. lists: columns whose commas do not separate thousands."""
-        self._decimal = mark
+    def _read_as(self, mark: Mark) -> None:
+        """Read cells with this decimal mark from now on."""
         self._cells: list[Callable[[str], Value]] = []
         for name in self.header:
             is_text = self.texts.setdefault(name, Texts()).add
-            known: Mark | None = "comma" if mark == "comma" else "point" if mark == "point" else None
-            known = None if name in lists else known
-            self._cells.append(_text_cell if name in self._text else cell_reader(known, is_text))
+            self._cells.append(_text_cell if name in self._text else cell_reader(mark, is_text))
 
     def _csv_lines(self) -> Iterator[Line]:
         while True:
             row = self._held.popleft() if self._held else next(self._rows, None)
             if row is None:
                 return
-            if self._decimal == "auto" and row.error is None and matters(row.cells, self.delimiter):
+            if self._is_undecided and self._marked_numbers(row):
+                self._is_undecided = False
                 self._held.extend([row, *islice(self._rows, SAMPLE - 1)])
-                self._decide()
+                if any("," in cell for held in self._held for cell in self._marked_numbers(held)):
+                    self._note(f"the numbers of {self.name} are read with decimal commas")
+                    self._read_as("comma")
                 continue
             number, last, cells, error = row
             if error is not None:
@@ -193,15 +192,12 @@ class RecordFile:
                 values = [read(cell) for read, cell in zip(self._cells, cells, strict=True)]
                 yield Line(number, cells, dict(zip(self.header, values, strict=True)), None, last)
 
-    def _decide(self) -> None:
-        rows = [row.cells for row in self._held if row.cells and row.error is None]
-        try:
-            mark, lists = decide(rows, self.header, self._text, self.delimiter)
-        except SchemaError as error:
-            raise SchemaError(f"{self.name}: {error}; {self._remedy}") from None
-        if mark == "comma":
-            self._note(f"the numbers of {self.name} are read with decimal commas")
-        self._read_as(mark, lists)
+    def _marked_numbers(self, row: Row) -> list[str]:
+        """The numbers with decimal commas and those with a point, of columns that are not text."""
+        if row.error is not None or not row.cells:
+            return []
+        cells = (cell for name, cell in zip(self.header, row.cells, strict=True) if name not in self._text)
+        return [c for c in cells if (comma_number(c) is not None if "," in c else "." in c and _is_number(c))]
 
 
 def text_format(name: str, first: bytes, note: Note = silent) -> Format:
@@ -238,7 +234,11 @@ def _check_names(name: str, header: Sequence[str]) -> None:
 
 
 def _has_no_names(cells: Sequence[str]) -> bool:
-    return all(kind_of(text) is not Kind.TEXT or is_missing(text) for text in cells)
+    return all(is_missing(cell) or _is_number(cell) for cell in cells)
+
+
+def _is_number(cell: str) -> bool:
+    return point_number(cell) is not None or comma_number(cell) is not None
 
 
 def _text_cell(text: str) -> str | None:

@@ -45,7 +45,9 @@ def batch_size_flag(group: str) -> Any:
 def decimal_flag() -> Any:
     """The setting `decimal`, of commands that read files."""
     return flag(
-        "Input", "auto", "whether the numbers of CSV have a decimal comma or point; auto: see what they look like"
+        "Input",
+        "auto",
+        "whether the numbers of CSV have a decimal comma or point; auto: comma if semicolons separate cells and numbers have commas",
     )
 
 

@@ -1,20 +1,18 @@
-"""Numbers with decimal points and commas: read as a plain reference reads them, and known by their looks."""
+"""Numbers with decimal points and commas: read as a plain reference reads them, and which of them a file has."""
 
 from __future__ import annotations
 
 import io
 import math
-import random
 from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from fomo_stream.errors import SchemaError
-from fomo_stream.records.decimals import SAMPLE, comma_number, point_number
-from fomo_stream.records.files import RecordFile
+from fomo_stream.records.decimals import comma_number, point_number
+from fomo_stream.records.files import SAMPLE, RecordFile
 
 DIGITS = "0123456789"
 
@@ -49,7 +47,6 @@ def reference(text: str, decimal: str, thousands: str) -> float | None:
 numbers = st.from_regex(r"-?[0-9]{1,3}([., '][0-9]{3}){0,2}[.,]?[0-9]{0,3}", fullmatch=True)
 
 
-@settings(max_examples=500)
 @given(st.text("0159.,+-e '", max_size=12) | numbers)
 def test_numbers_are_those_of_a_reference(text: str) -> None:
     has_large_exponent = "e" in text and len(text.partition("e")[2]) > 3
@@ -58,68 +55,38 @@ def test_numbers_are_those_of_a_reference(text: str) -> None:
         assert comma_number(text) == reference(text, ",", ".")
 
 
-def written(value: float, decimal: str, thousands: str, digits: int) -> str:
-    text = f"{value:,.{digits}f}"
-    return "".join({",": thousands, ".": decimal, "-": "-" if digits == 2 else "\u2212"}.get(one, one) for one in text)
-
-
-@pytest.mark.parametrize("delimiter", [";", "\t", "|", ","])
-@pytest.mark.parametrize("thousands", ["other", "", " ", "\u202f", "\u2019"])
-@pytest.mark.parametrize("decimal", [",", "."])
-def test_the_mark_of_a_file_is_known_by_its_looks(delimiter: str, thousands: str, decimal: str) -> None:
-    rng = random.Random(4)
-    group = {",": ".", ".": ","}[decimal] if thousands == "other" else thousands
-    rows = [[rng.gauss(0, scale) for scale in (1, 1000, 1e6)] for _ in range(2 * SAMPLE)]
-    lines = [delimiter.join(("a", "b", "c", "name"))]
-    for row in rows:
-        cells = [written(value, decimal, group, digits) for value, digits in zip(row, (2, 3, 1), strict=True)]
-        lines.append(delimiter.join([f'"{cell}"' if delimiter in cell else cell for cell in cells] + ["p 1"]))
-    found = read("\n".join(lines).encode())
-    for line, row in zip(found, rows, strict=True):
-        assert [line[name] for name in "abc"] == [round(v, digits) for v, digits in zip(row, (2, 3, 1), strict=True)]
-        assert line["name"] == "p 1"
-
-
 def read(data: bytes, **options: Any) -> list[dict[str, Any]]:
     return [line.record for line in RecordFile(io.BytesIO(data), **options) if line.record is not None]
 
 
 @pytest.mark.parametrize(
-    ("data", "complaint"),
-    [
-        (b"a;b\n1,5;2.5\n", r"column a has decimal commas \(1,5\), and b has decimal points \(2.5\)"),
-        (b"a\tb\n1,234\t2\n", "column a has numbers such as 1,234"),
-        (b"a|b\n1,234|1.234\n", "column a has numbers such as 1,234"),
-    ],
-)
-def test_unclear_numbers_are_refused_with_the_column_and_a_remedy(data: bytes, complaint: str) -> None:
-    with pytest.raises(SchemaError, match=complaint + ".*; do this"):
-        read(data, remedy="do this")
-    assert read(data, decimal="comma")[0]["a"] == read(data, decimal="comma")[0]["a"] in (1.5, 1.234)
-    assert read(data, decimal="point")[0]["a"] in ("1,5", 1234.0)
-
-
-@pytest.mark.parametrize(
     ("data", "value"),
     [
-        (b'a,b\n"1,234",1\n', 1234.0),  # commas separate cells, so they also separate thousands
+        (b"a;b\n1,5;2.5\n", 1.5),
+        (b"a;b\n1.5;2.5\n", 1.5),
         (b"a;b\n1,234;1\n", 1.234),  # semicolons separate cells because of decimal commas
-        (b'a,b\n"1,5",1\n', 1.5),
-        (b'a,b\n"1,5",2.5\n', "1,5"),  # a list of numbers, perhaps
-        (b'a,b\n"100,200",2.5\n"1,2",3.5\n', "100,200"),
-        (b"a\tb\n1.234\t1\n", 1.234),
+        (b"a;b\n1.234;1\n", 1.234),
         (b"a;b\n1.234;1\n1,5;1\n", 1234.0),
-        (b"a;b\n1.234.567;1\n", 1234567.0),
+        (b"a;b\n1 234,5;1\n", 1234.5),
+        (b"a;b\n\xe2\x88\x921,5;1\n", -1.5),  # the minus sign of typography
+        (b'a,b\n"1,234",1\n', 1234.0),
+        (b'a,b\n"1,5",2.5\n', "1,5"),
+        (b"a\tb\n1,5\t2\n", "1,5"),
+        (b"a\tb\n1'234.5\t2\n", 1234.5),
         (b"a;b\n01.02.2024;1,5\n", "01.02.2024"),
-        (b"a;b\n10.0.0.1;1.5\n", "10.0.0.1"),
         (b"a;b\nx, y;1.5\n", "x, y"),
         (b"a;b\nNA;1,5\n", None),
         (b"a;b\n12 %;1,5\n", "12 %"),
         (b"a;b\n1_000;1,5\n", "1_000"),
     ],
 )
-def test_a_cell_is_read_as_the_file_shows(data: bytes, value: Any) -> None:
+def test_semicolons_and_a_number_with_a_comma_show_decimal_commas(data: bytes, value: Any) -> None:
     assert read(data)[0]["a"] == value
+
+
+def test_a_flag_says_the_mark_whatever_the_file_looks_like() -> None:
+    assert read(b"a\tb\n1,5\t2\n", decimal="comma")[0]["a"] == 1.5
+    assert read(b"a;b\n1,234;2\n", decimal="point")[0]["a"] == 1234.0
 
 
 def test_columns_that_stay_text_say_nothing_about_the_mark() -> None:
@@ -129,7 +96,6 @@ def test_columns_that_stay_text_say_nothing_about_the_mark() -> None:
 cell = st.sampled_from(["1,5", "1.5", "1,234", "1.234", "12", "x", "", "NA", "1.234,5", "1,234.5"])
 
 
-@settings(max_examples=200)
 @given(
     st.lists(st.lists(cell, min_size=2, max_size=2), min_size=1, max_size=30),
     st.sampled_from(";\t|"),
@@ -141,10 +107,7 @@ def test_what_is_read_does_not_depend_on_how_the_input_arrives(rows: list[list[s
             return super().read1(chunk)
 
     def outcome(stream: io.BytesIO) -> Any:
-        try:
-            return [(line.number, line.raw, line.record) for line in RecordFile(stream)]
-        except SchemaError as error:
-            return str(error)
+        return [(line.number, line.raw, line.record) for line in RecordFile(stream)]
 
     data = "\n".join([mark.join("ab"), *map(mark.join, rows)]).encode()
     assert outcome(Trickle(data)) == outcome(io.BytesIO(data))

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+import unicodedata
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from random_records import flat, records
 
 from fomo_stream.detector.categories import category_code
 from fomo_stream.detector.results import Cause, Reason
 from fomo_stream.detector.series import Series
-from fomo_stream.records.explanation import EARLIER, MOVED, sentence
-from fomo_stream.records.json_codec import encode
+from fomo_stream.records.explanation import EARLIER, MOVED, NAMED, number_text, sentence
+from fomo_stream.records.json_codec import append_result, decode_strictly, encode
 from fomo_stream.records.reasons import reasons_of
 from fomo_stream.records.schema import Schema
 
@@ -31,141 +35,75 @@ def reason(feature: int = 0, cause: Cause = Cause.VALUE, value: float = 9.8, sha
 
 FLOW = reason(1, value=170.0, median=168.0, low=150.0, high=190.0, share=0.3)
 IDLE = reason(3, Cause.CATEGORY, category_code("idle"), share=0.2)
+RECENTLY = "over its last values (up to 10)"
+ALONE = "usual alone, but it does not go with"
+USUALLY = "usually 3.1 (2.8 to 3.4)"
+MISSING = reason(cause=Cause.MISSING, value=NAN)
+INSIDE = reason(high=10.0)
+OPEN = reason(2, value=1.0, median=0.0, low=0.0, high=0.0)
 CASES: list[tuple[str, list[Reason], dict[str, Any]]] = [
-    ("pressure is 9.8, usually 3.1 (2.8 to 3.4)", [reason()], {}),
-    ("pressure 9.8 is usual alone, but not together with the other values", [reason(high=10.0)], {}),
+    (f"pressure is 9.8, {USUALLY}", [reason()], {}),
+    (f"pressure is 9.8, usually 3.1 (2.8 to 10): {ALONE} the other values", [INSIDE], {}),
+    (f"pressure is 9.8, usually 3.1 (2.8 to 10): {ALONE} flow 170", [INSIDE._replace(partner=1)], {}),
+    (f"pressure is 9.8, usually 3.1 (2.8 to 10): {ALONE} flow", [INSIDE._replace(partner=1)], {"flow": "n/a"}),
     (
-        "pressure 9.8 and flow 170 are usual alone, but not together with the other values",
-        [reason(high=10.0), FLOW],
+        f"pressure is 9.8, usually 3.1 (2.8 to 10): {ALONE} the other values (about 6.9 would fit)",
+        [INSIDE._replace(expected=6.912345)],
         {},
     ),
-    ("pressure 9.8 and flow 170 do not go together (each alone is usual)", [reason(high=10.0, partner=1)], {}),
+    (f"pressure is 9.8, usually 3.1 (2.8 to 10): {ALONE} the other values", [INSIDE._replace(expected=9.8001)], {}),
     (
-        "pressure 9.8 is usual alone, but not together with the other values (about 6.9 would fit)",
-        [reason(high=10.0, expected=6.912345)],
-        {},
-    ),
-    (
-        "pressure 9.8 is usual alone, but not together with the other values",
-        [reason(high=10.0, expected=9.8001)],
-        {},
-    ),
-    (
-        "pressure 1013.4 is usual alone, but not together with the other values (about 1012.4 would fit)",
-        [reason(value=1013.4, low=1012.0, high=1014.0, expected=1012.3712)],
+        f"pressure is 1013.4, usually 1012.9 (1012 to 1014): {ALONE} the other values (about 1012.4 would fit)",
+        [reason(value=1013.4, median=1012.9, low=1012.0, high=1014.0, expected=1012.3712)],
         {"pressure": 1013.4},
     ),
     (
-        "pressure 9.8 and flow 170 are usual alone, but not together with the other values "
-        "(pressure about 6.9 would fit)",
-        [reason(high=10.0, expected=6.9), FLOW._replace(expected=151.0)],
+        f"open is true, usually false (false to true): {ALONE} the other values (false would fit)",
+        [OPEN._replace(high=1.0, expected=0.0)],
         {},
     ),
     (
-        "pressure 9.8 and flow 170 do not go together (each alone is usual; pressure about 6.9 would fit)",
-        [reason(high=10.0, partner=1, expected=6.9)],
-        {},
-    ),
-    (
-        "open true is usual alone, but not together with the other values (false would fit)",
-        [reason(2, value=1.0, median=0.0, low=0.0, high=1.0, expected=0.0)],
-        {},
-    ),
-    (
-        "pressure is missing, and the other values suggest that its value is unusual (about 3.5 would fit)",
-        [reason(cause=Cause.MISSING, value=NAN, expected=3.51)],
+        "pressure is missing, which does not go with the other values (about 3.5 would fit)",
+        [MISSING._replace(expected=3.51)],
         {"pressure": None},
     ),
     (
-        "pressure is 9.8, usually 3.1 (2.8 to 3.4), and does not go with flow 170",
+        f"pressure is 9.8, {USUALLY}, and does not go with flow 170",
         [reason(partner=1), FLOW._replace(partner=0)],
         {},
     ),
     (
-        'state is "idle", which 0.2 % of the known records have; '
-        "flow 170 is usual alone, but not together with the other values",
+        f'state is "idle", which 0.2 % of the known records have; '
+        f"flow is 170, usually 168 (150 to 190): {ALONE} the other values",
         [IDLE, FLOW],
         {},
     ),
+    ('state is "idle", which no known record has', [IDLE._replace(frequency=0.0)], {}),
+    (f'flow is 170, usually 168 (150 to 190): {ALONE} state "idle"', [FLOW._replace(partner=3)], {}),
+    (f"pressure is 5.2 on average {RECENTLY}, {USUALLY}", [reason(cause=Cause.LEVEL, value=5.2)], {}),
     (
-        "pressure 3 on average recently and flow do not go together (each alone is usual)",
+        f"pressure is 3 on average {RECENTLY}, {USUALLY}: {ALONE} flow",
         [reason(cause=Cause.LEVEL, value=3.0, partner=1)],
         {},
     ),
     (
-        "pressure 9.8 and flow 1.181e+21 do not go together (each alone is usual)",
-        [reason(high=10.0, partner=1)],
-        {"flow": 2**70},
-    ),
-    (
-        "pressure 9.8 and a missing flow do not go together (each alone is usual)",
-        [reason(high=10.0, partner=1)],
-        {"flow": "n/a"},
-    ),
-    ('state is "idle", which no known record has', [IDLE._replace(frequency=0.0)], {}),
-    ('flow 170 and state "idle" do not go together (each alone is usual)', [FLOW._replace(partner=3)], {}),
-    (
-        "pressure is missing, and the other values suggest that its value is unusual",
-        [reason(cause=Cause.MISSING, value=NAN)],
-        {"pressure": None},
-    ),
-    (
-        "pressure is 5.2 on average over its last values (up to 10), usually 3.1 (2.8 to 3.4)",
-        [reason(cause=Cause.LEVEL, value=5.2)],
-        {},
-    ),
-    (
-        "pressure changes by 12 at a time over its last values (up to 10), usually by 3.1 (2.8 to 3.4)",
+        f"pressure changes by 12 at a time {RECENTLY}, usually by 3.1 (2.8 to 3.4)",
         [reason(cause=Cause.SPREAD, value=12.0)],
         {},
     ),
     (
-        "pressure changes by only 0.1 at a time over its last values (up to 10), usually by 3.1 (2.8 to 3.4)",
-        [reason(cause=Cause.SPREAD, value=0.1)],
-        {},
-    ),
-    (
-        "pressure changes by 250 at a time over its last values (up to 10), usually by 3.1 (2.8 to 3.4)",
-        [reason(cause=Cause.SPREAD, value=250.4)],
-        {},
-    ),
-    (
-        "pressure hardly changes over its last values (up to 10), usually by 3.1 (2.8 to 3.4)",
-        [reason(cause=Cause.SPREAD, value=0.0)],
-        {},
-    ),
-    (
-        "pressure changes by 0.26 at a time over its last values (up to 10), usually hardly at all (up to 0.1)",
-        [reason(cause=Cause.SPREAD, value=0.2573, median=0.0, low=0.0, high=0.1)],
-        {},
-    ),
-    (
-        "pressure changes by 12 at a time over its last values (up to 10), usually hardly at all",
-        [reason(cause=Cause.SPREAD, value=12.0, median=0.0, low=0.0, high=0.0)],
-        {},
-    ),
-    (
-        "pressure 3 on average recently and flow with recent changes of 0.26 are usual alone, "
-        "but not together with the other values",
-        [
-            reason(cause=Cause.LEVEL, value=3.0),
-            reason(1, Cause.SPREAD, 0.2573, median=0.3, low=0.1, high=0.4),
-        ],
-        {},
-    ),
-    (
-        "pressure is 9.8, usually 3.1 (2.8 to 3.4), and does not follow from the 2 values before it",
+        f"pressure is 9.8, {USUALLY}, and does not go with the 2 values before it",
         [reason(cause=Cause.PAST, before=2)],
         {},
     ),
     (
-        "pressure 9.8 is usual alone, but does not follow from the value before it",
-        [reason(cause=Cause.PAST, high=10.0, before=1)],
+        f"pressure is 9.8, usually 3.1 (2.8 to 10): {ALONE} the value before it and flow 170",
+        [INSIDE._replace(cause=Cause.PAST, before=1, partner=1)],
         {},
     ),
-    ("open is true, usually false", [reason(2, value=1.0, median=0.0, low=0.0, high=0.0)], {}),
-    ("open is 1, usually 0", [reason(2, value=1.0, median=0.0, low=0.0, high=0.0)], {"open": 1}),
-    ("pressure is 3.4001, usually 3.1 (2.8 to 3.4)", [reason(value=3.4001)], {"pressure": 3.4001}),
+    ("open is true, usually false", [OPEN], {}),
+    ("open is 1, usually 0", [OPEN], {"open": 1}),
+    (f"pressure is 3.4001, {USUALLY}", [reason(value=3.4001)], {"pressure": 3.4001}),
     (
         "pressure is 1250000, usually 1000000 (999000 to 1001000)",
         [reason(value=1_250_000.0, median=1e6, low=999e3, high=1001e3)],
@@ -179,19 +117,15 @@ def test_a_reason_in_words(words: str, reasons: list[Reason], changed: dict[str,
     assert sentence(reasons, SCHEMA, RECORD | changed) == words
 
 
-FACTS: list[tuple[str, list[Reason], dict[str, Any]]] = [
-    ("pressure is 9.8, usually 3.1 (2.8 to 3.4)", [reason()], {}),
-    ("pressure 9.8 (usual alone)", [reason(high=10.0)], {}),
-    ("pressure 9.8 and flow 170 (each usual alone)", [reason(high=10.0, partner=1)], {}),
-    ("pressure 9.8 and flow 170 (each usual alone)", [reason(high=10.0, partner=1), FLOW._replace(partner=0)], {}),
-    ("pressure 9.8 (usual alone)", [reason(cause=Cause.PAST, high=10.0, before=2)], {}),
-    ("pressure 3 on average recently (usual alone)", [reason(cause=Cause.LEVEL, value=3.0, partner=1)], {}),
-    ("pressure is 9.8, usually 3.1 (2.8 to 3.4)", [reason(cause=Cause.PAST, before=2)], {}),
-    ("pressure is missing", [reason(cause=Cause.MISSING, value=NAN)], {"pressure": None}),
-]
-
-
-@pytest.mark.parametrize(("facts", "reasons", "changed"), FACTS)
+@pytest.mark.parametrize(
+    ("facts", "reasons", "changed"),
+    [
+        (f"pressure is 9.8, {USUALLY}", [reason()], {}),
+        ("pressure is 9.8, usually 3.1 (2.8 to 10)", [INSIDE._replace(partner=1), FLOW._replace(partner=0)], {}),
+        (f"pressure is 9.8, {USUALLY}", [reason(cause=Cause.PAST, before=2)], {}),
+        ("pressure is missing", [MISSING], {"pressure": None}),
+    ],
+)
 def test_only_facts_are_said_where_reasons_mean_little(
     facts: str, reasons: list[Reason], changed: dict[str, Any]
 ) -> None:
@@ -222,10 +156,7 @@ def test_shares_of_the_known_records(frequency: float, share: str) -> None:
 
 
 def test_no_other_values_are_spoken_of_where_a_record_has_one() -> None:
-    schema, record = Schema(("pressure",)), {"pressure": 9.8}
-    words = "pressure 9.8 is unusual, though in the usual range (2.8 to 10)"
-    assert sentence([reason(high=10.0)], schema, record) == words
-    assert sentence([reason(low=9.8, median=9.8, high=9.8)], schema, record) == "pressure is 9.8, usually 9.8"
+    assert sentence([INSIDE], Schema(("pressure",)), RECORD) == "pressure is 9.8, usually 3.1 (2.8 to 10)"
 
 
 NAMES = [
@@ -309,3 +240,78 @@ def test_the_last_records_of_which_the_words_speak_have_nine_tenths_of_the_weigh
 
     assert weight_of_last(MOVED) == pytest.approx(0.9, abs=0.01)
     assert weight_of_last(MOVED - 1) < 0.89
+
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+some = st.one_of(finite, st.just(math.nan), st.sampled_from([0.0, 1.0, 1e308, -1e-308, math.inf]))
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[dict[str, Any], Schema, list[Reason]]:
+    """A record, a schema with names of its leaves and others, and reasons about it or about something else."""
+    record = draw(records)
+    names = [*flat(record), *draw(st.lists(st.text(max_size=80), max_size=2)), "a"]
+    features = tuple(dict.fromkeys(names))
+    schema = Schema(features, frozenset(draw(st.sets(st.sampled_from(features)))))
+    row, n = schema.rows([record])[0], len(features) - 1
+    reasons = []
+    for _ in range(draw(st.integers(1, 5))):
+        feature, low = draw(st.integers(0, n)), draw(some)
+        value = draw(st.one_of(st.just(float(row[feature])), some))
+        high = draw(st.one_of(st.just(low), some))
+        partner = draw(st.one_of(st.just(-1), st.integers(0, n)))
+        cause, before = draw(st.sampled_from(list(Cause))), draw(st.integers(0, 100))
+        share, frequency = draw(st.floats(0, 1)), draw(some)
+        usual, expected = draw(some), draw(some)
+        reasons.append(Reason(feature, cause, share, value, usual, low, high, frequency, partner, before, expected))
+    return record, schema, reasons
+
+
+@given(cases(), st.one_of(some, st.just(-math.inf)), st.booleans())
+def test_no_record_makes_the_words_fail(
+    case: tuple[dict[str, Any], Schema, list[Reason]], earlier: float, is_outlier: bool
+) -> None:
+    record, schema, reasons = case
+    text = sentence(reasons, schema, record, earlier, is_outlier)
+    assert text
+    assert len(text) < 1000
+    assert text.isprintable()
+    assert not any(unicodedata.category(letter).startswith("C") for letter in text)
+
+    made = {"reasons": reasons_of(reasons, schema, record), "explanation": text}
+    (written,) = json.loads(encode({}, {"all": made}))["fomo"].values()
+    assert written["explanation"] == text
+    assert [one["feature"] for one in written["reasons"]] == [schema.features[one.feature] for one in reasons]
+    raw = json.dumps(record).encode()
+    decoded, is_strict = decode_strictly(raw)
+    output = append_result(raw, decoded, made) if is_strict else encode(decoded, made)
+    assert json.loads(output)["fomo"] == written
+
+
+@given(cases())
+def test_a_sentence_names_few_features(case: tuple[dict[str, Any], Schema, list[Reason]]) -> None:
+    record, schema, reasons = case
+    assert sentence(reasons, schema, record) == sentence(reasons[:NAMED], schema, record)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["x" * 10_000, "\x1b[31mred\n", "\ud800", 10**4000, 2**63, [1], {}, np.float64(3), np.bool_(True), "\u202e"],
+)
+def test_any_category_can_be_written(value: Any) -> None:
+    schema = Schema(("state",), frozenset({"state"}))
+    idle = Reason(0, Cause.CATEGORY, 0.2, category_code("idle"), math.nan, math.nan, math.nan, 0.1)
+    ((made,), record) = reasons_of([idle], schema, {"state": value}), {"state": value}
+    text = sentence([idle], schema, record)
+    assert text.isprintable()
+    assert len(text) < 100
+    assert len(encode({}, {"reasons": [made]})) < 1000
+
+
+@given(st.one_of(st.floats(-1e300, 1e300), st.floats(-2000, 2000)), st.integers(2, 17))
+def test_a_number_in_words_is_the_number_within_its_digits(value: float, digits: int) -> None:
+    text = number_text(value, digits)
+    assert float(text) == pytest.approx(value, rel=0.51 * 10 ** (1 - digits), abs=0)
+    assert len(text) <= 24
+    if abs(value) < 1e15:
+        assert "e+" not in text

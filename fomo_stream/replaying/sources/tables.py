@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol
 
 from fomo_stream.errors import ConfigError, RecordError
-from fomo_stream.records.files import FORMATS, WITH_FLAG, RecordFile, text_format
+from fomo_stream.records.files import FORMATS, RecordFile, text_format
 from fomo_stream.records.lines import LineSource, Note, plain_text, silent
 from fomo_stream.replaying.sources.npz import NpzTable
 from fomo_stream.replaying.sources.parquet import ParquetTable
@@ -125,7 +125,7 @@ class TextTable:
                 yield [line.record if line.record is not None else _error(line.error, line.number) for line in block]
 
     def _open(self, stream: BinaryIO) -> RecordFile:
-        return RecordFile(stream, self._format, str(self._path), self._text, self._decimal, remedy=WITH_FLAG)
+        return RecordFile(stream, self._format, str(self._path), self._text, self._decimal)
 
 
 def _error(error: RecordError | None, number: int) -> RecordError:
