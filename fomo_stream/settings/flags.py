@@ -47,7 +47,7 @@ def decimal_flag() -> Any:
     return flag(
         "Input",
         "auto",
-        "whether the numbers of CSV have a decimal comma or point; auto: comma if semicolons separate cells and numbers have commas",
+        "whether the numbers of CSV have a decimal comma or point; auto: a comma only beside semicolons",
     )
 
 
