@@ -161,7 +161,7 @@ def doctor(argv: Sequence[str]) -> int:
     """Check a deployment; the exit code is that of the first problem."""
     settings = parse(DoctorSettings, argv, DOCTOR_INTRO, "doctor")
     configure_logging(settings.log_level)
-    from fomo_stream.admin.doctor.report import examine
+    from fomo_stream.admin.doctor import examine
 
     with quiet_clients():
         text, code = examine(settings)

@@ -25,6 +25,7 @@ from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.restore import Restorer
 from fomo_stream.kafka.scorer import check_schema
+from fomo_stream.kafka.topics.checks import without_effect
 from fomo_stream.kafka.topics.report import TopicReport
 from fomo_stream.kafka.topics.setup import TopicSetup, start_at_latest
 from fomo_stream.kafka.topics.watch import TopicWatch
@@ -125,11 +126,8 @@ def _prepare(settings: ServiceSettings, model: ZeroShotModel, stack: ExitStack) 
 
 def warn_of_settings(settings: ServiceSettings) -> None:
     """Log which settings have no effect in this combination."""
-    if settings.admit == "feedback" and settings.feedback is None and settings.seed_context is None:
-        hint = "--admit feedback without --feedback or --seed-context: nothing is learned after the warm-up"
+    for hint, _ in without_effect(settings):
         log.warning(kv("check_settings", hint=hint))
-    if settings.feedback is not None and settings.feedback_memory == 0:
-        log.warning(kv("check_settings", hint="--feedback-memory 0: every label comes too late"))
 
 
 def _agree_on_schema(settings: ServiceSettings, group: GroupSchema, model: ZeroShotModel) -> Schema | None:

@@ -22,7 +22,7 @@ from charts import (
 )
 from documents import Document
 
-from fomo_stream.kafka.topics.setup import STATE_TOPIC_CONFIG
+from fomo_stream.kafka.topics.checks import STATE_TOPIC_CONFIG
 
 DRAIN_S = 25  # the service ends within so many seconds of SIGTERM
 

@@ -10,7 +10,7 @@ from brokers import Broker, Kafka, kafka_home
 from confluent_kafka import Producer
 from services import unique
 
-from fomo_stream.admin.doctor.report import CHECKS
+from fomo_stream.admin.doctor import CHECKS
 from fomo_stream.cli.main import main
 from fomo_stream.errors import TopicError
 
@@ -63,7 +63,7 @@ def test_bad_topics_and_an_open_transaction_are_found(kafka: Broker, capsys: pyt
     assert list(found) == list(CHECKS)
     of_topics = " ".join(f"{one['level']}: {one['what']};" for one in found["topics"])
     for words in (
-        f"problem: {group}-{topic}-state has cleanup.policy=delete",
+        f"problem: topic {group}-{topic}-state has cleanup.policy=delete",
         f"warning: {topic}-scores has 2 partitions, {topic} has 3",
         f"warning: {topic}-scores keeps records for 60 s",
         f"warning: {topic}-scores takes records of 97.7 KiB",

@@ -49,25 +49,17 @@ class Cluster:
 
     def partitions(self, topics: Iterable[str]) -> tuple[dict[str, int], dict[str, str]]:
         """Number of partitions of the topics that exist, and their ids where the broker has ids."""
-        return self._describe(topics) if self.has_controller else (self._list(topics), {})
-
-    def _describe(self, topics: Iterable[str]) -> tuple[dict[str, int], dict[str, str]]:
-        partitions, topic_ids = {}, {}
-        answers = self.admin.describe_topics(TopicCollection(list(topics)), request_timeout=ANSWER_S)
-        for topic, answer in answers.items():
-            try:
-                description = answer.result()
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    raise
-            else:
-                partitions[topic] = len(description.partitions)
-                topic_ids[topic] = str(description.topic_id)
-        return partitions, topic_ids
+        if not self.has_controller:
+            return self._list(topics), {}
+        existing, hidden = describe_topics(self.admin, topics)
+        if hidden:
+            raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+        partitions = {topic: len(about.partitions) for topic, about in existing.items()}
+        return partitions, {topic: str(about.topic_id) for topic, about in existing.items()}
 
     def _list(self, topics: Iterable[str]) -> dict[str, int]:
-        found = {topic: self._reader.list_topics(topic, timeout=ANSWER_S).topics[topic] for topic in topics}
-        return {topic: len(about.partitions) for topic, about in found.items() if about.error is None}
+        answers = {topic: self._reader.list_topics(topic, timeout=ANSWER_S).topics[topic] for topic in topics}
+        return {topic: len(about.partitions) for topic, about in answers.items() if about.error is None}
 
     def create(self, topics: Mapping[str, Mapping[str, str]], count: int) -> dict[str, str]:
         """Create `topics`, by name with their configuration, each with `count` partitions; returns why some failed."""
@@ -154,3 +146,23 @@ class Cluster:
             except KafkaException as error:
                 log.debug(kv("offset_unknown", topic=partition.topic, reason=error.args[0].str()))
         return found
+
+
+def describe_topics(admin: Any, topics: Iterable[str]) -> tuple[dict[str, Any], frozenset[str]]:
+    """The broker's descriptions of the topics that exist, and the names of those that this user may not describe.
+
+    Raises KafkaException.
+    """
+    existing, hidden = {}, set()
+    answers = admin.describe_topics(
+        TopicCollection(list(topics)), include_authorized_operations=True, request_timeout=ANSWER_S
+    )
+    for topic, answer in answers.items():
+        try:
+            existing[topic] = answer.result()
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                hidden.add(topic)
+            elif error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+    return existing, frozenset(hidden)

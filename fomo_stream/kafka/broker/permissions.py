@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AclOperation
 
 from fomo_stream.errors import NotPermittedError
+from fomo_stream.kafka.broker.cluster import describe_topics
+from fomo_stream.kafka.broker.failures import NOT_PERMITTED
 from fomo_stream.kafka.broker.members import ask_about_group
 from fomo_stream.settings.broker import BrokerFlags
 from fomo_stream.settings.service import ServiceSettings
 
-ANSWER_S = 3.0
 DESCRIBE, READ, WRITE = AclOperation.DESCRIBE, AclOperation.READ, AclOperation.WRITE
+
+Operations = Collection[AclOperation] | None  # that are permitted; None: the broker does not tell
 
 
 def service_needs(settings: ServiceSettings) -> dict[str, list[AclOperation]]:
@@ -28,46 +30,77 @@ def service_needs(settings: ServiceSettings) -> dict[str, list[AclOperation]]:
 
 
 def check_permissions(
-    settings: BrokerFlags,
-    admin: Any,
-    topics: Mapping[str, Collection[AclOperation]],
-    of_group: AclOperation = READ,
+    settings: BrokerFlags, admin: Any, topics: Mapping[str, Collection[AclOperation]], of_group: AclOperation = READ
 ) -> None:
     """Raise NotPermittedError when an operation on a topic that exists, or on the group, is not permitted.
 
     Nothing is raised for a broker that does not report permissions, or for a topic or group that does not exist.
     """
-    group = settings.group
-    missing = [
-        (operation, "topic", topic)
-        for topic, answer in admin.describe_topics(
-            TopicCollection(list(topics)), include_authorized_operations=True, request_timeout=ANSWER_S
-        ).items()
-        for operation in _missing(answer.result, topics[topic])
-    ]
-    about_group = partial(ask_about_group, settings, include_authorized_operations=True)
-    missing += [(operation, "group", group) for operation in _missing(about_group, [of_group])]
+    existing, hidden = describe_topics(admin, topics)
+    permitted: dict[str, Operations] = {name: operations_of(about) for name, about in existing.items()}
+    missing = [*missing_on_topics(settings, topics, permitted | dict.fromkeys(hidden, ()))]
+    try:
+        of_this_user = operations_of_group(settings)
+    except KafkaException:
+        of_this_user = None
+    missing += missing_on_group(settings, of_group, of_this_user)
     if missing:
-        named = ", ".join(f"{operation.name.capitalize()} on {kind} {name}" for operation, kind, name in missing)
-        operation, kind, name = missing[0]
-        remedy = permit(settings, operation, kind, name) + (", and so on" if missing[1:] else "")
-        raise NotPermittedError(f"not permitted: {named}; permit it with {remedy}")
+        named = ", ".join(error.what for error in missing)
+        more = ", and so on" if missing[1:] else ""
+        raise NotPermittedError(f"not permitted: {named}", f"permit it with {missing[0].remedy}{more}")
+
+
+def missing_on_topics(
+    settings: BrokerFlags, needs: Mapping[str, Collection[AclOperation]], permitted: Mapping[str, Operations]
+) -> Iterable[NotPermittedError]:
+    """An error for each needed operation that is not permitted. permitted: by topic that exists."""
+    for topic, needed in needs.items():
+        yield from _missing(settings, needed, permitted.get(topic), "topic", topic)
+
+
+def missing_on_group(settings: BrokerFlags, needed: AclOperation, permitted: Operations) -> Iterable[NotPermittedError]:
+    """The error for the group, if the operation is not permitted."""
+    return _missing(settings, [needed], permitted, "group", settings.group)
+
+
+def operations_of_group(settings: BrokerFlags) -> Operations:
+    """What is permitted on the group. Raises KafkaException."""
+    try:
+        return operations_of(ask_about_group(settings, include_authorized_operations=True))
+    except KafkaException as error:
+        if error.args[0].code() in NOT_PERMITTED:
+            return ()
+        if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+            return None
+        raise
+
+
+def operations_of(description: Any) -> Operations:
+    """What is permitted on a topic, a group or a cluster that the broker describes."""
+    return frozenset(description.authorized_operations) if description.authorized_operations else None
 
 
 def permit(settings: BrokerFlags, operation: AclOperation, kind: str, name: str) -> str:
     """The command that permits an operation on a resource. kind: `topic` or `group`."""
-    words = "".join(part.capitalize() for part in operation.name.split("_"))
     return (
         f"kafka-acls.sh --bootstrap-server {settings.bootstrap} --add --allow-principal User:NAME "
-        f"--operation {words} --{kind} {name}"
+        f"--operation {operation_name(operation)} --{kind} {name}"
     )
 
 
-def _missing(answer: Callable[[], Any], needed: Collection[AclOperation]) -> list[AclOperation]:
-    """The needed operations that the broker's answer does not list."""
-    try:
-        permitted = answer().authorized_operations
-    except KafkaException as error:
-        refusals = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED)
-        return list(needed) if error.args[0].code() in refusals else []
-    return [operation for operation in needed if operation not in permitted] if permitted else []
+def operation_name(operation: AclOperation) -> str:
+    """
+    >>> operation_name(AclOperation.DESCRIBE_CONFIGS)
+    'DescribeConfigs'
+    """
+    return "".join(part.capitalize() for part in operation.name.split("_"))
+
+
+def _missing(
+    settings: BrokerFlags, needed: Collection[AclOperation], permitted: Operations, kind: str, name: str
+) -> Iterable[NotPermittedError]:
+    return [
+        NotPermittedError(f"{operation_name(operation)} on {kind} {name}", permit(settings, operation, kind, name))
+        for operation in needed
+        if permitted is not None and operation not in permitted
+    ]

@@ -7,6 +7,7 @@ import time
 from typing import NamedTuple
 
 from fomo_stream.kafka.broker.clients import REFRESH_MS
+from fomo_stream.kafka.topics.checks import grow
 from fomo_stream.kafka.topics.watch import TopicsSeen
 from fomo_stream.logs import kv
 from fomo_stream.settings.service import ServiceSettings
@@ -95,9 +96,7 @@ class TopicReport:
             log.warning(kv("topic_smaller_than_input", topic=topic, **sizes, effect=effect, hint=self._alter(topic)))
 
     def _alter(self, topic: str) -> str:
-        count = self.seen.partitions.get(self._settings.topic, 0)
-        command = f"kafka-topics.sh --bootstrap-server {self._settings.bootstrap} --alter"
-        return f"{command} --topic {topic} --partitions {count}"
+        return grow(self._settings, topic, self.seen.partitions.get(self._settings.topic, 0))
 
 
 def _named(numbers: range) -> str:

@@ -11,25 +11,22 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
 from fomo_stream.errors import BrokerError, TopicError
 from fomo_stream.kafka.broker.clients import START_TIMEOUT_S
 from fomo_stream.kafka.broker.cluster import Cluster
+from fomo_stream.kafka.broker.failures import explained
 from fomo_stream.kafka.broker.members import count_members
 from fomo_stream.kafka.broker.permissions import check_permissions, service_needs
+from fomo_stream.kafka.topics.checks import (
+    RESULT_BYTES,
+    STATE_TOPIC_CONFIG,
+    create,
+    no_input,
+    wrong_feedback,
+    wrong_policy,
+)
 from fomo_stream.kafka.topics.watch import TopicWatch
 from fomo_stream.logs import kv
 from fomo_stream.settings.service import ServiceSettings
 
 log = logging.getLogger(__name__)
-
-# Small segments, compacted soon: a restart reads little more than the entries in use.
-STATE_TOPIC_CONFIG = {
-    "cleanup.policy": "compact",
-    "segment.bytes": str(16 << 20),
-    "segment.ms": "60000",
-    "min.cleanable.dirty.ratio": "0.1",
-    "delete.retention.ms": "60000",
-}
-
-
-RESULT_BYTES = 64 << 10  # room for the result in an output record
 
 
 class TopicSetup:
@@ -50,9 +47,10 @@ class TopicSetup:
         Raises BrokerError, within about 10 s, when the broker does not answer, a topic is missing, or the state topic
         is not compacted.
         """
-        settings, watch = self._settings, self._watch
-        self._cluster.connect()
-        self._check_permissions()
+        settings, watch, cluster = self._settings, self._watch, self._cluster
+        cluster.connect()
+        if cluster.has_controller:
+            check_permissions(settings, cluster.admin, service_needs(settings))
         deadline = time.monotonic() + START_TIMEOUT_S
         seen = watch.look()
         while seen.trouble and watch.is_temporary and time.monotonic() < deadline:  # for example during an election
@@ -61,17 +59,16 @@ class TopicSetup:
             remedy = f"check that topic {settings.topic} may be described and read"
             if watch.is_temporary:
                 remedy = "nothing is lost; check that all brokers run, and restart the instance"
-            raise BrokerError(f"the broker at {settings.bootstrap} does not list the topics ({seen.trouble}); {remedy}")
+            raise BrokerError(f"the broker at {settings.bootstrap} does not list the topics ({seen.trouble})", remedy)
         if settings.topic not in seen.partitions:
-            raise TopicError(
-                f"there is no topic {settings.topic} on {settings.bootstrap}; check --topic, or create it: "
-                f"{self._command('--create', settings.topic)} --partitions 4"
-            )
+            raise no_input(settings)
         if settings.reset_state:
             self._reset_state()
         watch.topics = (*watch.topics, settings.state_topic)
         self._create_missing({settings.state_topic: STATE_TOPIC_CONFIG})
-        self._check_policy()
+        config = cluster.configs([settings.state_topic]) if cluster.has_controller else {}
+        if error := wrong_policy(settings, config.get(settings.state_topic, {})):
+            raise error
 
     def finish(self, is_known: bool) -> None:
         """Create the output topics and the feedback topic if they are missing.
@@ -85,18 +82,11 @@ class TopicSetup:
         self._create_missing({topic: inherited for topic in wanted if topic is not None})
         if is_known:
             self._watch.grow()
-        self._check_feedback()
+        if error := wrong_feedback(settings, self._watch.seen.partitions):
+            raise error
         if self._cluster.has_controller:
             configs = self._cluster.configs((*settings.outputs, settings.state_topic))
             self.limits = {topic: int(config["max.message.bytes"]) for topic, config in configs.items()}
-
-    def _command(self, action: str, topic: str) -> str:
-        return f"kafka-topics.sh --bootstrap-server {self._settings.bootstrap} {action} --topic {topic}"
-
-    def _check_permissions(self) -> None:
-        if not self._cluster.has_controller:
-            return
-        check_permissions(self._settings, self._cluster.admin, service_needs(self._settings))
 
     def _create_missing(self, wanted: Mapping[str, Mapping[str, str]]) -> None:
         """Create these topics if they are missing, with their configuration and as many partitions as the input has."""
@@ -112,26 +102,9 @@ class TopicSetup:
             watch.wait(0.1 if missing else 0)
         if missing:
             topic = missing[0]
+            what = f"topic {topic} is missing and could not be created"
             reason = reasons.get(topic, "it did not appear in time")
-            compact = " --config cleanup.policy=compact" if topic == self._settings.state_topic else ""
-            raise TopicError(
-                f"topic {topic} is missing and could not be created ({reason}); create it: "
-                f"{self._command('--create', topic)} --partitions {count}{compact}"
-            )
-
-    def _check_feedback(self) -> None:
-        """A label must be in the partition with the same number as its record's partition."""
-        topic, feedback = self._settings.topic, self._settings.feedback
-        if feedback is None:
-            return
-        count, found = self._watch.seen.partitions[topic], self._watch.seen.partitions[feedback]
-        if found != count:
-            grow = f"add some: {self._command('--alter', feedback)} --partitions {count}"
-            remedy = grow if found < count else "name another one with --feedback"
-            raise TopicError(
-                f"feedback topic {feedback} has {found} partitions, topic {topic} has {count}; they need equally many, "
-                f"because a label is in the partition of its record: {remedy}"
-            )
+            raise TopicError(f"{what} ({reason})", f"create it: {create(self._settings, topic, count)}")
 
     def _inherited_config(self) -> dict[str, str]:
         """The input's retention and limit on record size, with room for the result; empty if they are not readable.
@@ -146,35 +119,21 @@ class TopicSetup:
         limit = int(config["max.message.bytes"]) + RESULT_BYTES
         return {"max.message.bytes": str(limit), "retention.ms": config["retention.ms"]}
 
-    def _check_policy(self) -> None:
-        """Refuse a state topic that deletes old entries."""
-        if not self._cluster.has_controller:
-            return
-        settings = self._settings
-        config = self._cluster.configs([settings.state_topic]).get(settings.state_topic, {})
-        policy = config.get("cleanup.policy", "compact")
-        if policy != "compact":
-            raise TopicError(
-                f"topic {settings.state_topic} has cleanup.policy={policy}, which would delete what was learned; "
-                f"set it to compact: kafka-configs.sh --bootstrap-server {settings.bootstrap} --alter --topic "
-                f"{settings.state_topic} --add-config cleanup.policy=compact"
-            )
-
     def _reset_state(self) -> None:
         """Delete the state topic, which is then created again. Raises BrokerError while the group has members."""
         settings, admin = self._settings, self._cluster.admin
         members = count_members(settings) if self._cluster.has_controller else 0
         if members:
             raise BrokerError(
-                f"--reset-state: group {settings.group} has {members} members, which would write their state again; "
-                "stop them first (one that was killed leaves when its session times out)"
+                f"--reset-state: group {settings.group} has {members} members, which would write their state again",
+                "stop them first (one that was killed leaves when its session times out)",
             )
         topic = settings.state_topic
         try:
             admin.delete_topics([topic], request_timeout=START_TIMEOUT_S)[topic].result()
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise BrokerError(f"--reset-state: topic {topic} cannot be deleted ({error.args[0].str()})") from None
+                raise explained(error, f"--reset-state: topic {topic} cannot be deleted") from None
         deadline = time.monotonic() + START_TIMEOUT_S
         while topic in admin.list_topics(timeout=START_TIMEOUT_S).topics and time.monotonic() < deadline:
             self._watch.wait(0.1)
@@ -189,20 +148,14 @@ def start_at_latest(consumer: Consumer, topic: str, partitions: int) -> None:
     """
     every = [TopicPartition(topic, number) for number in range(partitions)]
     try:
-        if any(found.offset != OFFSET_INVALID for found in consumer.committed(every, timeout=START_TIMEOUT_S)):
+        if any(committed.offset != OFFSET_INVALID for committed in consumer.committed(every, timeout=START_TIMEOUT_S)):
             return
         for partition in every:
             partition.offset = consumer.get_watermark_offsets(partition, timeout=START_TIMEOUT_S)[1]
         consumer.commit(offsets=every, asynchronous=False)
         log.info(kv("start_at_latest", topic=topic, partitions=partitions))
     except KafkaException as error:
-        refused = (
-            KafkaError.UNKNOWN_MEMBER_ID,
-            KafkaError.ILLEGAL_GENERATION,
-            KafkaError.REBALANCE_IN_PROGRESS,
-        )
+        refused = (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS)
         if error.args[0].code() not in refused:
-            raise BrokerError(
-                f"the start of group offsets on {topic} could not be committed ({error.args[0].str()}); "
-                "check that the group may be written, or use --start earliest"
-            ) from None
+            what = f"the start of group offsets on {topic} could not be committed"
+            raise explained(error, what, "check that the group may be written, or use --start earliest") from None

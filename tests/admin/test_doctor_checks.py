@@ -12,11 +12,12 @@ from confluent_kafka.admin import AclOperation
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fomo_stream.admin.doctor.facts import Facts, Finding, Level, PartitionFacts, TopicFacts
-from fomo_stream.admin.doctor.report import CHECKS, as_json, as_text, exit_code, findings, without_answer
+from fomo_stream.admin.checks import Finding, Level
+from fomo_stream.admin.doctor import CHECKS, as_json, as_text, exit_code, findings_of, without_answer
+from fomo_stream.admin.inquiry import Facts, TopicFacts
 from fomo_stream.errors import BrokerError, ConfigError, NotPermittedError, TopicError
 from fomo_stream.kafka.broker.permissions import service_needs
-from fomo_stream.kafka.topics.setup import RESULT_BYTES, STATE_TOPIC_CONFIG
+from fomo_stream.kafka.topics.checks import RESULT_BYTES, STATE_TOPIC_CONFIG
 from fomo_stream.settings.commands import DoctorSettings
 
 EVERYTHING = frozenset(AclOperation) - {AclOperation.UNKNOWN, AclOperation.ANY, AclOperation.ALL}
@@ -39,12 +40,16 @@ SETTINGS = good_settings(feedback="labels", alerts="pages")
 
 
 def topic(partitions: int = 4, replicas: int = 3, config: Mapping[str, str] | None = None) -> TopicFacts:
-    return TopicFacts((PartitionFacts(replicas, replicas),) * partitions, config or {}, EVERYTHING)
+    count = (replicas,) * partitions
+    return TopicFacts(count, count, config=config or {}, operations=EVERYTHING)
+
+
+def sized(partitions: int, replicas: int = 3) -> dict[str, Any]:
+    return dict.fromkeys(("replicas", "in_sync"), (replicas,) * partitions)
 
 
 def good_facts() -> Facts:
     return Facts(
-        now=1000.0,
         brokers={1: "a:9092", 2: "b:9092", 3: "c:9092"},
         topics={
             "t": topic(config=INPUT),
@@ -59,12 +64,11 @@ def good_facts() -> Facts:
         broker_configs=(BROKER, BROKER, BROKER),
         cluster_operations=EVERYTHING,
         group_operations=EVERYTHING,
-        newest={"t": 998.0},
     )
 
 
 def found(settings: DoctorSettings, facts: Facts) -> list[tuple[str, Finding]]:
-    return [(name, finding) for name, finding in findings(settings, facts) if finding.level is not Level.OK]
+    return [(name, finding) for name, finding in findings_of(settings, facts) if finding.level is not Level.OK]
 
 
 def with_topic(name: str, **changes: Any) -> Callable[[Facts], Facts]:
@@ -92,24 +96,23 @@ def brokers(**config: str) -> Callable[[Facts], Facts]:
     return lambda facts: replace(facts, broker_configs=(BROKER, {**BROKER, **config}, BROKER))
 
 
-PARTITIONS = with_topic("t-scores", partitions=topic(2).partitions)
+PARTITIONS = with_topic("t-scores", **sized(2))
 # A defect, the check that finds it, its exit code (0: a warning, None: not checked), and words of the finding.
 DEFECTS: list[tuple[Callable[[Facts], Facts], str, int | None, str]] = [
-    (lambda f: replace(f, has_topic_ids=False), "brokers", 0, "older than Kafka 2.8"),
     (without("t"), "topics", TopicError.exit_code, "there is no topic t"),
     (without("t-scores", cluster_operations=frozenset()), "topics", 0, "t-scores does not exist yet"),
-    (without("t-scores", hidden=frozenset({"t-scores"})), "permissions", 9, "may not write topic t-scores"),
-    (without("pages", hidden=frozenset({"pages"})), "permissions", 9, "may not write topic pages"),
+    (without("t-scores", hidden=frozenset({"t-scores"})), "permissions", 9, "Write on topic t-scores"),
+    (without("pages", hidden=frozenset({"pages"})), "permissions", 9, "Write on topic pages"),
     (with_topic("pages", **{"cleanup.policy": "compact"}), "topics", 0, "pages is compacted"),
     (PARTITIONS, "topics", 0, "t-scores has 2 partitions, t has 4"),
-    (with_topic("g-t-state", partitions=topic(2).partitions), "topics", 0, "g-t-state has 2 partitions"),
+    (with_topic("g-t-state", **sized(2)), "topics", 0, "g-t-state has 2 partitions"),
     (
-        with_topic("g-t-state", partitions=topic(2).partitions, operations=EVERYTHING - {AclOperation.ALTER}),
+        with_topic("g-t-state", **sized(2), operations=EVERYTHING - {AclOperation.ALTER}),
         "topics",
         TopicError.exit_code,
         "the others cannot be scored",
     ),
-    (with_topic("labels", partitions=topic(5).partitions), "topics", TopicError.exit_code, "labels has 5 partitions"),
+    (with_topic("labels", **sized(5)), "topics", TopicError.exit_code, "labels has 5 partitions, topic t has 4"),
     (with_topic("g-t-state", **{"cleanup.policy": "delete"}), "topics", TopicError.exit_code, "cleanup.policy=delete"),
     (with_topic("g-t-state", **{"segment.bytes": "1073741824"}), "topics", 0, "segments of 1.0 GiB"),
     (with_topic("g-t-state", **{"segment.ms": "604800000"}), "topics", 0, "compacted late"),
@@ -120,16 +123,16 @@ DEFECTS: list[tuple[Callable[[Facts], Facts], str, int | None, str]] = [
     (with_topic("t-scores", **{"message.timestamp.type": "LogAppendTime"}), "topics", 0, "LogAppendTime"),
     (with_topic("t-scores", **{"message.timestamp.before.max.ms": "3600000"}), "topics", 0, "older than 60 min"),
     (
-        with_topic("t", partitions=topic(replicas=1).partitions, **{"min.insync.replicas": "1"}),
+        with_topic("t", **sized(4, replicas=1), **{"min.insync.replicas": "1"}),
         "replicas",
         0,
         "t: 1 replica:",
     ),
-    (with_topic("t", partitions=topic(replicas=2).partitions), "replicas", 0, "t: 2 replicas"),
+    (with_topic("t", **sized(4, replicas=2)), "replicas", 0, "t: 2 replicas"),
     (with_topic("__transaction_state", **{"min.insync.replicas": "1"}), "replicas", 0, "__transaction_state: min.ins"),
-    (with_topic("t", partitions=(PartitionFacts(3, 2),) * 4), "replicas", 0, "t: not all replicas are in sync"),
-    (with_topic("t", partitions=(PartitionFacts(3, 1),) * 4), "replicas", 7, "t: 1 replicas in sync"),
-    (with_topic("t", partitions=(PartitionFacts(3, 0, has_leader=False),) * 4), "replicas", 7, "has no leader"),
+    (with_topic("t", in_sync=(2,) * 4), "replicas", 0, "t: not all replicas are in sync"),
+    (with_topic("t", in_sync=(1,) * 4), "replicas", 7, "t: 1 replicas in sync"),
+    (with_topic("t", in_sync=(0,) * 4, has_leaders=False), "replicas", 7, "has no leader"),
     (without("__consumer_offsets"), "replicas", None, "__consumer_offsets: it does not exist yet"),
     (
         brokers(**{"transaction.abort.timed.out.transaction.cleanup.interval.ms": "10000"}),
@@ -142,23 +145,21 @@ DEFECTS: list[tuple[Callable[[Facts], Facts], str, int | None, str]] = [
     (brokers(**{"group.max.session.timeout.ms": "30000"}), "broker settings", 2, "sessions of 6000 to 30000 ms"),
     (brokers(**{"offsets.retention.minutes": "60"}), "broker settings", 0, "offsets.retention.minutes=60"),
     (lambda f: replace(f, broker_configs=()), "broker settings", None, "may not read the brokers' configuration"),
-    (lambda f: replace(f, group_operations=frozenset({AclOperation.DESCRIBE})), "permissions", 9, "may not read group"),
-    (lambda f: replace(f, group_operations=None, is_group_hidden=True), "permissions", 9, "may not read group"),
-    (lambda f: replace(f, group_operations=None, group_trouble="gone"), "permissions", 7, "coordinator of group g"),
+    (lambda f: replace(f, group_operations={AclOperation.DESCRIBE}), "permissions", 9, "Read on group g"),
+    (lambda f: replace(f, group_operations=()), "permissions", 9, "not permitted: Read on group g"),
+    (lambda f: replace(f, group_operations=None, group_error=BrokerError("gone", "x")), "permissions", 7, "gone"),
     (with_topic("t", operations=None), "permissions", None, "does not report permissions on t"),
     (with_topic("t", operations=EVERYTHING - {AclOperation.DESCRIBE_CONFIGS}), "permissions", 0, "DescribeConfigs"),
     (with_topic("g-t-state", operations=EVERYTHING - {AclOperation.DELETE}), "permissions", 0, "Delete is not"),
-    (lambda f: replace(f, transactions=NotPermittedError("no; permit it")), "transactions", 9, "no"),
-    (lambda f: replace(f, transactions=BrokerError("gone; check")), "transactions", 7, "gone"),
+    (lambda f: replace(f, transactions=NotPermittedError("no", "permit it")), "transactions", 9, "no"),
+    (lambda f: replace(f, transactions=BrokerError("gone", "check")), "transactions", 7, "gone"),
     (lambda f: replace(f, standing={"t": (1, 3)}), "transactions", 0, "in partitions 1, 3 a transaction"),
-    (lambda f: replace(f, newest={"t": 1060.0}), "clock", 0, "60 s in the future"),
-    (lambda f: replace(f, newest={}), "clock", None, "no topic has a record"),
 ]
 
 
 def test_a_good_deployment_has_only_good_findings() -> None:
     assert found(SETTINGS, good_facts()) == []
-    every = findings(SETTINGS, good_facts())
+    every = findings_of(SETTINGS, good_facts())
     assert {name for name, _ in every} == set(CHECKS)
     assert exit_code(every) == 0
 
@@ -194,7 +195,7 @@ def test_every_operation_that_the_service_needs_is_looked_for(data: st.DataObjec
     name, operation = data.draw(st.sampled_from(needs))
     facts = with_topic(name, operations=EVERYTHING - {operation})(good_facts())
     (missing,) = [one for _, one in found(SETTINGS, facts) if one.code == NotPermittedError.exit_code]
-    assert f"{operation.name.lower()} topic {name}" in missing.what
+    assert f"{operation.name.capitalize()} on topic {name}" in missing.what
     assert f"--operation {operation.name.capitalize()} --topic {name}" in missing.remedy
 
 
@@ -202,7 +203,7 @@ def test_every_operation_that_the_service_needs_is_looked_for(data: st.DataObjec
 def test_what_may_not_be_seen_is_no_problem_and_no_warning(names: set[str], has_brokers: bool) -> None:
     """This user may describe the topics, but read no configuration and no permissions."""
     facts = good_facts()
-    topics = {n: TopicFacts(one.partitions) if n in names else one for n, one in facts.topics.items()}
+    topics = {n: TopicFacts(one.replicas, one.in_sync) if n in names else one for n, one in facts.topics.items()}
     facts = replace(facts, topics=topics, broker_configs=facts.broker_configs if has_brokers else ())
     bad = found(SETTINGS, facts)
     assert {one.level for _, one in bad} <= {Level.UNCHECKED}
@@ -226,7 +227,7 @@ def test_without_transactions_nothing_is_said_about_them() -> None:
 
 
 def test_where_no_broker_answers_nothing_else_is_checked() -> None:
-    every = without_answer(good_settings(), BrokerError("no broker answers; start it"))
+    every = without_answer(good_settings(), BrokerError("no broker answers", "start it"))
     assert [name for name, _ in every] == list(CHECKS)
     assert [one.level for _, one in every] == [Level.PROBLEM, *[Level.UNCHECKED] * (len(CHECKS) - 2), Level.OK]
     assert exit_code(every) == BrokerError.exit_code
@@ -236,23 +237,23 @@ def test_where_no_broker_answers_nothing_else_is_checked() -> None:
 def test_the_exit_code_is_that_of_the_first_problem() -> None:
     facts = with_topic("t", operations=EVERYTHING - {AclOperation.READ})(good_facts())
     facts = brokers(**{"group.min.session.timeout.ms": "60000"})(facts)
-    every = findings(SETTINGS, facts)
+    every = findings_of(SETTINGS, facts)
     assert {one.code for _, one in every} == {0, NotPermittedError.exit_code, ConfigError.exit_code}
     assert exit_code(every) == NotPermittedError.exit_code
 
 
 def test_the_report_has_a_line_for_each_finding_and_its_remedy() -> None:
-    every = findings(SETTINGS, PARTITIONS(good_facts()))
+    every = findings_of(SETTINGS, PARTITIONS(good_facts()))
     lines = as_text(every).splitlines()
     assert len(lines) == len(every) + sum(bool(one.remedy) for _, one in every) + 2
-    assert lines[-1] == "no problems, 1 warning, 0 not checked"
+    assert lines[-1] == "0 problems, 1 warning, 0 not checked"
     columns = {line.index(one.what) for _, one in every for line in lines if one.what in line}
     assert len(columns) == 1  # aligned
     assert max(map(len, as_text(every, width=80).splitlines())) <= 80
 
 
 def test_the_json_holds_all_findings() -> None:
-    every = findings(SETTINGS, PARTITIONS(good_facts()))
+    every = findings_of(SETTINGS, PARTITIONS(good_facts()))
     content = json.loads(as_json(every))
     assert content["exit_code"] == 0
     assert [(one["check"], one["what"]) for one in content["findings"]] == [(name, one.what) for name, one in every]

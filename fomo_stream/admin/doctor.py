@@ -1,0 +1,98 @@
+"""Runs all checks of `fomo-stream doctor`, and writes their findings for people or as JSON."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+
+from fomo_stream.admin import checks
+from fomo_stream.admin.checks import Check, Finding, Level, problem, unchecked
+from fomo_stream.admin.inquiry import Facts, inquire
+from fomo_stream.errors import BrokerError
+from fomo_stream.settings.commands import DoctorSettings
+from fomo_stream.wording import counted
+
+# In the order of the report; the exit code is that of the first problem.
+CHECKS: dict[str, Check] = {
+    "brokers": checks.brokers,
+    "permissions": checks.permissions,
+    "topics": checks.topics,
+    "replicas": checks.replicas,
+    "broker settings": checks.broker_settings,
+    "transactions": checks.transactions,
+    "settings": checks.own_settings,
+}
+NEEDS_NO_BROKER = ("settings",)
+
+Named = tuple[str, Finding]  # of a check
+
+
+def examine(settings: DoctorSettings) -> tuple[str, int]:
+    """The report and the exit code. Raises ConfigError."""
+    try:
+        findings = findings_of(settings, inquire(settings))
+    except BrokerError as error:
+        findings = without_answer(settings, error)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    return (as_json(findings) if settings.json else as_text(findings, width)), exit_code(findings)
+
+
+def findings_of(settings: DoctorSettings, facts: Facts) -> list[Named]:
+    """The findings of all checks."""
+    return [(name, finding) for name, check in CHECKS.items() for finding in check(settings, facts)]
+
+
+def without_answer(settings: DoctorSettings, error: BrokerError) -> list[Named]:
+    """The findings if the brokers do not answer."""
+    findings = [("brokers", problem(error))]
+    for name, check in list(CHECKS.items())[1:]:
+        made = check(settings, Facts()) if name in NEEDS_NO_BROKER else [unchecked("the brokers do not answer")]
+        findings += [(name, finding) for finding in made]
+    return findings
+
+
+def exit_code(findings: Sequence[Named]) -> int:
+    """0 without a problem, else the code of the first one."""
+    return next((finding.code or 1 for _, finding in findings if finding.level is Level.PROBLEM), 0)
+
+
+def as_text(findings: Sequence[Named], width: int | None = None) -> str:
+    """A line for each finding, its remedy below it, and a summary. width: of a terminal; longer lines are broken."""
+    levels, names = max(len(level) for level in Level), max(len(name) for name, _ in findings)
+    indent = levels + names + 4
+    lines, before = [], ""
+    for name, finding in findings:
+        head = f"{finding.level:<{levels}}  {'' if name == before else name:<{names}}  "
+        lines += _broken(head + finding.what, indent, width)
+        if finding.remedy:
+            lines += _broken(f"{'':<{indent}}-> {finding.remedy}", indent + 3, width)
+        before = name
+    counts = Counter(finding.level for _, finding in findings)
+    shown = [counted(counts[level], level.value) for level in (Level.PROBLEM, Level.WARNING)]
+    return "\n".join([*lines, "", ", ".join([*shown, f"{counts[Level.UNCHECKED]} not checked"])])
+
+
+def _broken(line: str, indent: int, width: int | None) -> list[str]:
+    if width is None or width < indent + 30:
+        return [line]
+    return textwrap.wrap(
+        line,
+        width,
+        drop_whitespace=True,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def as_json(findings: Sequence[Named]) -> str:
+    """One JSON object: the exit code and the findings."""
+    content = [
+        {"check": name, "level": finding.level, "what": finding.what, "remedy": finding.remedy, "code": finding.code}
+        for name, finding in findings
+    ]
+    return json.dumps({"exit_code": exit_code(findings), "findings": content}, indent=2)
