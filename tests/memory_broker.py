@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from confluent_kafka import OFFSET_INVALID, TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException, TopicPartition
 from memory_producer import Member, MemoryProducer, Place, Produced, retriable
 
-from fomo_stream.kafka.record import Headers
 from fomo_stream.kafka.topics.watch import TopicsSeen
+from fomo_stream.partition.record import Headers
 
 
 class Message(NamedTuple):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from fomo_stream.kafka.record import Headers
+from fomo_stream.partition.record import Headers
 
 if TYPE_CHECKING:
     from memory_broker import MemoryBroker

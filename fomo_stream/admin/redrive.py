@@ -34,7 +34,8 @@ from fomo_stream.kafka.dead_letters import (
     own_headers,
 )
 from fomo_stream.kafka.delivery.transactions import Commit, Transactions
-from fomo_stream.kafka.record import Record, to_record
+from fomo_stream.kafka.record import to_record
+from fomo_stream.partition.record import Record
 from fomo_stream.settings.commands import MAX_ATTEMPTS, RedriveSettings
 
 TIMEOUT_S = 10.0  # to wait for an answer

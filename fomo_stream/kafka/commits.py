@@ -12,10 +12,10 @@ from confluent_kafka import KafkaException, TopicPartition
 from fomo_stream.kafka.delivery.base import Delivery, Outcome
 from fomo_stream.kafka.delivery.transactions import SLICE_S
 from fomo_stream.kafka.membership import Membership
-from fomo_stream.kafka.partition import PartitionTask
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.topics.report import TopicReport
 from fomo_stream.logs import kv
+from fomo_stream.partition.partition import Partition
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Commits:
         membership: Membership,
         topics: TopicReport,
         interval_s: float,
-        restore: Callable[[list[PartitionTask], float], None],
+        restore: Callable[[list[Partition], float], None],
     ) -> None:
         self._pipeline = pipeline
         self._delivery = delivery

@@ -9,8 +9,8 @@ from confluent_kafka import KafkaError
 from fomo_stream.errors import TopicError
 from fomo_stream.kafka.delivery.base import Delivery
 from fomo_stream.kafka.delivery.output import Output, PartitionOf
-from fomo_stream.kafka.record import Headers, Record
 from fomo_stream.logs import Throttle, kv
+from fomo_stream.partition.record import Headers, Record
 
 log = logging.getLogger(__name__)
 

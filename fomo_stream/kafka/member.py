@@ -22,7 +22,6 @@ from fomo_stream.kafka.delivery.base import Delivery
 from fomo_stream.kafka.group.schema_search import SchemaSearch
 from fomo_stream.kafka.membership import Membership
 from fomo_stream.kafka.observer import Observer
-from fomo_stream.kafka.partition import PartitionTask
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.polling import Poller
 from fomo_stream.kafka.record import to_record
@@ -30,6 +29,7 @@ from fomo_stream.kafka.restore import Restorer
 from fomo_stream.kafka.topics.report import TopicReport
 from fomo_stream.kafka.topics.watch import TopicWatch
 from fomo_stream.logs import Throttle, kv
+from fomo_stream.partition.partition import Partition
 from fomo_stream.settings.service import ServiceSettings
 
 log = logging.getLogger(__name__)
@@ -93,7 +93,8 @@ class Member:
         self.membership = Membership(consumer, settings.kafka.get("group.protocol") == "consumer")
         interval_s = settings.commit_interval_ms / 1000
         self.commits = Commits(pipeline, delivery, consumer, self.membership, topics, interval_s, self._restore_again)
-        self._held: list[tuple[PartitionTask, float]] = []  # to restore, with delays, when it is certain what is owned
+        self._waits_since: dict[int, float] = {}  # by partition: when its restore was requested, seconds, monotonic
+        self._held: list[tuple[Partition, float]] = []  # to restore, with delays, when it is certain what is owned
         self._turn_s = min(TURN_S, settings.max_latency_ms / 10_000)
         self._idle_s = min(IDLE_POLL_S, max(settings.commit_interval_ms / 1000, LEAST_IDLE_POLL_S))
         self.settings = settings
@@ -171,7 +172,7 @@ class Member:
         """Seconds that a poll may wait for a record, because nothing else is due earlier."""
         tasks = self.pipeline.tasks.values()
         busy = self.delivery.sent or any(
-            len(task.batch) or not task.is_active or task.position != task.committed for task in tasks
+            len(task.waiting) or not task.is_active or task.position != task.committed for task in tasks
         )
         return max(self._turn_s, LEAST_POLL_S) if busy else self._idle_s
 
@@ -188,8 +189,7 @@ class Member:
             return
         for number in numbers:
             task = self.pipeline.add(number, self.topics.seen.topic_ids)
-            task.waits_since = time.monotonic()
-            self.restorer.request(task)
+            self._request(task)
             log.info(kv("assigned", topic=self.settings.topic, partition=number))
 
     def on_revoke(self, _consumer: Any, partitions: list[Any]) -> None:
@@ -213,22 +213,26 @@ class Member:
         """Read the partitions that were restored."""
         for task, restored in self.restorer.take_results():
             self.pipeline.activate(task, restored)
-            self._observer.restored(time.monotonic() - task.waits_since)
+            self._observer.restored(time.monotonic() - self._waits_since[task.number])
             self.assignment.start(self.settings.topic, task.number, restored.start)
             if self.settings.feedback is not None:
                 self.assignment.start(self.settings.feedback, task.number, restored.feedback_start)
 
+    def _request(self, task: Partition, delay: float = 0.0) -> None:
+        self._waits_since[task.number] = time.monotonic()
+        self.restorer.request(task, delay)
+
     def control_flow(self) -> None:
         """Pause reading while too many records wait for a commit, the schema or a generation."""
         settings, tasks = self.settings, self.pipeline.tasks
-        size = sum(item.size() for task in tasks.values() for item in task.batch.items)
+        size = sum(item.size() for task in tasks.values() for item in task.waiting.items)
         is_full = self.commits.must_pause or size > LATE_BYTES
         if self.pipeline.schema is None:
-            enough = sum(len(task.batch) for task in tasks.values()) >= settings.infer_records
+            enough = sum(len(task.waiting) for task in tasks.values()) >= settings.infer_records
             paused = set(tasks) if is_full or enough else set()
         else:
             most = max(LATE_RECORDS, settings.batch_size)
-            paused = {number for number, task in tasks.items() if is_full or len(task.batch) > most}
+            paused = {number for number, task in tasks.items() if is_full or len(task.waiting) > most}
         places = {(settings.topic, number) for number in paused}
         if settings.feedback is not None:
             full = {number for number, task in tasks.items() if is_full or task.labels.is_full}
@@ -275,7 +279,7 @@ class Member:
         self._consumer.unsubscribe()
         self._subscribe()
 
-    def _restore_again(self, tasks: list[PartitionTask], delay: float) -> None:
+    def _restore_again(self, tasks: list[Partition], delay: float) -> None:
         self.assignment.hold(task.number for task in tasks)
         self._held = [(task, delay) for task in tasks]
         self._restore_held()
@@ -284,8 +288,7 @@ class Member:
         """Restore partitions after an abort, as soon as it is certain that they are owned."""
         if self._held and self.membership.now() is not None:
             for task, delay in self._held:
-                task.waits_since = time.monotonic()
-                self.restorer.request(task, delay)
+                self._request(task, delay)
             self._held = []
 
     def _look_at_topics(self) -> None:

@@ -14,11 +14,10 @@ from fomo_stream.kafka.dead_letters import DeadLetters, without_attempts
 from fomo_stream.kafka.delivery.base import Delivery
 from fomo_stream.kafka.delivery.output import Output
 from fomo_stream.kafka.observer import Observer
-from fomo_stream.kafka.partition import Pending
-from fomo_stream.kafka.record import Record
 from fomo_stream.logs import kv
-from fomo_stream.records.incidents import Closed, without_reasons
-from fomo_stream.records.json_codec import append_result, encode
+from fomo_stream.partition.incidents import Closed, without_reasons
+from fomo_stream.partition.record import Pending, Record
+from fomo_stream.records.codec import Codec
 from fomo_stream.records.result import Result
 from fomo_stream.settings.service import ServiceSettings
 
@@ -56,9 +55,11 @@ class Outputs:
         settings: ServiceSettings,
         delivery: Delivery,
         partitions: Callable[[], Mapping[str, int]],
+        codec: Codec,
         observer: Observer,
     ) -> None:
         self._settings = settings
+        self._codec = codec
         self._delivery = delivery
         self._partitions = partitions
         self._observer = observer
@@ -102,19 +103,16 @@ class Outputs:
     def _output(self, item: Pending, result: Result, topic: str, partition: int) -> Output | Letter:
         """The output of a record to one topic, or why it becomes a dead letter."""
         record = item.record
-        written = self._settings.result_field, self._settings.scores_only
         headers = without_attempts(record.headers)
         output = Output(topic, record.key, None, headers, partition, record.timestamp_or_now, record)
-        fits = False
         try:
-            if item.is_strict and record.value is not None:
-                output.value = append_result(record.value, item.fields, result, *written)
-                fits = self._delivery.fits(output)
-            if not fits:  # without white space it may fit
-                output.value = encode(item.fields, result, *written)
+            output.value = self._codec.encode(item.fields, result, record.value)
+            fits = self._delivery.fits(output)
+            if not fits:  # without its own bytes it may be shorter
+                output.value = self._codec.encode(item.fields, result)
                 fits = self._delivery.fits(output)
         except (ValueError, TypeError, RecursionError) as error:
-            return Letter("not_encodable", f"the scored record is no JSON: {error}", error)
+            return Letter("not_encodable", f"the scored record cannot be written: {error}", error)
         refusals, why = self._delivery.refused(topic, record)
         if refusals == 1 and why is not None and why.code() == KafkaError.INVALID_TIMESTAMP:
             output.timestamp = 0
@@ -135,10 +133,10 @@ class Outputs:
             incident = ended.summary["incident"]
             log.warning(kv("incident_sum_refused", topic=topic, incident=incident, reason=why.str()))
             return []
-        value, partition = encode({}, ended.summary, self._settings.result_field), places[topic].of(ended.key)
+        value, partition = self._codec.encode({}, ended.summary), places[topic].of(ended.key)
         output = Output(topic, ended.key, value, [], partition, last.timestamp_or_now, source)
         if refusals or not self._delivery.fits(output):
-            output.value = encode({}, without_reasons(ended.summary), self._settings.result_field)
+            output.value = self._codec.encode({}, without_reasons(ended.summary))
         if why is not None and why.code() == KafkaError.INVALID_TIMESTAMP:
             output.timestamp = 0
         return [output]

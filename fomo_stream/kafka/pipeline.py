@@ -1,33 +1,38 @@
-"""From a record that was read to an output that can be committed: decode, micro-batch, score, send.
+"""From a record that was read to an output that can be committed: decode, take, score, send.
 
-A `PartitionTask` holds all state of one input partition. The `Pipeline` moves records through the tasks, those of a
-partition in order. It knows no consumer and no clock: the caller passes the time and decides when to commit.
+A `Partition` holds all state of one input partition. The `Pipeline` moves records through the partitions, those of each
+in order. It knows no consumer: the caller passes the time and decides when to commit.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
+import orjson
 from confluent_kafka import TopicPartition
 
-from fomo_stream.errors import DamagedStateError, RecordError, SchemaError
+from fomo_stream.detector.detector import Detector
+from fomo_stream.errors import DamagedStateError, RecordError, SchemaError, StateError
 from fomo_stream.kafka.delivery.base import Delivery
-from fomo_stream.kafka.feedback.labelling import Labelling
+from fomo_stream.kafka.delivery.output import Output
 from fomo_stream.kafka.group.patience import FEW
-from fomo_stream.kafka.observer import Observer
+from fomo_stream.kafka.observer import Observation, Observer, Outlier
 from fomo_stream.kafka.outputs import Outputs, dead_letter_reason
-from fomo_stream.kafka.partition import PartitionTask, Pending
-from fomo_stream.kafka.record import Record
 from fomo_stream.kafka.restore import to_output
-from fomo_stream.kafka.scorer import Finished, Scorer, check_schema
-from fomo_stream.kafka.state.position import Restored, unusable_state_error
 from fomo_stream.kafka.topics.watch import TopicsSeen
-from fomo_stream.logs import kv
+from fomo_stream.logs import Throttle, kv
+from fomo_stream.partition.effects import Effect
+from fomo_stream.partition.first import check_schema, first_detector
+from fomo_stream.partition.labels import DueLabels, parse_label
+from fomo_stream.partition.partition import Partition
+from fomo_stream.partition.position import Restored, unusable_state_error
+from fomo_stream.partition.record import Pending, Record
 from fomo_stream.records.inference import TooManyFeaturesError, infer_schema
-from fomo_stream.records.json_codec import decode_strictly
+from fomo_stream.records.json_codec import JsonCodec
 from fomo_stream.records.schema import Schema, shown
 from fomo_stream.settings.service import ServiceSettings
 
@@ -37,6 +42,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LEFT_OUT_SHOWN = 50  # log lines about fields that are no features
+LABELS_LOGGED_S = 1.0  # labels that take effect get a log line, at level info at most one per partition in this time
+
+Finished = tuple[float, int | None]  # when a record was polled (monotonic seconds), and its timestamp (milliseconds)
 
 
 class Pipeline:
@@ -55,40 +63,60 @@ class Pipeline:
         partitions: Callable[[], Mapping[str, int]],
         observer: Observer | None = None,
     ) -> None:
-        self.tasks: dict[int, PartitionTask] = {}
-        self.scorer: Scorer | None = None  # from `begin` on
+        self.tasks: dict[int, Partition] = {}
+        self.schema: Schema | None = None  # the features that are scored; None while they are not known
         self._settings = settings
         self._model = model
         self._delivery = delivery
         self._executor = executor
         self._observer = observer or Observer()
-        self._outputs = Outputs(settings, delivery, partitions, self._observer)
-        self._labelling = Labelling(settings, delivery)
+        self._codec = JsonCodec(settings.result_field, settings.scores_only, settings.max_record_bytes)
+        self._outputs = Outputs(settings, delivery, partitions, self._codec, self._observer)
+        self._throttle = Throttle(LABELS_LOGGED_S)
+        self._first: Detector | None = None  # the detector that every partition begins with a copy of
         self._finished: list[Finished] = []  # records that were finished since the last commit began
         self._staged: list[Finished] = []  # and those in the last commit
 
-    @property
-    def schema(self) -> Schema | None:
-        """The features that are scored; None while they are not known."""
-        return None if self.scorer is None else self.scorer.schema
-
     # --- partitions ---------------------------------------------------------------------------------------
 
-    def add(self, number: int, topic_ids: Mapping[str, str]) -> PartitionTask:
+    def add(self, number: int, topic_ids: Mapping[str, str]) -> Partition:
         """Begin a partition, which waits to be restored. If it was here before, its state is forgotten."""
         former = self.tasks.get(number)
-        self.tasks[number] = task = PartitionTask(number, self._settings, topic_ids)
-        task.former = former.detector if former is not None else None
-        return task
+        self.tasks[number] = partition = Partition(
+            number,
+            self._settings,
+            topic=self._settings.topic,
+            feedback=self._settings.feedback,
+            ids=topic_ids,
+            batch_size=self._settings.batch_size,
+            age=self._settings.batch_age_ms / 1000,
+            known=former.detector if former is not None else None,
+        )
+        return partition
 
-    def activate(self, task: PartitionTask, restored: Restored) -> None:
+    def activate(self, partition: Partition, restored: Restored) -> None:
         """Continue a partition from its restored state. Raises StateError when that state cannot be used."""
         try:
-            task.activate(restored)
+            partition.restore(restored)
         except DamagedStateError as error:
-            raise unusable_state_error(self._settings.state_topic, task.number, error) from None
-        if self.scorer is not None:
-            self.scorer.equip(task)
+            raise unusable_state_error(self._settings.state_topic, partition.number, error) from None
+        self._begin(partition)
+
+    def _begin(self, partition: Partition) -> None:
+        """Score from now on, if the features are known. Raises StateError, with a remedy, if its state does not fit."""
+        if self._first is None or self.schema is None:
+            return
+        try:
+            partition.begin(self._first, self.schema)
+        except StateError as error:
+            topic = self._settings.state_topic
+            if self._settings.delivery == "exactly-once" or not isinstance(error, DamagedStateError):
+                raise unusable_state_error(topic, partition.number, error) from None
+            # Without transactions, a crash may leave a state that is only partly written.
+            place = {"topic": topic, "partition": partition.number}
+            log.warning(kv("state_damaged", **place, reason=error, effect="warming up again"))
+            partition.discard_state()
+            partition.begin(self._first, self.schema)
 
     def drop(self, number: int) -> None:
         """Forget a partition."""
@@ -100,17 +128,18 @@ class Pipeline:
         """Send the changes of the state of every partition; returns the offsets to commit, of existing topics."""
         offsets = []
         self._staged, self._finished = self._finished, []
-        for task in self.tasks.values():
-            changes = task.changes()
+        for partition in self.tasks.values():
+            changes = partition.changes()
             for name, value in changes.items():
-                self._delivery.send(to_output(self._settings.state_topic, task.number, name, value))
-            if task.is_active:
-                self._labelling.delete_old_effects(task, seen.first_offsets.get(task.number, 0))
-            uncommitted = list(self._uncommitted(task, seen.partitions))
-            if changes and not uncommitted and task.position is not None:
+                self._delivery.send(to_output(self._settings.state_topic, partition.number, name, value))
+            if partition.is_active:
+                for key in partition.effects.remove_before(seen.first_offsets.get(partition.number, 0)):
+                    self._delivery.send(Output(self._settings.state_topic, key, None, [], partition.number))
+            uncommitted = list(self._uncommitted(partition, seen.partitions))
+            if changes and not uncommitted and partition.position is not None:
                 # Labels took effect, but no offset moved. The broker refuses a former owner of the partition only where
                 # the transaction has an offset of it.
-                uncommitted.append(TopicPartition(self._settings.topic, task.number, task.position))
+                uncommitted.append(TopicPartition(self._settings.topic, partition.number, partition.position))
             offsets += uncommitted
         return offsets
 
@@ -120,29 +149,28 @@ class Pipeline:
         began, now: when the commit began and ended, seconds, monotonic; clock: the time now, seconds since 1970.
         """
         for offset in offsets:
-            if (task := self.tasks.get(offset.partition)) is not None:
-                of_labels = offset.topic == self._settings.feedback
-                (task.labels if of_labels else task).committed = offset.offset
+            if (partition := self.tasks.get(offset.partition)) is not None:
+                is_of_labels = offset.topic == self._settings.feedback
+                (partition.labels if is_of_labels else partition).committed = offset.offset
         ages = [clock - timestamp / 1000 for _, timestamp in self._staged if timestamp is not None]
         self._observer.committed([now - polled_at for polled_at, _ in self._staged], ages, now - began)
 
     def committed_offsets(self) -> dict[TopicPartition, int]:
         """By partition of the input that is active: the offset that the group has committed, as far as known."""
-        topic, tasks = self._settings.topic, self.tasks.values()
-        known = ((task.number, task.committed) for task in tasks if task.is_active)
+        topic, known = self._settings.topic, ((one.number, one.committed) for one in self.tasks.values())
         return {TopicPartition(topic, number): offset for number, offset in known if offset is not None}
 
-    def _uncommitted(self, task: PartitionTask, topics: Mapping[str, object]) -> Iterator[TopicPartition]:
-        found = [(self._settings.topic, task.position, task.committed)]
+    def _uncommitted(self, partition: Partition, topics: Mapping[str, object]) -> Iterator[TopicPartition]:
+        positions = [(self._settings.topic, partition.position, partition.committed)]
         if self._settings.feedback is not None:
-            found.append((self._settings.feedback, task.labels.committable, task.labels.committed))
-        for topic, offset, committed in found:
+            positions.append((self._settings.feedback, partition.labels.committable, partition.labels.committed))
+        for topic, offset, committed in positions:
             # Commit the input offset only with its outputs, or they would be written twice; if the topic is gone, both
             # fail.
             if offset is not None and offset != committed and (topic == self._settings.topic or topic in topics):
-                yield TopicPartition(topic, task.number, offset)
+                yield TopicPartition(topic, partition.number, offset)
 
-    def aborted(self, topic_ids: Mapping[str, str]) -> list[PartitionTask]:
+    def aborted(self, topic_ids: Mapping[str, str]) -> list[Partition]:
         """Forget everything since the last commit: every partition begins again and waits to be restored."""
         self._observer.aborted()
         self._finished.clear()
@@ -151,9 +179,11 @@ class Pipeline:
     # --- the schema ---------------------------------------------------------------------------------------
 
     def begin(self, schema: Schema) -> None:
-        """Score records with `schema` from now on, beginning with those that waited for it."""
-        parts = (self._executor, self._outputs, self._labelling, self._observer)
-        self.scorer = Scorer(self._settings, self._model, schema, *parts)
+        """Score records with `schema` from now on, beginning with those that waited for it. Raises SchemaError."""
+        self._first = first_detector(self._settings, self._model, schema, self._executor)
+        self.schema = schema
+        for view in self._first.left_out:
+            log.warning(kv("view_left_out", view=view.view, columns=view.columns, limit=view.limit))
         log.info(kv("schema", features=shown(schema.features), count=len(schema.features)))
 
     def check(self, schema: Schema) -> None:
@@ -165,16 +195,18 @@ class Pipeline:
 
         The sample keeps the records of each partition together, so that a counter in a partition is recognised.
         """
-        sample = [item.fields for task in self.tasks.values() for item in task.batch.items if item.error is None]
+        waiting = [item for partition in self.tasks.values() for item in partition.waiting.items]
+        sample = [item.fields for item in waiting if item.error is None]
         try:
             schema, left_out = infer_schema(sample, self._settings.result_field, self._settings.categorical)
         except SchemaError as error:
             log.error(kv("schema_not_inferred", reason=error))
             reason = "too_many_features" if isinstance(error, TooManyFeaturesError) else "no_features"
-            for task in self.tasks.values():
-                for item in task.batch.take():
+            for partition in self.tasks.values():
+                items = partition.waiting.take()
+                for item in items:
                     self._outputs.dead_letter(item.record, *dead_letter_reason(item.error, reason, str(error)))
-                    task.position = item.record.offset + 1
+                partition.skip(items)
             return None
         for name, reason in list(left_out.items())[:LEFT_OUT_SHOWN]:
             log.info(kv("feature_left_out", name=shown([name]), reason=reason))
@@ -186,54 +218,113 @@ class Pipeline:
     # --- records ------------------------------------------------------------------------------------------
 
     def receive(self, record: Record, now: float) -> None:
-        """Take one record; it is scored when its micro-batch is full or old enough."""
-        task = self.tasks.get(record.partition)
-        if task is None or not task.is_active or record.offset <= task.received:
+        """Take one record; it is scored when its micro-batch is full or old enough. now: seconds, monotonic."""
+        partition = self.tasks.get(record.partition)
+        if partition is None or not partition.is_active:
             return  # the partition was given up, or began again, after the fetch
-        task.received = record.offset
         try:
-            fields, is_strict = decode_strictly(record.value, self._settings.max_record_bytes)
-            item = Pending(record, fields, now, None, is_strict)
+            item = Pending(record, self._codec.decode(record.value), now)
         except RecordError as error:
             item = Pending(record, {}, now, error)
-        if task.batch.add(item, now) and self.scorer is not None:
-            self._score(task, self.scorer)
+        if partition.take(item, now):
+            self._score(partition)
 
     def receive_label(self, record: Record, exists: Callable[[int, int], bool]) -> None:
         """Take one record of the feedback topic; its label takes effect after the labelled record was scored.
 
         exists: whether the input has a record at (partition, offset).
         """
-        task = self.tasks.get(record.partition)
-        if task is None or not task.is_active or not task.labels.open(record.offset):
+        partition, settings = self.tasks.get(record.partition), self._settings
+        if partition is None or not partition.is_active or not partition.labels.open(record.offset):
             return
         try:
-            self._labelling.receive(task.labels, task.position, record, exists)
+            about = (settings.topic, settings.result_field, settings.max_record_bytes)
+            partition.label(record.offset, parse_label(record.value, record.key, record.partition, *about), exists)
         except RecordError as error:
             self._outputs.dead_letter(record, error.reason, str(error), error)
-            task.labels.close(record.offset)
+            partition.labels.close(record.offset)
 
     def score_due(self, now: float) -> None:
         """Score every micro-batch that is full or old enough, and apply the labels about scored records.
 
         A micro-batch whose next generation is not built yet waits.
         """
-        if self.scorer is not None:
-            for task in self.tasks.values():
-                if task.is_active and task.batch.is_due(now):
-                    self._score(task, self.scorer)
-                else:
-                    self.scorer.apply_labels(task)
+        for partition in self.tasks.values():
+            if partition.is_active and partition.waiting.is_due(now):
+                self._score(partition)
+            else:
+                self._apply_labels(partition)
 
     def finish(self, numbers: Iterable[int]) -> None:
         """Score the records that were read of these partitions.
 
         Records whose generation is not built are left; the next owner reads them again.
         """
-        if self.scorer is not None:
-            for number in numbers:
-                if number in self.tasks and self.tasks[number].is_active:
-                    self._score(self.tasks[number], self.scorer)
+        for number in numbers:
+            if number in self.tasks and self.tasks[number].is_active:
+                self._score(self.tasks[number])
 
-    def _score(self, task: PartitionTask, scorer: Scorer) -> None:
-        self._finished += scorer.score(task)
+    def _score(self, partition: Partition) -> None:
+        """Score the records that wait; stop where a generation is not built yet."""
+        if partition.detector is None:
+            self._begin(partition)
+        self._apply_labels(partition)
+        while items := partition.next_batch(time.monotonic()):
+            self._score_batch(partition, items)
+            self._finished += [(item.polled_at, item.record.timestamp) for item in items]
+            self._apply_labels(partition)
+
+    def _score_batch(self, partition: Partition, items: list[Pending]) -> None:
+        """Score consecutive records of a partition, send their outputs in their order, and tell the observer."""
+        began = time.perf_counter()
+        made = partition.score(items)
+        scored = time.perf_counter()
+        self._outputs.send(items, made.results, made.closed)
+        sent = time.perf_counter()
+        assert partition.detector is not None
+        for offset, regime in made.regimes:
+            self._observer.regime_changed()
+            place = {"topic": self._settings.topic, "partition": partition.number, "offset": offset}
+            log.warning(kv("regime", **place, regime=regime, reason="unlike the history"))
+        outcome = [(item, result) for item, result in zip(items, made.results, strict=True) if result is not None]
+        self._observer.scored(
+            Observation(
+                self._settings.topic,
+                partition.number,
+                results=[result for _, result in outcome],
+                outliers=[Outlier(item.fields, result, item.key) for item, result in outcome if result["outlier"]],
+                context_rows=partition.detector.context_rows,
+                generation=partition.detector.generation,
+                learned=made.learned,
+                opened=made.opened,
+                closed=len(made.closed),
+                score_s=scored - began,
+                produce_s=sent - scored,
+            )
+        )
+
+    def _apply_labels(self, partition: Partition) -> None:
+        """Let the labels that are due take effect, and record that they did."""
+        due = partition.apply_labels()
+        if due is None:
+            return
+        line = kv(
+            "feedback",
+            topic=self._settings.feedback,
+            partition=partition.number,
+            labels=len(due.labels) + due.too_late,
+            new_verdicts=due.new_verdicts,
+            too_late=due.too_late,
+            takes_effect=due.takes_effect,
+        )
+        is_throttled = self._throttle.allow(str(partition.number)) is None
+        log.log(logging.DEBUG if is_throttled else logging.INFO, line)
+        if due.labels:
+            self._record(partition, due)
+            self._observer.labelled(len(due.labels))
+
+    def _record(self, partition: Partition, due: DueLabels) -> None:
+        effect = Effect.of(self._settings.feedback or "", partition.number, due.takes_effect, due.labels[0][0])
+        value = orjson.dumps({"input_offset": due.takes_effect, "labels": due.labels})
+        self._delivery.send(Output(self._settings.state_topic, effect.key, value, [], partition.number))
+        partition.effects.add(effect)

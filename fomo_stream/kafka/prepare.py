@@ -19,7 +19,6 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from fomo_stream.errors import AgreementError, BrokerError, ConfigError, TopicError
 from fomo_stream.kafka.broker.topic_reader import TopicReader
 from fomo_stream.kafka.delivery.output import Output
-from fomo_stream.kafka.feedback.effects import PREFIX
 from fomo_stream.kafka.feedback.recorded_effects import LabelsRead, RecordedEffects
 from fomo_stream.kafka.group import agreement as group_settings
 from fomo_stream.kafka.group import schema as group_schema
@@ -35,11 +34,12 @@ from fomo_stream.kafka.group.unused import (
     members_of,
     start_producer,
 )
-from fomo_stream.kafka.partition import LABELS
 from fomo_stream.kafka.restore import to_output
-from fomo_stream.kafka.state.position import POSITION, Position
 from fomo_stream.kafka.topics.setup import TopicSetup
 from fomo_stream.kafka.topics.watch import TopicWatch
+from fomo_stream.partition.effects import PREFIX
+from fomo_stream.partition.partition import LABELS
+from fomo_stream.partition.position import POSITION, Position
 from fomo_stream.records.schema import Schema
 from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.wording import counted, ranges
@@ -65,7 +65,7 @@ def prepare_group(
     """Write the end of a replay as the state of the group `settings.group`; returns notes.
 
     settings: those of the replay, with this group. model, kernel: name of the checkpoint, and what computed it. tasks:
-    by partition of the topic, also of those without records: the state, as `PartitionTask.changes` gives it (a mapping,
+    by partition of the topic, also of those without records: the state, as `Partition.changes` gives it (a mapping,
     or pairs), and the offset of the next record. effects: by partition, the label effects that were replayed
     (`recorded_group`). topic_id: of the topic that was replayed, if known. Constant memory, if the states are. Raises
     the errors of `check_unused`, and FencedError if another replay prepares the same group; then nothing is written.

@@ -19,7 +19,8 @@ from fomo_stream.kafka.bounds import Bound, parse_bounds, shown_time
 from fomo_stream.kafka.broker.cluster import Cluster
 from fomo_stream.kafka.broker.failures import NOT_PERMITTED
 from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader
-from fomo_stream.kafka.record import Record, to_record
+from fomo_stream.kafka.record import to_record
+from fomo_stream.partition.record import Record
 from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.wording import ranges as shown_ranges
 

@@ -2,32 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from confluent_kafka import Message
 
-Headers = list[tuple[str, bytes | None]]
-
-
-class Record(NamedTuple):
-    """One consumed record, as bytes."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int | None  # milliseconds since 1970
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
-
-    def where(self) -> str:
-        """`topic[partition]@offset`, as every error and log line names a record."""
-        return f"{self.topic}[{self.partition}]@{self.offset}"
-
-    @property
-    def timestamp_or_now(self) -> int:
-        """Its timestamp, or 0, which a producer replaces by the current time."""
-        return self.timestamp if self.timestamp is not None and self.timestamp > 0 else 0
+from fomo_stream.partition.record import Record
 
 
 def to_record(message: Message) -> Record:

@@ -18,15 +18,15 @@ from fomo_stream.detector.changelog import Document
 from fomo_stream.errors import AgreementError, BrokerError, ConfigError, StateError
 from fomo_stream.kafka.broker.cluster import Cluster
 from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader
-from fomo_stream.kafka.feedback.effects import PREFIX, Effect
 from fomo_stream.kafka.feedback.recorded_effects import EffectLog, LabelsRead, RecordedEffects
 from fomo_stream.kafka.group.agreement import DERIVED, STATE_SETTINGS, Agreement, Values, with_agreed
 from fomo_stream.kafka.group.agreement import shown as shown_value
 from fomo_stream.kafka.group.log import GroupLog, check_has_run
 from fomo_stream.kafka.group.schema import GroupSchema
-from fomo_stream.kafka.partition import DETECTOR, LABELS
 from fomo_stream.kafka.restore import KEY_PREFIX
-from fomo_stream.kafka.state.position import POSITION, Position
+from fomo_stream.partition.effects import PREFIX, Effect
+from fomo_stream.partition.partition import DETECTOR, LABELS
+from fomo_stream.partition.position import POSITION, Position
 from fomo_stream.records.schema import Schema, shown
 from fomo_stream.settings.commands import GivenFlags
 from fomo_stream.settings.flags import DetectorFlags

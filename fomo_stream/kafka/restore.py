@@ -26,10 +26,10 @@ from fomo_stream.errors import BrokerError, DamagedStateError, StateError
 from fomo_stream.kafka.broker.clients import session_timeout_ms
 from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader
 from fomo_stream.kafka.delivery.output import Output
-from fomo_stream.kafka.feedback.effects import Effect
-from fomo_stream.kafka.state.position import POSITION, Input, Position, Restored, decide_resume, unusable_state_error
 from fomo_stream.kafka.topics.watch import TopicWatch
 from fomo_stream.logs import Throttle, kv
+from fomo_stream.partition.effects import Effect
+from fomo_stream.partition.position import POSITION, Input, Position, Restored, decide_resume, unusable_state_error
 from fomo_stream.settings.service import ServiceSettings
 
 log = logging.getLogger(__name__)
@@ -100,8 +100,8 @@ class StateReader:
         entries, effects = self._read_state(task, committed)
         found = Input(low, high, committed, seen.topic_ids.get(settings.topic, ""))
         restored, notes = decide_resume(found, entries, settings, f"{settings.topic}[{number}]")
-        for note in notes:
-            log.warning(note)
+        for event, about in notes:
+            log.warning(kv(event, **about))
         feedback_start = self._feedback_start(number)
         self._log_restored(number, restored, feedback_start, time.monotonic() - began)
         if entries and not restored.entries:  # they are about an input topic that was deleted

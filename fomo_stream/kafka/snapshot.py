@@ -9,8 +9,8 @@ from fomo_stream.detector.detector import DetectorSummary
 
 if TYPE_CHECKING:
     from fomo_stream.kafka.member import Member
-    from fomo_stream.kafka.partition import PartitionTask
     from fomo_stream.kafka.topics.watch import EndsSeen
+    from fomo_stream.partition.partition import Partition
 
 NEW = DetectorSummary(0, 0, 0, 0, 0, 0, 0.0)  # of a partition without records
 
@@ -68,7 +68,7 @@ def partitions(member: Member, now: float, clock: float) -> tuple[PartitionSnaps
     return tuple(_partition(member, task, now, clock) for task in tasks)
 
 
-def _partition(member: Member, task: PartitionTask, now: float, clock: float) -> PartitionSnapshot:
+def _partition(member: Member, task: Partition, now: float, clock: float) -> PartitionSnapshot:
     settings, detector = member.settings, task.detector
     seen = {topic: member.watch.ends.get((topic, task.number)) for topic in (settings.topic, settings.state_topic)}
     of_input = seen[settings.topic]
@@ -79,7 +79,7 @@ def _partition(member: Member, task: PartitionTask, now: float, clock: float) ->
     )
     end = max((offset for offset in known if offset is not None), default=None)
     position, committed = task.position, task.committed
-    if position is not None and not len(task.batch):  # what was read and is no record are markers of transactions
+    if position is not None and not len(task.waiting):  # what was read and is no record are markers of transactions
         position = max(position, member.assignment.read_until(task.number) or 0)
         committed = position if committed == task.position else committed
     waits = _waits(member, task)
@@ -98,7 +98,7 @@ def _partition(member: Member, task: PartitionTask, now: float, clock: float) ->
     )
 
 
-def _waits(member: Member, task: PartitionTask) -> str:
+def _waits(member: Member, task: Partition) -> str:
     return "" if task.is_active else member.restorer.waits.get(task.number, "waiting for its turn")
 
 
@@ -106,10 +106,10 @@ def _open_s(seen: EndsSeen, now: float) -> float:
     return 0.0 if seen.open_since is None else now - seen.open_since
 
 
-def _oldest_unscored_s(task: PartitionTask, clock: float) -> float | None:
+def _oldest_unscored_s(task: Partition, clock: float) -> float | None:
     """Age of the first record that waits; if none was read yet, of the last scored one, which is a little older."""
     try:
-        timestamp = task.batch.items[0].record.timestamp
+        timestamp = task.waiting.items[0].record.timestamp
     except IndexError:
         timestamp = task.last_timestamp
     return None if timestamp is None else max(0.0, clock - timestamp / 1000)

@@ -24,12 +24,12 @@ from fomo_stream.kafka.member import ConsumerErrors, Member
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.restore import Restorer
-from fomo_stream.kafka.scorer import check_schema
 from fomo_stream.kafka.topics.checks import without_effect
 from fomo_stream.kafka.topics.report import TopicReport
 from fomo_stream.kafka.topics.setup import TopicSetup, start_at_latest
 from fomo_stream.kafka.topics.watch import TopicWatch
 from fomo_stream.logs import kv
+from fomo_stream.partition.first import check_schema
 from fomo_stream.records.schema import Schema
 from fomo_stream.settings.service import ServiceSettings
 

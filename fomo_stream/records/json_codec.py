@@ -2,17 +2,17 @@
 
 Any bytes decode to a dict or raise a `RecordError`, and every decoded record can be encoded.
 
-There are two ways to write a scored record, and both give the same JSON. `encode` writes all fields again; it can write
-every record. `append_result` copies the record's own bytes and adds the result at their end, which is fast and changes
+There are two ways to write a scored record, and both give the same JSON. One writes all fields again; it can write
+every record. The other copies the record's own bytes and adds the result at their end, which is fast and changes
 nothing in them. Which records it can take is known from the first parse, made by orjson, and from a few bytes:
 
 - orjson refuses `NaN`, `Infinity`, numbers beyond all floats, lone surrogates, a byte order mark and bytes that are not
-  UTF-8. The standard library then reads the record or refuses it, and `encode` writes it.
+  UTF-8. The standard library then reads the record or refuses it, and its fields are written again.
 - Integers beyond 64 bits are read again exactly, because their text matters to categories. Their bytes are copied.
 - A record that already has a field with the name of the result has that key in its dict, however the name was written:
-  `encode` replaces the old result.
-- An empty record, one with white space behind its closing brace and one of several lines go to `encode`: a comma would
-  be wrong, the last byte is no brace, and an output is one line. Other white space is copied.
+  the old result is replaced.
+- An empty record, one with white space behind its closing brace and one of several lines are written again: a comma
+  would be wrong, the last byte is no brace, and an output is one line. Other white space is copied.
 - Of keys that occur twice, both orjson and the standard library take the last value. The bytes are copied with both
   keys, so every reader of the output sees the same as in the input.
 - Records nested too deeply are refused before anything is written.
@@ -24,6 +24,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -41,6 +42,25 @@ _BRACE = ord("}")
 _LONG_INTEGER = re.compile(rb"(?<![.0-9])(?:[0-9]{20}|(?<=-)[0-9]{19})").search
 
 
+class JsonCodec:
+    """The codec of JSON: see `Codec`. field: of the result; scores_only: leaves out the record's own fields."""
+
+    def __init__(self, field: str = "fomo", scores_only: bool = False, max_bytes: int = MAX_RECORD_BYTES) -> None:
+        self._field, self._scores_only, self._max_bytes = field, scores_only, max_bytes
+
+    def decode(self, value: bytes | None) -> dict[str, Any]:
+        """See `decode`."""
+        return decode(value, self._max_bytes)
+
+    def encode(self, fields: Mapping[str, Any], result: Mapping[str, Any], raw: bytes | None = None) -> bytes:
+        """See `encode`."""
+        return encode(fields, result, self._field, self._scores_only, raw)
+
+
+class _Loose(dict[str, Any]):
+    """The fields of a record that is no strict JSON, so that its bytes cannot be copied to the output."""
+
+
 def decode(value: bytes | None, max_bytes: int = MAX_RECORD_BYTES) -> dict[str, Any]:
     """Decode one JSON object; ``NaN`` and ``Infinity``, which many JSON writers print, are accepted.
 
@@ -49,11 +69,6 @@ def decode(value: bytes | None, max_bytes: int = MAX_RECORD_BYTES) -> dict[str, 
     >>> decode(b'{"flow": 3.5, "motor": {"rpm": NaN}}')
     {'flow': 3.5, 'motor': {'rpm': nan}}
     """
-    return decode_strictly(value, max_bytes)[0]
-
-
-def decode_strictly(value: bytes | None, max_bytes: int = MAX_RECORD_BYTES) -> tuple[dict[str, Any], bool]:
-    """As `decode`, and whether the bytes are strict JSON, without NaN and lone surrogates: see `append_result`."""
     if value is None:
         raise RecordError("tombstone", "the record has no value (a tombstone); there is nothing to score")
     if len(value) > max_bytes:
@@ -71,7 +86,7 @@ def decode_strictly(value: bytes | None, max_bytes: int = MAX_RECORD_BYTES) -> t
     may_be_deep = len(value) > 2 * MAX_DEPTH and value.count(b"{") + value.count(b"[") > MAX_DEPTH
     if may_be_deep and _deeper_than(record, MAX_DEPTH):
         raise RecordError("not_json", f"the record is nested more than {MAX_DEPTH} levels deep")
-    return record, is_strict
+    return record if is_strict else _Loose(record)
 
 
 def _decode_exactly(value: bytes) -> Any:
@@ -105,13 +120,24 @@ def _deeper_than(record: dict[str, Any], limit: int) -> bool:
 
 
 def encode(
-    record: Mapping[str, Any], result: Mapping[str, Any], field: str = "fomo", scores_only: bool = False
+    record: Mapping[str, Any],
+    result: Mapping[str, Any],
+    field: str = "fomo",
+    scores_only: bool = False,
+    raw: bytes | None = None,
 ) -> bytes:
     """One line of JSON: the record's own fields in their order, and `result` under `field`.
 
     A field of that name in the record is replaced, because the output carries the result of this run.
     Non-finite numbers become null, because JSON has no others. `scores_only` leaves out the record's own fields.
+    raw: what `decode` has decoded to `record`: these bytes stay unchanged, where that is possible.
+
+    >>> encode({"flow": 3.5}, {"score": 0.9}, raw=b'{"flow": 3.50}')
+    b'{"flow": 3.50,"fomo":{"score":0.9}}'
     """
+    if raw is not None and not scores_only and _can_be_copied(raw, record, field):
+        with suppress(TypeError):  # the name of the field has a lone surrogate
+            return raw[:-1] + b"," + orjson.dumps({field: result})[1:]
     output = {field: result} if scores_only else {**record, field: result}
     try:
         return orjson.dumps(output)
@@ -119,23 +145,9 @@ def encode(
         return json.dumps(_finite(output), separators=(",", ":")).encode("ascii")
 
 
-def append_result(
-    value: bytes, record: Mapping[str, Any], result: Mapping[str, Any], field: str = "fomo", scores_only: bool = False
-) -> bytes:
-    """As `encode`, but the record's own fields are the bytes of `value`, unchanged. It takes other records too.
-
-    value: what `decode_strictly` has decoded to `record`, and found to be strict JSON. The module says which of these
-    records are written by `encode`.
-
-    >>> append_result(b'{"flow": 3.50}', {"flow": 3.5}, {"score": 0.9})
-    b'{"flow": 3.50,"fomo":{"score":0.9}}'
-    """
-    if scores_only or not record or field in record or value[-1] != _BRACE or b"\n" in value or b"\r" in value:
-        return encode(record, result, field, scores_only)
-    try:
-        return value[:-1] + b"," + orjson.dumps({field: result})[1:]
-    except TypeError:  # the name of the field has a lone surrogate
-        return encode(record, result, field)
+def _can_be_copied(raw: bytes, record: Mapping[str, Any], field: str) -> bool:
+    is_strict = bool(record) and not isinstance(record, _Loose)
+    return is_strict and field not in record and raw[-1] == _BRACE and b"\n" not in raw and b"\r" not in raw
 
 
 def _finite(node: Any) -> Any:

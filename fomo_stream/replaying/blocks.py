@@ -28,7 +28,7 @@ class Sample(NamedTuple):
     fields: dict[str, Any]  # empty if `error`
     error: RecordError | None = None  # why it cannot be scored
     label: int = UNKNOWN
-    raw: bytes | None = None  # the value of a Kafka record that is strict JSON: its output keeps these bytes
+    raw: bytes | None = None  # the value of a Kafka record: its output keeps these bytes where it can
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.errors import RecordError, SchemaError, TopicError
-from fomo_stream.kafka.feedback.labels import parse_label
 from fomo_stream.kafka.ranges import Range, read_range, resolve_ranges
+from fomo_stream.partition.labels import parse_label
 from fomo_stream.records.files import RecordFile
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, UNREADABLE, Sample
 from fomo_stream.replaying.sources.tables import open_file

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fomo_stream.detector.detector import Detector
-from fomo_stream.kafka.scorer import first_detector
 from fomo_stream.loading import load_ready
+from fomo_stream.partition.first import first_detector
 from fomo_stream.replaying.checkpoints import Checkpoint
 from fomo_stream.replaying.gathering import IsStopped
 from fomo_stream.replaying.partition import OWN, Others, PartitionReplay, own_entries

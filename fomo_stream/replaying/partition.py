@@ -16,13 +16,13 @@ from fomo_stream.detector.changelog import Entries, StoredEntries
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
 from fomo_stream.detector.series import Key
-from fomo_stream.kafka.feedback.labels import Label
-from fomo_stream.kafka.partition import PartitionTask
-from fomo_stream.kafka.state.position import Restored
-from fomo_stream.records.incidents import Closed
-from fomo_stream.records.result import Result, results_of
+from fomo_stream.partition.incidents import Closed
+from fomo_stream.partition.labels import Label
+from fomo_stream.partition.partition import Partition
+from fomo_stream.partition.position import Restored
+from fomo_stream.records.result import Result
 from fomo_stream.records.rows import RowReader
-from fomo_stream.replaying.blocks import BLOCK, Block, ContextNote, Float, Int, Judgement
+from fomo_stream.replaying.blocks import BLOCK, Block, ContextNote, Float, Int, Judgement, Sample
 from fomo_stream.replaying.gathering import Clock, Gathered, IsStopped, Lookahead, gather
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class PartitionReplay:
     def _block(self, gathered: Gathered) -> Block:
         samples, rows, keys = gathered.samples, gathered.rows, gathered.keys
         offsets = np.fromiter((sample.offset for sample in samples), np.int64, len(samples))
-        results, verdicts, contexts, batch_s = self._score(rows, keys, offsets)
+        results, made, ended, verdicts, contexts, batch_s = self._score(samples, offsets)
         if self.learned is not None:
             self.learned += int(np.searchsorted(offsets, self._learned_until))
         judgements = {OWN: _judgement(results)}
@@ -117,12 +117,8 @@ class PartitionReplay:
             began = time.perf_counter()
             judgements[rival.name] = rival.judge(rows)
             self.seconds[rival.name] += time.perf_counter() - began
-        ended: Sequence[Closed] = ()
-        if samples:
-            made = _results_of(self._plan, self.number, self._detector.model.name, results, gathered)
-            ended = self._task.note_incidents(made, results, keys, offsets.tolist())
-            if self._sink is not None:
-                self._sink.write(samples, made)
+        if self._sink is not None:
+            self._sink.write(samples, made)
         times, odd_times = offsets, 0
         if self._plan.axis == "time":
             times, odd_times = self._clock.times([sample.timestamp for sample in samples], gathered.later)
@@ -144,16 +140,18 @@ class PartitionReplay:
         )
 
     def _score(
-        self, rows: Float, keys: list[Key], offsets: Int
-    ) -> tuple[Results, list[_Verdicts], list[ContextNote], list[float]]:
-        """Score and learn the rows of a block in micro-batches, with the labels that take effect between them."""
+        self, samples: list[Sample], offsets: Int
+    ) -> tuple[Results, list[Result], list[Closed], list[_Verdicts], list[ContextNote], list[float]]:
+        """Score and learn the records of a block in micro-batches, with the labels that take effect between them."""
         task, detector, most = self._task, self._detector, self._plan.settings.batch_size
         parts: list[Results] = []
+        made: list[Result] = []
+        ended: list[Closed] = []
         verdicts: list[_Verdicts] = []
         contexts: list[ContextNote] = []
         batch_s: list[float] = []
         places = offsets.tolist()
-        start, n = 0, len(rows)
+        start, n = 0, len(samples)
         while start < n:
             verdicts += self._verdicts_before(places[start], start)
             stop = min(n, start + min(most, detector.room))
@@ -163,11 +161,15 @@ class PartitionReplay:
             began = time.perf_counter()
             if detector.generation != self._generation:
                 contexts += self._look_at_context(start)  # which waits until it is built
-            parts.append(task.score(rows[start:stop], keys[start:stop], places[start:stop]))
+            scored = task.score(samples[start:stop])
+            parts.append(scored.columns)
+            made += [result for result in scored.results if result is not None]
+            ended += scored.closed
             batch_s.append(time.perf_counter() - began)
             start = stop
         self.seconds[OWN] += sum(batch_s)
-        return Results.concatenate(parts) if parts else detector.process(rows), verdicts, contexts, batch_s
+        results = Results.concatenate(parts) if parts else task.score([]).columns
+        return results, made, ended, verdicts, contexts, batch_s
 
     def _verdicts_before(self, offset: int, at: int) -> list[_Verdicts]:
         """Let the labels take effect that did so before the record at `offset` was scored."""
@@ -240,20 +242,13 @@ class PartitionReplay:
     def _begin(self, restored: Restored) -> None:
         plan, number = self._plan, self.number
         ids = {plan.settings.topic: plan.ranges[number].topic_id} if number in plan.ranges else {}
-        self._task = PartitionTask(number, plan.settings, ids)
-        self._task.activate(restored)
-        self._detector: Detector
-        self._reader: RowReader
-        self._detector, self._reader = self._task.equip(self._first, self._plan.schema)
+        settings = plan.settings
+        self._task = Partition(number, settings, topic=settings.topic or None, feedback=settings.feedback, ids=ids)
+        self._task.restore(restored)
+        self._task.begin(self._first, plan.schema)
+        assert self._task.detector is not None
+        self._detector, self._reader = self._task.detector, RowReader(plan.schema)
         self.learned = self._detector.records
-
-
-def _results_of(plan: Plan, number: int, model: str, results: Results, gathered: Gathered) -> list[Result]:
-    """The results of records of the partition `number` as the service writes them."""
-    samples, lacking, topic = gathered.samples, gathered.missing.tolist(), plan.settings.topic
-    sources = [(topic, number, sample.offset, sample.timestamp) for sample in samples] if topic else None
-    records = [sample.fields for sample in samples]
-    return results_of(results, model, plan.schema, records, lacking, sources)
 
 
 def own_entries(entries: StoredEntries) -> dict[str, bytes]:

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.kafka.scored_topic import ScoredTopic
-from fomo_stream.records.json_codec import append_result, encode
+from fomo_stream.records.json_codec import encode
 from fomo_stream.records.result import Result
 from fomo_stream.replaying.blocks import Sample
 from fomo_stream.settings.replay import ReplaySettings
@@ -95,9 +95,7 @@ class Sink:
         return self._file
 
     def _value(self, sample: Sample, result: Result) -> bytes:
-        if sample.raw is not None:
-            return append_result(sample.raw, sample.fields, result, *self._written)
-        return encode(sample.fields, result, *self._written)
+        return encode(sample.fields, result, *self._written, raw=sample.raw)
 
 
 def part_of(path: Path, partition: int) -> Path:

@@ -31,8 +31,8 @@ from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.context import Context
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.timeline import Timeline, ViewScores
-from fomo_stream.kafka.feedback.labels import RecordIndex
-from fomo_stream.kafka.state.position import Position
+from fomo_stream.partition.labels import RecordIndex
+from fomo_stream.partition.position import Position
 
 YOUNG, LAST = 10_000, 20_000  # records
 BATCHES = (64, 512)

@@ -33,10 +33,10 @@ from services import unique  # noqa: E402
 from fomo_stream.detector.detector import Detector  # noqa: E402
 from fomo_stream.kafka.broker.clients import make_producer  # noqa: E402
 from fomo_stream.kafka.restore import Restorer, to_output  # noqa: E402
-from fomo_stream.kafka.state.position import POSITION, Position  # noqa: E402
 from fomo_stream.kafka.topics.setup import TopicSetup  # noqa: E402
 from fomo_stream.kafka.topics.watch import TopicWatch  # noqa: E402
 from fomo_stream.model.checkpoint import load_model  # noqa: E402
+from fomo_stream.partition.position import POSITION, Position  # noqa: E402
 from fomo_stream.settings.service import ServiceSettings  # noqa: E402
 
 COMMIT_EVERY = 300  # records

@@ -14,7 +14,7 @@ from fomo_stream.kafka.delivery.at_least_once import AtLeastOnce
 from fomo_stream.kafka.delivery.base import Outcome
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
 from fomo_stream.kafka.delivery.output import Output
-from fomo_stream.kafka.record import Record
+from fomo_stream.partition.record import Record
 
 LONG_S = 10.0  # no call takes so long
 

@@ -21,13 +21,13 @@ from fomo_stream.detector.results import Results, Severity
 from fomo_stream.kafka.delivery.base import Outcome
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
 from fomo_stream.kafka.member import ConsumerErrors, Member
-from fomo_stream.kafka.partition import PartitionTask
 from fomo_stream.kafka.pipeline import Pipeline
-from fomo_stream.kafka.record import Record
 from fomo_stream.kafka.restore import Restorer
-from fomo_stream.kafka.state.position import Restored
 from fomo_stream.kafka.topics.report import TopicReport
-from fomo_stream.records.incidents import Incidents
+from fomo_stream.partition.incidents import Incidents
+from fomo_stream.partition.partition import Partition
+from fomo_stream.partition.position import Restored
+from fomo_stream.partition.record import Record
 from fomo_stream.records.schema import Schema
 
 SCHEMA = Schema(("x", "y"))
@@ -75,17 +75,17 @@ class Prompt(ExactlyOnce):
 class Restoring:
     """Restores at once, unless an open transaction may still change the state."""
 
-    def __init__(self, broker: MemoryBroker, is_wanted: Callable[[PartitionTask], bool]) -> None:
+    def __init__(self, broker: MemoryBroker, is_wanted: Callable[[Partition], bool]) -> None:
         self._broker = broker
         self._is_wanted = is_wanted
         self._restorer = Restorer(SETTINGS, broker, is_wanted)  # type: ignore[arg-type]
-        self._waiting: list[PartitionTask] = []
+        self._waiting: list[Partition] = []
         self.stop = self._restorer.stop
 
-    def request(self, task: PartitionTask, delay: float = 0.0) -> None:
+    def request(self, task: Partition, delay: float = 0.0) -> None:
         self._waiting.append(task)
 
-    def take_results(self) -> list[tuple[PartitionTask, Restored]]:
+    def take_results(self) -> list[tuple[Partition, Restored]]:
         unstable: set[tuple[str, int]] = set().union(*(producer.unstable for producer in self._broker.producers))
         results, waiting = [], self._waiting
         self._waiting = [task for task in waiting if unstable & {("t", task.number), ("f", task.number)}]

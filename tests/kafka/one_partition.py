@@ -11,9 +11,9 @@ from confluent_kafka import OFFSET_BEGINNING
 from pipelines import QUICK, Recording, commit, make_pipeline, record
 
 from fomo_stream.kafka.pipeline import Pipeline
-from fomo_stream.kafka.record import Record
-from fomo_stream.kafka.state.position import POSITION, Position, Restored
 from fomo_stream.ops.progress import ProgressLog
+from fomo_stream.partition.position import POSITION, Position, Restored
+from fomo_stream.partition.record import Record
 from fomo_stream.records.schema import Schema
 
 FLAGS: dict[str, Any] = {**QUICK, "feedback": "f", "feedback_memory": 30, "lags": 2}

@@ -17,10 +17,10 @@ from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.kafka.delivery.output import Output
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.pipeline import Pipeline
-from fomo_stream.kafka.record import Record
-from fomo_stream.kafka.state.position import Restored
 from fomo_stream.kafka.topics.watch import TopicsSeen
 from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel
+from fomo_stream.partition.position import Restored
+from fomo_stream.partition.record import Record
 from fomo_stream.records.schema import Schema
 from fomo_stream.settings.service import ServiceSettings
 

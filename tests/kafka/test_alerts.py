@@ -14,10 +14,9 @@ from pydantic import ValidationError
 
 from fomo_stream.kafka.delivery.output import Output
 from fomo_stream.kafka.observer import Observation, Observer
-from fomo_stream.kafka.partition import Pending
 from fomo_stream.kafka.pipeline import Pipeline
-from fomo_stream.kafka.record import Record
-from fomo_stream.records.incidents import Closed
+from fomo_stream.partition.incidents import Closed
+from fomo_stream.partition.record import Pending, Record
 from fomo_stream.settings.replay import ReplaySettings
 from fomo_stream.settings.service import ServiceSettings
 
@@ -164,7 +163,7 @@ CLOSED = Closed(7, b"k", 3, {"incident": "0-3", "status": "closed", "reasons": [
 
 def pending(offset: int, key: bytes | None = b"k") -> Pending:
     text = json.dumps({"x": 1, "y": 2}).encode()
-    return Pending(Record("t", 0, offset, 5, key, text, []), json.loads(text), 0.0, None, True)
+    return Pending(Record("t", 0, offset, 5, key, text, []), json.loads(text), 0.0)
 
 
 def sending(**changes: Any) -> tuple[Recording, Pipeline]:

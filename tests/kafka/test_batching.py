@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fomo_stream.kafka.batching import MicroBatch
+from fomo_stream.partition.record import MicroBatch
 
 
 @given(

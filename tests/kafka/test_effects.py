@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fomo_stream.kafka.feedback.effects import Effect, Effects
+from fomo_stream.partition.effects import Effect, Effects
 
 effects = st.builds(
     Effect.of,

@@ -22,7 +22,7 @@ from memory_broker import MemoryBroker, MemoryReader
 from memory_producer import Produced, abortable, retriable
 from memory_service import ALERTS, DEAD, IDS, NUMBERS, OUT, SETTINGS, STATE, Instance, Topics
 
-from fomo_stream.kafka.state.position import Position
+from fomo_stream.partition.position import Position
 
 
 def is_refused(produced: Produced) -> int | None:

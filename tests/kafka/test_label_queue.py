@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fomo_stream.errors import DamagedStateError, RecordError
-from fomo_stream.kafka.feedback.labels import Label, LabelQueue, RecordIndex, parse_label
+from fomo_stream.partition.labels import Label, LabelQueue, RecordIndex, parse_label
 
 
 def parse(value: Any, key: bytes | None = None, partition: int = 3) -> Label:

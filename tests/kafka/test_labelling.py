@@ -18,9 +18,9 @@ from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
 from fomo_stream.kafka.delivery.output import Output
 from fomo_stream.kafka.pipeline import Pipeline
-from fomo_stream.kafka.record import Record
-from fomo_stream.kafka.state.position import Restored
 from fomo_stream.ops.progress import ProgressLog
+from fomo_stream.partition.position import Restored
+from fomo_stream.partition.record import Record
 
 STATE = "fomo-stream-t-state"
 

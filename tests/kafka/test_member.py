@@ -175,7 +175,7 @@ def test_records_of_a_partition_that_is_given_up_while_they_are_taken_are_droppe
     member.consumer.consume = consume  # type: ignore[attr-defined]
     member.run(lambda: not waiting)
     assert member.pipeline.tasks.get(0) is not before
-    assert before.received < 39  # the last records were dropped
+    assert (before.position or 0) + len(before.waiting) < 40  # the last records were dropped
     if not comes_back:
         member.take(0)
     for _ in range(3):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fomo_stream.kafka.feedback.offset_tracker import OffsetTracker
+from fomo_stream.partition.labels import OffsetTracker
 
 
 @given(st.lists(st.integers(0, 1000), unique=True, min_size=1).map(sorted), st.randoms(use_true_random=False))

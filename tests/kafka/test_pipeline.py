@@ -27,9 +27,9 @@ from pipelines import (
 
 from fomo_stream.detector.views import DEFAULT
 from fomo_stream.errors import BrokerError
-from fomo_stream.kafka.record import Headers, Record
-from fomo_stream.kafka.state.position import Restored
 from fomo_stream.kafka.topics.watch import TopicsSeen
+from fomo_stream.partition.position import Restored
+from fomo_stream.partition.record import Headers, Record
 
 # --- offsets
 
@@ -107,7 +107,7 @@ def test_a_partition_that_is_not_restored_takes_nothing_and_commits_nothing() ->
         pipeline.receive(record(offset), 0.0)
     pipeline.score_due(1e9)
     pipeline.finish([0])
-    assert (commit(pipeline), delivery.outputs, len(task.batch)) == ({}, [], 0)
+    assert (commit(pipeline), delivery.outputs, len(task.waiting)) == ({}, [], 0)
     pipeline.activate(task, Restored(start=3))
     for offset in (0, 2, 3, 4, 4, 3):  # those before the start, or fetched twice, are of an earlier time
         pipeline.receive(record(offset), 0.0)
@@ -274,7 +274,7 @@ def test_a_late_generation_stops_only_its_own_partition_and_nothing_is_lost() ->
     pipeline.score_due(1e9)
     scored = [json.loads(output.value or b"")["fomo"] for output in delivery.outputs]
     assert [len([s for s in scored if s["partition"] == number]) for number in (0, 1)] == [20, 60]
-    assert len(pipeline.tasks[0].batch) == 40
+    assert len(pipeline.tasks[0].waiting) == 40
     assert [pipeline.tasks[number].late_since is not None for number in (0, 1)] == [True, False]
     assert executor.release is not None
     executor.release()

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fomo_stream.errors import DamagedStateError
-from fomo_stream.kafka.feedback.effects import Effect
-from fomo_stream.kafka.feedback.labels import Label, LabelQueue, RecordIndex
 from fomo_stream.kafka.feedback.recorded_effects import EffectLog, LabelEffect, LabelsRead, RecordedEffects
+from fomo_stream.partition.effects import Effect
+from fomo_stream.partition.labels import Label, LabelQueue, RecordIndex
 
 PLACE = b"feedback/labels/0"
 verdicts = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 99), st.booleans()), max_size=4)

@@ -15,7 +15,7 @@ from pipelines import QuickSettings, cheap_model
 from fomo_stream.detector.changelog import Entries
 from fomo_stream.errors import RecordError
 from fomo_stream.kafka.feedback.recorded_effects import LabelEffect
-from fomo_stream.kafka.scorer import first_detector
+from fomo_stream.partition.first import first_detector
 from fomo_stream.records.json_codec import decode
 from fomo_stream.records.result import Result
 from fomo_stream.replaying.blocks import Sample

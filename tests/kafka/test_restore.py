@@ -23,9 +23,9 @@ from memory_producer import retriable
 from fomo_stream.errors import BrokerError, FomoError, StateError
 from fomo_stream.kafka.delivery.base import Outcome
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
-from fomo_stream.kafka.feedback.effects import Effect
 from fomo_stream.kafka.restore import Restorer, to_output
-from fomo_stream.kafka.state.position import POSITION, Position, Restored
+from fomo_stream.partition.effects import Effect
+from fomo_stream.partition.position import POSITION, Position, Restored
 from fomo_stream.settings.service import ServiceSettings
 
 SETTINGS = ServiceSettings(topic="t", feedback="f", group="g")

@@ -19,9 +19,9 @@ from pipelines import (
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.kafka.pipeline import Pipeline
-from fomo_stream.kafka.record import Record
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.ops.progress import ProgressLog
+from fomo_stream.partition.record import Record
 from fomo_stream.records.files import read_rows
 from fomo_stream.records.json_codec import decode
 from fomo_stream.records.schema import Schema

@@ -22,7 +22,7 @@ import pytest
 from random_records import finite
 
 from fomo_stream.errors import RecordError, SchemaError
-from fomo_stream.kafka.feedback.labels import parse_label
+from fomo_stream.partition.labels import parse_label
 from fomo_stream.records.inference import infer_schema
 from fomo_stream.records.json_codec import decode, encode
 from fomo_stream.records.rows import RowReader

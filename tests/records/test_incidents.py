@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fomo_stream.detector.results import Results, Scores
 from fomo_stream.errors import DamagedStateError
-from fomo_stream.records.incidents import MOST_BYTES, Closed, Incidents, without_reasons
+from fomo_stream.partition.incidents import MOST_BYTES, Closed, Incidents, without_reasons
 
 TOPIC, PARTITION, QUIET = "sensors", 3, (10, 1000)
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_source import MemorySource, cheap_model, make_plan, quick_settings, sample
 
-from fomo_stream.kafka.scorer import first_detector
+from fomo_stream.partition.first import first_detector
 from fomo_stream.replaying.blocks import Int, Sample
 from fomo_stream.replaying.gathering import AROUND, Clock, Lookahead
 from fomo_stream.replaying.partition import PartitionReplay

@@ -20,8 +20,8 @@ from replays import CtrlC, cheap_checkpoint, outcomes_of, report_of
 from fomo_stream.detector.changelog import Entries
 from fomo_stream.errors import ConfigError, StateError
 from fomo_stream.kafka.feedback.recorded_effects import LabelEffect
-from fomo_stream.kafka.partition import PartitionTask
-from fomo_stream.kafka.state.position import Restored
+from fomo_stream.partition.partition import Partition
+from fomo_stream.partition.position import Restored
 from fomo_stream.replaying import partition
 from fomo_stream.replaying.checkpoints import Checkpoint
 from fomo_stream.replaying.one_partition import Detectors
@@ -77,9 +77,11 @@ def result(plan: Plan) -> Whole:
 
 def state_of(plan: Plan, entries: dict[str, bytes]) -> Entries:
     """The state of a partition, by a task that has recovered it: the entries may also hold generations of before."""
-    task = PartitionTask(0, plan.settings, {})
-    task.activate(Restored(RECORDS, entries, learned_until=RECORDS))
-    detector, _ = task.equip(Detectors(plan).first, plan.schema)
+    task = Partition(0, plan.settings)
+    task.restore(Restored(RECORDS, entries, learned_until=RECORDS))
+    task.begin(Detectors(plan).first, plan.schema)
+    detector = task.detector
+    assert detector is not None
     others = {key: value for key, value in entries.items() if not key.startswith("detector/")}
     return {**detector.copy().changes(), **others}
 

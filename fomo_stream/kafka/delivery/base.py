@@ -18,8 +18,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from fomo_stream.errors import BrokerError
 from fomo_stream.kafka.delivery.output import Output
 from fomo_stream.kafka.delivery.transactions import SLICE_S, Call, Commit
-from fomo_stream.kafka.record import Record
 from fomo_stream.logs import Throttle, kv
+from fomo_stream.partition.record import Record
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fomo_stream.kafka.record import Headers, Record
+from fomo_stream.partition.record import Headers, Record
 
 # (topic, partition of the source, key) -> partition to write to; -1: by key
 PartitionOf = Callable[[str, int, bytes | None], int]

@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 
 from fomo_stream.errors import DamagedStateError
-from fomo_stream.kafka.feedback.effects import PREFIX, Effect
+from fomo_stream.partition.effects import PREFIX, Effect
 
 DELETED = -1  # number of labels
 

@@ -29,7 +29,7 @@ class SchemaSearch:
 
     def look(self, now: float) -> None:
         """Begin scoring, if enough records wait or the first ones have waited long enough."""
-        waiting = sum(len(task.batch) for task in self._pipeline.tasks.values())
+        waiting = sum(len(task.waiting) for task in self._pipeline.tasks.values())
         if not self._patience.is_over(waiting, now) or now < self._retry_at:
             return
         try:

@@ -16,11 +16,11 @@ from fomo_stream.kafka.broker.failures import NOT_PERMITTED
 from fomo_stream.kafka.broker.members import count_members
 from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader
 from fomo_stream.kafka.delivery.transactions import Transactions
-from fomo_stream.kafka.feedback.effects import PREFIX
 from fomo_stream.kafka.group.agreement import DERIVED, Agreement
 from fomo_stream.kafka.group.log import GroupLog
 from fomo_stream.kafka.group.schema import GroupSchema
 from fomo_stream.kafka.restore import KEY_PREFIX
+from fomo_stream.partition.effects import PREFIX
 from fomo_stream.records.schema import Schema, shown
 from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.wording import counted

@@ -8,8 +8,8 @@ from itertools import islice
 
 from fomo_stream.errors import RecordError
 from fomo_stream.kafka.ranges import Range, read_range
-from fomo_stream.kafka.record import Record
-from fomo_stream.records.json_codec import decode_strictly
+from fomo_stream.partition.record import Record
+from fomo_stream.records.json_codec import decode
 from fomo_stream.records.schema import look_up
 from fomo_stream.replaying.blocks import UNKNOWN, Sample
 from fomo_stream.replaying.labels import NO_LABELS, Labels, verdict_of
@@ -59,10 +59,9 @@ class TopicSource:
         offset, timestamp, key = record.offset, record.timestamp, record.key
         headers = tuple(record.headers)
         try:
-            fields, is_strict = decode_strictly(record.value, self.settings.max_record_bytes)
+            fields = decode(record.value, self.settings.max_record_bytes)
         except RecordError as error:
             return Sample(offset, timestamp, key, {}, error)
         field = self.settings.label
         label = UNKNOWN if field is None else verdict_of(look_up(fields, field))
-        # `append_result` takes bytes only if they are strict JSON
-        return Sample(offset, timestamp, key, fields, None, label, record.value if is_strict else None, headers)
+        return Sample(offset, timestamp, key, fields, None, label, record.value, headers)

@@ -11,7 +11,7 @@ import orjson
 
 from fomo_stream.detector.calibration import AlertThreshold
 from fomo_stream.detector.results import Results, Scores
-from fomo_stream.records.json_codec import append_result, decode
+from fomo_stream.records.json_codec import decode, encode
 from fomo_stream.records.result import results_of
 from fomo_stream.records.rows import RowReader
 from fomo_stream.records.schema import Schema
@@ -66,7 +66,7 @@ def writing(values: list[bytes], features: int) -> Work:
     def work() -> int:
         results = results_of(scored, "fusion-router@f81b1064", schema, records, missing, sources)
         for value, record, result in zip(values, records, results, strict=True):
-            append_result(value, record, result)
+            encode(record, result, raw=value)
         return len(records)
 
     return work

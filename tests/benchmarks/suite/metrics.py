@@ -19,12 +19,12 @@ from fomo_stream.kafka.builds import BuildThread
 from fomo_stream.kafka.delivery.output import Output
 from fomo_stream.kafka.observer import Observer, Observers
 from fomo_stream.kafka.pipeline import Pipeline
-from fomo_stream.kafka.record import Record
 from fomo_stream.kafka.snapshot import PartitionSnapshot, Snapshot
-from fomo_stream.kafka.state.position import Restored
 from fomo_stream.kafka.topics.watch import TopicsSeen
 from fomo_stream.ops.metrics import Metrics
 from fomo_stream.ops.status import StatusBoard
+from fomo_stream.partition.position import Restored
+from fomo_stream.partition.record import Record
 from fomo_stream.records.schema import Schema
 from fomo_stream.settings.service import ServiceSettings
 
@@ -71,7 +71,7 @@ def share_of(observer: Observer, records: int) -> float:
             if offset == records // 2:
                 spent[0], began = 0.0, time.thread_time()
             pipeline.receive(Record("t", 0, offset, 1, None, body, []), 0.0)
-            while len(pipeline.tasks[0].batch) >= settings.batch_size:  # its context is not built yet
+            while len(pipeline.tasks[0].waiting) >= settings.batch_size:  # its context is not built yet
                 time.sleep(0.001)
                 pipeline.score_due(0.0)
             if offset % POLL == 0:

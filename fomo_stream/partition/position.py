@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import orjson
-from confluent_kafka import OFFSET_BEGINNING
 
 from fomo_stream.errors import DamagedStateError, LostOffsetError, StateError
-from fomo_stream.kafka.feedback.effects import Effect
-from fomo_stream.logs import kv
+from fomo_stream.partition.effects import Effect
 from fomo_stream.settings.service import ServiceSettings
 
 POSITION = "position"  # the entry that every commit of a partition writes
+BEGINNING = -2  # as an offset, what Kafka's clients call it
+
+Note = tuple[str, dict[str, object]]  # an event, and what is known about it
 
 
 def unusable_state_error(topic: str, number: int, error: StateError) -> StateError:
@@ -62,15 +63,15 @@ class Restored:
     entries: Mapping[str, bytes] = field(default_factory=dict)  # its state
     stale: frozenset[str] = frozenset()  # entries that have to be deleted
     learned_until: int = 0  # records before this offset are learned already
-    feedback_start: int = OFFSET_BEGINNING
+    feedback_start: int = BEGINNING  # first label to read
     effects: tuple[Effect, ...] = ()  # entries that say when labels took effect
     topic_id: str = ""  # of the input topic
 
 
 def decide_resume(
     found: Input, entries: Mapping[str, bytes], settings: ServiceSettings, where: str
-) -> tuple[Restored, list[str]]:
-    """Decide where a partition resumes and which entries are valid; also returns log lines about anything unusual.
+) -> tuple[Restored, list[Note]]:
+    """Decide where a partition resumes and which entries are valid; also returns notes about anything unusual.
 
     It resumes at the offset that the group has committed; without one, at the offset in the entry `position` (with
     exactly-once) or at the first retained one; if that offset is not retained, --on-lost-offset decides. A recreated
@@ -83,12 +84,12 @@ def decide_resume(
     """
     position = Position.decode(entries[POSITION]) if POSITION in entries else None
     known = position is not None
-    notes = []
+    notes: list[Note] = []
     if position is not None and (
         (position.topic_id and found.topic_id and position.topic_id != found.topic_id)
         or (not found.topic_id and found.committed is None and position.offset > found.high)
     ):
-        notes.append(kv("topic_recreated", partition=where, effect="the state of the old topic is ignored"))
+        notes.append(("topic_recreated", {"partition": where, "effect": "the state of the old topic is ignored"}))
         return Restored(found.low, {}, frozenset(entries)), notes
     learned_until = min(position.offset, found.high) if position is not None else 0
     start = found.committed
@@ -100,7 +101,8 @@ def decide_resume(
         effect = (
             "records read again are scored, not learned again" if start < learned_until else "some are never learned"
         )
-        notes.append(kv("offset_differs_from_state", partition=where, state=learned_until, group=start, effect=effect))
+        place = {"partition": where, "state": learned_until, "group": start, "effect": effect}
+        notes.append(("offset_differs_from_state", place))
     if not found.low <= start <= found.high:
         if settings.on_lost_offset == "fail":
             raise LostOffsetError(
@@ -109,5 +111,5 @@ def decide_resume(
                 "--on-lost-offset earliest or latest"
             )
         lost, start = start, found.low if settings.on_lost_offset == "earliest" else found.high
-        notes.append(kv("offset_lost", partition=where, offset=lost, resumes_at=start))
+        notes.append(("offset_lost", {"partition": where, "offset": lost, "resumes_at": start}))
     return Restored(start, dict(entries), frozenset(), learned_until), notes

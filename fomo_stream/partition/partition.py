@@ -1,0 +1,329 @@
+"""One partition's records, in one straight path: taken, scored, learned, and its state as entries of a log. Pure.
+
+take -> next_batch -> score -> (results, closed incidents)        label -> apply_labels
+changes -> entries of the log -> restore, begin
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import compress
+from typing import NamedTuple
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from fomo_stream.detector.changelog import Entries
+from fomo_stream.detector.detector import Detector
+from fomo_stream.detector.results import Results
+from fomo_stream.detector.series import Key
+from fomo_stream.errors import DamagedStateError, RecordError, StateError
+from fomo_stream.partition.effects import Effects
+from fomo_stream.partition.incidents import Closed, Incidents
+from fomo_stream.partition.labels import BAD_FEEDBACK, DueLabels, Label, LabelQueue, RecordIndex
+from fomo_stream.partition.position import POSITION, Position, Restored
+from fomo_stream.partition.record import Item, MicroBatch, Pending
+from fomo_stream.records.result import Result, Source, results_of
+from fomo_stream.records.schema import Schema, shown
+from fomo_stream.settings.flags import RecordFlags
+
+DETECTOR, INDEX, LABELS, SCHEMA, INCIDENTS = "detector", "index", "labels", "schema", "incidents"
+
+Float = NDArray[np.float64]
+Process = Callable[[Float, Sequence[Key]], Results]  # scores rows (n, d), each with the key of its series
+
+
+class Scored(NamedTuple):
+    """What scoring n records has given. k of them have a value of any feature."""
+
+    results: list[Result | None]  # (n,) None: it cannot be scored, see its error, or has no value of any feature
+    closed: list[Closed]  # incidents that have ended, in the order of the records that ended them
+    columns: Results  # (k,)
+    rows: Float  # (k, d) values of the features
+    keys: list[Key]  # (k,) series
+    usable: NDArray[np.bool_]  # (n,) which records these k are
+    missing: NDArray[np.int64]  # (n,) features without a value
+    learned: int  # records that were not learned before
+    opened: int  # incidents that have begun
+    regimes: list[tuple[int, int]]  # offset and number of each regime that is announced
+
+
+class Partition:
+    """The records of one partition and all that is known of them.
+
+    topic, number: where they come from; without a topic, results and incidents do not name it. feedback: the topic of
+    labels, if there is one; ids: of these topics, by name, where the broker has any. batch_size, age: how many records
+    are scored at once, at most, and how many seconds one may wait for others. known: a detector of the same partition,
+    whose contexts need not be encoded again.
+
+    It is inactive until `restore`, and scores from `begin` on. What it says of a record depends on the records and
+    labels before it, never on how they are split over calls.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        settings: RecordFlags,
+        *,
+        topic: str | None = None,
+        feedback: str | None = None,
+        ids: Mapping[str, str] | None = None,
+        batch_size: int = 64,
+        age: float = 0.0,
+        known: Detector | None = None,
+    ) -> None:
+        ids = ids or {}
+        self.number = number
+        self.waiting = MicroBatch[Pending](batch_size, age)
+        self.detector: Detector | None = None  # from `begin` on, as the schema
+        self.schema: Schema | None = None
+        self.labels = LabelQueue(ids.get(feedback or "", ""))
+        self.effects = Effects()  # entries that say when labels took effect
+        self.position: int | None = None  # offset before which every record is finished; None: it is inactive
+        self.committed: int | None = None  # last position that is committed
+        self.learned_until = 0  # records before this offset are learned already
+        self.last_timestamp: int | None = None  # of the last scored record, milliseconds since 1970
+        # Seconds, monotonic. None: not yet; it does not wait.
+        self.generation_since: float | None = None  # when this instance first scored with the newest context
+        self.late_since: float | None = None  # since then records wait for a context
+        self._settings = settings
+        self._batch_size = batch_size
+        self._topic, self._feedback = topic, feedback
+        self._topic_id = ids.get(topic or "", "")
+        self._known = known
+        memory = settings.detector_config().feedback_memory
+        self._index_name = f"{INDEX}/{memory}"  # an index of another size has another name and is not restored
+        self._restored: Restored | None = None
+        self._written_schema = b""
+        self._forget()
+
+    def _forget(self) -> None:
+        place = () if self._topic is None else (self._topic, self.number)
+        self.index = RecordIndex(self._settings.detector_config().feedback_memory)  # records that labels can be about
+        self.incidents = Incidents(self._settings.quiet, *place)
+        self._next = 0  # number of the next record that is learned
+        self._regime = self._generation = 0  # of the last scored record
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it is restored; records that arrive before that are read again."""
+        return self.position is not None
+
+    # -- records -------------------------------------------------------------------------------------------------
+
+    def take(self, item: Pending, now: float) -> bool:
+        """Take the next record; True when enough wait for `next_batch`. One that was taken before is left out.
+
+        now: seconds, monotonic.
+        """
+        if self.position is None or item.offset < self._expected(self.position):
+            return False  # it began again after the record was fetched
+        return self.waiting.add(item, now)
+
+    def next_batch(self, now: float) -> list[Pending]:
+        """The first records that wait, so many that all are scored before any is learned; none if none wait.
+
+        None, too, while a context is being built that they would have to wait for. now: seconds, monotonic.
+        """
+        if self.detector is None:
+            return []
+        if self.detector.generation != self._generation:
+            self._generation, self.generation_since = self.detector.generation, now
+        if not len(self.waiting):
+            return []
+        n = min(len(self.waiting), self._batch_size, self.detector.room)
+        if not self.detector.is_ready(n):
+            self.late_since = self.late_since or now
+            return []
+        self.late_since = None
+        return self.waiting.take(n)
+
+    def score(self, items: Sequence[Item], process: Process | None = None) -> Scored:
+        """Score the next records, in order, and learn them; those before `learned_until` are only scored.
+
+        process: scores and learns rows (n, d) in place of the detector's own method.
+        """
+        assert self.detector is not None
+        assert self.schema is not None
+        values = self.schema.rows([item.fields for item in items])
+        missing = np.isnan(values).sum(axis=1)
+        usable = missing < values.shape[1]
+        chosen = list(compress(items, usable.tolist()))
+        rows, keys, offsets = values[usable], [item.key for item in chosen], [item.offset for item in chosen]
+        n_again, first, opened = bisect_left(offsets, self.learned_until), self._next, len(self.incidents)
+        parts: list[Results] = []
+        if n_again:
+            parts.append(self.detector.score_rows(rows[:n_again], keys[:n_again]))
+        if n_again < len(rows) or not n_again:
+            if process is None:
+                for number, (offset, key) in enumerate(zip(offsets[n_again:], keys[n_again:], strict=True), first):
+                    self.index.add(number, offset, key)
+            parts.append((process or self.detector.process)(rows[n_again:], keys[n_again:]))
+        columns = Results.concatenate(parts) if len(parts) > 1 else parts[0]
+        results = results_of(
+            columns,
+            self.detector.model.name,
+            self.schema,
+            [item.fields for item in chosen],
+            missing[usable].tolist(),
+            self._sources(chosen),
+        )
+        closed: list[Closed] = []
+        if n_again:  # they belong to incidents, but change nothing
+            self.incidents.copy().follow(results[:n_again], parts[0], keys[:n_again], offsets[:n_again], first)
+        if n_again < len(rows):
+            closed = self.incidents.follow(results[n_again:], parts[-1], keys[n_again:], offsets[n_again:], first)
+        self._next += len(rows) - n_again
+        if items:
+            self.position, self.last_timestamp = items[-1].offset + 1, items[-1].timestamp
+        of_usable = iter(results)
+        return Scored(
+            [next(of_usable) if is_usable else None for is_usable in usable.tolist()],
+            closed,
+            columns,
+            rows,
+            keys,
+            usable,
+            missing,
+            len(rows) - n_again,
+            len(self.incidents) - opened + len(closed),
+            self._new_regimes(results, offsets),
+        )
+
+    def skip(self, items: Sequence[Item]) -> None:
+        """These records, which come next, are finished without a score."""
+        if items:
+            self.position = items[-1].offset + 1
+
+    def _expected(self, position: int) -> int:
+        return self.waiting.items[-1].offset + 1 if len(self.waiting) else position
+
+    def _sources(self, items: Sequence[Item]) -> list[Source] | None:
+        if self._topic is None:
+            return None
+        return [(self._topic, self.number, item.offset, item.timestamp) for item in items]
+
+    def _new_regimes(self, results: Sequence[Result], offsets: Sequence[int]) -> list[tuple[int, int]]:
+        found = []
+        for result, offset in zip(results, offsets, strict=True):
+            if result["regime"] > max(self._regime, 1):  # the first is no change
+                found.append((offset, result["regime"]))
+            self._regime = result["regime"]
+        return found
+
+    # -- labels --------------------------------------------------------------------------------------------------
+
+    def label(self, at: int, label: Label, exists: Callable[[int, int], bool]) -> None:
+        """Queue a label, `at` an offset of its topic, until its record is scored. Raises RecordError.
+
+        exists: whether the input has a record at (partition, offset); called only for offsets from `position` on.
+        """
+        is_ahead = label.offset is not None and (self.position is None or label.offset >= self.position)
+        if label.offset is not None and is_ahead and not exists(self.number, label.offset):
+            where = f"{self._topic}[{self.number}]@{label.offset}"
+            raise RecordError(BAD_FEEDBACK, f"there is no record {where} yet; a label must come after its record")
+        self.labels.add(at, label)
+
+    def apply_labels(self) -> DueLabels | None:
+        """Let the labels that are due take effect before the next record is scored; None if there are none."""
+        if self.detector is None or (due := self.labels.take_due(self.index, self.position)) is None:
+            return None
+        outlier = np.array([is_outlier for _, _, is_outlier in due.labels], dtype=bool)
+        changed = self.detector.feedback(np.array(due.numbers, dtype=np.int64), outlier)
+        return replace(due, new_verdicts=changed)
+
+    # -- state ---------------------------------------------------------------------------------------------------
+
+    def restore(self, restored: Restored) -> None:
+        """Continue from `restored`; `begin` reads most of its entries. Raises DamagedStateError."""
+        self._restored = restored
+        self.position = self.committed = restored.start
+        self.learned_until = restored.learned_until
+        self.effects = Effects(restored.effects)
+        self._topic_id = restored.topic_id or self._topic_id  # perhaps the id of a topic that was deleted
+        if self._feedback is not None:
+            self.labels.recover(restored.entries, LABELS)
+            self.labels.begin(restored.feedback_start)
+
+    def begin(self, first: Detector, schema: Schema) -> None:
+        """Score from now on with these features: with a copy of the detector `first`, or with the restored state.
+
+        Raises StateError if that belongs to other features, another model or incompatible settings, or is damaged.
+        """
+        restored = self._restored or Restored(0)
+        entries, detector = restored.entries, first.copy()
+        if SCHEMA in entries:
+            self._check_schema(entries[SCHEMA], schema)
+            detector.recover(_under(entries, DETECTOR), self._known)
+            if any(name.startswith(f"{self._index_name}/") for name in entries):
+                self.index.recover(entries, self._index_name, detector.records)
+            self.incidents.recover(_under(entries, INCIDENTS))
+            self._written_schema = entries[SCHEMA]
+            self._regime = detector.summary.regime
+        kept = f"{self._index_name}/"
+        old = {name for name in entries if name.startswith(f"{INDEX}/") and not name.startswith(kept)}
+        self._restored = replace(restored, entries={}, stale=restored.stale | old)  # the entries are in the detector
+        self.detector, self.schema, self._known, self._next = detector, schema, None, detector.records
+
+    def discard_state(self) -> None:
+        """Forget the restored state, before `begin`: its entries will be deleted, and learning starts again."""
+        assert self._restored is not None
+        stale = frozenset(self._restored.entries) | self._restored.stale
+        stale -= {LABELS}  # labels that took effect are not applied again
+        self._restored = Restored(self._restored.start, stale=stale)
+        self.learned_until, self._written_schema = 0, b""
+        self._forget()
+
+    def changes(self) -> Entries:
+        """The changes since the last call, as entries of a compacted log; none if there was no record or label."""
+        if self.position is None:
+            return {}
+        entries: Entries = {}
+        if self.detector is not None and self.schema is not None:
+            entries |= _prefixed(self.detector.changes(), DETECTOR)
+            entries |= self.index.changes(self._index_name)
+            entries |= _prefixed(self.incidents.changes(), INCIDENTS)
+            entries |= self._schema_changes(self.schema)
+        if self._feedback is not None:
+            entries |= self.labels.changes(LABELS)
+        if entries or self.position != self.committed:
+            entries[POSITION] = Position(max(self.position, self.learned_until), self._topic_id).encode()
+        if entries and self._restored is not None and self._restored.stale:
+            entries = {**dict.fromkeys(self._restored.stale), **entries}
+            self._restored = replace(self._restored, stale=frozenset())
+        return entries
+
+    def _schema_changes(self, schema: Schema) -> Entries:
+        content = {"features": schema.features, "categorical": sorted(schema.categorical), "lags": self._settings.lags}
+        value = orjson.dumps(content)
+        if value == self._written_schema:
+            return {}
+        self._written_schema = value
+        return {SCHEMA: value}
+
+    def _check_schema(self, value: bytes, schema: Schema) -> None:
+        try:
+            stored = orjson.loads(value)
+            features, categorical, lags = tuple(stored["features"]), set(stored["categorical"]), int(stored["lags"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamagedStateError(f"{SCHEMA} is not readable ({error})") from None
+        if lags != self._settings.lags:
+            raise StateError(f"--lags was {lags} when the state was written, it is {self._settings.lags} now")
+        for what, old, new in (
+            ("features", features, schema.features),
+            ("categorical fields", sorted(categorical), sorted(schema.categorical)),
+        ):
+            if old != new:
+                raise StateError(f"the state has {what} {shown(old) or 'none'}, now they are {shown(new) or 'none'}")
+
+
+def _under(entries: Mapping[str, bytes], name: str) -> dict[str, bytes]:
+    prefix = name + "/"
+    return {key.removeprefix(prefix): value for key, value in entries.items() if key.startswith(prefix)}
+
+
+def _prefixed(entries: Entries, name: str) -> Entries:
+    return {f"{name}/{key}": value for key, value in entries.items()}

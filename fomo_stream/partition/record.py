@@ -1,0 +1,123 @@
+"""A record as it was read from a topic, and micro-batches of records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from fomo_stream.detector.series import Key
+from fomo_stream.errors import RecordError
+
+Headers = list[tuple[str, bytes | None]]
+
+
+class Record(NamedTuple):
+    """One consumed record, as bytes."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int | None  # milliseconds since 1970
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+    def where(self) -> str:
+        """`topic[partition]@offset`, as every error and log line names a record."""
+        return f"{self.topic}[{self.partition}]@{self.offset}"
+
+    @property
+    def timestamp_or_now(self) -> int:
+        """Its timestamp, or 0, which a producer replaces by the current time."""
+        return self.timestamp if self.timestamp is not None and self.timestamp > 0 else 0
+
+
+class Item(Protocol):
+    """A decoded record, as a partition takes it."""
+
+    @property
+    def offset(self) -> int:
+        """Its place: higher than those before. In a file: the number of its line or row."""
+
+    @property
+    def timestamp(self) -> int | None:
+        """Milliseconds since 1970."""
+
+    @property
+    def key(self) -> Key:
+        """The name of its series."""
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """Its content; empty if it could not be decoded."""
+
+    @property
+    def error(self) -> RecordError | None:
+        """Why it could not be decoded."""
+
+
+class Pending(NamedTuple):
+    """A record of a topic that waits to be scored: an `Item`."""
+
+    record: Record
+    fields: dict[str, Any]
+    polled_at: float  # seconds, monotonic
+    error: RecordError | None = None
+
+    @property
+    def offset(self) -> int:
+        return self.record.offset
+
+    @property
+    def timestamp(self) -> int | None:
+        return self.record.timestamp
+
+    @property
+    def key(self) -> bytes | None:
+        return self.record.key
+
+    def size(self) -> int:
+        """Approximate memory in bytes."""
+        return 2 * len(self.record.value or b"")
+
+
+Element = TypeVar("Element")
+
+
+class MicroBatch(Generic[Element]):
+    """Collects items until there are `size` of them, or the oldest has waited `age` seconds.
+
+    >>> batch = MicroBatch(size=2, age=0.02)
+    >>> batch.add("a", now=0.0), batch.is_due(now=0.01), batch.is_due(now=0.02)
+    (False, False, True)
+    >>> batch.add("b", now=0.02), batch.take()
+    (True, ['a', 'b'])
+    """
+
+    def __init__(self, size: int, age: float) -> None:
+        self._size = size
+        self._age = age
+        self.items: list[Element] = []
+        self._deadline = float("inf")
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def add(self, item: Element, now: float) -> bool:
+        """Add one item; True when the batch is full and has to be taken."""
+        if not self.items:
+            self._deadline = now + self._age
+        self.items.append(item)
+        return len(self.items) >= self._size
+
+    def is_due(self, now: float) -> bool:
+        """Whether the batch is full or its oldest item has waited long enough."""
+        return len(self.items) >= self._size or now >= self._deadline
+
+    def take(self, most: int | None = None) -> list[Element]:
+        """Take the first items, all or at most `most`, in order of arrival; the rest remains due."""
+        most = len(self.items) if most is None else most
+        items, self.items = self.items[:most], self.items[most:]
+        if not self.items:
+            self._deadline = float("inf")
+        return items
