@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fomo_stream.logs import configure_logging, kv
 
@@ -29,46 +27,23 @@ def load_ready(name_or_path: str = "default", device: str = "auto", kernel: str 
     from fomo_stream.model.scoring import warm_up
 
     model = load_model(name_or_path, device, kernel)
-    with _compiling_is_logged() if model.kernel == "numba" else nullcontext():
-        warm_up(model)
+    if model.kernel == "numba":
+        _prepare_kernels()
+    warm_up(model)
     # Collecting the garbage of all modules would stop every thread for 80 ms; they stay as long as the process.
     gc.collect()
     gc.freeze()
     return model
 
 
-@contextmanager
-def _compiling_is_logged() -> Iterator[None]:
-    """Log one line when another process begins to compile, and one when this process does.
-
-    Reading compiled code from the cache is no compiling.
-    """
-    from numba.core import event
-
+def _prepare_kernels() -> None:
     from fomo_stream.model.kernels import compiling
 
-    class Listener(event.Listener):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self.logged: set[str] = set()
-
-        def on_start(self, begun: Any) -> None:
-            if begun.kind not in self.logged:
-                self.logged.add(begun.kind)
-                self.log(begun.kind == compiling.EVENT)
-
-        def log(self, is_elsewhere: bool) -> None:
-            if is_elsewhere:
-                log.warning(kv("compiling_kernels", effect="it takes about 25 s, and is done once"))
-            else:
-                effect = "it takes about 25 s at each start, and last digits of scores may differ between processes"
-                log.warning(kv("compiling_kernels", effect=effect, reason=compiling.why_here()))
-
-        def on_end(self, _event: Any) -> None:
-            pass
-
-    listener = Listener()
-    with event.install_listener("numba:compile", listener), event.install_listener(compiling.EVENT, listener):
-        yield
+    if compiling.are_missing():
+        log.warning(kv("compiling_kernels", effect="it takes about 25 s, and is done once"))
+    if reason := compiling.prepare():
+        effect = "it takes about 25 s at each start, and last digits of scores may differ between processes"
+        log.warning(kv("compiling_kernels", effect=effect, reason=reason))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from fomo_stream.model.kernels.options import inline_kernel, kernel
+from fomo_stream.model.kernels.compiling import inline_kernel, kernel
 
 LOG2E = np.float32(1.4426950408889634)
 STRIDE = 64  # values of a sorted table that are compared at once

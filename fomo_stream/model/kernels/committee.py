@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from fomo_stream.model.kernels.arithmetic import bits_of_single, exp_of_negative, log_all, single_of_bits
+from fomo_stream.model.kernels.compiling import kernel
 from fomo_stream.model.kernels.evidence import (
     FEWER,
     NEIGHBOURS,
@@ -24,7 +25,6 @@ from fomo_stream.model.kernels.evidence import (
     rank_statistics,
 )
 from fomo_stream.model.kernels.neighbours import LIMIT
-from fomo_stream.model.kernels.options import kernel
 
 MEMBERS = 32
 LANES = 16  # without influence on results

@@ -1,56 +1,126 @@
-"""Kernels are compiled by a process of their own, so that no process scores with code that it compiled itself.
+"""How the kernels are compiled, and where their code is kept.
 
-Code that was just compiled and the same code read from the cache do not round alike: logits differ by up to 1e-7. So a
-process that needs a kernel that the cache lacks starts another Python, which compiles all of them, and then loads them.
-Where that is not possible, because no folder can be written or the other process fails, it compiles itself.
+Code that was just compiled and the same code read from a file do not round alike: logits differ by up to 1e-7. So a
+process that needs kernels which no folder has starts another Python, which compiles all of them into a new folder, and
+then loads them, as every later process does. A folder that is there is complete and never changes, so it may also be
+read-only. Where that is not possible, the process compiles for itself and keeps nothing.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import platform
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache, partial
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
-from numba.core import event
+import numba
+from llvmlite import binding
+from numba.core.caching import CompileResultCacheImpl, FunctionCache
+from numba.misc.appdirs import user_cache_dir
 
-EVENT = "fomo_stream:compile"  # numba's kind of event, while another process compiles, or is waited for
+PORTABLE = "x86-64-v3"  # x86 processors with AVX2 and FMA: from 2013 (Intel) and 2015 (AMD) on
 PROGRAM = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
 from fomo_stream.model.kernels import compiling
-compiling.compile_all()
+compiling.fill(sys.argv[2])
+from fomo_stream.model.checkpoint import load_model
+from fomo_stream.model.scoring import warm_up
+warm_up(load_model("default", "cpu", "numba"))
 """
 LONGEST_S = 900.0
+
+
+def _compile_for_all() -> None:
+    """Compile for `PORTABLE` in place of this very processor, unless NUMBA_CPU_NAME asks for another one.
+
+    So the compiled code can be kept in an image and used on other hosts, and scores do not depend on the processor.
+    It holds for all that numba compiles in this process after the first kernel.
+    """
+    if platform.machine() != "x86_64" or numba.config.CPU_NAME or numba.config.CPU_FEATURES:
+        return
+    has = binding.get_host_cpu_features()
+    if all(has.get(feature) for feature in ("avx2", "fma", "bmi2")):
+        numba.config.CPU_NAME, numba.config.CPU_FEATURES = PORTABLE, ""
+
+
+_compile_for_all()
+
+
+def version_of(package: Path) -> str:
+    """A digest of what compiled code follows from: a folder's modules, whose code is in one another's, and tools."""
+    host = "" if numba.config.CPU_NAME else f"{binding.get_host_cpu_name()} {binding.get_host_cpu_features().flatten()}"
+    target = f"{numba.config.CPU_NAME} {numba.config.CPU_FEATURES} {host} {platform.machine()} {sys.platform}"
+    tools = f"{numba.__version__} {sys.implementation.cache_tag} {target}"
+    sources = [path.read_bytes() for path in sorted(package.glob("*.py"))]
+    return sha256(b"".join([tools.encode(), *sources])).hexdigest()[:12]
+
+
+def _find_folder() -> Path | None:
+    """The folder that has the kernels, or else the first one that can be made; None: none can.
+
+    In that of NUMBA_CACHE_DIR, if it is set; else beside the package, or in the user's cache.
+    """
+    package = Path(__file__).parent
+    beside = [package / "__pycache__", Path(user_cache_dir("numba"))]
+    places = [Path(numba.config.CACHE_DIR)] if numba.config.CACHE_DIR else beside
+    folders = [place / f"fomo-stream-{version_of(package)}" for place in places]
+    made = (folder for folder in folders if folder.is_dir())
+    return next(made, None) or next((folder for folder in folders if _can_be_written(folder.parent)), None)
+
+
+def _can_be_written(place: Path) -> bool:
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "fomo-stream.lock").open("a").close()
+    except OSError:
+        return False
+    return True
 
 
 class _Here:
     """Of this process."""
 
-    may_start = True  # another process; once
-    reason = "no folder of the cache can be written"  # why this process compiles, if it does
+    folder = _find_folder()
+    fills = False  # it compiles for others
 
 
-def why_here() -> str:
-    """Why this process compiles, if it does."""
-    return _Here.reason
+def fill(folder: str) -> None:
+    """Keep all that this process compiles in a folder; to be called before any kernel is defined."""
+    _Here.folder, _Here.fills = Path(folder), True
 
 
-def may_be_started() -> bool:
-    """Whether another process can still compile for this one."""
+def are_missing() -> bool:
+    """Whether another process has to compile the kernels, and can keep them."""
+    return _Here.folder is not None and not _Here.folder.is_dir()
+
+
+@cache
+def prepare() -> str:
+    """Have the kernels compiled if they are missing. Returns why this process compiles for itself; "": it does not."""
+    if _Here.folder is None:
+        return "no folder of the cache can be written"
+    if not are_missing():
+        return ""
     # An application that embeds Python, or is packed with it, is another program, which must not be started again.
-    is_python = Path(sys.executable or "").name.lower().startswith("python") and not hasattr(sys, "frozen")
-    if _Here.may_start and not is_python:
-        _Here.may_start, _Here.reason = False, "this program is not started by a Python that could compile for it"
-    return _Here.may_start
+    if not Path(sys.executable or "").name.lower().startswith("python") or hasattr(sys, "frozen"):
+        return "this program is not started by a Python that could compile for it"
+    with _one_at_a_time(_Here.folder.parent):
+        return _compile_in_other_process(_Here.folder) if are_missing() else ""
 
 
 @contextmanager
-def one_at_a_time(folder: Path) -> Iterator[None]:
+def _one_at_a_time(place: Path) -> Iterator[None]:
     """Of the processes that share a cache, one compiles and the others wait, where the system can lock files."""
-    with event.trigger_event(EVENT), (folder / "compiling.lock").open("a") as file:
+    with (place / "fomo-stream.lock").open("a") as file:
         with suppress(ImportError, OSError):
             import fcntl
 
@@ -58,23 +128,72 @@ def one_at_a_time(folder: Path) -> Iterator[None]:
         yield  # closing the file ends the lock
 
 
-def compile_in_other_process() -> None:
-    """Fill the cache. Without effect if the other process fails; then `why_here` says how."""
-    _Here.may_start, _Here.reason = False, "it is not among those that are compiled ahead"
-    command = [sys.executable, "-c", PROGRAM, json.dumps(sys.path)]
+def _compile_in_other_process(folder: Path) -> str:
+    """Make the folder, complete. Returns why that was not possible."""
+    unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
+    command = [sys.executable, "-c", PROGRAM, json.dumps(sys.path), str(unfinished)]
     try:
+        unfinished.mkdir(exist_ok=True)
         subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=LONGEST_S)
+        unfinished.rename(folder)
     except subprocess.CalledProcessError as error:
         last = error.stderr.strip().rpartition("\n")[2] or f"exit status {error.returncode}"
-        _Here.reason = f"another process that compiled them failed: {last}"
+        return f"another process that compiled them failed: {last}"
     except (OSError, subprocess.TimeoutExpired) as error:
-        _Here.reason = f"another process that compiled them failed: {error}"
+        return "" if folder.is_dir() else f"another process that compiled them failed: {error}"
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return ""
 
 
-def compile_all() -> None:
-    """The other process: compile here all that models use, and keep it in the cache."""
-    from fomo_stream.model.checkpoint import load_model
-    from fomo_stream.model.scoring import warm_up
+class _Files(CompileResultCacheImpl):  # type: ignore[misc]
+    """numba's files, in our folder, whose name says all about their version."""
 
-    _Here.may_start = False
-    warm_up(load_model("default", "cpu", "numba"))
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._locator = self
+        self._filename_base = f"{function.__module__}.{function.__qualname__}"
+
+    def get_cache_path(self) -> str:
+        return str(_Here.folder)
+
+    def get_source_stamp(self) -> str:
+        return ""
+
+    def ensure_cache_path(self) -> None:
+        pass
+
+
+class _Kept(FunctionCache):  # type: ignore[misc]
+    """The compiled code of one kernel."""
+
+    _impl_class = _Files
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        if _Here.fills:
+            return super().load_overload(sig, target_context)
+        return None if prepare() else super().load_overload(sig, target_context)
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        if _Here.fills:
+            super().save_overload(sig, data)
+
+
+# Rows are complete and finite in the kernels (missing values are replaced first), so NaN need not be kept.
+FAST = {"reassoc", "contract", "nnan", "nsz"}
+
+
+def kernel(function: Callable[..., Any], exact: bool = False, inline: bool = False) -> Any:
+    """Compile a function when it is first called, or load its code.
+
+    exact: sums and products run as they are written, and NaN is allowed; inline: into its callers.
+    """
+    # "fastmath" is named even where it is off, because a function that does not name it takes its caller's.
+    options = {"nogil": True, "error_model": "numpy", "fastmath": False if exact else FAST}
+    options["inline"] = "always" if inline else "never"
+    compiled = numba.njit(**options)(function)
+    compiled._cache = _Kept(function)  # as enable_caching() does with numba's own
+    return compiled
+
+
+exact_kernel = partial(kernel, exact=True)
+inline_kernel = partial(kernel, inline=True)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fomo_stream.model.kernels.compiling import kernel
 from fomo_stream.model.kernels.network import (
     CHANNEL_LIMIT,
     Read,
@@ -15,7 +16,6 @@ from fomo_stream.model.kernels.network import (
     linear,
     normalize,
 )
-from fomo_stream.model.kernels.options import kernel
 
 Single = NDArray[np.float32]
 QUERY, KEY, VALUE, OUT = range(4)

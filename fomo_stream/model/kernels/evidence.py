@@ -17,8 +17,8 @@ from fomo_stream.model.kernels.arithmetic import (
     normal_quantile,
     search,
 )
+from fomo_stream.model.kernels.compiling import exact_kernel, kernel
 from fomo_stream.model.kernels.neighbours import LIMIT, kernel_sums, nearest, new_scratch, squared_distances
-from fomo_stream.model.kernels.options import exact_kernel, kernel
 
 NEIGHBOURS = 20
 FEWER = 5

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from fomo_stream.model.kernels.arithmetic import log_all
+from fomo_stream.model.kernels.compiling import kernel
 from fomo_stream.model.kernels.evidence import (
     NEIGHBOURS,
     PER_SPACE,
@@ -21,7 +22,6 @@ from fomo_stream.model.kernels.evidence import (
     size_statistics,
 )
 from fomo_stream.model.kernels.neighbours import FAR, kernel_sums, nearest, new_scratch, squared_distances
-from fomo_stream.model.kernels.options import kernel
 
 KEPT_DISTANCES = 1 << 22  # are kept between the two passes (16 MiB); of larger contexts they are computed twice
 

@@ -10,7 +10,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from fomo_stream.model.kernels.arithmetic import exp_of_negative
-from fomo_stream.model.kernels.options import kernel
+from fomo_stream.model.kernels.compiling import kernel
 
 BLOCK = 128  # context rows that are compared with several rows before the next: they stay in the nearest cache
 LANES = 16  # blocks are padded to a multiple of this many rows

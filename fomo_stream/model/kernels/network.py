@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.model.kernels.arithmetic import exp_of_negative, gelu
+from fomo_stream.model.kernels.compiling import kernel
 from fomo_stream.model.kernels.evidence import STATISTICS, TILE, channels_of, describe_tile, new_memory
-from fomo_stream.model.kernels.options import kernel
 
 CHANNEL_LIMIT = np.float32(12.0)
 Single = NDArray[np.float32]

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from fomo_stream.model.kernels.options import kernel
+from fomo_stream.model.kernels.compiling import kernel
 
 MOST_FEATURES = 64  # of more, a library is faster
 SWEEPS = 30  # far more than are ever needed
