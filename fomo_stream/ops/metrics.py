@@ -1,19 +1,18 @@
 """Every metric of the service, with its type, unit and description.
 
-`Metrics` counts while the service works, a micro-batch at a time, in plain numbers. Everything else is done when the
-metrics are asked for.
+`Metrics` counts while the service works, a micro-batch at a time. What the service knows by itself, such as the
+positions of partitions, is asked for when the metrics are.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import Counter, defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-import numpy as np
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
@@ -22,7 +21,8 @@ from fomo_stream.errors import REASONS
 from fomo_stream.kafka.observer import Observation, Observer
 from fomo_stream.kafka.snapshot import PartitionSnapshot, Snapshot
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+
 PREFIX = "fomo_"
 Kind = Literal["counter", "gauge", "histogram"]
 
@@ -108,143 +108,116 @@ METRICS = (
     _metric("context_rows", "gauge", "Rows of the history of which contexts are made.", "partition"),
 )
 
-SCORE_BOUNDS = (*tuple(i / 20 for i in range(1, 20)), 0.99, 1.0)
 SECONDS_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 LONG_BOUNDS = (*SECONDS_BOUNDS, 30.0, 60.0, 300.0, 3600.0)
-BOUNDS = {"score": SCORE_BOUNDS, "end_to_end_seconds": LONG_BOUNDS, "restore_seconds": LONG_BOUNDS}
-COUNTED_TOGETHER = 1024  # values of a histogram
+BOUNDS = {
+    "score": (*(i / 20 for i in range(1, 20)), 0.99, 1.0),
+    "end_to_end_seconds": LONG_BOUNDS,
+    "restore_seconds": LONG_BOUNDS,
+}
+# Values of labels that are known before: a rate is known from the first event on.
+LABELS = {
+    "dead_letters": REASONS,
+    "alerts": ("info", "warning", "critical"),
+    "incidents": ("opened", "closed"),
+    "commits": ("committed", "aborted"),
+    "rebalances": ("assigned", "revoked", "lost"),
+}
 REALISED_OVER = 10_000  # calibrated records over which the realised alert rate is taken
 REALISED_LEAST = 1_000  # fewer say too little
-
-
-class Histogram:
-    """Counts of values by bucket, and their sum.
-
-    >>> histogram = Histogram((1.0, 2.0))
-    >>> histogram.add([0.5, 1.0, 1.5, 9.0])
-    >>> histogram.buckets()
-    ([('1.0', 2.0), ('2.0', 3.0), ('+Inf', 4.0)], 12.0)
-    """
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = np.array(bounds)
-        self._counts = np.zeros(len(bounds) + 1, dtype=np.int64)
-        self._sum = 0.0
-        self._new: list[float] = []  # values that are not counted yet: a thousand cost little more than one
-        self._lock = threading.Lock()
-
-    def add(self, values: Sequence[float]) -> None:
-        """Count these values."""
-        with self._lock:
-            self._new += values
-            if len(self._new) >= COUNTED_TOGETHER:
-                self._count()
-
-    def buckets(self) -> tuple[list[tuple[str, float]], float]:
-        """Upper bound of each bucket, and how many values are not above it; then the sum of all values."""
-        with self._lock:
-            self._count()
-            counts, total = self._counts.cumsum().astype(float), self._sum
-        return list(zip((*map(str, self._bounds.tolist()), "+Inf"), counts.tolist(), strict=True)), total
-
-    def _count(self) -> None:
-        new, self._new = np.array(self._new), []
-        self._counts += np.bincount(self._bounds.searchsorted(new), minlength=len(self._counts))
-        self._sum += float(new.sum())
 
 
 class Metrics(Observer):
     """Counts what the service does, for `exposition`."""
 
     def __init__(self) -> None:
-        self._counts: defaultdict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)  # by metric and labels
-        self._histograms = {
-            metric.name: Histogram(BOUNDS.get(metric.name.removeprefix(PREFIX), SECONDS_BOUNDS))
-            for metric in METRICS
-            if metric.kind == "histogram"
-        }
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self._counters: dict[str, Counter] = {}
+        self._histograms: dict[str, Histogram] = {}
+        for name, kind, text, labels in METRICS:
+            own = name.removeprefix(PREFIX)
+            if kind == "counter" and own != "restore_retries":  # which the snapshot has
+                counter = self._counters[own] = Counter(name, text, labels, registry=self._registry)
+                for value in LABELS.get(own, ()):
+                    counter.labels(value)
+            elif kind == "histogram":
+                bounds = BOUNDS.get(own, SECONDS_BOUNDS)
+                self._histograms[own] = Histogram(name, text, buckets=bounds, registry=self._registry)
         self._generations: dict[int, int] = {}  # by partition, as last seen
         self._recent: deque[tuple[int, int]] = deque()  # (calibrated records, outliers) of micro-batches
         self._recent_records = self._recent_outliers = 0
         self._working_s = 0.0  # scoring and producing since the last report of a poll
-        for name, label, values in (
-            ("dead_letters", "reason", REASONS),
-            ("alerts", "severity", ("info", "warning", "critical")),
-            ("incidents", "event", ("opened", "closed")),
-            ("commits", "outcome", ("committed", "aborted")),
-            ("rebalances", "event", ("assigned", "revoked", "lost")),
-        ):
-            assert label in next(metric.labels for metric in METRICS if metric.name == PREFIX + name)
-            for value in values:  # so that a rate is known from the first event on
-                self._counts[name][value,] = 0
 
     # --- reports ------------------------------------------------------------------------------------------------
 
     def received(self, n: int, seconds: float) -> None:
-        self._time("decode_seconds", max(0.0, seconds - self._working_s))
+        self._observe("decode_seconds", max(0.0, seconds - self._working_s))
         self._working_s = 0.0
 
     def scored(self, seen: Observation) -> None:
-        self._count("records", seen.n_records)
-        self._count("rows_learned", seen.learned)
-        self._count("missing_values", seen.missing)
-        scores = [result["score"] for result in seen.results if result["score"] is not None]
-        self._histograms[PREFIX + "score"].add(scores)
+        self._count("records", n=seen.n_records)
+        self._count("rows_learned", n=seen.learned)
+        self._count("missing_values", n=seen.missing)
+        self._observe("score", *[result["score"] for result in seen.results if result["score"] is not None])
         for severity in [result["severity"] for result in seen.results if result["severity"] is not None]:
-            self._counts["alerts"][severity,] += 1
-        self._counts["incidents"]["opened",] += seen.opened
-        self._counts["incidents"]["closed",] += seen.closed
+            self._count("alerts", severity)
+        self._count("incidents", "opened", n=seen.opened)
+        self._count("incidents", "closed", n=seen.closed)
         self._calibrated(seen.calibrated, len(seen.outliers))
-        self._time("score_seconds", seen.score_s)
-        self._time("produce_seconds", seen.produce_s)
+        self._observe("score_seconds", seen.score_s)
+        self._observe("produce_seconds", seen.produce_s)
         self._working_s += seen.score_s + seen.produce_s
         known = self._generations.get(seen.partition)
         if known is not None and seen.generation > known:
-            self._count("generations", seen.generation - known)
+            self._count("generations", n=seen.generation - known)
         self._generations[seen.partition] = seen.generation
 
     def dead_letter(self, reason: str) -> None:
-        self._counts["dead_letters"][reason,] += 1
+        self._count("dead_letters", reason)
 
     def labelled(self, n: int) -> None:
-        self._count("labels", n)
+        self._count("labels", n=n)
 
     def regime_changed(self) -> None:
         self._count("regimes")
 
     def committed(self, seconds: Sequence[float], ages: Sequence[float], took: float) -> None:
-        self._counts["commits"]["committed",] += 1
-        self._histograms[PREFIX + "end_to_end_seconds"].add(ages)
-        self._time("commit_seconds", took)
+        self._count("commits", "committed")
+        self._observe("end_to_end_seconds", *ages)
+        self._observe("commit_seconds", took)
 
     def aborted(self) -> None:
-        self._counts["commits"]["aborted",] += 1
+        self._count("commits", "aborted")
         self._generations.clear()
 
     def rebalanced(self, event: str, n: int) -> None:
-        self._counts["rebalances"][event,] += n
+        self._count("rebalances", event, n=n)
         self._generations.clear()  # an older state may come back
 
     def restored(self, seconds: float) -> None:
         self._count("restores")
-        self._time("restore_seconds", seconds)
+        self._observe("restore_seconds", seconds)
 
     def built(self, seconds: float) -> None:
-        self._time("build_seconds", seconds)
+        self._observe("build_seconds", seconds)
 
     def turned(self, now: float) -> None:
         self._working_s = 0.0  # micro-batches that a turn scored are no part of the next poll
 
-    def _count(self, name: str, n: int = 1) -> None:
-        self._counts[name][()] += n
+    def _count(self, name: str, *labels: str, n: int = 1) -> None:
+        counter = self._counters[name]
+        (counter.labels(*labels) if labels else counter).inc(n)
 
-    def _time(self, name: str, seconds: float) -> None:
-        self._histograms[PREFIX + name].add((seconds,))
+    def _observe(self, name: str, *values: float) -> None:
+        histogram = self._histograms[name]
+        for value in values:
+            histogram.observe(value)
 
     def _calibrated(self, records: int, outliers: int) -> None:
         if not records:
             return
-        self._count("records_calibrated", records)
+        self._count("records_calibrated", n=records)
         self._recent.append((records, outliers))
         self._recent_records += records
         self._recent_outliers += outliers
@@ -258,8 +231,7 @@ class Metrics(Observer):
     def exposition(self, snapshot: Snapshot) -> bytes:
         """All metrics in the text format of Prometheus. Safe from any thread."""
         registry = CollectorRegistry()
-        registry.register(_Families(list(self._families(snapshot))))
-        ProcessCollector(registry=registry)
+        registry.register(_Families([*self._registry.collect(), *self._from(snapshot)]))
         return generate_latest(registry)
 
     @property
@@ -268,43 +240,31 @@ class Metrics(Observer):
         records, outliers = self._recent_records, self._recent_outliers
         return outliers / records if records >= REALISED_LEAST else None
 
-    def _families(self, snapshot: Snapshot) -> Iterator[Family]:
-        gauges = {PREFIX + name: values for name, values in self._gauges(snapshot).items()}
-        retries = {"restore_retries": Counter({(): snapshot.restore_retries})}
-        counts = {PREFIX + name: dict(values) for name, values in (list(self._counts.items()) + list(retries.items()))}
-        for metric in METRICS:
-            if metric.kind == "histogram":
-                histogram = self._histograms[metric.name]
-                yield HistogramMetricFamily(metric.name, metric.text, *histogram.buckets())
-                continue
-            is_counter = metric.kind == "counter"
-            family = (CounterMetricFamily if is_counter else GaugeMetricFamily)(
-                metric.name, metric.text, labels=metric.labels
-            )
-            found = counts.get(metric.name, {} if metric.labels else {(): 0}) if is_counter else gauges[metric.name]
-            for labels, value in found.items():
-                if value is not None:
-                    family.add_metric(labels, value)
-            yield family
-
-    def _gauges(self, snapshot: Snapshot) -> dict[str, dict[tuple[str, ...], float | None]]:
-        waiting = sum(bool(one.waits) for one in snapshot.partitions)
-        alone: dict[str, float | None] = {
+    def _from(self, snapshot: Snapshot) -> Iterator[Family]:
+        """The metrics that the snapshot has."""
+        alone = {
             "ready": not snapshot.not_ready,
             "partitions_assigned": len(snapshot.partitions),
-            "partitions_restoring": waiting,
+            "partitions_restoring": sum(bool(one.waits) for one in snapshot.partitions),
             "alert_rate_requested_ratio": snapshot.alert_rate,
             "alert_rate_realised_ratio": self.realised_rate,
             "features": len(snapshot.features),
+            "restore_retries": snapshot.restore_retries,
         }
-        found: dict[str, dict[tuple[str, ...], float | None]] = {name: {(): value} for name, value in alone.items()}
-        found["info"] = {(__version__, snapshot.model, snapshot.kernel, snapshot.topic, snapshot.group): 1}
-        found["open_transaction_seconds"] = {
+        values: dict[str, dict[tuple[str, ...], float | None]] = {name: {(): value} for name, value in alone.items()}
+        values["info"] = {(__version__, snapshot.model, snapshot.kernel, snapshot.topic, snapshot.group): 1}
+        values["open_transaction_seconds"] = {
             (topic, str(one.number)): seconds for one in snapshot.partitions for topic, seconds in one.open_transactions
         }
         for name, value_of in _OF_PARTITION.items():
-            found[name] = {(str(one.number),): value_of(one) for one in snapshot.partitions}
-        return found
+            values[name] = {(str(one.number),): value_of(one) for one in snapshot.partitions}
+        for name, kind, text, labels in METRICS:
+            if its := values.get(name.removeprefix(PREFIX)):
+                family = (GaugeMetricFamily if kind == "gauge" else CounterMetricFamily)(name, text, labels=labels)
+                for names, value in its.items():
+                    if value is not None:
+                        family.add_metric(names, value)
+                yield family
 
 
 _OF_PARTITION: dict[str, Callable[[PartitionSnapshot], float | None]] = {

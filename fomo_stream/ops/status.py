@@ -6,13 +6,11 @@ second. The sums of minutes are made when somebody looks.
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +26,7 @@ STEP_S, STEPS = 5, 120  # the series of rates: 10 minutes
 LATENCY_S = 60
 LEAST_CALIBRATED = 1000  # fewer records say too little about the realised rate
 ALERTS = 100  # recent alerts that are kept
-FIELDS, NAME_CHARACTERS, TEXT_CHARACTERS = 30, 100, 120  # shown of a record, at most
+NAME_CHARACTERS = 100  # of a feature, at most
 
 # Latencies are counted in classes, each 5 % wider than the one before, from 0.1 ms to about 100 days.
 LEAST_S, GROWTH = 1e-4, math.log(1.05)
@@ -61,12 +59,10 @@ class Latencies:
 class StatusBoard(Observer):
     """Collects the reports of a service, and makes the data of the status page from them and a `Snapshot`.
 
-    records: also keep the values and keys of recent alerts, and their explanations in place of the names of features.
-    clock: seconds, monotonic.
+    Of records it has the names of features only. clock: seconds, monotonic.
     """
 
-    def __init__(self, records: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
-        self._records = records
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._began = math.floor(clock())
         self._lock = threading.Lock()
@@ -103,19 +99,13 @@ class StatusBoard(Observer):
     def _alert(self, partition: int, outlier: Outlier) -> dict[str, Any]:
         result = outlier.result
         timestamp = result["timestamp"]
-        alert = {
+        return {
             "time": time.time() if timestamp is None else timestamp / 1000,
             "partition": partition,
             **{name: result[name] for name in ("offset", "score", "p_value", "severity")},
             "incident": result.get("incident"),
             "features": _named(result.get("reasons", ())),
         }
-        if self._records:
-            key = outlier.key
-            alert["explanation"] = _printable(result.get("explanation", ""))
-            alert["key"] = None if key is None else _short(key[: 4 * TEXT_CHARACTERS].decode("utf-8", "replace"))
-            alert["fields"] = list(islice(_leaves("", outlier.fields), FIELDS))
-        return alert
 
     # --- for the page ---------------------------------------------------------------------------------------
 
@@ -153,7 +143,6 @@ class StatusBoard(Observer):
                 "realised_rate": outliers / calibrated if calibrated >= LEAST_CALIBRATED else None,
                 "recent": alerts[::-1],
             },
-            "shows_records": self._records,
         }
         return orjson.dumps(status)
 
@@ -182,22 +171,10 @@ def _partition(one: PartitionSnapshot) -> dict[str, Any]:
 def _named(reasons: Sequence[Mapping[str, Any]]) -> list[str]:
     """The features that are named in reasons, without their values."""
     names = [one[role] for one in reasons for role in ("feature", "with") if role in one]
-    return [_short(name, NAME_CHARACTERS) for name in dict.fromkeys(names)]
+    return [_short(name) for name in dict.fromkeys(names)]
 
 
-def _leaves(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Names and values of a record's fields as text, those of inner objects and arrays too: `motor.rpm`, `taps[0]`."""
-    if isinstance(value, Mapping) and value:
-        for key, inner in value.items():
-            yield from _leaves(f"{name}.{key[:NAME_CHARACTERS]}" if name else key[:NAME_CHARACTERS], inner)
-    elif isinstance(value, list) and value:
-        for number, inner in enumerate(value):
-            yield from _leaves(f"{name}[{number}]", inner)
-    else:
-        yield _short(name, NAME_CHARACTERS), _short(value if isinstance(value, str) else json.dumps(value))
-
-
-def _short(text: str, most: int = TEXT_CHARACTERS) -> str:
+def _short(text: str, most: int = NAME_CHARACTERS) -> str:
     return _printable(text if len(text) <= most else text[: most - 1] + "…")
 
 

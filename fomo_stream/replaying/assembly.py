@@ -27,7 +27,7 @@ ELSEWHERE = frozenset(
     (
         *("bootstrap", "jobs", "json", "log_level", "prepare", "report", "resume", "scores_file", "scores_topic"),
         *("out", "alerts", "dead_letters", "start", "delivery", "instance_id", "on_lost_offset", "reset_state", "wait"),
-        *("max_latency_ms", "health_port", "http_host", "status_records"),
+        *("max_latency_ms", "health_port", "http_host"),
     )
 )
 

@@ -137,7 +137,6 @@ class ServiceSettings(BrokerFlags, RecordFlags):
         metavar="HOST",
         min_length=1,
     )
-    status_records: bool = flag("General", False, "show the values and keys of recent alerts on the status page")
     wait: bool = flag(
         "General", False, "wait for brokers, topics and permissions that are missing, in place of ending with an error"
     )

@@ -122,20 +122,7 @@ const severity = (a) => ({
   key: a.severity,
   nodes: () => [mark(a.severity === "critical" ? "bad" : "warn", a.severity)],
 });
-function fields(alert) {
-  // The explanation has the values that matter.
-  const first = alert.fields.slice(0, 3).map(([name, value]) => `${name} ${value}`).join(", ");
-  const summary = alert.explanation ? "fields" : first;
-  const list = () => make("dl", {}, ...alert.fields.flatMap(([k, v]) => [make("dt", {}, k), make("dd", {}, v)]));
-  return {
-    key: "fields",
-    nodes: () => [make("details", {}, make("summary", {}, summary || "no fields"), list())],
-  };
-}
-function reasons(alert) {
-  if (alert.explanation) return alert.explanation;
-  return alert.features.length ? alert.features.join(", ") : NONE;
-}
+const reasons = (a) => (a.features.length ? a.features.join(", ") : NONE);
 const ALERTS = [
   { name: "Time", head: true, kind: "text", show: (a) => moment(a.time) },
   { name: "Severity", kind: "text", show: severity },
@@ -145,10 +132,6 @@ const ALERTS = [
   { name: "p\u2011value", show: (a) => (a.p_value == null ? NONE : String(Number(a.p_value.toPrecision(2)))) },
   { name: "Incident", show: (a) => a.incident ?? NONE },
   { name: "Reasons", kind: "text long reasons", show: reasons },
-];
-const RECORD = [
-  { name: "Key", kind: "text", show: (a) => a.key ?? NONE },
-  { name: "Record", kind: "text long", show: fields },
 ];
 
 // --- the whole page
@@ -260,15 +243,14 @@ function show(status) {
     : "No partitions yet. The group gives them to this instance when it has joined.");
   showPartitions(partitions);
 
-  const columns = status.shows_records ? [...ALERTS, ...RECORD] : ALERTS;
-  if (byId("alert-heads").children.length !== columns.length) headings("alert-heads", columns, false);
+  if (byId("alert-heads").children.length) headings("alert-heads", ALERTS, false);
   put("alerts-count", alerts.recent.length ? `newest ${number(alerts.recent.length)}, newest first` : "");
   byId("alerts").parentElement.hidden = !alerts.recent.length;
   byId("no-alerts").hidden = Boolean(alerts.recent.length);
   put("no-alerts", partitions.some((p) => p.generation)
     ? "No alerts since this instance has started."
     : "No alerts yet. They begin when a partition has a context and enough scores to compare with.");
-  fill(byId("alerts").tBodies[0], alerts.recent, (a) => `${a.partition}:${a.offset}`, columns);
+  fill(byId("alerts").tBodies[0], alerts.recent, (a) => `${a.partition}:${a.offset}`, ALERTS);
 }
 
 // --- asking

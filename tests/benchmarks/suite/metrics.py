@@ -40,7 +40,7 @@ PARTITIONS = 100  # of the instance that is scraped
 
 def measure(scale: Scale) -> Iterator[Measurement]:
     """Both, of the default views and with every metric."""
-    metrics, board = Metrics(), StatusBoard(records=False)
+    metrics, board = Metrics(), StatusBoard()
     clock = share_of(Observer(), scale.metrics_records)
     for of, observers in (("metrics", [metrics]), ("metrics and status page", [Metrics(), board])):
         share = share_of(Observers(observers), scale.metrics_records) - clock
