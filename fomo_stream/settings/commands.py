@@ -209,13 +209,6 @@ class GroupSettings(ReportFlags):
     check: bool = flag(
         "Report", False, "only check whether an instance with these settings could join: exit code 10 if not"
     )
-    state_seconds: float = flag(
-        "Report",
-        3.0,
-        "read the state topic for at most this long, to measure the state of the partitions; 0: do not read it",
-        metavar="SECONDS",
-        ge=0,
-    )
 
 
 class DoctorSettings(ReportFlags):

@@ -14,7 +14,6 @@ from test_operations import changed
 
 from fomo_stream.cli.main import main
 from fomo_stream.kafka.group.log import GroupLog
-from fomo_stream.kafka.restore import KEY_PREFIX
 from fomo_stream.settings.service import ServiceSettings
 
 RECORDS = 120
@@ -80,28 +79,13 @@ def test_it_shows_agreement_members_lag_and_state(broker: Broker, member: Runnin
     assert set(shown["agreement"]["features"]) == {"temperature", "motor.rpm", "site"}
     assert shown["agreement"]["settings"]["feedback"] == settings.feedback
     (only,) = shown["members"]
-    assert (only["instance_id"], only["partitions"]) == ("one", [0, 1, 2])
+    assert (only["name"], only["partitions"]) == ("one", [0, 1, 2])
     partitions = shown["partitions"]
     assert sum(one["committed"] for one in partitions) == sum(one["end"] for one in partitions) == RECORDS
     assert {one["lag"] for one in partitions} == {0}
-    for one in partitions:
-        assert one["state"] == state_size(broker, settings, one["number"])
+    assert all(one["state_written"] is not None for one in partitions)
     assert member.member.pipeline.tasks == before  # the very same: it has disturbed nobody
     assert member.service.ready
-
-
-def state_size(broker: Broker, settings: ServiceSettings, number: int) -> dict[str, int]:
-    """The size of a partition's state, by another reader."""
-    messages = [message for message in broker.read(settings.state_topic) if message.partition() == number]
-    last = {message.key(): message.value() for message in messages}
-    live = {key: value for key, value in last.items() if value is not None}
-    assert any(key.startswith(KEY_PREFIX) for key in live)
-    return {
-        "entries": len(live),
-        "bytes": sum(len(key) + len(value) for key, value in live.items()),
-        "log_records": len(messages),
-        "log_bytes": sum(len(message.key()) + len(message.value() or b"") for message in messages),
-    }
 
 
 def test_it_tells_given_settings_that_differ_from_defaults_that_differ(member: Running, look: Look) -> None:
@@ -123,12 +107,6 @@ def test_the_text_is_aligned_and_names_what_differs(member: Running, look: Look)
     rows = [line for line in lines if line.split()[1:2] == ["one"] and "ago" in line]
     assert len(rows) == 3
     assert len({line.index("one") for line in rows}) == 1
-
-
-def test_without_time_no_state_is_read(member: Running, look: Look) -> None:
-    shown = look(member.settings, "--json", "--state-seconds", "0").json
-    assert {one["state"] for one in shown["partitions"]} == {None}
-    assert shown["notes"] == []
 
 
 def test_an_agreement_is_not_changed_while_the_group_has_members(member: Running, look: Look) -> None:
@@ -199,8 +177,7 @@ def test_settings_that_are_given_are_changed_and_others_stay(broker: Broker, loo
         ["--out", settings.out, "->", moved],
     ]
     again = look(settings, "--update-group", "--out", moved)
-    assert "nothing was changed" in again.out
-    assert again.out.startswith(f"group {settings.group} has agreed on the settings given here already")
+    assert again.out == "nothing was changed\n"
     held_by_none = ("--alert-rate", "0.02", "--admit", "feedback", "--features", "motor.rpm,temperature")
     own = look(settings, "--update-group", *held_by_none)
     assert own.code == 0, own.err
