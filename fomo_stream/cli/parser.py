@@ -91,10 +91,9 @@ REPLAY_INTRO = """Replay past records, and see how well fomo-stream would have d
   fomo-stream replay --topic sensors --last 7d
   fomo-stream replay --topic sensors --group fomo-stream --from 2026-10-01 --to 2026-11-01 --label is_anomaly
   fomo-stream replay --file rows.csv --label is_anomaly --compare knn,river.HalfSpaceTrees
-  fomo-stream replay --topic sensors --prepare fomo-stream      start the service warm
 
 Records go through the same detector as in the service, in their order. The offsets and the state of a group are
-never touched. With --group, the settings, features and labels are those that the group has agreed on. It takes
+never touched. With --group, the settings and features are those that the group has agreed on. It takes
 all flags of the service, so it can be given the same environment and --config file; what only a running service
 needs is ignored. Ctrl-C ends it with a report of what was replayed."""
 

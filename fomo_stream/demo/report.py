@@ -108,7 +108,6 @@ def demo_report(settings: DemoSettings, topic: str, scored: Scored, progress: Pr
         settings=own,
         schema=Schema(scored.features),
         source=DemoSource(settings, scored, topic),
-        effects={},
         has_labels=True,
         label_source="the simulator's faults",
         axis="time",

@@ -6,7 +6,7 @@ Reading joins no group and commits nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -262,17 +262,6 @@ def read_range(
         _check_same_topic(settings, topic, range_)
 
 
-def present_topic_ids(settings: ServiceSettings, topics: Sequence[str]) -> dict[str, str]:
-    """The ids of those topics that exist; empty where the broker has no ids. Raises BrokerError."""
-    with closing(Cluster(settings)) as cluster:
-        cluster.connect()
-        try:
-            partitions, topic_ids = cluster.partitions(topics)
-        except KafkaException as error:
-            raise BrokerError(f"the topics cannot be described ({error.args[0].str()}); try again") from None
-    return {topic: topic_ids.get(topic, "") for topic in partitions}
-
-
 def gap_note(topic: str, offsets: int, records: int) -> str:
     """A sentence about offsets of the ranges without a record; empty if there are none.
 
@@ -297,9 +286,7 @@ def _check_same_topic(settings: ServiceSettings, topic: str, range_: Range) -> N
         except (BrokerError, KafkaException):
             return
     if topic not in partitions or topic_ids.get(topic, range_.topic_id) != range_.topic_id:
-        raise LostOffsetError(
-            f"topic {topic} was deleted or created again since the replay began; {_start_over(settings)}"
-        )
+        raise LostOffsetError(f"topic {topic} was deleted or created again since the replay began; start a new replay")
 
 
 def _check_end(settings: ServiceSettings, reader: TopicReader, topic: str, range_: Range) -> None:
@@ -313,22 +300,15 @@ def _check_end(settings: ServiceSettings, reader: TopicReader, topic: str, range
         place = f"{topic}[{range_.partition}]"
         raise LostOffsetError(
             f"{place} ends at offset {end} now, before the end of the range ({range_.end}): the broker has lost its "
-            f"last records, or the topic was created again; {_start_over(settings)}"
+            f"last records, or the topic was created again; start a new replay"
         )
 
 
 def _lost(settings: ServiceSettings, topic: str, number: int, at: int) -> LostOffsetError:
     return LostOffsetError(
         f"the broker no longer has {topic}[{number}]@{at}: its retention has deleted that record while the replay "
-        f"read the topic, or the topic was created again; {_start_over(settings, 'a later --from')}"
+        f"read the topic, or the topic was created again; start a new replay, with a later --from"
     )
-
-
-def _start_over(settings: ServiceSettings, *changes: str) -> str:
-    """Advice to start a new replay with these changes; a folder of --resume belongs to the present one."""
-    if getattr(settings, "resume", None) is not None:
-        changes = (*changes, "another folder for --resume")
-    return f"start a new replay, with {' and '.join(changes)}" if changes else "start a new replay"
 
 
 def _explained(error: Any, settings: ServiceSettings) -> BrokerError:

@@ -60,8 +60,6 @@ def replay(
     if isinstance(data, (str, Path)):
         flags["file"] = _existing(Path(data), labels)
     elif data is not None:
-        if settings.get("resume") is not None:
-            raise ConfigError("resume= goes on with a file or a topic; data in memory is replayed as a whole")
         table = MemoryTable(data, labels)
         if table.label is not None and label is not None:
             raise ConfigError("label= and labels= name different labels; give one of them")

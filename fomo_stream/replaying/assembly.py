@@ -12,7 +12,6 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import fomo_stream
-from fomo_stream.replaying.live import compared_with_live
 from fomo_stream.replaying.partition import OWN
 from fomo_stream.replaying.sources.file import FileSource
 from fomo_stream.replaying.tally.plain import plain
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 # Settings on which no number of a report depends: where things are, how they are shown, and how the service delivers.
 ELSEWHERE = frozenset(
     (
-        *("bootstrap", "jobs", "json", "log_level", "prepare", "report", "resume", "scores_file", "scores_topic"),
+        *("bootstrap", "jobs", "json", "log_level", "report", "scores_file"),
         *("out", "alerts", "dead_letters", "start", "delivery", "instance_id", "on_lost_offset", "reset_state", "wait"),
         *("max_latency_ms", "health_port", "http_host"),
     )
@@ -40,11 +39,10 @@ def make_report(plan: Plan, outcomes: Sequence[Outcome], started: datetime) -> d
     counted = tally.report()
     records = counted["source"]["records"]
     timing = _timing(outcomes, started, records, counted["source"]["scored"] + counted["source"]["warming_up"])
-    live = [] if plan.live is None else [compared_with_live(plan.live, plan, outcomes)]
     report = {
         "format": 1,
         "source": {**_source(plan, outcomes), **counted.pop("source")},
-        "notes": [*live, *plan.notes, *_notes(plan, outcomes, records), *counted.pop("notes", [])],
+        "notes": [*plan.notes, *_notes(plan, outcomes, records), *counted.pop("notes", [])],
         "summary": [],
         "settings": settings_of(plan.settings),
         "versions": _versions(plan, outcomes),
@@ -99,9 +97,6 @@ def _notes(plan: Plan, outcomes: Sequence[Outcome], records: int) -> list[str]:
         notes.append("The replay was stopped before the end of the range; the report is about the records until then.")
     if left_out := outcomes[0].left_out:
         notes.append(f"The rows are too wide for some views, which are left out: {', '.join(left_out)}.")
-    if plan.settings.compare and any(outcome.resumed for outcome in outcomes):
-        names = ", ".join(plan.settings.compare)
-        notes.append(f"The replay was resumed, where other detectors start over: {names}.")
     return notes
 
 
@@ -148,20 +143,18 @@ def _version(package: str) -> str | None:
 
 
 def _timing(outcomes: Sequence[Outcome], started: datetime, records: int, seen: int) -> dict[str, Any]:
-    """How long it took; in all runs, where it was resumed. seen: by a detector, also while it warms up."""
+    """How long it took. seen: by a detector, also while it warms up."""
     spent: Counter[str] = Counter()
     for outcome in outcomes:
         spent.update(outcome.seconds)
-    elapsed = sum(outcome.elapsed for outcome in outcomes)
+    elapsed = sum(outcome.ended - outcome.began for outcome in outcomes)
     names = sorted(spent, key=lambda name: (name != OWN, name))
     seconds = max(one.ended for one in outcomes) - min(one.began for one in outcomes)
-    seconds += max(one.elapsed - (one.ended - one.began) for one in outcomes)  # of earlier runs
     return {
         "started": f"{started:%Y-%m-%dT%H:%M:%SZ}",
         "seconds": plain(seconds),
         "records_per_s": plain(records / seconds),
         "detector_share": plain(spent[OWN] / elapsed) if elapsed else None,
-        "resumed": max(outcome.resumed for outcome in outcomes),
         "detectors": {name: plain(spent[name]) for name in names},
         "seconds_per_record": {name: plain(spent[name] / seen) if seen else None for name in names},
     }

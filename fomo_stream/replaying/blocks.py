@@ -29,7 +29,6 @@ class Sample(NamedTuple):
     error: RecordError | None = None  # why it cannot be scored
     label: int = UNKNOWN
     raw: bytes | None = None  # the value of a Kafka record: its output keeps these bytes where it can
-    headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
 @dataclass(frozen=True)

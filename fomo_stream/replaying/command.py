@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fomo_stream.replaying.assembly import make_report
-from fomo_stream.replaying.checkpoints import WHOLE
 from fomo_stream.replaying.progress import Progress, shown_progress
+from fomo_stream.replaying.sinks import join_parts
 from fomo_stream.replaying.workers import replay_partitions, stopped_by_ctrl_c
 from fomo_stream.replaying.writing import check_outputs
 from fomo_stream.settings.replay import NO_REPORT, ReplaySettings
 from fomo_stream.threads import usable_processors
 
 if TYPE_CHECKING:
-    from fomo_stream.replaying.one_partition import Outcome
     from fomo_stream.replaying.plan import Plan
     from fomo_stream.replaying.results import ReplayResult
     from fomo_stream.replaying.sources.tables import Table
@@ -32,16 +31,13 @@ def run_replay(settings: ReplaySettings) -> int:
     html = _html_of(settings)
     plan, progress = _plan_of(settings, None), shown_progress()
     with stopped_by_ctrl_c(progress) as is_stopped:  # also while the report is made and written
-        outcomes, report = _replayed(plan, progress, is_stopped)
-        result = ReplayResult(report)
+        result = ReplayResult(_replayed(plan, progress, is_stopped))
         if settings.json is not None:
             result.save(settings.json)
         if html is not None:
             result.save_report(html)
         print(terminal_text(result.report, [path for path in (html, settings.json) if path is not None]))
-    for note in _prepared(plan, outcomes):  # after the report is safe
-        print(note)
-    return 0 if report["source"]["is_complete"] else CTRL_C
+    return 0 if result.report["source"]["is_complete"] else CTRL_C
 
 
 def replay_settings(
@@ -62,9 +58,7 @@ def replay_plan(plan: Plan, progress: Progress | None = None) -> ReplayResult:
 
     progress = progress or Progress()
     with stopped_by_ctrl_c(progress) as is_stopped:
-        outcomes, report = _replayed(plan, progress, is_stopped)
-    report["notes"] += _prepared(plan, outcomes)
-    return ReplayResult(report)
+        return ReplayResult(_replayed(plan, progress, is_stopped))
 
 
 def _plan_of(settings: ReplaySettings, table: Table | None) -> Plan:
@@ -72,17 +66,11 @@ def _plan_of(settings: ReplaySettings, table: Table | None) -> Plan:
     from fomo_stream.replaying.detectors.rivals import check_rivals
     from fomo_stream.replaying.detectors.variants import variants
     from fomo_stream.replaying.plan import make_plan
-    from fomo_stream.replaying.resuming import resumed_plan
 
     variants(settings)
     check_rivals(settings.compare)
     check_outputs(*_files_of(settings, table))
-    plan = make_plan(settings, table) if settings.resume is None else resumed_plan(settings, settings.resume)
-    if settings.prepare is not None:
-        from fomo_stream.kafka.group.unused import check_unused
-
-        check_unused(plan.settings.model_copy(update={"group": settings.prepare}), plan.schema)
-    return plan
+    return make_plan(settings, table)
 
 
 def _html_of(settings: ReplaySettings) -> Path | None:
@@ -98,19 +86,18 @@ def _files_of(settings: ReplaySettings, table: Table | None) -> tuple[dict[str, 
         "--seed-context": settings.seed_context,
         "--model": Path(settings.model) if settings.model.endswith(".safetensors") else None,
         "--config": settings.config,
-        "--resume": settings.resume and settings.resume / WHOLE,
     }
     written, read = ({flag: path for flag, path in paths.items() if path} for paths in (outputs, inputs))
     return written, read
 
 
-def _replayed(plan: Plan, progress: Progress, is_stopped: Callable[[], bool]) -> tuple[list[Outcome], dict[str, Any]]:
-    """The outcomes of all partitions, and the report."""
+def _replayed(plan: Plan, progress: Progress, is_stopped: Callable[[], bool]) -> dict[str, Any]:
+    """The report."""
     from fomo_stream.replaying.one_partition import Job
 
     settings, source, started = plan.settings, plan.source, datetime.now(UTC)
     numbers = sorted(source.partitions)
-    jobs = [Job(plan.part(number), number, settings.resume, settings.prepare is not None) for number in numbers]
+    jobs = [Job(plan.part(number), number) for number in numbers]
     totals = [source.total(number) for number in numbers]
     n_workers = settings.jobs or usable_processors()
     progress.begin(source.name, None if None in totals else sum(filter(None, totals)))
@@ -118,25 +105,6 @@ def _replayed(plan: Plan, progress: Progress, is_stopped: Callable[[], bool]) ->
         outcomes = replay_partitions(jobs, settings, n_workers, is_stopped, progress)
     finally:
         progress.end()
-    plan.join_sinks(all(outcome.is_complete for outcome in outcomes))
-    return outcomes, make_report(plan, outcomes, started)
-
-
-# -- preparing a group -----------------------------------------------------------------------------------------------
-
-
-def _prepared(plan: Plan, outcomes: Sequence[Outcome]) -> list[str]:
-    """Write the state for the group of --prepare, if it is given; sentences about it."""
-    group = plan.settings.prepare
-    if group is None:
-        return []
-    if not all(outcome.is_complete for outcome in outcomes):
-        return [f"Group {group} was not prepared, because the replay was stopped early."]
-    from fomo_stream.kafka.prepare import prepare_group
-
-    settings = plan.settings.model_copy(update={"group": group})
-    tasks = {outcome.partition: (outcome.entries, outcome.position) for outcome in outcomes}
-    topic_id = next((found.topic_id for found in plan.ranges.values()), "")
-    one = outcomes[0]
-    notes = prepare_group(settings, plan.schema, one.model, one.kernel, tasks, plan.effects, topic_id)
-    return [*notes, f"Group {group} is prepared: it goes on after the records that were replayed."]
+    if settings.scores_file is not None:
+        join_parts(settings.scores_file, source.partitions)
+    return make_report(plan, outcomes, started)

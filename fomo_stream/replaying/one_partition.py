@@ -1,27 +1,26 @@
-"""Replays one partition to its end, with everything around it: other detectors, the tally, outputs and checkpoints."""
+"""Replays one partition to its end, with everything around it: other detectors, the tally and outputs."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fomo_stream.detector.detector import Detector
 from fomo_stream.loading import load_ready
 from fomo_stream.partition.first import first_detector
-from fomo_stream.replaying.checkpoints import Checkpoint
-from fomo_stream.replaying.gathering import IsStopped
-from fomo_stream.replaying.partition import OWN, Others, PartitionReplay, own_entries
+from fomo_stream.replaying.partition import OWN, Others, PartitionReplay
+from fomo_stream.replaying.sinks import Sink, part_of
+from fomo_stream.replaying.sources.base import IsStopped
 
 if TYPE_CHECKING:
     from fomo_stream.replaying.plan import Plan
-    from fomo_stream.replaying.sinks import Sink
     from fomo_stream.replaying.tally.spec import TallySpec
     from fomo_stream.replaying.tally.tally import Tally
 
-Advance = Callable[[int, bool], None]  # so many more records are done; whether before this process began
+Advance = Callable[[int], None]  # so many more records are done
 
 
 @dataclass(frozen=True)
@@ -30,8 +29,6 @@ class Job:
 
     plan: Plan  # of this partition at least
     partition: int
-    folder: Path | None = None  # for checkpoints
-    keep_state: bool = False  # for --prepare
 
 
 @dataclass
@@ -45,13 +42,9 @@ class Outcome:
     seconds: dict[str, float]  # that each detector took, by name
     began: float  # seconds, monotonic
     ended: float
-    elapsed: float  # seconds, in all runs
-    resumed: int  # how often it went on
     model: str
     kernel: str
     left_out: tuple[str, ...]  # names of views that the rows do not fit
-    learned: int | None = None  # records, before the offset until which the group of the plan has; None: not known
-    entries: dict[str, bytes] = field(default_factory=dict)  # the state of the partition, with `keep_state`
 
 
 class Detectors:
@@ -102,80 +95,27 @@ def tally_spec(plan: Plan) -> TallySpec:
 
 
 def replay_one(job: Job, detectors: Detectors, is_stopped: IsStopped, advance: Advance) -> Outcome:
-    """Replay a partition until its end or until `is_stopped`; with a folder, go on from what was saved there.
+    """Replay a partition until its end or until `is_stopped`. advance: is called after each block. Raises FomoError."""
+    from fomo_stream.replaying.tally.tally import Tally
 
-    advance: is called after each block. Raises FomoError.
-    """
-    sink = job.plan.sink(job.partition)
-    try:
-        return _Run(job, detectors, sink).run(is_stopped, advance)
-    finally:
-        if sink is not None:
-            sink.close()
-
-
-class _Run:
-    """A replay of one partition, its tally, and what was saved of both."""
-
-    def __init__(self, job: Job, detectors: Detectors, sink: Sink | None) -> None:
-        from fomo_stream.replaying.tally.tally import Tally
-
-        self._began = time.monotonic()
-        self._job, self._first = job, detectors.first
-        self._replay = PartitionReplay(job.plan, job.partition, detectors.first, detectors.others(), sink)
-        self._elapsed, self._resumed, self._records = 0.0, 0, 0
-        self._checkpoint = None if job.folder is None else Checkpoint(job.folder, job.partition)
-        saved = None if self._checkpoint is None else self._checkpoint.load()
-        if saved is None:
-            self._tally = Tally(tally_spec(job.plan))
-            return
-        self._replay.continue_from(saved.place, saved.entries)
-        self._tally = Tally.from_arrays(tally_spec(job.plan), saved.tally)
-        self._elapsed, self._records = float(saved.place["elapsed"]), int(saved.place["records"])
-        self._resumed = int(saved.place["resumed"]) + (not self._replay.is_complete)
-
-    def run(self, is_stopped: IsStopped, advance: Advance) -> Outcome:
-        """Replay what is left."""
-        replay = self._replay
-        if self._records:
-            advance(self._records, True)
-        if not replay.is_complete:
-            for block in replay.blocks(is_stopped):
-                n = len(block) + sum(block.skipped.values())
-                self._tally.add(block)
-                self._records += n
-                advance(n, False)
-                if self._checkpoint is not None and self._checkpoint.is_due:
-                    self._save(self._checkpoint)
-            if self._checkpoint is not None:
-                self._save(self._checkpoint)
-        model = self._first.model
-        return Outcome(
-            partition=replay.number,
-            tally=self._tally,
-            position=replay.position,
-            is_complete=replay.is_complete,
-            seconds=dict(replay.seconds),
-            began=self._began,
-            ended=time.monotonic(),
-            elapsed=self._all_elapsed(),
-            resumed=self._resumed,
-            model=model.name,
-            kernel=model.kernel,
-            left_out=tuple(one.view for one in self._first.left_out),
-            learned=replay.learned,
-            entries=self._state() if self._job.keep_state else {},
-        )
-
-    def _save(self, checkpoint: Checkpoint) -> None:
-        own = {"elapsed": self._all_elapsed(), "resumed": self._resumed, "records": self._records}
-        checkpoint.save({**self._replay.place(), **own}, self._tally.arrays(), self._replay.changes())
-
-    def _all_elapsed(self) -> float:
-        return self._elapsed + time.monotonic() - self._began
-
-    def _state(self) -> dict[str, bytes]:
-        """The whole state of the partition, as entries of the state topic."""
-        if self._checkpoint is not None:
-            return own_entries(self._checkpoint.entries)
-        return own_entries({key: value for key, value in self._replay.changes().items() if value is not None})
+    began, path = time.monotonic(), job.plan.settings.scores_file
+    tally = Tally(tally_spec(job.plan))
+    sink = Sink(job.plan.settings, part_of(path, job.partition)) if path is not None else None
+    with sink or nullcontext():
+        replay = PartitionReplay(job.plan, job.partition, detectors.first, detectors.others(), sink)
+        for block in replay.blocks(is_stopped):
+            tally.add(block)
+            advance(len(block) + sum(block.skipped.values()))
+    model = detectors.first.model
+    return Outcome(
+        partition=replay.number,
+        tally=tally,
+        position=replay.position,
+        is_complete=replay.is_complete,
+        seconds=dict(replay.seconds),
+        began=began,
+        ended=time.monotonic(),
+        model=model.name,
+        kernel=model.kernel,
+        left_out=tuple(one.view for one in detectors.first.left_out),
+    )

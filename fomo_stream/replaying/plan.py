@@ -11,17 +11,13 @@ from typing import Any, Literal
 
 from fomo_stream.errors import ConfigError, SchemaError
 from fomo_stream.kafka.bounds import parse_bounds
-from fomo_stream.kafka.feedback.recorded_effects import LabelEffect
 from fomo_stream.kafka.ranges import Range, resolve_ranges
-from fomo_stream.kafka.recorded import Learned, Recorded, recorded_group
-from fomo_stream.kafka.scored_topic import ScoredTopic, partitions_of
+from fomo_stream.kafka.recorded import recorded_group
 from fomo_stream.records.choice import ROLES, choose_features, features_note, text_columns
 from fomo_stream.records.inference import TooManyFeaturesError, infer_schema
 from fomo_stream.records.schema import Schema, look_up
 from fomo_stream.replaying.blocks import Sample
-from fomo_stream.replaying.checkpoints import has_scores, mark_scores
 from fomo_stream.replaying.labels import Labels, ranges_of_labels, read_label_file, read_label_topic, verdict_of
-from fomo_stream.replaying.sinks import Sink, delete_parts, join_parts, part_of
 from fomo_stream.replaying.sources.base import Source
 from fomo_stream.replaying.sources.file import FileSource
 from fomo_stream.replaying.sources.tables import Table, check_columns, format_of
@@ -37,44 +33,18 @@ FOLLOW_LIVE = (
 
 
 @dataclass(frozen=True)
-class Begun:
-    """What a replay that goes on keeps from its beginning, though the topics have got more records since."""
-
-    ranges: Mapping[int, Range]  # of the topic, by partition
-    label_ranges: Mapping[int, Range]  # of the topic with labels
-    schema: Schema
-    now_ms: int
-
-
-@dataclass(frozen=True)
-class LiveGroup:
-    """The group whose settings and features a replay uses."""
-
-    learned: Mapping[int, Learned]  # by partition, where it has a state
-    is_same: bool  # nothing that results depend on differs from the group
-
-    def until(self, partition: int) -> int:
-        """The offset before which the records of a partition have to be counted."""
-        return self.learned[partition].position if partition in self.learned else 0
-
-
-@dataclass(frozen=True)
 class Plan:
     """What is replayed, and with what. It can be sent to other processes; see `part`."""
 
     settings: ReplaySettings  # with those that the group agreed on
     schema: Schema
     source: Source
-    effects: Mapping[int, Sequence[LabelEffect]]  # by partition: when labels took effect in the group
     has_labels: bool
     label_source: str  # where labels come from, in words; empty: nowhere
     axis: Literal["time", "record"]
-    notes: tuple[str, ...]  # sentences; the first says whether results equal the live output, unless `live` does
+    notes: tuple[str, ...]  # sentences; the first says whether results equal the live output
     now_ms: int  # when the plan was made, milliseconds since 1970
     ranges: Mapping[int, Range] = field(default_factory=dict)  # of a topic
-    live: LiveGroup | None = None  # the group whose settings these are
-    label_ranges: Mapping[int, Range] = field(default_factory=dict)  # of a topic with labels
-    scored_partitions: int = 0  # of the topic for scored records
 
     @property
     def begin_ms(self) -> int:
@@ -84,55 +54,18 @@ class Plan:
 
     def part(self, partition: int) -> Plan:
         """The same plan with only as much as is needed to replay this partition."""
-        effects = {partition: self.effects[partition]} if partition in self.effects else {}
-        return replace(self, source=self.source.part(partition), effects=effects)
-
-    def sink(self, partition: int) -> Sink | None:
-        """Where the scored records of a partition go; None: nowhere, or all are written."""
-        path, name = self.settings.scores_file, self.settings.scores_topic
-        if self.settings.resume is not None and path is not None and has_scores(self.settings.resume, path):
-            return None
-        topic = None
-        if name is not None:
-            count = self.scored_partitions
-            is_same = count == (len(self.ranges) or 1)
-            topic = ScoredTopic(self.settings, name, partition, count, is_same)
-        file = part_of(path, partition) if path is not None else None
-        if file is None and topic is None:
-            return None
-        sink = Sink(self.settings, file, topic)
-        if self.settings.resume is None:
-            sink.begin()
-        return sink
-
-    def join_sinks(self, is_complete: bool) -> None:
-        """Join the files of all partitions. is_complete: else, the replay can go on later. Raises ConfigError."""
-        path, folder = self.settings.scores_file, self.settings.resume
-        if path is None:
-            return
-        if folder is None:
-            join_parts(path, self.source.partitions)
-            return
-        if not has_scores(folder, path):
-            join_parts(path, self.source.partitions, keep=True)
-            if is_complete:
-                mark_scores(folder)
-        if is_complete:  # after it is marked: an end in between loses nothing
-            delete_parts(path, self.source.partitions)
+        return replace(self, source=self.source.part(partition))
 
 
-def make_plan(settings: ReplaySettings, table: Table | None = None, begun: Begun | None = None) -> Plan:
+def make_plan(settings: ReplaySettings, table: Table | None = None) -> Plan:
     """The plan of a replay. Raises a FomoError if there is nothing to replay, or a setting is wrong.
 
-    table: records in memory, in place of those of a file; begun: of the replay that goes on.
+    table: records in memory, in place of those of a file.
     """
-    now_ms = time.time_ns() // 1_000_000 if begun is None else begun.now_ms
+    now_ms = time.time_ns() // 1_000_000
     if settings.label is not None and settings.label in (*(settings.features or ()), *settings.categorical):
         raise ConfigError(f"{settings.label} is a feature and the --label, but scores may not see it; leave one out")
-    plan = _plan_of_topic(settings, now_ms, begun) if settings.file is None else _plan_of_file(settings, now_ms, table)
-    if settings.scores_topic is not None:
-        plan = replace(plan, scored_partitions=partitions_of(settings, settings.scores_topic))
-    return plan
+    return _plan_of_topic(settings, now_ms) if settings.file is None else _plan_of_file(settings, now_ms, table)
 
 
 # --- a file --------------------------------------------------------------------------------------------------
@@ -164,7 +97,7 @@ def _plan_of_file(settings: ReplaySettings, now_ms: int, in_memory: Table | None
         notes.append("--group has no effect on a file: the settings given here count.")
     axis: Literal["time", "record"] = "record" if settings.time is None else "time"
     where = _label_source(settings)
-    return Plan(settings, schema, source, {}, bool(where), where, axis, tuple(map(_sentence, notes)), now_ms)
+    return Plan(settings, schema, source, bool(where), where, axis, tuple(map(_sentence, notes)), now_ms)
 
 
 def _file_start(settings: ReplaySettings) -> str:
@@ -195,56 +128,31 @@ def _with_time(source: FileSource, field: str, sample: Sequence[Mapping[str, Any
 # --- a topic -------------------------------------------------------------------------------------------------
 
 
-def _plan_of_topic(settings: ReplaySettings, now_ms: int, begun: Begun | None) -> Plan:
-    live: LiveGroup | None = None
-    recorded = Recorded(settings, None)
+def _plan_of_topic(settings: ReplaySettings, now_ms: int) -> Plan:
+    agreed: Schema | None = None
+    of_group: list[str] = []
     if settings.is_given("group"):
-        recorded = recorded_group(settings)
-        live = LiveGroup(recorded.learned, is_same=not recorded.notes)
-    settings = recorded.settings
-    notes: list[str] = []
-    if begun is None:
-        found, notes = resolve_ranges(settings, settings.from_, settings.to, settings.last, now_ms)
-        ranges: Mapping[int, Range] = {one.partition: one for one in found}
-    else:
-        ranges = begun.ranges
+        settings, agreed, of_group = recorded_group(settings)
+    found, notes = resolve_ranges(settings, settings.from_, settings.to, settings.last, now_ms)
+    ranges = {one.partition: one for one in found}
     source = TopicSource(settings, ranges)
-    schema, note = _schema_of_topic(settings, recorded.schema, source, begun)
+    schema, note = _schema_of_topic(settings, agreed, source)
     notes += note
     _check_label(settings, (one.fields for one in _samples(source) if one.error is None))
     labels: dict[int, Labels] = {}
-    label_ranges: Mapping[int, Range] = {}
-    more: list[str] = []
-    spans = {number: (one.start, one.end) for number, one in ranges.items()}
     if settings.labels_file is not None:
-        labels, more = read_label_file(settings.labels_file, spans)
+        labels, more = read_label_file(settings.labels_file, {one.partition: (one.start, one.end) for one in found})
+        notes += more
     elif settings.labels_topic is not None:
-        label_ranges = begun.label_ranges if begun is not None else ranges_of_labels(settings, now_ms)
-        labels, more = read_label_topic(settings, label_ranges, ranges, now_ms)
+        labels, more = read_label_topic(settings, ranges_of_labels(settings, now_ms), ranges, now_ms)
+        notes += more
     source = replace(source, labels=labels)
-    start = [_topic_start(settings, ranges)] if live is None else []
-    all_notes = (*start, *recorded.notes, *notes, *more)
     where = _label_source(settings)
-    sentences = tuple(map(_sentence, all_notes))
-    return Plan(
-        settings=settings,
-        schema=schema,
-        source=source,
-        effects=recorded.effects,
-        has_labels=bool(where),
-        label_source=where,
-        axis="time",
-        notes=sentences,
-        now_ms=now_ms,
-        ranges=ranges,
-        live=live,
-        label_ranges=label_ranges,
-    )
+    sentences = tuple(map(_sentence, (_topic_start(settings, ranges), *of_group, *notes)))
+    return Plan(settings, schema, source, bool(where), where, "time", sentences, now_ms, ranges)
 
 
-def _schema_of_topic(
-    settings: ReplaySettings, agreed: Schema | None, source: TopicSource, begun: Begun | None
-) -> tuple[Schema, list[str]]:
+def _schema_of_topic(settings: ReplaySettings, agreed: Schema | None, source: TopicSource) -> tuple[Schema, list[str]]:
     """The features, and perhaps a note about them. agreed: those of the group."""
     if agreed is not None:
         if settings.label in agreed.features:
@@ -255,14 +163,12 @@ def _schema_of_topic(
         return agreed, []
     if settings.features is not None:
         return Schema.of(settings.features, settings.categorical), []
-    if begun is not None:
-        return begun.schema, []
     schema, note = _infer(settings, source)
     return schema, [note]
 
 
 def _topic_start(settings: ReplaySettings, ranges: Mapping[int, Range]) -> str:
-    """Whether results equal the live output of a group, which is not named."""
+    """Whether results equal the live output of a group."""
     if all(one.start == 0 for one in ranges.values() if one.records):
         return FOLLOW_LIVE
     late = "contexts differ from those of a group that read earlier records"

@@ -40,8 +40,8 @@ class Progress:
     def begin(self, name: str, total: int | None) -> None:
         """The replay of `total` records (None: not known) begins."""
 
-    def advance(self, records: int, resumed: bool = False) -> None:
-        """So many more records are done. resumed: before this process began."""
+    def advance(self, records: int) -> None:
+        """So many more records are done."""
 
     def stopping(self) -> None:
         """It will end early."""
@@ -60,10 +60,10 @@ class LineProgress(Progress):
         self._name, self._total, self._done, self._rate = name, total, 0, Rate()
         self._shown = time.monotonic()
 
-    def advance(self, records: int, resumed: bool = False) -> None:
+    def advance(self, records: int) -> None:
         self._done += records
         now = time.monotonic()
-        rate = self._rate.after(0 if resumed else records, now)
+        rate = self._rate.after(records, now)
         if now - self._shown >= EVERY_S:
             self._shown = now
             print(progress_line(self._name, self._done, self._total, rate), file=self._stream, flush=True)
@@ -116,9 +116,9 @@ class BarProgress(Progress):
         self._rate = Rate()
         self._bar.start()
 
-    def advance(self, records: int, resumed: bool = False) -> None:
+    def advance(self, records: int) -> None:
         if self._bar is not None:
-            rate = self._rate.after(0 if resumed else records, time.monotonic())
+            rate = self._rate.after(records, time.monotonic())
             self._bar.update(self._task, advance=records, rate=f"{rate:,.0f} a second" if rate else "")
 
     def stopping(self) -> None:

@@ -27,9 +27,9 @@ from fomo_stream.logs import configure_logging, kv, place_of
 from fomo_stream.threads import limit_threads, limited_threads
 
 if TYPE_CHECKING:
-    from fomo_stream.replaying.gathering import IsStopped
     from fomo_stream.replaying.one_partition import Job, Outcome
     from fomo_stream.replaying.progress import Progress
+    from fomo_stream.replaying.sources.base import IsStopped
     from fomo_stream.settings.replay import ReplaySettings
 
 log = logging.getLogger(__name__)
@@ -48,14 +48,6 @@ class _Setup:
 
     log_level: str
     threads: int
-
-
-@dataclass(frozen=True)
-class _Done:
-    """So many more records are done; is_resumed: before this replay."""
-
-    records: int
-    is_resumed: bool
 
 
 @dataclass(frozen=True)
@@ -198,8 +190,8 @@ class _Workers:
                     raise worker.died() from None
                 if isinstance(message, _Failure):
                     raise message.kind(message.message)
-                if isinstance(message, _Done):
-                    progress.advance(message.records, message.is_resumed)
+                if isinstance(message, int):  # so many more records are done
+                    progress.advance(message)
                 else:
                     outcomes += [message] if message != _READY else []
                     worker.job = waiting.popleft() if waiting else None
@@ -225,9 +217,7 @@ def work(descriptor: int) -> None:
         job = jobs.get()
         try:
             detectors = detectors or Detectors(job.plan)
-            answer: object = replay_one(
-                job, detectors, stop.is_set, lambda n, is_resumed: connection.send(_Done(n, is_resumed))
-            )
+            answer: object = replay_one(job, detectors, stop.is_set, connection.send)
         except FomoError as error:
             answer = _failure(error)
         except Exception as error:  # a defect of this program

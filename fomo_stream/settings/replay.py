@@ -87,20 +87,6 @@ with warnings.catch_warnings():
         scores_file: Path | None = flag(
             "Report", None, "also write the scored records to this file, as JSON lines", metavar="FILE"
         )
-        scores_topic: str | None = flag(
-            "Report", None, "also write the scored records to this topic", metavar="TOPIC", min_length=1
-        )
-        resume: Path | None = flag(
-            "Report", None, "keep the progress in this folder, and go on with the progress that it has", metavar="DIR"
-        )
-        prepare: str | None = flag(
-            "Report",
-            None,
-            "write the state at the end of the replay for this consumer group, which must have no members and no "
-            "state, so that it goes on as if it had read everything",
-            metavar="GROUP",
-            min_length=1,
-        )
         jobs: int = flag(
             "Throughput", 0, "partitions to replay at the same time (0: one per processor)", metavar="N", ge=0, le=1024
         )
@@ -115,7 +101,6 @@ with warnings.catch_warnings():
                 "--to": self.to,
                 "--last": self.last,
                 "--labels-topic": self.labels_topic,
-                "--prepare": self.prepare,
             }
             if self.file is not None and (named := [name for name, value in only_of_topic.items() if value]):
                 raise ValueError(f"{named[0]} needs --topic; a --file is replayed as a whole, by no group")
@@ -142,14 +127,6 @@ with warnings.catch_warnings():
             given = {"--label": self.label, "--labels-topic": self.labels_topic, "--labels-file": self.labels_file}
             if len(named := [name for name, value in given.items() if value is not None]) > 1:
                 raise ValueError(f"{' and '.join(named)} name different labels; give one of them")
-            return self
-
-        @model_validator(mode="after")
-        def _output_is_new(self) -> Self:
-            """The topics that the service reads and writes are never touched."""
-            taken = (self.topic, *self.outputs, self.feedback, self.labels_topic, self.state_topic)
-            if self.scores_topic is not None and self.scores_topic in taken:
-                raise ValueError(f"--scores-topic {self.scores_topic} is a topic of the service; name one of its own")
             return self
 
 

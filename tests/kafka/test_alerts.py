@@ -17,7 +17,6 @@ from fomo_stream.kafka.observer import Observation, Observer
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.partition.incidents import Closed
 from fomo_stream.partition.record import Pending, Record
-from fomo_stream.settings.replay import ReplaySettings
 from fomo_stream.settings.service import ServiceSettings
 
 N = 600
@@ -225,5 +224,3 @@ def test_topics_of_the_service() -> None:
     ):
         with pytest.raises(ValidationError, match=words):
             ServiceSettings(topic="t", **flags)  # type: ignore[arg-type]
-    with pytest.raises(ValidationError, match="--scores-topic a is a topic of the service"):
-        ReplaySettings(topic="t", alerts="a", scores_topic="a")

@@ -117,7 +117,6 @@ def _timing(detectors: Sequence[Report]) -> Report:
         "records_per_s": 5820.7,
         "detector_share": 0.91,
         "batch_ms": {"p50": 9.12, "p90": 10.4, "p99": 15.2, "max": 80.3},
-        "resumed": 0,
         "detectors": {one["name"]: 12.5 * (i + 1) for i, one in enumerate(detectors)},
         "seconds_per_record": {one["name"]: 0.000125 * (i + 1) for i, one in enumerate(detectors)},
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -12,7 +12,6 @@ import torch
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.errors import RecordError
-from fomo_stream.kafka.feedback.recorded_effects import LabelEffect
 from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel
 from fomo_stream.records.schema import Schema
 from fomo_stream.replaying.blocks import Sample
@@ -85,12 +84,8 @@ class MemorySource:
                 yield self.make(offset, partition)
 
 
-def make_plan(
-    settings: ReplaySettings | None = None,
-    source: MemorySource | None = None,
-    effects: Mapping[int, Sequence[LabelEffect]] | None = None,
-) -> Plan:
+def make_plan(settings: ReplaySettings | None = None, source: MemorySource | None = None) -> Plan:
     """A plan over samples in memory."""
     notes = ("Equal to the live output from the first record.",)
     settings, source = settings or quick_settings(), source or MemorySource()
-    return Plan(settings, SCHEMA, source, effects or {}, True, "made", "time", notes, now_ms=10**12)
+    return Plan(settings, SCHEMA, source, True, "made", "time", notes, now_ms=10**12)

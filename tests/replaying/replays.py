@@ -16,6 +16,7 @@ from fomo_stream.replaying.assembly import make_report
 from fomo_stream.replaying.one_partition import Job, Outcome
 from fomo_stream.replaying.plan import Plan
 from fomo_stream.replaying.progress import Progress
+from fomo_stream.replaying.sinks import join_parts
 from fomo_stream.replaying.workers import replay_partitions, stopped_by_ctrl_c
 
 
@@ -32,24 +33,25 @@ class CtrlC(Progress):
         self._blocks = blocks
         self._send = send or (lambda: os.kill(os.getpid(), signal.SIGINT))
 
-    def advance(self, records: int, resumed: bool = False) -> None:
-        self._blocks -= not resumed
+    def advance(self, records: int) -> None:
+        self._blocks -= 1
         if self._blocks == 0:
             self._send()
 
 
 def outcomes_of(plan: Plan, progress: Progress | None = None, n_workers: int = 1) -> list[Outcome]:
-    """The outcomes of all partitions, with `settings.resume` as the folder."""
+    """The outcomes of all partitions."""
     progress = progress or Progress()
     numbers = plan.source.partitions
-    jobs = [Job(plan.part(number), number, plan.settings.resume, keep_state=True) for number in numbers]
+    jobs = [Job(plan.part(number), number) for number in numbers]
     with stopped_by_ctrl_c(progress) as is_stopped:
         return replay_partitions(jobs, plan.settings, n_workers, is_stopped, progress)
 
 
 def report_of(plan: Plan, outcomes: list[Outcome]) -> dict[str, Any]:
     """The report without its times."""
-    plan.join_sinks(all(one.is_complete for one in outcomes))
+    if plan.settings.scores_file is not None:
+        join_parts(plan.settings.scores_file, plan.source.partitions)
     report = make_report(plan, outcomes, datetime.now(UTC))
     del report["timing"]
     return report

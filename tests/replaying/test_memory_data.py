@@ -176,7 +176,6 @@ def test_data_in_memory_is_replayed_whatever_the_environment_names(
         ({"data": np.zeros((2, 1)), "topic": "t"}, "name what to replay"),
         ({"data": np.zeros((2, 1)), "from_": "0"}, "--from needs --topic"),
         ({"data": np.zeros((2, 1)), "labels": [0, 1], "label": "column_1"}, "label= and labels= name different labels"),
-        ({"data": np.zeros((2, 1)), "resume": "folder"}, "data in memory is replayed as a whole"),
         ({"data": __file__, "labels": [0, 1]}, "for a file use label= or labels_file="),
         ({"topic": "t", "labels": [0, 1]}, "labels= goes with data in memory"),
     ],

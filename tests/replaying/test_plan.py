@@ -106,19 +106,6 @@ def test_a_plan_goes_to_another_process_small(jsonl: Path, tmp_path: Path) -> No
     assert (other.schema, other.notes, other.settings) == (plan.schema, plan.notes, plan.settings)
 
 
-def test_scores_of_a_file_are_written_where_they_were_asked_for(jsonl: Path, tmp_path: Path) -> None:
-    assert plan_of(jsonl).sink(0) is None
-    plan = plan_of(jsonl, scores_file=tmp_path / "scores.jsonl")
-    sink = plan.sink(0)
-    assert sink is not None
-    samples = list(plan.source.read(0, 0, lambda: False))[:3]
-    sink.write(samples, [{"score": 1.0}] * 3)
-    sink.close()
-    plan.join_sinks(is_complete=True)
-    lines = [json.loads(line) for line in (tmp_path / "scores.jsonl").read_bytes().splitlines()]
-    assert lines == [{**record, "fomo": {"score": 1.0}} for record in RECORDS[:3]]
-
-
 def test_a_label_that_the_first_records_lack_is_refused(jsonl: Path) -> None:
     for field, words in (("is_bad", "have no such field"), ("device", "have other values, such as '000'")):
         with pytest.raises(SchemaError, match=words):

@@ -57,11 +57,10 @@ class TopicSource:
 
     def _sample(self, record: Record) -> Sample:
         offset, timestamp, key = record.offset, record.timestamp, record.key
-        headers = tuple(record.headers)
         try:
             fields = decode(record.value, self.settings.max_record_bytes)
         except RecordError as error:
             return Sample(offset, timestamp, key, {}, error)
         field = self.settings.label
         label = UNKNOWN if field is None else verdict_of(look_up(fields, field))
-        return Sample(offset, timestamp, key, fields, None, label, record.value, headers)
+        return Sample(offset, timestamp, key, fields, None, label, record.value)

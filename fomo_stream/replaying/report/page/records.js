@@ -78,7 +78,6 @@ function showThroughput(box) {
     ["Throughput", isKnown(timing.records_per_s) ? `${count(timing.records_per_s)} records/s` : null],
     ["Spent in the detector", share(timing.detector_share)], ["Micro-batch, median", milliseconds(batch.p50)],
     ["90th percentile", milliseconds(batch.p90)], ["99th percentile", milliseconds(batch.p99)], ["Longest", milliseconds(batch.max)],
-    ["Resumed", timing.resumed ? plural(timing.resumed, "time") : null],
   ]));
   if (seconds.filter((one) => isKnown(one.seconds)).length > 1) {
     box.append(table("times-table", "Time of each detector", seconds, [
