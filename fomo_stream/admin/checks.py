@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from confluent_kafka.admin import AclOperation
 
-from fomo_stream.admin.inquiry import CONSUMER_OFFSETS, Facts, TopicFacts, internal_topics, topics_of
+from fomo_stream.admin.inquiry import CONSUMER_OFFSETS, WATCH_S, Facts, TopicFacts, internal_topics, topics_of
 from fomo_stream.errors import BrokerError, ConfigError, FomoError, TopicError
 from fomo_stream.kafka.broker.clients import session_timeout_ms
 from fomo_stream.kafka.broker.permissions import (
@@ -258,13 +258,13 @@ def transactions(settings: DoctorSettings, facts: Facts) -> Iterator[Finding]:
     for topic, partitions in facts.standing.items():
         shown = ", ".join(map(str, partitions[:10])) + (", ..." if partitions[10:] else "")
         yield warning(
-            f"{topic}: in partitions {shown} a transaction has been open for more than {settings.watch_seconds:g} s; "
+            f"{topic}: in partitions {shown} a transaction has been open for more than {WATCH_S:g} s; "
             "readers of committed records wait for it",
             "if its writer has died, the broker ends it after transaction.timeout.ms; if it stays for longer: "
             "kafka-transactions.sh find-hanging, then abort",
         )
     if not facts.standing:
-        yield ok(f"none has been open for more than {settings.watch_seconds:g} s")
+        yield ok(f"none has been open for more than {WATCH_S:g} s")
 
 
 # --- topics

@@ -23,6 +23,7 @@ from fomo_stream.kafka.broker.permissions import Operations, operations_of, oper
 from fomo_stream.kafka.delivery.transactions import Transactions
 from fomo_stream.settings.commands import DoctorSettings
 
+WATCH_S = 3.0  # between two looks at transactions: one that is open at both is reported
 CONSUMER_OFFSETS, TRANSACTION_STATE = "__consumer_offsets", "__transaction_state"
 
 
@@ -109,7 +110,7 @@ def _inquire(settings: DoctorSettings, cluster: Cluster) -> Facts:
         group_operations=group_operations,
         group_error=group_error,
         transactions=_transactions(settings) if settings.delivery == "exactly-once" else None,
-        standing=_standing(cluster, sizes, settings.watch_seconds),
+        standing=_standing(cluster, sizes, WATCH_S),
     )
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fomo_stream.settings.commands import ScoreSettings
 
 LINES_SHOWN = 5  # of those that cannot be read
+MAX_SKIPPED = 0.1  # share of the lines; more that could not be scored are an error
 
 
 def run_score(settings: ScoreSettings) -> int:
@@ -120,10 +121,10 @@ class Scoring:
         """Raise SkippedError if too many lines could not be scored."""
         skipped = self._counts["skipped"]
         lines = skipped + self._counts["scored"] + self._counts["unscored"]
-        if not self._settings.may_skip(skipped, lines):
+        if skipped > MAX_SKIPPED * lines:
             raise SkippedError(
-                f"{skipped:,} of {counted(lines, 'line')} could not be scored, which is more than --max-skipped "
-                f"{self._settings.max_skipped}; the status of each says why"
+                f"{skipped:,} of {counted(lines, 'line')} could not be scored, which is more than {MAX_SKIPPED:.0%}; "
+                "the status of each says why"
             )
 
     def _note_what_does_not_count(self) -> None:

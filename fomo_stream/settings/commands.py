@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -131,12 +130,6 @@ class ScoreSettings(RecordFlags):
     )
     format: Literal["auto", "csv", "jsonl"] = flag("Input", "auto", "format of the input")
     decimal: Literal["auto", "comma", "point"] = decimal_flag()
-    max_skipped: str = flag(
-        "Input",
-        "10%",
-        "end with an error when more lines than this could not be scored: a number of lines, or a share of all",
-        metavar="N",
-    )
     output: str = flag(
         "Output",
         "-",
@@ -148,20 +141,6 @@ class ScoreSettings(RecordFlags):
     outliers_only: bool = flag("Output", False, "write only the records that are outliers")
     log_level: LogLevel = log_level_flag("warning")
     batch_size: int = batch_size_flag("Detector")
-
-    @field_validator("max_skipped", mode="before")
-    @classmethod
-    def _max_skipped_is_a_number_or_a_share(cls, value: Any) -> Any:
-        text = str(value).strip()
-        if isinstance(value, bool) or not re.fullmatch(r"\d+|0?\.\d+|\d{1,2}(\.\d+)?%|100%", text, re.ASCII):
-            raise ValueError("give a number of lines such as 0 or 100, or a share such as 10% or 0.1")
-        return text
-
-    def may_skip(self, skipped: int, lines: int) -> bool:
-        """Whether `max_skipped` allows that so many of these lines could not be scored."""
-        if self.max_skipped.endswith("%"):
-            return skipped <= float(self.max_skipped[:-1]) / 100 * lines
-        return skipped <= float(self.max_skipped) * (lines if "." in self.max_skipped else 1)
 
     @model_validator(mode="after")
     def _key_has_an_effect(self) -> Self:
@@ -213,12 +192,3 @@ class GroupSettings(ReportFlags):
 
 class DoctorSettings(ReportFlags):
     """`fomo-stream doctor`: check a deployment."""
-
-    watch_seconds: float = flag(
-        "Report",
-        3.0,
-        "time between two looks at transactions: one that is open at both is reported",
-        metavar="SECONDS",
-        ge=0,
-        le=600,
-    )

@@ -30,10 +30,10 @@ def test_a_file_gets_what_standard_output_gets(model_path: Path, tmp_path: Path)
 
 
 def test_too_many_skipped_lines_leave_a_complete_file(model_path: Path, tmp_path: Path) -> None:
-    (tmp_path / "in.jsonl").write_bytes(as_jsonl(RECORDS[:60]) + b"{\n")
-    with pytest.raises(SkippedError, match="1 of 61 lines could not be scored, which is more than --max-skipped 0"):
-        run_score(settings(model_path, file=tmp_path / "in.jsonl", output=tmp_path / "out.jsonl", max_skipped=0))
-    assert len((tmp_path / "out.jsonl").read_bytes().splitlines()) == 61
+    (tmp_path / "in.jsonl").write_bytes(as_jsonl(RECORDS[:60]) + b"{\n" * 10)
+    with pytest.raises(SkippedError, match="10 of 70 lines could not be scored, which is more than 10%"):
+        run_score(settings(model_path, file=tmp_path / "in.jsonl", output=tmp_path / "out.jsonl"))
+    assert len((tmp_path / "out.jsonl").read_bytes().splitlines()) == 70
 
 
 def test_an_input_that_is_refused_leaves_no_file(model_path: Path, tmp_path: Path) -> None:

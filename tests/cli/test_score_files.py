@@ -5,15 +5,13 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
-from typing import Any
 
 import pytest
 from scoring import RECORDS, as_csv, as_jsonl, results, score
 
 from fomo_stream.cli.score import run_score
-from fomo_stream.errors import ConfigError, FomoError, SchemaError, SkippedError
+from fomo_stream.errors import FomoError, SchemaError, SkippedError
 from fomo_stream.settings.commands import ScoreSettings
-from fomo_stream.settings.sources import load
 
 
 def summary(notes: str) -> str:
@@ -35,7 +33,7 @@ def test_only_the_outliers_are_written_and_everything_is_counted(model_path: Pat
     found = enumerate(results(score(model_path, as_jsonl(RECORDS))[0]), 1)
     assert results(lines) == [result | {"line": n} for n, result in found if result["outlier"]]
     assert len(results(lines)) == len(table(only))
-    assert score(model_path, only, max_skipped="100%", outliers_only=True)[0].splitlines()[0] == only.splitlines()[0]
+    assert score(model_path, only, may_skip=True, outliers_only=True)[0].splitlines()[0] == only.splitlines()[0]
 
 
 def test_reasons_of_csv_are_those_of_json_lines(model_path: Path) -> None:
@@ -108,7 +106,7 @@ def test_records_without_a_value_are_counted_with_the_line_of_the_first(model_pa
     assert "2 records of the input have no value of any feature (a,b), the first in line 22" in notes
     assert "no value of any feature" not in score(model_path, "\n".join(["a,b", *rows[:20]]).encode())[1]
     rows[20] = rows[40] = '"x\ny",'
-    _, notes = score(model_path, "\n".join(["a,b", *rows]).encode(), max_skipped="4")
+    _, notes = score(model_path, "\n".join(["a,b", *rows]).encode(), may_skip=True)
     assert "2 records of the input have no value of any feature (a,b), the first in line 22" in notes
     assert "skipped=4 " in notes  # lines
 
@@ -178,22 +176,16 @@ def test_an_open_quote_costs_one_line(model_path: Path) -> None:
     assert "skipped=1 " in notes
 
 
-@pytest.mark.parametrize(
-    ("limit", "bad", "passes"),
-    [
-        *[("0", 0, True), ("0", 1, False), ("3", 3, True), ("3", 4, False), ("10%", 5, True), ("10%", 6, False)],
-        *[("0.1", 5, True), ("0.1", 6, False), ("100%", 40, True), (0, 1, False), (0.5, 20, True)],
-    ],
-)
-def test_too_many_skipped_lines_are_an_error(model_path: Path, limit: Any, bad: int, passes: bool) -> None:
+@pytest.mark.parametrize(("bad", "passes"), [(0, True), (5, True), (6, False), (40, False)])
+def test_too_many_skipped_lines_are_an_error(model_path: Path, bad: int, passes: bool) -> None:
     good = as_jsonl(RECORDS[: 50 - bad])
     data = good + b"{\n" * (bad - bad // 2) + b'{"other": 1}\n' * (bad // 2)
-    settings = {"max_skipped": limit, "context": context_file(model_path)}
+    context = context_file(model_path)
     if passes:
-        assert f"skipped={bad} " in score(model_path, data, **settings)[1]
+        assert f"skipped={bad} " in score(model_path, data, context=context)[1]
     else:
         with pytest.raises(SkippedError, match=f"{bad} of 50 lines could not be scored") as caught:
-            score(model_path, data, **settings)
+            score(model_path, data, context=context)
         assert caught.value.exit_code == 13
 
 
@@ -202,12 +194,6 @@ def context_file(model_path: Path) -> Path:
     if not path.exists():
         path.write_bytes(as_jsonl(RECORDS[:50]))
     return path
-
-
-@pytest.mark.parametrize("limit", ["-1", "x", "101%", "1.5", "", "10 %%", True])
-def test_a_limit_that_is_none_is_refused(limit: Any) -> None:
-    with pytest.raises(ConfigError, match=r"--max-skipped .*give a number of lines"):
-        load(ScoreSettings, {"max_skipped": limit})
 
 
 @pytest.mark.parametrize("codec", ["utf-8-sig", "utf-16", "latin-1"])

@@ -54,7 +54,7 @@ def test_bad_topics_and_an_open_transaction_are_found(kafka: Broker, capsys: pyt
         return {name for name in kafka.admin.list_topics(timeout=10).topics if topic in name}
 
     before = own_topics()
-    flags = ("--topic", topic, "--group", group, "--kafka.session.timeout.ms=1000", "--watch-seconds", "0")
+    flags = ("--topic", topic, "--group", group, "--kafka.session.timeout.ms=1000")
     try:
         code, found = findings(capsys, kafka.bootstrap, *flags)
     finally:
@@ -83,7 +83,7 @@ def test_a_broker_without_any_topic_is_checked(capsys: pytest.CaptureFixture[str
     assert home is not None
     fresh = Kafka(home)
     try:
-        code, found = findings(capsys, fresh.bootstrap, "--topic", "sensors", "--watch-seconds", "0")
+        code, found = findings(capsys, fresh.bootstrap, "--topic", "sensors")
     finally:
         fresh.remove()
     assert code == TopicError.exit_code
