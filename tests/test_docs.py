@@ -17,18 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 from documents import FLAGS, README, ROOT, Block, Document, table_rows
+from flag_tables import SETTINGS, with_tables
 
 from fomo_stream.cli.parser import build_parser, parse
-from fomo_stream.settings.commands import (
-    DemoSettings,
-    DoctorSettings,
-    GroupSettings,
-    RedriveSettings,
-    ScoreSettings,
-)
-from fomo_stream.settings.replay import CompareSettings, ReplaySettings
-from fomo_stream.settings.service import ServiceSettings
-from fomo_stream.settings.sources import BaseFlags, option
 from pretrain import __main__ as pretrain
 
 sys.path.append(str(Path(__file__).parent / "benchmarks"))
@@ -40,16 +31,6 @@ GUIDES = [
     Document.read(ROOT / name) for name in ("CONTRIBUTING.md", "CHANGELOG.md", "deploy/README.md", "deploy/runbooks.md")
 ]
 EVERY = [*PAGES, *GUIDES]
-SETTINGS: dict[str, type[BaseFlags]] = {
-    "run": ServiceSettings,
-    "score": ScoreSettings,
-    "replay": ReplaySettings,
-    "compare": CompareSettings,
-    "redrive": RedriveSettings,
-    "group": GroupSettings,
-    "doctor": DoctorSettings,
-    "demo": DemoSettings,
-}
 LANGUAGES = {"python", "sh", "json", "mermaid", "toml"}
 
 
@@ -229,47 +210,9 @@ def test_flags_in_the_text_exist(page: Document) -> None:
 # --- complete
 
 
-def documented_flags(command: str) -> dict[str, tuple[str, str]]:
-    """By flag, its group and its default in `docs/flags-and-output.md`."""
-    takes_all_of_run = command != "run" and issubclass(SETTINGS[command], ServiceSettings)
-    found = documented_flags("run") if takes_all_of_run else {}
-    for group, text in FLAGS.section(f"fomo-stream {command}").subsections().items():
-        for cells in table_rows(text):
-            for span in re.findall(r"`([^`]+)`", cells[0]):
-                found[span.split()[0]] = (group, cells[1])
-    return found
-
-
-@pytest.mark.parametrize("command", SETTINGS)
-def test_every_flag_is_documented_in_its_group_with_its_default(command: str) -> None:
-    cls = SETTINGS[command]
-    documented = documented_flags(command)
-    groups = {
-        name: str(group.title)
-        for group in build_parser(cls)._action_groups
-        for action in group._group_actions
-        for name in action.option_strings
-        if not name.startswith("--no-")
-    }
-    assert {name: group for name, (group, _) in documented.items()} == groups
-    for name, field in cls.model_fields.items():
-        flag = "--kafka.KEY" if name == "kafka" else option(name)
-        if flag in documented:
-            shown = documented[flag][1]
-            follows = field.json_schema_extra.get("follows") if isinstance(field.json_schema_extra, dict) else ""
-            if field.is_required() or follows:
-                assert shown.replace("`", "") == (follows or "required"), f"{flag}: {shown}"
-            else:
-                assert agrees(shown, field.default), f"{flag}: {shown}"
-
-
-def agrees(shown: str, default: Any) -> bool:
-    """Whether a cell shows a default: its value, or words (or the name of another setting) if there is none."""
-    code = re.fullmatch(r"`([^`]+)`", shown)
-    default = ",".join(default) if isinstance(default, tuple) else default
-    if default in (None, "", {}, ()) or default is False:
-        return code is None or "<" in code[1]
-    return code is not None and (code[1] == str(default) or float(code[1]) == float(default))
+def test_the_tables_of_flags_are_those_of_the_settings() -> None:
+    assert with_tables(FLAGS.text) == FLAGS.text, "run python tests/flag_tables.py"
+    assert set(re.findall(r"flags of (\w+)", FLAGS.text)) == set(SETTINGS)
 
 
 def test_the_table_of_rooms_is_the_one_that_is_checked() -> None:

@@ -160,7 +160,7 @@ def build_parser(cls: type[BaseFlags], intro: str = "", command: str = "") -> ar
         elif extra.get("words"):
             group.add_argument(option(name), dest=name, nargs="+", action="extend", metavar=metavar, help=text)
         else:
-            metavar = _choices(field.annotation) or metavar
+            metavar = choices_of(field.annotation) or metavar
             names = filter(None, (str(extra.get("short", "")), option(name)))
             group.add_argument(*names, dest=name, metavar=metavar, help=text)
     groups["General"].add_argument(
@@ -212,7 +212,7 @@ def _help_text(field: Any) -> str:
     return f"{field.description}{note}".replace("%", "%%")
 
 
-def _choices(annotation: Any) -> str:
+def choices_of(annotation: Any) -> str:
     """`{a,b}` for a Literal, else nothing."""
     values = getattr(annotation, "__args__", ())
     return "{" + ",".join(values) + "}" if values and all(isinstance(value, str) for value in values) else ""
