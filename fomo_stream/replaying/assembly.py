@@ -7,14 +7,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
-from functools import reduce
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import fomo_stream
+from fomo_stream.replaying.measures.plain import plain
 from fomo_stream.replaying.partition import OWN
 from fomo_stream.replaying.sources.file import FileSource
-from fomo_stream.replaying.tally.plain import plain
 from fomo_stream.settings.replay import ReplaySettings, option_values
 
 if TYPE_CHECKING:
@@ -33,21 +32,21 @@ ELSEWHERE = frozenset(
 
 def make_report(plan: Plan, outcomes: Sequence[Outcome], started: datetime) -> dict[str, Any]:
     """The report: the same for the same plan, except `timing`. outcomes: of all partitions, in their order."""
-    from fomo_stream.replaying.tally.summary import summary
+    from fomo_stream.replaying.measures.measure import measure
+    from fomo_stream.replaying.measures.summary import summary
+    from fomo_stream.replaying.one_partition import spec_of
 
-    tally = reduce(lambda one, other: one.merge(other), (outcome.tally for outcome in outcomes))
-    counted = tally.report()
-    records = counted["source"]["records"]
-    timing = _timing(outcomes, started, records, counted["source"]["scored"] + counted["source"]["warming_up"])
+    measured = measure([outcome.recorded for outcome in outcomes], spec_of(plan))
+    source, batch_ms = {**_source(plan, outcomes), **measured.pop("source")}, measured.pop("batch_ms")
     report = {
         "format": 1,
-        "source": {**_source(plan, outcomes), **counted.pop("source")},
-        "notes": [*plan.notes, *_notes(plan, outcomes, records), *counted.pop("notes", [])],
+        "source": source,
+        "notes": [*plan.notes, *_notes(plan, outcomes, source["records"]), *measured.pop("notes")],
         "summary": [],
         "settings": settings_of(plan.settings),
         "versions": _versions(plan, outcomes),
-        "timing": {**timing, "batch_ms": tally.batch_ms()},
-        **counted,
+        "timing": {**_timing(outcomes, started, source), "batch_ms": batch_ms},
+        **measured,
     }
     for detector in report["detectors"]:
         detector |= _kind(detector["name"], plan)
@@ -63,15 +62,13 @@ def settings_of(settings: ReplaySettings) -> dict[str, Any]:
 
 def _source(plan: Plan, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     source = plan.source
-    ends = {outcome.partition: outcome.position for outcome in outcomes}
+    is_file = isinstance(source, FileSource) and source.in_memory is None
     return {
         "name": source.name,
-        "kind": _kind_of_source(plan),
+        "kind": "topic" if plan.ranges else "file" if is_file else "memory",
         "partitions": len(source.partitions),
         "ranges": [
-            {"partition": number, "from": source.start(number), "to": ends[number]}
-            for number in sorted(source.partitions)
-            if number in ends
+            {"partition": one.partition, "from": source.start(one.partition), "to": one.position} for one in outcomes
         ],
         "axis": plan.axis,
         "features": list(plan.schema.features),
@@ -79,20 +76,13 @@ def _source(plan: Plan, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
-def _kind_of_source(plan: Plan) -> str:
-    """topic, file, or memory: of records that no command can read again."""
-    if plan.ranges:
-        return "topic"
-    is_file = isinstance(plan.source, FileSource) and plan.source.in_memory is None
-    return "file" if is_file else "memory"
-
-
 def _notes(plan: Plan, outcomes: Sequence[Outcome], records: int) -> list[str]:
-    from fomo_stream.kafka.ranges import gap_note
-
     notes = []
-    if plan.ranges and (gaps := gap_note(plan.source.name, _offsets(plan, outcomes), records)):
-        notes.append(gaps)
+    if plan.ranges:
+        from fomo_stream.kafka.ranges import gap_note
+
+        offsets = sum(outcome.position - plan.source.start(outcome.partition) for outcome in outcomes)
+        notes += [note] if (note := gap_note(plan.source.name, offsets, records)) else []
     if not all(outcome.is_complete for outcome in outcomes):
         notes.append("The replay was stopped before the end of the range; the report is about the records until then.")
     if left_out := outcomes[0].left_out:
@@ -100,26 +90,20 @@ def _notes(plan: Plan, outcomes: Sequence[Outcome], records: int) -> list[str]:
     return notes
 
 
-def _offsets(plan: Plan, outcomes: Sequence[Outcome]) -> int:
-    """How many offsets were replayed, with and without a record."""
-    return sum(outcome.position - plan.source.start(outcome.partition) for outcome in outcomes)
-
-
 def _kind(name: str, plan: Plan) -> dict[str, Any]:
-    """What kind of detector it is, and its settings."""
+    """What kind of detector it is, and its settings; of a variant, those that differ."""
     from fomo_stream.replaying.detectors.variants import variants
 
     own = asdict(plan.settings.detector_config())
     if name == OWN:
         return {"kind": "own", "settings": own}
-    for variant, settings in variants(plan.settings):
-        if name == variant:
-            its = asdict(settings.detector_config())
-            differing = {key: value for key, value in its.items() if value != own[key]}
-            if settings.model != plan.settings.model:
-                differing["model"] = settings.model
-            return {"kind": "variant", "settings": differing}
-    return {"kind": "rival", "settings": None}
+    its = dict(variants(plan.settings)).get(name)
+    if its is None:
+        return {"kind": "rival", "settings": None}
+    differing = {key: value for key, value in asdict(its.detector_config()).items() if value != own[key]}
+    if its.model != plan.settings.model:
+        differing["model"] = its.model
+    return {"kind": "variant", "settings": differing}
 
 
 def _versions(plan: Plan, outcomes: Sequence[Outcome]) -> dict[str, str | None]:
@@ -142,19 +126,23 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _timing(outcomes: Sequence[Outcome], started: datetime, records: int, seen: int) -> dict[str, Any]:
-    """How long it took. seen: by a detector, also while it warms up."""
+def _timing(outcomes: Sequence[Outcome], started: datetime, source: dict[str, Any]) -> dict[str, Any]:
+    """How long it took."""
     spent: Counter[str] = Counter()
     for outcome in outcomes:
         spent.update(outcome.seconds)
-    elapsed = sum(outcome.ended - outcome.began for outcome in outcomes)
     names = sorted(spent, key=lambda name: (name != OWN, name))
+    elapsed = sum(outcome.ended - outcome.began for outcome in outcomes)
     seconds = max(one.ended for one in outcomes) - min(one.began for one in outcomes)
-    return {
-        "started": f"{started:%Y-%m-%dT%H:%M:%SZ}",
-        "seconds": plain(seconds),
-        "records_per_s": plain(records / seconds),
-        "detector_share": plain(spent[OWN] / elapsed) if elapsed else None,
-        "detectors": {name: plain(spent[name]) for name in names},
-        "seconds_per_record": {name: plain(spent[name] / seen) if seen else None for name in names},
-    }
+    n = source["scored"] + source["warming_up"]
+    timing: dict[str, Any] = plain(
+        {
+            "started": f"{started:%Y-%m-%dT%H:%M:%SZ}",
+            "seconds": seconds,
+            "records_per_s": source["records"] / seconds,
+            "detector_share": spent[OWN] / elapsed if elapsed else None,
+            "detectors": {name: spent[name] for name in names},
+            "seconds_per_record": {name: spent[name] / n if n else None for name in names},
+        }
+    )
+    return timing

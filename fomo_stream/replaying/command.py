@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from fomo_stream.replaying.assembly import make_report
@@ -97,14 +98,15 @@ def _replayed(plan: Plan, progress: Progress, is_stopped: Callable[[], bool]) ->
 
     settings, source, started = plan.settings, plan.source, datetime.now(UTC)
     numbers = sorted(source.partitions)
-    jobs = [Job(plan.part(number), number) for number in numbers]
     totals = [source.total(number) for number in numbers]
     n_workers = settings.jobs or usable_processors()
-    progress.begin(source.name, None if None in totals else sum(filter(None, totals)))
-    try:
-        outcomes = replay_partitions(jobs, settings, n_workers, is_stopped, progress)
-    finally:
-        progress.end()
-    if settings.scores_file is not None:
-        join_parts(settings.scores_file, source.partitions)
-    return make_report(plan, outcomes, started)
+    with TemporaryDirectory(prefix="fomo-replay-") as folder:
+        jobs = [Job(plan.part(number), number, Path(folder)) for number in numbers]
+        progress.begin(source.name, None if None in totals else sum(filter(None, totals)))
+        try:
+            outcomes = replay_partitions(jobs, settings, n_workers, is_stopped, progress)
+        finally:
+            progress.end()
+        if settings.scores_file is not None:
+            join_parts(settings.scores_file, source.partitions)
+        return make_report(plan, outcomes, started)

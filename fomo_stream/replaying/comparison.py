@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from fomo_stream.errors import ConfigError
+from fomo_stream.replaying.measures.intervals import difference
+from fomo_stream.replaying.measures.quality import METRICS
+from fomo_stream.replaying.measures.summary import moment
 from fomo_stream.replaying.results import Report, load_report
-from fomo_stream.replaying.tally.intervals import Difference, difference
-from fomo_stream.replaying.tally.quality import METRICS
-from fomo_stream.replaying.tally.summary import moment
 from fomo_stream.wording import counted
 
 _HEADER = ("metric", "before", "after", "difference", "95 % interval", "verdict")
@@ -46,19 +46,20 @@ def _lines(first: Report, second: Report, before: Path, after: Path) -> Iterator
     yield f"before: {before}: {_range(first)}"
     yield f"after:  {after}: {_range(second)}"
     yield from _about_inputs(first, second)
-    paired = frozenset(METRICS) if is_paired(first, second) else frozenset[str]()
-    if paired:
+    paired: tuple[str, ...] = ()
+    if is_paired(first, second):
+        paired = METRICS
         yield "Both replays are of the same windows with as many records, so they are compared window by window."
     elif is_paired(first, second, ("records",)):
-        paired = frozenset({"alert_rate"})
+        paired = ("alert_rate",)
         yield "Both replays are of as many records, but of other labels, so differences include those of the labels."
     else:
         yield "The replays are of different records, so each difference includes what differs between the records."
-    for one, other in matches(first, second):
+    for old, new in matches(first, second):
         yield ""
-        yield one["name"] if one["name"] == other["name"] else f"{one['name']} (after: {other['name']})"
-        yield from _table([_HEADER, *_rows(one, other, paired)])
-        alerts = one["counts"]["alerts"], other["counts"]["alerts"]
+        yield old["name"] if old["name"] == new["name"] else f"{old['name']} (after: {new['name']})"
+        yield from _table(old, new, paired)
+        alerts = old["counts"]["alerts"], new["counts"]["alerts"]
         yield f"  alerts: {alerts[0]:,} before, {alerts[1]:,} after ({alerts[1] - alerts[0]:+,})"
     incidents = [(report.get("incidents") or {}).get("count") for report in (first, second)]
     if None not in incidents:
@@ -69,7 +70,10 @@ def _lines(first: Report, second: Report, before: Path, after: Path) -> Iterator
         if only:
             yield f"Only {where}: {', '.join(sorted(only))}."
     yield "Without any real change, about 1 in 20 metrics differs by more than chance would explain."
-    yield from _about_speed(first, second)
+    old_speed, new_speed = ((report.get("timing") or {}).get("records_per_s") for report in (first, second))
+    if old_speed and new_speed:
+        change = 100 * (new_speed / old_speed - 1)
+        yield f"Speed: {old_speed:,.0f} records/s before, {new_speed:,.0f} after ({change:+.0f} %)."
 
 
 def _range(report: Report) -> str:
@@ -81,54 +85,41 @@ def _range(report: Report) -> str:
 
 
 def _about_inputs(first: Report, second: Report) -> Iterator[str]:
-    """Sentences about settings, versions, records and labels that differ."""
+    """Sentences about settings, versions and labels that differ."""
     for what in ("settings", "versions"):
         old, new = first.get(what) or {}, second.get(what) or {}
         differing = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
-        if differing:
-            changes = [f"{name} {_value(old.get(name))} -> {_value(new.get(name))}" for name in differing]
+        changes = [f"{name} {_text(old.get(name))} -> {_text(new.get(name))}" for name in differing]
+        if changes:
             yield f"{what.capitalize()} that differ: {'; '.join(changes)}"
         elif what == "settings":
             yield "All settings are the same."
-    more = second["source"]["records"] - first["source"]["records"]
-    if more:
-        yield f"Records: {counted(abs(more), 'record')} {'more' if more > 0 else 'fewer'} after than before."
     outliers = [report["detectors"][0]["counts"]["outliers"] for report in (first, second)]
     if outliers[0] != outliers[1]:
-        yield f"Labelled outliers: {_value(outliers[0])} before, {_value(outliers[1])} after."
+        yield f"Labelled outliers: {_text(outliers[0])} before, {_text(outliers[1])} after."
     if not all(outliers):
         lacks = f"The report {'after' if outliers[0] else 'before'} lacks" if any(outliers) else "Both reports lack"
         yield f"{lacks} labelled outliers, so only the alert rate can be compared."
 
 
-def _rows(before: dict[str, Any], after: dict[str, Any], paired: frozenset[str]) -> Iterator[tuple[str, ...]]:
+def _table(before: dict[str, Any], after: dict[str, Any], paired: tuple[str, ...]) -> Iterator[str]:
+    """A line for each metric that one of two detectors has."""
+    rows = [_HEADER]
     for name in METRICS:
-        values = [detector["metrics"].get(name) for detector in (before, after)]
-        if values == [None, None]:
+        metrics = [detector["metrics"].get(name) for detector in (before, after)]
+        if metrics == [None, None]:
             continue
-        found = difference(before, after, name, name in paired)
-        numbers = ["-" if value is None else f"{value['value']:.4g}" for value in values]
-        yield (name.replace("_", " "), *numbers, *_cells(found))
-
-
-def _cells(found: Difference | None) -> tuple[str, str, str]:
-    if found is None:
-        return "-", "-", "not in both"
-    ends = "-" if found.ends is None else f"{found.ends[0]:+.3g} to {found.ends[1]:+.3g}"
-    return f"{found.value:+.3g}", ends, found.verdict
-
-
-def _table(rows: list[tuple[str, ...]]) -> Iterator[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        change = difference(before, after, name, name in paired)
+        said = ("-", "-", "not in both")
+        if change is not None:
+            ends = "-" if change.ends is None else f"{change.ends[0]:+.3g} to {change.ends[1]:+.3g}"
+            said = (f"{change.value:+.3g}", ends, change.verdict)
+        numbers = ["-" if metric is None else f"{metric['value']:.4g}" for metric in metrics]
+        rows.append((name.replace("_", " "), numbers[0], numbers[1], *said))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield ("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
 
 
-def _about_speed(first: Report, second: Report) -> Iterator[str]:
-    old, new = ((report.get("timing") or {}).get("records_per_s") for report in (first, second))
-    if old and new:
-        yield f"Speed: {old:,.0f} records/s before, {new:,.0f} after ({100 * (new / old - 1):+.0f} %)."
-
-
-def _value(value: Any) -> str:
+def _text(value: Any) -> str:
     return "(none)" if value is None else json.dumps(value)

@@ -1,4 +1,4 @@
-"""Replays one partition to its end, with everything around it: other detectors, the tally and outputs."""
+"""Replays one partition to its end, with everything around it: other detectors, notes of its records, and outputs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fomo_stream.detector.detector import Detector
@@ -16,9 +17,8 @@ from fomo_stream.replaying.sinks import Sink, part_of
 from fomo_stream.replaying.sources.base import IsStopped
 
 if TYPE_CHECKING:
+    from fomo_stream.replaying.measures.recorder import Recorded, Spec
     from fomo_stream.replaying.plan import Plan
-    from fomo_stream.replaying.tally.spec import TallySpec
-    from fomo_stream.replaying.tally.tally import Tally
 
 Advance = Callable[[int], None]  # so many more records are done
 
@@ -29,6 +29,7 @@ class Job:
 
     plan: Plan  # of this partition at least
     partition: int
+    folder: Path  # for notes of its records
 
 
 @dataclass
@@ -36,7 +37,7 @@ class Outcome:
     """What the replay of a partition has found."""
 
     partition: int
-    tally: Tally
+    recorded: Recorded
     position: int  # offset of the next record
     is_complete: bool
     seconds: dict[str, float]  # that each detector took, by name
@@ -83,33 +84,33 @@ class Detectors:
         return Others(self.variants, made)
 
 
-def tally_spec(plan: Plan) -> TallySpec:
-    """What is counted: the detector itself, variants, and rivals, in this order."""
+def spec_of(plan: Plan) -> Spec:
+    """What is measured: the detector itself, variants, and rivals, in this order."""
     from fomo_stream.replaying.detectors.variants import variants
-    from fomo_stream.replaying.tally.spec import TallySpec
+    from fomo_stream.replaying.measures.recorder import Spec
 
     settings = plan.settings
     names = (OWN, *(name for name, _ in variants(settings)), *settings.compare)
     features, categorical = plan.schema.features, plan.schema.categorical
-    return TallySpec(names, features, settings.alert_rate, plan.has_labels, plan.axis, categorical)
+    return Spec(names, features, settings.alert_rate, plan.has_labels, plan.axis, categorical)
 
 
 def replay_one(job: Job, detectors: Detectors, is_stopped: IsStopped, advance: Advance) -> Outcome:
     """Replay a partition until its end or until `is_stopped`. advance: is called after each block. Raises FomoError."""
-    from fomo_stream.replaying.tally.tally import Tally
+    from fomo_stream.replaying.measures.recorder import Recorder
 
     began, path = time.monotonic(), job.plan.settings.scores_file
-    tally = Tally(tally_spec(job.plan))
+    recorder = Recorder(job.folder, spec_of(job.plan), job.partition)
     sink = Sink(job.plan.settings, part_of(path, job.partition)) if path is not None else None
     with sink or nullcontext():
         replay = PartitionReplay(job.plan, job.partition, detectors.first, detectors.others(), sink)
         for block in replay.blocks(is_stopped):
-            tally.add(block)
+            recorder.add(block)
             advance(len(block) + sum(block.skipped.values()))
     model = detectors.first.model
     return Outcome(
         partition=replay.number,
-        tally=tally,
+        recorded=recorder.close(),
         position=replay.position,
         is_complete=replay.is_complete,
         seconds=dict(replay.seconds),

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fomo_stream.errors import ConfigError
-from fomo_stream.replaying.tally.plain import plain
-from fomo_stream.replaying.tally.quality import METRICS
+from fomo_stream.replaying.measures.plain import plain
+from fomo_stream.replaying.measures.quality import METRICS
 from fomo_stream.replaying.writing import json_text, write_whole
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 COUNTS = ("records", "outliers", "alerts", "true_alerts", "segments")
+DRIFT = ("psi", "missing", "median")
 
 Report = dict[str, Any]
 
@@ -95,20 +96,22 @@ class ReplayResult:
     @property
     def metrics(self) -> pd.DataFrame:
         """One row per detector: quality with intervals, counts, and seconds per record."""
+        import pandas as pd
+
         rows = []
-        for one in self.report["detectors"]:
-            row: dict[str, Any] = {"detector": one["name"], "kind": one.get("kind")}
+        for detector in self.report["detectors"]:
+            row: dict[str, Any] = {"detector": detector["name"], "kind": detector.get("kind")}
             for name in METRICS:
-                found = (one.get("metrics") or {}).get(name) or {}
-                row |= {name: found.get("value"), f"{name}_low": found.get("low"), f"{name}_high": found.get("high")}
-            row |= {name: (one.get("counts") or {}).get(name) for name in COUNTS}
-            rows.append(row | {"seconds_per_record": seconds_per_record(self.report, one["name"])})
-        return self._frame(rows).set_index("detector") if rows else self._frame(rows)
+                metric = (detector.get("metrics") or {}).get(name) or {}
+                row |= {name: metric.get("value"), f"{name}_low": metric.get("low"), f"{name}_high": metric.get("high")}
+            row |= {name: (detector.get("counts") or {}).get(name) for name in COUNTS}
+            rows.append(row | {"seconds_per_record": seconds_per_record(self.report, detector["name"])})
+        return pd.DataFrame(rows).set_index("detector") if rows else pd.DataFrame()
 
     @property
     def timeline(self) -> pd.DataFrame:
-        """Records, highest and median score, alerts and outliers of our own detector over time."""
-        frame = self._with_times(self._frame(self.report.get("timeline") or {}))
+        """Records, highest and mean score, alerts and outliers of our own detector over time."""
+        frame = self._frame([self.report.get("timeline") or {}])
         return frame.set_index("start") if len(frame) else frame
 
     @property
@@ -116,30 +119,32 @@ class ReplayResult:
         """Quality and alerts of every detector in windows of equal length."""
         windows = self.report.get("windows") or {}
         shared = {name: windows.get(name) for name in ("start", "end", "records", "outliers")}
-        return self._with_times(
-            self._joined({**shared, "detector": name, **part} for name, part in windows.get("by_detector", {}).items())
-        )
+        by_detector = windows.get("by_detector", {}).items()
+        return self._frame([{**shared, "detector": name, **columns} for name, columns in by_detector])
 
     @property
     def alerts(self) -> pd.DataFrame:
         """The highest alerts with their records, as JSON texts."""
-        return self._with_times(self._frame(self.report.get("alerts") or []))
+        alerts = self.report.get("alerts") or []
+        return self._frame([{name: [alert[name] for alert in alerts] for name in alerts[0]}] if alerts else [])
 
     @property
     def drift(self) -> pd.DataFrame:
         """How far each feature has moved from the first records (PSI), its median and its missing share."""
         drift, windows = self.report.get("drift") or {}, self.report.get("windows") or {}
-        names = drift.get("features") or []
-        times = {"start": windows.get("start"), "end": windows.get("end")}
-        of = [{key: drift[key][i] for key in ("psi", "missing", "median") if drift.get(key)} for i in range(len(names))]
-        parts = ({**times, "feature": name, **part} for name, part in zip(names, of, strict=True))
-        return self._with_times(self._joined(parts))
+        shared, known = {name: windows.get(name) for name in ("start", "end")}, [k for k in DRIFT if drift.get(k)]
+        return self._frame(
+            [
+                {**shared, "feature": name, **{key: drift[key][i] for key in known}}
+                for i, name in enumerate(drift.get("features") or [])
+            ]
+        )
 
     @property
     def calibration(self) -> pd.DataFrame:
         """Requested and realised alert rates of every detector."""
-        found = ((one["name"], one.get("calibration")) for one in self.report["detectors"])
-        return self._joined({"detector": name, **part} for name, part in found if part)
+        detectors = [one for one in self.report["detectors"] if one.get("calibration")]
+        return self._frame([{"detector": one["name"], **one["calibration"]} for one in detectors])
 
     def plot(self) -> Page:
         """The timeline of scores, alerts and outliers, to zoom and hover in a notebook."""
@@ -151,37 +156,26 @@ class ReplayResult:
     def _repr_html_(self) -> str:
         lines = [*(self.report.get("notes") or [])[:1], *self.report.get("summary", [])]
         said = "".join(f"<p>{escape(line)}</p>" for line in lines)
-        page = self._page(None, height=800)._repr_html_()
-        whole = f"<details><summary>Whole report</summary>{page}</details>"
-        return f'<div>{said}<div style="overflow-x:auto">{_table(self.metrics)}</div>{whole}</div>'
+        metrics = self.metrics.dropna(axis="columns", how="all")
+        table = metrics[[name for name in metrics if not name.endswith(("_low", "_high"))]]
+        shown = table.to_html(float_format="{:.4g}".format, na_rep="", border=0, index_names=False)
+        whole = f"<details><summary>Whole report</summary>{self._page(None, height=800)._repr_html_()}</details>"
+        return f'<div>{said}<div style="overflow-x:auto">{shown}</div>{whole}</div>'
 
     def _page(self, only: str | None, height: int) -> Page:
         from fomo_stream.replaying.report.html import html_text
 
         return Page(html_text(self.report, only), height)
 
-    def _joined(self, parts: Any) -> pd.DataFrame:
-        """One DataFrame of the columns of all parts, one below the other."""
+    def _frame(self, parts: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+        """One DataFrame of the columns of all parts, one below the other, with milliseconds as times."""
         import pandas as pd
 
-        frames = [self._frame(part) for part in parts]
-        return pd.concat(frames, ignore_index=True) if frames else self._frame([])
-
-    @staticmethod
-    def _frame(columns: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-        import pandas as pd
-
-        if isinstance(columns, Mapping):
-            lengths = [len(part) for part in columns.values() if isinstance(part, list)]
-            if not lengths:
-                return pd.DataFrame()
-            return pd.DataFrame(columns, index=range(lengths[0]))
-        return pd.DataFrame(list(columns))
-
-    def _with_times(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """The same, with milliseconds as times."""
-        import pandas as pd
-
+        frames = []
+        for columns in parts:
+            lengths = [len(column) for column in columns.values() if isinstance(column, list)]
+            frames += [pd.DataFrame(columns, index=range(lengths[0]))] if lengths else []
+        frame = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
         if self.report.get("source", {}).get("axis") == "time":
             for name in {"start", "end", "time"} & set(frame.columns):
                 frame[name] = pd.to_datetime(frame[name], unit="ms", utc=True)
@@ -190,24 +184,5 @@ class ReplayResult:
 
 def seconds_per_record(report: Mapping[str, Any], name: str) -> float | None:
     """Seconds that a detector took for one record; None if that is not known."""
-    found: float | None = ((report.get("timing") or {}).get("seconds_per_record") or {}).get(name)
-    return found
-
-
-def _table(frame: pd.DataFrame) -> str:
-    """The columns of a table of metrics that are known, as HTML."""
-    shown = [name for name in frame.columns if not name.endswith(("_low", "_high")) and frame[name].notna().any()]
-    head = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in ["detector", *shown])
-    body = ""
-    for name, row in zip(frame.index, frame[shown].itertuples(index=False), strict=True):
-        cells = "".join(f"<td>{escape(_shown(value))}</td>" for value in (name, *row))
-        body += f"<tr>{cells}</tr>"
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _shown(value: Any) -> str:
-    if value is None or value != value:
-        return ""
-    if isinstance(value, float):
-        return f"{value:,.0f}" if value.is_integer() and abs(value) >= 10 else f"{value:.4g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    seconds: float | None = ((report.get("timing") or {}).get("seconds_per_record") or {}).get(name)
+    return seconds

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from fomo_stream.detector.results import Results, Status
+from fomo_stream.detector.results import Cause, Reason, Results, Status
 from fomo_stream.replaying.blocks import BLOCK, UNKNOWN, Block, ContextNote, Judgement
-from fomo_stream.replaying.tally.spec import TallySpec
-from fomo_stream.replaying.tally.tally import Tally
+from fomo_stream.replaying.measures.measure import measure
+from fomo_stream.replaying.measures.recorder import Recorder, Spec
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -79,8 +83,8 @@ def block(
 
 
 def made_stream(
-    seed: int, n: int, features: int = 3, detectors: tuple[str, ...] = (OWN,), partition: int = 0
-) -> Iterator[Block]:
+    seed: int, n: int, features: int = 3, detectors: tuple[str, ...] = (OWN,), partition: int = 0, size: int = BLOCK
+) -> list[Block]:
     """A stream of n records in blocks: outliers in short segments, scores that drift, some missing values."""
     rng = np.random.default_rng(seed)
     labels = np.zeros(n, np.int8)
@@ -88,39 +92,60 @@ def made_stream(
         labels[start : start + rng.integers(1, 8)] = 1
     labels[rng.random(n) < 0.1] = UNKNOWN
     level = np.cumsum(rng.normal(size=n)) / max(1.0, n**0.5)
-    scores = {name: level + rng.normal(size=n) + 2.0 * (labels == 1) for name in detectors}
+    scores = {name: level + rng.normal(size=n) + (2.0 - 0.3 * i) * (labels == 1) for i, name in enumerate(detectors)}
     for score in scores.values():
         score[: min(n, 50)] = np.nan
     rows = rng.normal(size=(n, features)) + np.linspace(0, 1, n)[:, None]
     rows[rng.random(rows.shape) < 0.02] = np.nan
     times = 1_760_000_000_000 + np.cumsum(rng.integers(0, 20_000, n))
-    for a in range(0, n, BLOCK):
-        part = slice(a, min(a + BLOCK, n))
-        yield block(
-            {name: score[part] for name, score in scores.items()},
-            labels[part],
-            first=a,
-            partition=partition,
-            times=times[part],
-            rows=rows[part],
-            skipped={"not_json": 1},
-            contexts=(ContextNote(0, a // BLOCK + 1, 500, 0.1),),
-            batch_s=(0.01,) * 4,
-            ended_incidents=tuple(rng.integers(1, 9, 3).tolist()),
-            open_incidents=tuple(rng.integers(1, 1500, 2).tolist()),
+    regimes = np.where(np.isnan(scores[detectors[0]]), 0, 1 + np.arange(n) * 3 // n)
+    made = []
+    for a in range(0, n, size):
+        part = slice(a, min(a + size, n))
+        numbers = [number for number in range(a, min(a + size, n)) if number % BLOCK == 0]  # the same for every size
+        made.append(
+            block(
+                {name: score[part] for name, score in scores.items()},
+                labels[part],
+                first=a,
+                partition=partition,
+                times=times[part],
+                rows=rows[part],
+                skipped={"not_json": len(numbers)},
+                contexts=tuple(ContextNote(at - a, at // BLOCK + 1, 500, 0.1 if at else np.nan) for at in numbers),
+                batch_s=(0.01,) * len(numbers),
+                ended_incidents=tuple(3 + number // BLOCK for number in numbers),
+                open_incidents=(2,),
+            )
         )
+        made[-1].results.regime[:] = regimes[part]
+    return made
 
 
-def spec_of(blocks: list[Block], **more: Any) -> TallySpec:
+def explained(one: Block, columns: Sequence[int], cause: Cause = Cause.VALUE) -> Block:
+    """The same, where the first reasons of its alerts are about these columns; -1: it has none."""
+    reasons: list[tuple[Reason, ...] | None] = [None] * len(one)
+    for place, column in zip(np.flatnonzero(one.results.outlier).tolist(), columns, strict=True):
+        if column >= 0:
+            reasons[place] = (Reason(column, cause, 0.9, 9.0, 3.0, 2.0, 4.0, np.nan, before=4),)
+    return replace(one, results=one.results.explained(reasons))
+
+
+def spec_of(blocks: list[Block], **more: Any) -> Spec:
     """A spec that fits blocks."""
-    given = {"alert_rate": 0.01, "has_labels": True, "axis": "time", **more}
     features = tuple(f"f{i}" for i in range(blocks[0].rows.shape[1]))
-    return TallySpec(tuple(blocks[0].judgements), features, **given)
+    given = {"features": features, "alert_rate": 0.01, "has_labels": True, "axis": "time", **more}
+    return Spec(tuple(blocks[0].judgements), **given)
 
 
-def tallied(blocks: list[Block], **more: Any) -> Tally:
-    """The tally of blocks of one partition."""
-    tally = Tally(spec_of(blocks, **more))
-    for part in blocks:
-        tally.add(part)
-    return tally
+def measured(*partitions: list[Block], **more: Any) -> dict[str, Any]:
+    """What is measured of the blocks of each partition."""
+    spec = spec_of(partitions[0], **more)
+    with TemporaryDirectory() as folder:
+        recorded = []
+        for blocks in partitions:
+            recorder = Recorder(Path(folder), spec, blocks[0].partition)
+            for part in blocks:
+                recorder.add(part)
+            recorded.append(pickle.loads(pickle.dumps(recorder.close())))  # as from another process
+        return measure(recorded, spec)

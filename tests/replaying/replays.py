@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +19,8 @@ from fomo_stream.replaying.plan import Plan
 from fomo_stream.replaying.progress import Progress
 from fomo_stream.replaying.sinks import join_parts
 from fomo_stream.replaying.workers import replay_partitions, stopped_by_ctrl_c
+
+NOTES = tempfile.TemporaryDirectory()  # of all replays, until the tests end
 
 
 def cheap_checkpoint(folder: Path) -> str:
@@ -43,7 +46,8 @@ def outcomes_of(plan: Plan, progress: Progress | None = None, n_workers: int = 1
     """The outcomes of all partitions."""
     progress = progress or Progress()
     numbers = plan.source.partitions
-    jobs = [Job(plan.part(number), number) for number in numbers]
+    folder = Path(tempfile.mkdtemp(dir=NOTES.name))
+    jobs = [Job(plan.part(number), number, folder) for number in numbers]
     with stopped_by_ctrl_c(progress) as is_stopped:
         return replay_partitions(jobs, plan.settings, n_workers, is_stopped, progress)
 

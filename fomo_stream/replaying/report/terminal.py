@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -13,19 +12,20 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fomo_stream.replaying.measures.summary import moment
 from fomo_stream.replaying.results import seconds_per_record
-from fomo_stream.replaying.tally.summary import moment
 
-WIDE, NARROW = 110, 76  # columns of a terminal from which, and below which, the table has more and less
+WITH_LABELS = ["AUROC", "AUPR", "prec.", "recall", "alerts", "delay", "time"]
+NARROW = 76  # columns of a terminal below which the table has less
 EXPLAINED, APART = 3, 10  # alerts, at most; and so many offsets between two of them, at least
-SMALLEST_NAME = 8  # columns of a detector's name, which is folded
-CAPTION = "Precision and recall are of the alerts; the delay is the median of the segments that were detected."
-INTERVAL = "Half of the 95 % interval is shown after "
-# Units of time: in seconds, and up to how many seconds each is used.
-UNITS = (("us", 1e-6, 1e-3), ("ms", 1e-3, 1.0), ("s", 1.0, 120.0), ("min", 60.0, 7200.0), ("h", 3600.0, 3.6e5))
+CAPTION = (
+    "Precision and recall are of the alerts; the delay is the median of the segments that were detected. "
+    "Half of the 95 % interval is shown after "
+)
+# units of time: in seconds, and up to how many seconds each is used
+UNITS = (("us", 1e-6, 1e-3), ("ms", 1e-3, 1.0), ("s", 1.0, 120.0), ("min", 60.0, 7200.0), ("h", 3600.0, float("inf")))
 
 Report = Mapping[str, Any]
-Shown = Callable[[Report, Report], str]  # of a report and one of its detectors
 
 
 def terminal_text(report: Report, written: Sequence[Path] = (), stream: TextIO | None = None) -> str:
@@ -36,12 +36,13 @@ def terminal_text(report: Report, written: Sequence[Path] = (), stream: TextIO |
     """
     console = Console(file=stream or sys.stdout, highlight=False, soft_wrap=False)
     with console.capture() as capture:
-        for line in _said(report):
+        partial = [] if report["source"].get("is_complete", True) else ["Not complete: the replay was ended early."]
+        for line in [*partial, *(report.get("notes") or [])[:1], *(report.get("summary") or [])]:
             console.print(Text(_clean(line)))
         console.print()
         console.print(_table(report, console))
         if console.width >= NARROW and any(_metric(one, "alert_precision") for one in report["detectors"]):
-            console.print(Text(f"{CAPTION} {INTERVAL}{_sign(console)}.", style="dim"))
+            console.print(Text(f"{CAPTION}{_sign(console)}.", style="dim"))
         for line in _explained(report):
             console.print(Text(_clean(line)))
         for line in (report.get("notes") or [])[1:]:
@@ -56,17 +57,7 @@ def terminal_text(report: Report, written: Sequence[Path] = (), stream: TextIO |
 
 def ranked(report: Report) -> list[Report]:
     """The detectors, best AUROC first, then average precision; in their own order where neither is known."""
-
-    def rank(one: Report) -> tuple[float, float]:
-        return tuple(-_value(one, name, 0.0) for name in ("auroc", "average_precision"))  # type: ignore[return-value]
-
-    return sorted(report["detectors"], key=rank)
-
-
-def _said(report: Report) -> list[str]:
-    """The sentences: first whether results equal the live output, then the summary."""
-    partial = [] if report["source"].get("is_complete", True) else ["Not complete: the replay was ended early."]
-    return [*partial, *(report.get("notes") or [])[:1], *(report.get("summary") or [])]
+    return sorted(report["detectors"], key=lambda one: (-_value(one, "auroc"), -_value(one, "average_precision")))
 
 
 def _explained(report: Report) -> list[str]:
@@ -78,122 +69,76 @@ def _explained(report: Report) -> list[str]:
         if alert.get("explanation") and is_far and len(shown) < EXPLAINED:
             shown.append(alert)
     is_timed = report["source"].get("axis") == "time"
-    lines = [f"  {_place(alert, is_timed)}: {alert['explanation']}" for alert in shown]
+    lines = []
+    for alert in shown:
+        when = f" at {moment(alert['time'], alert['time'])}" if is_timed else ""
+        lines.append(f"  {alert['partition']}-{alert['offset']}{when}: {alert['explanation']}")
     return ["", "Highest alerts:", *lines] if lines else []
-
-
-def _place(alert: Report, is_timed: bool) -> str:
-    """Partition and offset, and the time where records have one."""
-    when = f" at {moment(alert['time'], alert['time'])}" if is_timed else ""
-    return f"{alert['partition']}-{alert['offset']}{when}"
-
-
-# --- the table -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of the table. The second line of its title says more."""
-
-    title: str
-    shown: Shown
 
 
 def _table(report: Report, console: Console) -> Table:
     detectors = ranked(report)
-    columns = [one for one in _columns(report, console) if any(one.shown(report, each) for each in detectors)]
+    is_narrow = console.width < NARROW
+    rows = [_cells(report, detector, "" if is_narrow else _sign(console)) for detector in detectors]
+    columns = ["AUROC", "AUPR", "alerts"] if is_narrow else WITH_LABELS
+    if not any(row["AUROC"] for row in rows):
+        columns = ["alerts", "alert rate", "time"]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-    table.add_column("detector", overflow="fold", min_width=SMALLEST_NAME, vertical="top")
-    for column in columns:
-        table.add_column(column.title, justify="right", no_wrap=True)
-    for one in detectors:
-        own = one.get("kind") == "own"
-        cells = [Text(column.shown(report, one)) for column in columns]
-        table.add_row(Text(_clean(one["name"])), *cells, style="bold" if own else "")
+    table.add_column("detector", overflow="fold", min_width=8, vertical="top")
+    shown = [title for title in columns if any(row[title] for row in rows)]
+    for title in shown:
+        table.add_column(title, justify="right", no_wrap=True)
+    for detector, row in zip(detectors, rows, strict=True):
+        texts = [Text(_clean(detector["name"])), *(Text(row[title]) for title in shown)]
+        table.add_row(*texts, style="bold" if detector.get("kind") == "own" else "")
     return table
 
 
-def _columns(report: Report, console: Console) -> list[Column]:
-    is_wide, sign = console.width >= WIDE, _sign(console)
-    if not any(_metric(one, "auroc") for one in report["detectors"]):
-        alerts = [Column("alerts", _alerts), Column("alert rate", lambda _, one: _percent(one, "alert_rate"))]
-        return [*alerts, Column("time per record", _speed)]
-    if console.width < NARROW:
-        quality = [Column("AUROC", _measure("auroc")), Column("AUPR", _measure("average_precision"))]
-        return [*quality, Column("alerts", _alerts)]
-    return [
-        Column("AUROC", _measure("auroc", sign)),
-        Column("average\nprecision" if is_wide else "AUPR", _measure("average_precision", sign if is_wide else "")),
-        Column("precision\nof alerts" if is_wide else "prec.", _measure("alert_precision")),
-        Column("recall\nof alerts" if is_wide else "recall", _measure("alert_recall")),
-        Column("alerts", _alerts),
-        Column("delay", _delay),
-        Column("time per\nrecord" if is_wide else "time", _speed),
-    ]
+def _cells(report: Report, detector: Report, sign: str) -> dict[str, str]:
+    """What the columns say about a detector, or "". sign: before half of an interval; without it, there is none."""
+
+    def text(name: str, as_text: Callable[[float], str] = "{:.3f}".format) -> str:
+        return as_text(_value(detector, name)) if _metric(detector, name) else ""
+
+    auroc, alerts = _metric(detector, "auroc") or {}, (detector.get("counts") or {}).get("alerts")
+    low, high, seconds = auroc.get("low"), auroc.get("high"), seconds_per_record(report, detector["name"])
+    half = "" if not sign or low is None or high is None else f" {sign}" + f"{(high - low) / 2:.3f}".removeprefix("0")
+    return {
+        "AUROC": text("auroc") + half,
+        "AUPR": text("average_precision"),
+        "prec.": text("alert_precision"),
+        "recall": text("alert_recall"),
+        "alerts": "" if alerts is None else f"{alerts:,}",
+        "alert rate": text("alert_rate", lambda rate: f"{100 * rate:.3g} %"),
+        "delay": text("delay_s", lambda delay: in_units(delay) if delay else "at once")
+        or text("delay_records", "{:g} rec.".format),
+        "time": "" if seconds is None else in_units(seconds),
+    }
 
 
 def _sign(console: Console) -> str:
     return "±" if console.encoding.lower().startswith("utf") else "+-"
 
 
-def _measure(name: str, sign: str = "") -> Shown:
-    """A measure with three digits, such as 0.912; with half of its interval after the sign, such as 0.912 ±.023."""
-
-    def shown(_: Report, one: Report) -> str:
-        found = _metric(one, name)
-        if found is None:
-            return ""
-        low, high = found.get("low"), found.get("high")
-        half = (
-            "" if not sign or low is None or high is None else f" {sign}" + f"{(high - low) / 2:.3f}".removeprefix("0")
-        )
-        return f"{found['value']:.3f}{half}"
-
-    return shown
+def _metric(detector: Report, name: str) -> Report | None:
+    metric = (detector.get("metrics") or {}).get(name)
+    return metric if metric and metric.get("value") is not None else None
 
 
-def _metric(one: Report, name: str) -> Report | None:
-    found = (one.get("metrics") or {}).get(name)
-    return found if found and found.get("value") is not None else None
-
-
-def _value(one: Report, name: str, otherwise: float) -> float:
-    found = _metric(one, name)
-    return float(found["value"]) if found else otherwise
-
-
-def _alerts(_: Report, one: Report) -> str:
-    count = (one.get("counts") or {}).get("alerts")
-    return "" if count is None else f"{count:,}"
-
-
-def _percent(one: Report, name: str) -> str:
-    return f"{100 * _value(one, name, 0.0):.3g} %" if _metric(one, name) else ""
-
-
-def _delay(_: Report, one: Report) -> str:
-    """Of the alarm after the start of an anomaly: seconds where records have times, else records."""
-    if _metric(one, "delay_s"):
-        return in_units(_value(one, "delay_s", 0.0)) if _value(one, "delay_s", 0.0) else "at once"
-    return f"{_value(one, 'delay_records', 0.0):g} rec." if _metric(one, "delay_records") else ""
-
-
-def _speed(report: Report, one: Report) -> str:
-    seconds = seconds_per_record(report, one["name"])
-    return "" if seconds is None else in_units(seconds)
+def _value(detector: Report, name: str) -> float:
+    metric = _metric(detector, name)
+    return float(metric["value"]) if metric else 0.0
 
 
 def in_units(seconds: float) -> str:
     """Seconds with two digits and a unit that suits them.
 
-    >>> [in_units(seconds) for seconds in (0, 0.000187, 0.02, 7.25, 600, 90_000, 400_000)]
-    ['0 us', '187 us', '20 ms', '7.2 s', '10 min', '25 h', '4.6 d']
+    >>> [in_units(seconds) for seconds in (0, 0.000187, 0.02, 7.25, 600, 90_000)]
+    ['0 us', '187 us', '20 ms', '7.2 s', '10 min', '25 h']
     """
-    for unit, size, most in UNITS:
-        if seconds < most:
-            number = seconds / size
-            return f"{number:.0f} {unit}" if number >= 10 or not number else f"{number:.1f} {unit}"
-    return f"{seconds / 86_400:.1f} d"
+    unit, size, _ = next(unit for unit in UNITS if seconds < unit[2])
+    number = seconds / size
+    return f"{number:.0f} {unit}" if number >= 10 or not number else f"{number:.1f} {unit}"
 
 
 def _clean(text: str) -> str:

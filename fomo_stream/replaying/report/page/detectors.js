@@ -59,9 +59,6 @@ function showSummary(box) {
 const METRICS = [
   ["AUROC", "auroc", decimals, "probability that an outlier scores higher than a normal record; 0.5 is chance, 1 is perfect"],
   ["AUPR", "average_precision", decimals, "average precision: mean precision over all outliers, from the highest score down; chance is the share of outliers"],
-  ["F1", "f1", decimals, "F1 if as many records are flagged as there are outliers"],
-  ["Precision at rate", "precision_at_rate", paddedShare, "share of outliers among the records with the highest scores, as many as the alert rate asks for"],
-  ["Recall at rate", "recall_at_rate", paddedShare, "share of all outliers that are among these records"],
   ["Alert rate", "alert_rate", paddedShare, "share of records that raised an alert"],
   ["Alert precision", "alert_precision", paddedShare, "share of alerts that are outliers"],
   ["Alert recall", "alert_recall", paddedShare, "share of outliers that raised an alert"],

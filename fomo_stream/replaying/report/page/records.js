@@ -130,19 +130,6 @@ function written(value) {
   return typeof value === "string" || !isKnown(value) ? value : JSON.stringify(value);
 }
 function showOrigin(box) {
-  const command = String(report.command ?? "");
-  if (command) {
-    const text = make("pre", { class: "command", tabindex: "0" }, command);
-    const copy = button("Copy", async () => {
-      try {
-        await navigator.clipboard.writeText(command);
-        copy.textContent = "Copied";
-      } catch { // not allowed here: the text is selected, to be copied by a key
-        getSelection().selectAllChildren(text);
-      }
-    });
-    box.append(sentence("This command replays the same range with the same settings:"), text, make("div", { class: "bar" }, copy));
-  }
   const rows = (object) => Object.entries(object ?? {}).map(([name, value]) => ({ name: name.replace(/_$/, ""), value: written(value) })).filter((one) => isKnown(one.value));
   const two = (id, title, object) => make("div", {}, make("h3", {}, title), table(id, title, rows(object), [
     { name: title === "Settings" ? "Setting" : "Part", kind: "text name", head: true, of: (one) => one.name, as: String }, { name: "Value", kind: "text long", of: (one) => one.value, as: String },

@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from fomo_stream.replaying.tally.intervals import difference
+from fomo_stream.replaying.measures.intervals import difference
 from fomo_stream.wording import counted
 
 DAY_MS = 86_400_000
 NEAR_MS = 10 * 60_000
-MOVED, MOVED_STRONGLY = 0.1, 0.25  # PSI, see `drift`
+MOVED, STRONGLY = 0.1, 0.25  # PSI, see `drift`
 NAMED = 3  # features that are named, at most
 
 
@@ -20,7 +20,7 @@ def summary(report: dict[str, Any]) -> list[str]:
     return [
         *_about_alerts(report["source"], own, report.get("settings", {}).get("alert_rate")),
         *_about_incidents(report["incidents"]),
-        *_about_reasons(report["reasons"], own["counts"]["alerts"]),
+        *_about_reasons(report["reasons"]),
         *_about_missing(report["source"]),
         *_about_quality(report["source"], own),
         *_about_segments(own),
@@ -33,9 +33,10 @@ def _about_alerts(source: dict[str, Any], own: dict[str, Any], wanted: float | N
     begin, end = source.get("from_ms") or 0, source.get("to_ms") or 0
     has_times = end > begin
     when = f" from {moment(begin, end)} to {moment(end, begin)} UTC" if has_times else ""
-    were = "was replayed" if source["records"] == 1 else "were replayed"
     stopped = "" if source.get("is_complete", True) else ", before it was stopped"
-    said = f"{counted(source['records'], 'record')} of {source['name']}{when} {were}{stopped}"
+    said = (
+        f"{counted(source['records'], 'record')} of {source['name']}{when} {_was(source['records'])} replayed{stopped}"
+    )
     alerts, rate = own["counts"]["alerts"], own["metrics"]["alert_rate"]
     if rate is None:
         return [f"{said}; none of them got a score."]
@@ -46,24 +47,17 @@ def _about_alerts(source: dict[str, Any], own: dict[str, Any], wanted: float | N
 
 def _about_incidents(incidents: dict[str, Any]) -> list[str]:
     """How often somebody would have had to look: once for each incident, not once for each alert."""
-    n, median, most = incidents["count"], incidents["median_records"], incidents["most_records"]
-    if not n:
+    if not incidents["count"]:
         return []
-    is_open = f", {incidents['open']:,} of them still open at the end" if incidents["open"] else ""
-    if n == 1:
-        return [f"The alerts are 1 incident of {counted(most, 'alert')}{', still open at the end' if is_open else ''}."]
-    return [f"The alerts are {n:,} incidents{is_open}: half have {median:,} or fewer alerts, the longest {most:,}."]
+    n, is_open = counted(incidents["count"], "incident"), f"{incidents['open']:,} still open at the end; "
+    median, most = incidents["median_records"], incidents["most_records"]
+    said = f"half have {median:,} or fewer alerts, the longest {most:,}."
+    return [f"The alerts are {n}: {is_open if incidents['open'] else ''}{said}"]
 
 
-def _about_reasons(reasons: list[dict[str, Any]], alerts: int) -> list[str]:
-    if not reasons:
-        return []
+def _about_reasons(reasons: list[dict[str, Any]]) -> list[str]:
     named = ", ".join(f"{one['feature']} ({one['alerts']:,})" for one in reasons[:NAMED])
-    if len(reasons) == 1:
-        return [
-            f"The first reason of {reasons[0]['alerts']:,} of {counted(alerts, 'alert')} is {reasons[0]['feature']}."
-        ]
-    return [f"The features that are most often the first reason of an alert: {named}."]
+    return [f"The features that are most often the first reason of an alert: {named}."] if named else []
 
 
 def _about_missing(source: dict[str, Any]) -> list[str]:
@@ -78,31 +72,29 @@ def _about_missing(source: dict[str, Any]) -> list[str]:
 
 
 def _about_quality(source: dict[str, Any], own: dict[str, Any]) -> list[str]:
-    counts, metrics = own["counts"], own["metrics"]
-    if counts["labelled"] is None:
+    of, metrics, n = own["counts"], own["metrics"], source["scored"] + source["warming_up"]
+    if of["labelled"] is None:
         return ["There are no labels, so the quality of the scores is not known."]
-    if not counts["labelled"]:
+    if not of["labelled"]:
         return ["No scored record has a label, so the quality of the scores is not known."]
     sentences = []
-    n = source["scored"] + source["warming_up"]
-    if counts["labelled"] < n:
-        sentences.append(f"Labels are known for {counts['labelled']:,} of {counted(n, 'record')} that could be scored.")
-    if not counts["outliers"]:
+    if of["labelled"] < n:
+        sentences.append(f"Labels are known for {of['labelled']:,} of {counted(n, 'record')} that could be scored.")
+    if not of["outliers"]:
         return [*sentences, "No record is labelled an outlier, so the quality of the scores is not known."]
     if auroc := metrics["auroc"]:
-        value = auroc["value"]
-        digits, times = (3, 1000) if value >= 0.99 else (2, 100)
-        sentences.append(
-            f"AUROC {value:.{digits}f}{_interval(auroc, digits)}: an outlier scores higher than a normal record "
-            f"{round(value * times):,} times in {times:,}."
-        )
+        digits = 3 if auroc["value"] >= 0.99 else 2
+        ends = "" if auroc["low"] is None else f" ({auroc['low']:.{digits}f} to {auroc['high']:.{digits}f})"
+        times, often = 10**digits, round(auroc["value"] * 10**digits)
+        said = f"an outlier scores higher than a normal record {often:,} times in {times:,}."
+        sentences.append(f"AUROC {auroc['value']:.{digits}f}{ends}: {said}")
     else:
         sentences.append("The labels that can be compared are of one class, so AUROC and the like are not known.")
     precision, recall = metrics["alert_precision"], metrics["alert_recall"]
     if precision and recall:
+        right, caught = percent(precision["value"]), percent(recall["value"])
         sentences.append(
-            f"{percent(precision['value'])} of its alerts on labelled records were outliers, and "
-            f"{percent(recall['value'])} of the outliers were alerts."
+            f"{right} of its alerts on labelled records were outliers, and {caught} of the outliers were alerts."
         )
     return sentences
 
@@ -113,37 +105,36 @@ def _about_segments(own: dict[str, Any]) -> list[str]:
         return []
     if not detected or not delay:
         return [f"None of {counted(n, 'labelled anomalous segment')} was detected."]
-    said = f"Of {counted(n, 'labelled anomalous segment')} {detected:,} {'was' if detected == 1 else 'were'} detected"
-    half, its = ("", "its") if detected == 1 else ("half of them ", "their")
-    if delay["value"] == 0:
-        return [f"{said}, {half}at {its} first record."]
-    return [f"{said}, {half}within {counted(round(delay['value']), 'record')} of {its} first."]
+    where = (
+        f"within {counted(round(delay['value']), 'record')} of the first" if delay["value"] else "at the first record"
+    )
+    said = f"Of {counted(n, 'labelled anomalous segment')} {detected:,} {_was(detected)} detected"
+    return [f"{said}, {'half of them ' if detected > 1 else ''}{where}."]
 
 
 def _against(own: dict[str, Any], other: dict[str, Any]) -> str:
-    found = difference(other, own, "auroc", is_paired=True)
-    if found is None:
+    auroc = difference(other, own, "auroc", is_paired=True)
+    if auroc is None:
         return f"{other['name']} cannot be compared: its AUROC is not known."
     said = f"{other['name']} has AUROC {other['metrics']['auroc']['value']:.3f}"
-    if found.ends is None:
+    if auroc.ends is None:
         return f"{said}; the range is too short to say whether the difference is more than chance."
-    if found.ends[0] <= 0 <= found.ends[1]:
+    if auroc.ends[0] <= 0 <= auroc.ends[1]:
         return f"{said}, no difference from {own['name']} beyond chance."
-    word = "lower" if found.value > 0 else "higher"
-    return f"{said}, {abs(found.value):.3f} {word} than {own['name']}, which is more than chance."
+    word = "lower" if auroc.value > 0 else "higher"
+    return f"{said}, {abs(auroc.value):.3f} {word} than {own['name']}, which is more than chance."
 
 
 def _about_drift(drift: dict[str, Any]) -> list[str]:
     pairs = zip(drift["features"], drift["largest_psi"], strict=True)
     known = [(name, psi) for name, psi in pairs if psi is not None]
-    if not known:
-        return []
-    moved = [(name, psi) for name, psi in known if psi >= MOVED]
-    if not moved:
+    moved = [
+        f"{name} (PSI {psi:.2g}, {'strongly' if psi > STRONGLY else 'somewhat'})" for name, psi in known if psi >= MOVED
+    ]
+    if known and not moved:
         return [f"No feature moved much (the largest PSI is {known[0][1]:.2f}, of {known[0][0]})."]
-    said = [f"{name} (PSI {psi:.2g}, {'strongly' if psi > MOVED_STRONGLY else 'somewhat'})" for name, psi in moved]
     others = f", and {len(moved) - NAMED} more" if len(moved) > NAMED else ""
-    return [f"The features that moved most in a window: {', '.join(said[:NAMED])}{others}."]
+    return [f"The features that moved most in a window: {', '.join(moved[:NAMED])}{others}."] if moved else []
 
 
 def moment(ms: int, other: int) -> str:
@@ -175,7 +166,5 @@ def _per_time(n: int, ms: int) -> str:
     return ""  # less than one in a day, or in a shorter range
 
 
-def _interval(metric: dict[str, Any], digits: int) -> str:
-    if metric["low"] is None:
-        return ""
-    return f" ({metric['low']:.{digits}f} to {metric['high']:.{digits}f})"
+def _was(n: int) -> str:
+    return "was" if n == 1 else "were"

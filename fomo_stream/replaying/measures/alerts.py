@@ -1,0 +1,92 @@
+"""The highest alerts of a replay, with their records as text and their reasons, and what most alerts are about."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import orjson
+
+from fomo_stream.detector.results import Severity
+from fomo_stream.records.explanation import sentence
+from fomo_stream.records.reasons import reasons_of
+from fomo_stream.records.schema import Schema
+from fomo_stream.replaying.blocks import Block
+
+TOP = 100
+FEATURES = 20  # that are listed as the first reason of alerts
+TEXT_LENGTH = 2000  # characters of a record
+
+
+class TopAlerts:
+    """The TOP alerts of the detector itself by `remembered_logit`; of equal ones, by partition and offset.
+
+    first_reasons: of all alerts, how many have each feature as the first of their reasons.
+    """
+
+    def __init__(self, features: tuple[str, ...], categorical: frozenset[str]) -> None:
+        self._features, self._categorical = features, categorical
+        self.alerts: list[dict[str, Any]] = []  # the highest first
+        self.first_reasons: Counter[str] = Counter()
+
+    def add(self, block: Block) -> None:
+        """Take the alerts of a block. Only records that enter the list are written as text."""
+        logit = block.results.remembered_logit
+        places = np.flatnonzero(block.results.outlier)
+        for reasons in [block.results.reasons[place] for place in places.tolist()]:
+            if reasons:
+                self.first_reasons[self._features[reasons[0].feature]] += 1
+        if len(self.alerts) == TOP:
+            places = places[logit[places] >= self.alerts[-1]["logit"]]
+        places = places[np.lexsort((block.offsets[places], -logit[places]))][:TOP]
+        self.alerts = top(self.alerts + [self._alert(block, place) for place in places.tolist()])
+        for alert in self.alerts:
+            if not isinstance(alert["record"], str):
+                alert["record"] = record_text(alert["record"])
+
+    def _alert(self, block: Block, place: int) -> dict[str, Any]:
+        results, label, record = block.results, int(block.labels[place]), block.fields[place]
+        reasons, because, text = results.reasons[place], None, None
+        if reasons is not None:
+            schema = Schema(self._features, self._categorical)
+            earlier = float(results.remembered_logit[place] - results.logit[place])
+            because, text = reasons_of(reasons, schema, record), sentence(reasons, schema, record, earlier)
+        return {
+            "partition": block.partition,
+            "offset": int(block.offsets[place]),
+            "time": int(block.times[place]),
+            "score": float(results.score[place]),
+            "logit": float(results.remembered_logit[place]),
+            "p_value": float(results.p_value[place]),
+            "severity": Severity(int(results.severity[place])).name.lower(),
+            "label": None if label < 0 else label,
+            "record": record,
+            "reasons": because,
+            "explanation": text,
+        }
+
+
+def top(alerts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The TOP of these alerts, the highest first."""
+    return sorted(alerts, key=lambda alert: (-alert["logit"], alert["partition"], alert["offset"]))[:TOP]
+
+
+def reasons_report(counts: Counter[str], features: tuple[str, ...]) -> list[dict[str, Any]]:
+    """The features that are most often the first reason of an alert, and of how many."""
+    order = sorted((name for name in features if counts[name]), key=lambda name: -counts[name])
+    return [{"feature": name, "alerts": counts[name]} for name in order[:FEATURES]]
+
+
+def record_text(record: dict[str, Any]) -> str:
+    """A record as JSON, cut at TEXT_LENGTH characters.
+
+    >>> record_text({"flow": 3.5, "ok": None})
+    '{"flow":3.5,"ok":null}'
+    """
+    try:
+        text = orjson.dumps(record, default=str, option=orjson.OPT_SERIALIZE_NUMPY).decode()
+    except TypeError:  # integers beyond 64 bits, or lone surrogates
+        text = json.dumps(record, default=str, separators=(",", ":"))
+    return text if len(text) <= TEXT_LENGTH else text[: TEXT_LENGTH - 1] + "…"

@@ -1,0 +1,226 @@
+"""Measures all records of a replay: the parts of its report that are counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fomo_stream.replaying.measures.alerts import reasons_report, top
+from fomo_stream.replaying.measures.drift import drift_report
+from fomo_stream.replaying.measures.plain import plain
+from fomo_stream.replaying.measures.quality import Quality
+from fomo_stream.replaying.measures.ranking import counts, ranking_metrics
+from fomo_stream.replaying.measures.recorder import Generation, Recorded, Records, Spec
+from fomo_stream.replaying.measures.segments import all_segments
+from fomo_stream.wording import counted
+
+BINS = 4096  # of the timeline, at most
+GENERATIONS = 2000  # that the report lists
+CHANGES = 1000  # changes of regime that it lists
+
+
+def measure(recorded: Sequence[Recorded], spec: Spec) -> dict[str, Any]:
+    """The parts of a report that are counted from records, as JSON can hold them. recorded: of each partition.
+
+    "source" and "notes" are in part: the caller adds what it knows. "batch_ms" alone depends on the clock.
+    """
+    recorded = sorted(recorded, key=lambda one: one.partition)
+    records = Records(recorded, spec)
+    segments = all_segments([(one.partition, one.rows) for one in recorded])
+    detectors, by_detector = [], {}
+    for d, name in enumerate(spec.detectors):
+        quality = Quality(spec, records, segments, d)
+        metrics, replicates = quality.metrics()
+        by_detector[name] = quality.windows()
+        detectors.append(
+            {
+                "name": name,
+                "metrics": metrics,
+                "counts": quality.counts(),
+                "curves": quality.curves(),
+                "calibration": quality.calibration(),
+                "distribution": quality.distribution(),
+                "replicates": replicates,
+            }
+        )
+    partitions = _partitions(recorded, records, spec)
+    source = _source(recorded, records, spec)
+    drift = drift_report([(one.rows["time"], one.values) for one in recorded], spec.features, records.axis)
+    parts = {
+        "source": source,
+        "notes": _notes(spec, detectors, source),
+        "detectors": detectors,
+        "windows": {**_windows(records, spec), "by_detector": by_detector},
+        "timeline": _timeline(records, spec),
+        "generations": _generations(recorded),
+        "segments": segments.report(spec.axis == "time"),
+        "drift": drift,
+        "context": _context(recorded),
+        "partitions": partitions,
+        "alerts": top([alert for one in recorded for alert in one.alerts.alerts]),
+        "reasons": reasons_report(sum((one.alerts.first_reasons for one in recorded), Counter()), spec.features),
+        "incidents": _incidents(recorded),
+        "batch_ms": _batch_ms(recorded),
+    }
+    result: dict[str, Any] = plain(parts)
+    return result
+
+
+def _source(recorded: Sequence[Recorded], records: Records, spec: Spec) -> dict[str, Any]:
+    skipped = sum((one.skipped for one in recorded), Counter[str]())
+    n_scored = int(np.count_nonzero(~np.isnan(records.of("score", 0))))
+    has_times = spec.axis == "time" and len(records) > 0
+    return {
+        "records": len(records) + skipped.total(),
+        "scored": n_scored,
+        "warming_up": len(records) - n_scored,
+        "odd_times": sum(one.odd_times for one in recorded),
+        "unreadable_labels": sum(one.unreadable_labels for one in recorded),
+        "skipped": dict(sorted(skipped.items())),
+        "from_ms": records.axis.first if has_times else None,
+        "to_ms": records.axis.last if has_times else None,
+    }
+
+
+def _partitions(recorded: Sequence[Recorded], records: Records, spec: Spec) -> list[dict[str, Any]]:
+    """The records of each partition, and how well the first detector ranks them."""
+    score, alert = records.of("score", 0), records.of("alert", 0)
+    listed = []
+    for one, its in zip(recorded, records.slices, strict=True):
+        ranked, is_outlier = records.is_ranked[its], records.is_outlier[its]
+        auroc = ranking_metrics(*counts(score[its][ranked], is_outlier[ranked]))["auroc"][0]
+        n_scored, n_alerts = int(np.count_nonzero(~np.isnan(score[its]))), int(alert[its].sum())
+        listed.append(
+            {
+                "partition": one.partition,
+                "records": len(is_outlier) + one.skipped.total(),
+                "scored": n_scored,
+                "alerts": n_alerts,
+                "outliers": int(is_outlier.sum()) if spec.has_labels else None,
+                "auroc": auroc,
+                "alert_rate": n_alerts / n_scored if n_scored else None,
+            }
+        )
+    return listed
+
+
+def _windows(records: Records, spec: Spec) -> dict[str, Any]:
+    starts = records.axis.starts
+    outliers = np.bincount(records.window[records.is_outlier], minlength=len(starts))
+    return {
+        "start": starts,
+        "end": starts + records.axis.width,
+        "records": np.bincount(records.window, minlength=len(starts)),
+        "outliers": outliers if spec.has_labels else None,
+    }
+
+
+def _timeline(records: Records, spec: Spec) -> dict[str, Any]:
+    """The scores of the first detector by bin of time, for bins with records."""
+    axis = records.axis_of(BINS)
+    place, n = axis.places(records.times), len(axis.starts)
+    score, alert = records.of("score", 0), records.of("alert", 0)
+    is_scored = ~np.isnan(score)
+    peak, generation = np.full(n, np.nan), np.zeros(n, np.int64)
+    np.fmax.at(peak, place, score)
+    np.maximum.at(generation, place, records.column("generation"))
+    all_records, alerts, outliers = (
+        np.bincount(place[mask], minlength=n) for mask in (slice(None), alert, records.is_outlier)
+    )
+    with np.errstate(invalid="ignore"):
+        total = np.bincount(place[is_scored], score[is_scored], n)
+        mean = total / np.bincount(place[is_scored], minlength=n)
+    used = np.flatnonzero(all_records)
+    return {
+        "width": axis.width,
+        "start": axis.starts[used],
+        "records": all_records[used],
+        "max": peak[used],
+        "mean": mean[used],
+        "alerts": alerts[used],
+        "outliers": outliers[used] if spec.has_labels else None,
+        "generation": generation[used],
+    }
+
+
+def _by_time(recorded: Sequence[Recorded]) -> list[Generation]:
+    every = [generation for one in recorded for generation in one.generations]
+    return sorted(every, key=lambda one: (one.time, one.partition, one.number))
+
+
+def _generations(recorded: Sequence[Recorded]) -> dict[str, Any]:
+    """The generations by time, thinned evenly."""
+    every = _by_time(recorded)
+    listed = every[:: len(every) // GENERATIONS + 1]
+    columns = {"times": "time", "generation": "number", "partition": "partition", "rows": "rows", "renewed": "renewed"}
+    return {"count": len(every), **{name: [getattr(one, of) for one in listed] for name, of in columns.items()}}
+
+
+def _context(recorded: Sequence[Recorded]) -> dict[str, Any]:
+    """The turnover of the context as a whole, and changes of the regime."""
+    every = _by_time(recorded)
+    renewed = [one.renewed for one in every if not np.isnan(one.renewed)]
+    changes, regimes = [], 0
+    for one in recorded:
+        regime = one.rows["regime"]
+        regimes = max(regimes, int(regime.max(initial=0)))
+        for place in (np.flatnonzero((np.diff(regime) != 0) & (regime[:-1] > 0)) + 1).tolist():
+            row = one.rows[place]
+            changes.append({"partition": one.partition, "offset": int(row["offset"]), "time": int(row["time"])})
+    changes.sort(key=lambda change: (change["time"], change["partition"], change["offset"]))
+    return {
+        "generations": len(every),
+        "rows": every[-1].rows if every else 0,
+        "renewed_mean": float(np.mean(renewed)) if renewed else None,
+        "regimes": regimes,
+        "regime_change_count": len(changes),
+        "regime_changes": changes[:CHANGES],
+    }
+
+
+def _incidents(recorded: Sequence[Recorded]) -> dict[str, Any]:
+    """How many incidents the alerts of the detector itself make, and how many alerts each has."""
+    still_open = [size for one in recorded for size in one.open_incidents]
+    sizes = sorted([*still_open, *(size for one in recorded for size in one.ended_incidents)])
+    return {
+        "count": len(sizes),
+        "open": len(still_open),
+        "median_records": sizes[(len(sizes) - 1) // 2] if sizes else None,
+        "most_records": sizes[-1] if sizes else None,
+    }
+
+
+def _batch_ms(recorded: Sequence[Recorded]) -> dict[str, float | None]:
+    """Quantiles of the time that a micro-batch took, in milliseconds."""
+    names, seconds = ("p50", "p90", "p99", "max"), np.concatenate([np.zeros(0), *(one.batch_s for one in recorded)])
+    values = 1000 * np.quantile(seconds, [0.5, 0.9, 0.99, 1.0]) if len(seconds) else [None] * len(names)
+    return dict(zip(names, values, strict=True))
+
+
+def _notes(spec: Spec, detectors: list[dict[str, Any]], source: dict[str, Any]) -> list[str]:
+    """Sentences about what could not be counted."""
+    notes = []
+    n_of, n = detectors[0]["counts"], source["scored"] + source["warming_up"]
+    if spec.has_labels and n:
+        has_both = 0 < n_of["outliers"] < n_of["labelled"]  # else the summary says so
+        if has_both and not all(detector["metrics"]["auroc"] for detector in detectors):
+            silent = min(detectors, key=lambda detector: detector["counts"]["records"])
+            notes.append(
+                "Detectors are compared on the records that all of them scored, and these are of one class or none: "
+                f"{silent['name']} scored {silent['counts']['records']:,} of {n:,} records."
+            )
+        elif has_both and not detectors[0]["metrics"]["auroc"]["windows"]:
+            notes.append("The range is too short for intervals: it has fewer than 8 windows with records.")
+        elif has_both and detectors[0]["metrics"]["auroc"]["low"] is None:
+            notes.append("Outliers are in fewer than 8 windows of time, too few for intervals.")
+    if n_bad := source["unreadable_labels"]:
+        notes.append(f"The labels of {n_bad:,} records are left out, because they are not true or false, or 1 or 0.")
+    if source["odd_times"]:
+        notes.append(
+            f"{counted(source['odd_times'], 'record')} had no time, or one that differs by more than a minute from "
+            "those around it; each counts at the time of the record before it, or of the first good one."
+        )
+    return notes

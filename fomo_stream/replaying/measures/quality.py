@@ -1,0 +1,211 @@
+"""Metrics of one detector with their intervals, its curves and distributions, and its metrics by window."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fomo_stream.replaying.measures import intervals
+from fomo_stream.replaying.measures.ranking import RANKING_METRICS, cells, counts, curves, ranking_metrics
+from fomo_stream.replaying.measures.recorder import WINDOWS, Records, Spec
+from fomo_stream.replaying.measures.segments import NEVER, Segments
+
+Float = NDArray[np.float64]
+Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+
+METRICS = (
+    *RANKING_METRICS,
+    "alert_precision",
+    "alert_recall",
+    "alert_rate",
+    "segments_detected",
+    "delay_records",
+    "delay_s",
+)
+CELLS = 4096  # of a ranking that is drawn again and again, at most
+LEVELS = np.geomspace(1e-4, 0.5, 25)  # of p-values
+BARS = 60  # of the histogram of scores
+LARGEST = 1e300  # scores beyond count as this one in a histogram
+
+
+class Quality:
+    """Metrics of detector d. All counts are (windows,) of `Records.axis`."""
+
+    def __init__(self, spec: Spec, records: Records, segments: Segments, d: int) -> None:
+        self._spec, self._records = spec, records
+        self._score: Float = records.of("score", d)
+        self._is_scored: Bool = ~np.isnan(self._score)
+        self._p_value: Float = records.of("p_value", d)
+        alert: Bool = records.of("alert", d)
+        is_detected = segments.delay_records[:, d] != NEVER
+        began = records.axis.places(segments.spans["start"])
+        self._delays = segments.delay_records[is_detected, d], segments.delay_ms[is_detected, d]
+        self._delay_windows = began[is_detected]
+        masks = {
+            "records": np.ones(len(records), bool),
+            "labelled": records.is_labelled,
+            "outliers": records.is_outlier,
+            "scored": self._is_scored,
+            "alerts": alert,
+            "labelled_alerts": alert & records.is_labelled,
+            "true_alerts": alert & records.is_outlier,
+        }
+        self.by_window = {name: _by_window(records.window[mask]) for name, mask in masks.items()}
+        self.by_window |= {"segments": _by_window(began), "segments_detected": _by_window(self._delay_windows)}
+        ranked = records.is_ranked
+        self._ranked = self._score[ranked], records.is_outlier[ranked], records.window[ranked]
+        self._by_class = counts(*self._ranked[:2])
+
+    def metrics(self) -> tuple[dict[str, Any], dict[str, Float] | None]:
+        """Each metric with its interval, and the replicates of its bootstrap, if there are any."""
+        all_once = np.ones((WINDOWS, 1))
+        exact = ranking_metrics(*self._by_class)
+        values = {name: float(value[0]) for name, value in {**exact, **self._of_alerts(all_once)}.items()}
+        used = np.flatnonzero(self.by_window["records"])
+        if len(used) < intervals.FEWEST_WINDOWS:
+            return {name: _with_interval(value, None, 0) for name, value in values.items()}, None
+        weights = np.zeros((WINDOWS, intervals.REPLICATES))
+        weights[used] = intervals.resamples(len(used))
+        replicates = {**self._of_ranking(weights), **self._of_alerts(weights)}
+        counting = self._windows_that_count()
+        ends = {name: intervals.interval(replicates[name], counting[name]) for name in METRICS}
+        metrics = {name: _with_interval(values[name], ends[name], counting[name]) for name in METRICS}
+        return metrics, {name: replicates[name] for name in METRICS if metrics[name] and ends[name]} or None
+
+    def _of_ranking(self, weights: Float) -> dict[str, Float]:
+        """The RANKING_METRICS (r,) where the windows have weights (WINDOWS, r); in CELLS, which are exact for fewer."""
+        score, is_outlier, window = self._ranked
+        place = cells(score, is_outlier)
+        place //= int(place.max(initial=0)) // CELLS + 1
+        shape = int(place.max(initial=-1)) + 1, WINDOWS
+        by_class = (place[chosen] * WINDOWS + window[chosen] for chosen in (~is_outlier, is_outlier))
+        drawn = (np.bincount(one, minlength=shape[0] * WINDOWS).reshape(shape) @ weights for one in by_class)
+        return ranking_metrics(*drawn)
+
+    def _of_alerts(self, weights: Float) -> dict[str, Float]:
+        """The other metrics (r,) where the windows have weights (WINDOWS, r)."""
+        n = {name: by_window @ weights for name, by_window in self.by_window.items()}
+        has_both = (n["outliers"] > 0) & (n["labelled"] > n["outliers"])
+        with np.errstate(invalid="ignore", divide="ignore"):
+            values = {
+                "alert_precision": np.where(has_both, n["true_alerts"] / n["labelled_alerts"], np.nan),
+                "alert_recall": n["true_alerts"] / n["outliers"],
+                "alert_rate": n["alerts"] / n["scored"],
+                "segments_detected": n["segments_detected"] / n["segments"],
+            }
+        records, ms = (_medians(delays, self._delay_windows, weights) for delays in self._delays)
+        seconds = ms / 1000 if self._spec.axis == "time" else np.full_like(ms, np.nan)
+        return {**values, "delay_records": records, "delay_s": seconds}
+
+    def _windows_that_count(self) -> dict[str, int]:
+        """For each metric, the number of windows that have what it is the share of."""
+        share_of = {
+            "alert_precision": "labelled_alerts",
+            "alert_rate": "scored",
+            "segments_detected": "segments",
+            "delay_records": "segments_detected",
+            "delay_s": "segments_detected",
+        }
+        return {name: int(np.count_nonzero(self.by_window[share_of.get(name, "outliers")])) for name in METRICS}
+
+    def counts(self) -> dict[str, int | None]:
+        """What the metrics count; `records` are those with a score."""
+        n = {name: int(by_window.sum()) for name, by_window in self.by_window.items()} | {
+            "ranked": len(self._ranked[0])
+        }
+        of_labels = (
+            "labelled",
+            "ranked",
+            "outliers",
+            "labelled_alerts",
+            "true_alerts",
+            "segments",
+            "segments_detected",
+        )
+        known = {name: n[name] if self._spec.has_labels else None for name in of_labels}
+        return {"records": n["scored"], "alerts": n["alerts"], **known}
+
+    def curves(self) -> dict[str, list[Float]] | None:
+        """ROC and PR curves."""
+        return curves(*self._by_class)
+
+    def calibration(self) -> dict[str, Any]:
+        """At each level, the share of p-values that are at most as large."""
+        known, is_inlier = ~np.isnan(self._p_value), self._records.is_labelled & ~self._records.is_outlier
+        of_inliers = _shares(self._p_value[known & is_inlier]) if self._spec.has_labels else None
+        return {"requested": LEVELS, "realised": _shares(self._p_value[known]), "of_inliers": of_inliers}
+
+    def distribution(self) -> dict[str, Any] | None:
+        """A histogram of the scores; its first and last bar also count the scores beyond."""
+        scores = np.clip(self._score[self._is_scored], -LARGEST, LARGEST)
+        if not len(scores):
+            return None
+        low, high = np.quantile(scores, [0.001, 0.999])
+        margin = 0.1 * (high - low)
+        first, last = max(scores.min(), low - margin), min(scores.max(), high + margin)
+        edges = np.linspace(first, last if last > first else first + 1.0, BARS + 1)
+        outliers = scores[self._records.is_outlier[self._is_scored]]
+        bars = [np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0] for values in (scores, outliers)]
+        return {"edges": edges, "counts": bars[0], "outliers": bars[1] if self._spec.has_labels else None}
+
+    def windows(self) -> dict[str, Float | Int | None]:
+        """Metrics in each window of the axis, NaN in windows without what they need."""
+        n = len(self._records.axis.starts)
+        score, is_outlier, window = self._ranked
+        ranked = {name: np.full(n, np.nan) for name in RANKING_METRICS}
+        for w, its in _groups(window, n):
+            for name, value in ranking_metrics(*counts(score[its], is_outlier[its])).items():
+                ranked[name][w] = value[0]
+        median, scores = np.full(n, np.nan), self._score[self._is_scored]
+        for w, its in _groups(self._records.window[self._is_scored], n):
+            median[w] = np.median(scores[its]) if len(its) else np.nan
+        own = {name: by_window[:n] for name, by_window in self.by_window.items()}
+        with np.errstate(invalid="ignore", divide="ignore"):
+            alert_rate = own["alerts"] / own["scored"]
+        return {
+            "auroc": ranked["auroc"],
+            "average_precision": ranked["average_precision"],
+            "alerts": own["alerts"],
+            "alert_rate": alert_rate,
+            "true_alerts": own["true_alerts"] if self._spec.has_labels else None,
+            "median_score": median,
+        }
+
+
+def _by_window(windows: Int) -> Int:
+    """How many are in each window (WINDOWS,)."""
+    return np.bincount(windows, minlength=WINDOWS)
+
+
+def _groups(windows: Int, n: int) -> list[tuple[int, Int]]:
+    """Each of n windows, with the places of those that are in it."""
+    order = np.argsort(windows, kind="stable")
+    ends = np.searchsorted(windows[order], np.arange(n + 1))
+    return [(w, order[ends[w] : ends[w + 1]]) for w in range(n)]
+
+
+def _shares(p_values: Float) -> Float | None:
+    """The share of p-values (n,) that are at most each of the LEVELS."""
+    return np.searchsorted(np.sort(p_values), LEVELS, side="right") / len(p_values) if len(p_values) else None
+
+
+def _medians(values: Int, windows: Int, weights: Float) -> Float:
+    """The lower median (r,) of values (m,) where their windows have weights (WINDOWS, r); NaN without any."""
+    order = np.argsort(values, kind="stable")
+    result = np.full(weights.shape[1], np.nan)
+    for r, column in enumerate(weights.T):
+        until = np.cumsum(column[windows[order]])
+        if len(until) and until[-1]:
+            result[r] = values[order[np.searchsorted(until, until[-1] / 2)]]
+    return result
+
+
+def _with_interval(value: float, ends: tuple[float, float] | None, n_windows: int) -> dict[str, Any] | None:
+    if np.isnan(value):
+        return None
+    if ends is None:
+        return {"value": value, "low": None, "high": None, "windows": n_windows}
+    return {"value": value, "low": min(ends[0], value), "high": max(ends[1], value), "windows": n_windows}

@@ -1,0 +1,191 @@
+"""Notes of the records of a replay: a row each in a file, written where a partition is replayed and read at the end."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fomo_stream.errors import FomoError
+from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, UNREADABLE, Block
+from fomo_stream.replaying.measures.alerts import TopAlerts
+from fomo_stream.replaying.measures.axis import Axis
+
+Float = NDArray[np.float64]
+Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+
+WINDOWS = 128  # bins of time whose records are measured together, at most
+LARGEST = 3e38  # values beyond count as this one
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What is measured. `detectors` are the names of all, first the detector itself."""
+
+    detectors: tuple[str, ...]
+    features: tuple[str, ...]
+    alert_rate: float
+    has_labels: bool  # whether labels were given; if not, all are unknown
+    axis: Literal["time", "record"] = "time"  # of `Block.times`
+    categorical: frozenset[str] = frozenset()  # the features that are categories
+
+    @property
+    def row(self) -> np.dtype[Any]:
+        """A record in the file: what every detector says about it, in their order."""
+        n = (len(self.detectors),)
+        own = [("offset", "i8"), ("time", "i8"), ("label", "i1"), ("generation", "i4"), ("regime", "i4")]
+        return np.dtype([*own, ("score", "f8", n), ("p_value", "f8", n), ("alert", "?", n)])
+
+
+class Generation(NamedTuple):
+    """The context of the first view after a generation took effect."""
+
+    partition: int
+    time: int
+    number: int
+    rows: int  # in the context
+    renewed: float  # share of its rows that the context before did not have; NaN for the first
+
+
+@dataclass
+class Recorded:
+    """What a recorder has noted of one partition: two files, and what is not about single records."""
+
+    partition: int
+    file: Path
+    spec: Spec
+    alerts: TopAlerts
+    skipped: Counter[str] = field(default_factory=Counter)  # records without a score, by reason
+    unreadable_labels: int = 0
+    odd_times: int = 0
+    generations: list[Generation] = field(default_factory=list)
+    batch_s: array[float] = field(default_factory=lambda: array("d"))
+    ended_incidents: array[int] = field(default_factory=lambda: array("q"))  # alerts of each
+    open_incidents: tuple[int, ...] = ()
+
+    @property
+    def values_file(self) -> Path:
+        return self.file.with_suffix(".values")
+
+    @cached_property
+    def rows(self) -> NDArray[Any]:
+        """The records (n,) as `Spec.row`, in their order; read from the file where they are used."""
+        return _mapped(self.file, self.spec.row, (-1,))
+
+    @cached_property
+    def values(self) -> NDArray[np.float32]:
+        """The values of the features (n, d)."""
+        return _mapped(self.values_file, np.dtype(np.float32), (len(self.rows), len(self.spec.features)))
+
+
+class Recorder:
+    """Notes the records of one partition in files of a folder. Raises FomoError if they cannot be written."""
+
+    def __init__(self, folder: Path, spec: Spec, partition: int) -> None:
+        self._spec = spec
+        self._recorded = Recorded(
+            partition, folder / f"{partition}.rows", spec, TopAlerts(spec.features, spec.categorical)
+        )
+        with _writing(folder):
+            self._files = [path.open("wb") for path in (self._recorded.file, self._recorded.values_file)]
+
+    def add(self, block: Block) -> None:
+        """Note the next block of the partition."""
+        recorded = self._recorded
+        recorded.skipped.update(block.skipped)
+        recorded.odd_times += block.odd_times
+        recorded.batch_s.extend(block.batch_s)
+        recorded.ended_incidents.extend(block.ended_incidents)
+        recorded.open_incidents = block.open_incidents
+        if not len(block):
+            return
+        for note in block.contexts:
+            time = int(block.times[note.record])
+            recorded.generations.append(Generation(block.partition, time, note.generation, note.rows, note.renewed))
+        recorded.alerts.add(block)
+        if self._spec.has_labels:
+            recorded.unreadable_labels += int(np.count_nonzero(block.labels == UNREADABLE))
+
+        values = np.clip(block.rows, -LARGEST, LARGEST).astype(np.float32)
+        with _writing(recorded.file.parent):
+            self._files[0].write(self._rows(block).tobytes())
+            self._files[1].write(values.tobytes())
+
+    def close(self) -> Recorded:
+        """Close the files; returns what can be measured."""
+        with _writing(self._recorded.file.parent):
+            for file in self._files:
+                file.close()
+        return self._recorded
+
+    def _rows(self, block: Block) -> NDArray[Any]:
+        rows = np.empty(len(block), self._spec.row)
+        rows["offset"], rows["time"] = block.offsets, block.times
+        rows["label"] = np.maximum(block.labels, UNKNOWN) if self._spec.has_labels else UNKNOWN
+        rows["generation"], rows["regime"] = block.results.generation, block.results.regime
+        for d, name in enumerate(self._spec.detectors):
+            judgement = block.judgements[name]
+            rows["score"][:, d], rows["p_value"][:, d] = judgement.score, judgement.p_value
+            rows["alert"][:, d] = judgement.alert
+        return rows
+
+
+class Records:
+    """The n records of all partitions as columns: partition by partition, and in their order within each."""
+
+    def __init__(self, recorded: Sequence[Recorded], spec: Spec) -> None:
+        self.parts = [one.rows for one in recorded]
+        ends = np.cumsum([0, *map(len, self.parts)]).tolist()
+        self.slices = [slice(begin, end) for begin, end in pairwise(ends)]  # of each partition
+        self.times: Int = self.column("time")
+        label = self.column("label")
+        self.is_outlier: Bool = label == OUTLIER
+        self.is_labelled: Bool = self.is_outlier | (label == INLIER)
+        self.axis = self.axis_of(WINDOWS)
+        self.window: Int = self.axis.places(self.times)
+        # Only records that have a label and a score of every detector can be compared.
+        self.is_ranked: Bool = self.is_labelled.copy()
+        for d in range(len(spec.detectors)):
+            self.is_ranked &= ~np.isnan(self.of("score", d))
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def axis_of(self, size: int) -> Axis:
+        """The axis with at most `size` bins that holds all times."""
+        return Axis(int(self.times.min()), int(self.times.max()), size) if len(self) else Axis(0, -1, size)
+
+    def of(self, name: Literal["score", "p_value", "alert"], d: int) -> NDArray[Any]:
+        """A column (n,) of detector d."""
+        return np.concatenate([part[name][:, d] for part in self.parts])
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A column (n,) of the records."""
+        return np.concatenate([part[name] for part in self.parts])
+
+
+def _mapped(path: Path, kind: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """The array in a file, of which only what is used is in memory; an empty file cannot be mapped."""
+    if not path.stat().st_size:
+        return np.zeros(tuple(max(0, n) for n in shape), kind)
+    return np.asarray(np.memmap(path, kind, "r")).reshape(shape)
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Within it, errors of writing are errors in one sentence."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise FomoError(f"cannot write to {folder}: {reason}; let TMPDIR name a folder with more space") from None

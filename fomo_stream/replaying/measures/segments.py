@@ -1,0 +1,96 @@
+"""Anomalous segments: consecutive outliers of one partition, and how soon each detector saw them.
+
+A segment begins with an outlier and ends with its last one: before the next inlier, or before more than GAP unlabelled
+records in a row. (Where only outliers have labels, one segment would never end otherwise.) A detector has detected a
+segment when one of its alerts is within it; the delay is counted from the first record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fomo_stream.replaying.blocks import INLIER, OUTLIER
+
+Float = NDArray[np.float64]
+Int = NDArray[np.int64]
+
+GAP = 10  # unlabelled records in a row that do not end a segment
+LISTED = 1000  # segments that the report lists
+NEVER = -1
+
+
+@dataclass(frozen=True)
+class Segments:
+    """m segments in the order of their beginnings.
+
+    spans: for each of "partition", "from", "to" (offsets), "start", "end" (times) and "records" (its outliers), (m,);
+    peaks: (m,) highest score of its outliers by the first detector, or NaN; delay_records, delay_ms: (m, D), NEVER if
+    not detected.
+    """
+
+    spans: dict[str, Int]
+    peaks: Float
+    delay_records: Int
+    delay_ms: Int
+
+    def report(self, has_times: bool) -> list[dict[str, Any]]:
+        """The first LISTED segments, as the first detector saw them."""
+        listed = []
+        for i, delay in enumerate(self.delay_records[:LISTED, 0].tolist()):
+            is_detected = delay != NEVER
+            listed.append(
+                {
+                    **{name: int(values[i]) for name, values in self.spans.items()},
+                    "detected": is_detected,
+                    "delay_records": delay if is_detected else None,
+                    "delay_s": self.delay_ms[i, 0] / 1000 if is_detected and has_times else None,
+                    "peak": self.peaks[i],
+                }
+            )
+        return listed
+
+
+def all_segments(partitions: Sequence[tuple[int, NDArray[Any]]]) -> Segments:
+    """The segments of partitions: of each its number and its records (n,), as `Spec.row`."""
+    parts = [segments(number, rows) for number, rows in partitions]
+    spans = {name: np.concatenate([part.spans[name] for part in parts]) for name in _SPANS}
+    order = np.lexsort((spans["from"], spans["partition"], spans["start"]))
+    names = ("peaks", "delay_records", "delay_ms")
+    others = (np.concatenate([getattr(part, name) for part in parts])[order] for name in names)
+    return Segments({name: values[order] for name, values in spans.items()}, *others)
+
+
+_SPANS = ("partition", "from", "to", "start", "end", "records")
+
+
+def segments(partition: int, rows: NDArray[Any]) -> Segments:
+    """The segments of one partition with the records (n,)."""
+    label, times = rows["label"], rows["time"]
+    places = np.flatnonzero(label == OUTLIER)
+    inliers = np.cumsum(label == INLIER)[places]
+    is_first = (np.diff(inliers, prepend=-1) > 0) | (np.diff(places, prepend=-GAP - 2) > GAP + 1)
+    begins = np.flatnonzero(is_first)
+    ends = np.append(begins[1:], len(places))[: len(begins)]
+    first, last = places[begins], places[ends - 1]
+    spans = (np.full(len(first), partition), rows["offset"][first], rows["offset"][last], times[first], times[last])
+    alert = np.stack([_first_alerts(column, first, last) for column in rows["alert"].T], axis=1)
+    is_detected = alert != NEVER
+    score = rows["score"][:, 0][places]
+    return Segments(
+        dict(zip(_SPANS, (*spans, ends - begins), strict=True)),
+        np.fmax.reduceat(score, begins) if len(begins) else np.zeros(0),
+        np.where(is_detected, alert - first[:, None], NEVER),
+        np.where(is_detected, times[alert] - times[first][:, None], NEVER),
+    )
+
+
+def _first_alerts(is_alert: NDArray[np.bool_], first: Int, last: Int) -> Int:
+    """The place (m,) of the first alert (n,) from first (m,) to last (m,); NEVER if there is none."""
+    places = np.append(np.flatnonzero(is_alert), np.iinfo(np.int64).max)
+    nearest = places[np.searchsorted(places, first)]
+    return np.where(nearest <= last, nearest, NEVER)

@@ -1,1 +1,0 @@
-"""Counts what happened in a replay, in constant memory: one `Tally` per partition, merged at the end."""

@@ -1,0 +1,344 @@
+"""What is measured of a replay is exact: as scikit-learn and NumPy compute it from all records."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from statistics import median_low
+from typing import Any
+
+import numpy as np
+import pytest
+from blocks import OWN, block, explained, made_stream, measured, spec_of
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from sklearn import metrics as sklearn_metrics
+
+from fomo_stream.detector.results import Cause
+from fomo_stream.errors import FomoError
+from fomo_stream.replaying.blocks import OUTLIER, UNKNOWN, Block, ContextNote
+from fomo_stream.replaying.measures.alerts import TEXT_LENGTH, TOP, TopAlerts, record_text
+from fomo_stream.replaying.measures.intervals import resamples
+from fomo_stream.replaying.measures.measure import GENERATIONS
+from fomo_stream.replaying.measures.ranking import CURVE_POINTS, counts, curves, ranking_metrics
+from fomo_stream.replaying.measures.recorder import Recorder
+from fomo_stream.replaying.measures.summary import summary
+
+Float = NDArray[np.float64]
+Bool = NDArray[np.bool_]
+DETECTORS = (OWN, "other")
+
+
+def column(blocks: list[Block], name: str, detector: str | None = None) -> NDArray[Any]:
+    """A column of all records, of a detector if one is named."""
+    return np.concatenate([getattr(b.judgements[detector] if detector else b, name) for b in blocks])
+
+
+# -- rankings --------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def ranked(draw: st.DrawFn) -> tuple[Float, Bool]:
+    score = st.integers(-3, 3).map(float) if draw(st.booleans()) else st.floats(-100, 100)
+    pairs = draw(st.lists(st.tuples(score, st.booleans()), min_size=2, max_size=40))
+    scores, labels = np.array([score for score, _ in pairs]), np.array([label for _, label in pairs])
+    labels[:2] = False, True
+    return scores, labels
+
+
+@given(ranked())
+def test_auroc_average_precision_and_roc_are_those_of_scikit_learn(case: tuple[Float, Bool]) -> None:
+    scores, labels = case
+    by_class = counts(scores, labels)
+    values = ranking_metrics(*by_class)
+    assert values["auroc"][0] == pytest.approx(sklearn_metrics.roc_auc_score(labels, scores))
+    assert values["average_precision"][0] == pytest.approx(sklearn_metrics.average_precision_score(labels, scores))
+    drawn = curves(*by_class)
+    assert drawn is not None
+    fpr, tpr, _ = sklearn_metrics.roc_curve(labels, scores)
+    assert sklearn_metrics.auc(*drawn["roc"]) == pytest.approx(sklearn_metrics.auc(fpr, tpr))
+    precision, recall, _ = sklearn_metrics.precision_recall_curve(labels, scores)
+    points = np.stack([recall, precision], axis=1)
+    for point in np.stack(drawn["pr"], axis=1):
+        assert np.abs(points - point).max(axis=1).min() < 1e-9
+
+
+def test_long_curves_are_thin_and_keep_their_area_and_ends() -> None:
+    rng = np.random.default_rng(5)
+    labels = rng.random(20_000) < 0.05
+    scores = rng.normal(size=len(labels)) + 1.5 * labels
+    drawn = curves(*counts(scores, labels))
+    assert drawn is not None
+    (fpr, tpr), (recall, precision) = drawn["roc"], drawn["pr"]
+    assert max(len(fpr), len(recall)) <= CURVE_POINTS
+    assert (fpr[0], tpr[0], fpr[-1], tpr[-1], recall[-1]) == (0, 0, 1, 1, 1)
+    assert sklearn_metrics.auc(fpr, tpr) == pytest.approx(sklearn_metrics.roc_auc_score(labels, scores), abs=1e-3)
+    assert precision[-1] == pytest.approx(labels.mean())
+
+
+@pytest.mark.parametrize("labels", [np.zeros(0, bool), np.zeros(3, bool), np.ones(3, bool)])
+def test_metrics_of_rankings_need_both_classes(labels: Bool) -> None:
+    by_class = counts(np.arange(float(len(labels))), labels)
+    assert all(np.isnan(value).all() for value in ranking_metrics(*by_class).values())
+    assert curves(*by_class) is None
+
+
+# -- a whole replay --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def partitions() -> list[list[Block]]:
+    made = [made_stream(p, 3000 + 2000 * p, partition=p, detectors=DETECTORS) for p in range(3)]
+    made[1][1].judgements["other"].score[:100] = np.nan
+    return made
+
+
+@pytest.fixture(scope="module")
+def report(partitions: list[list[Block]]) -> dict[str, Any]:
+    return measured(*partitions)
+
+
+def test_a_report_is_plain_json_and_the_same_in_any_order(
+    partitions: list[list[Block]], report: dict[str, Any]
+) -> None:
+    assert json.loads(json.dumps(report, allow_nan=False)) == report
+    assert measured(*partitions[::-1]) == report
+
+
+def test_the_size_of_blocks_changes_nothing() -> None:
+    assert measured(made_stream(1, 5000, size=77)) == measured(made_stream(1, 5000))
+
+
+def test_the_metrics_of_a_report_are_those_of_scikit_learn(
+    partitions: list[list[Block]], report: dict[str, Any]
+) -> None:
+    blocks = [part for blocks in partitions for part in blocks]
+    labels, times = column(blocks, "labels"), column(blocks, "times")
+    scores = {name: column(blocks, "score", name) for name in DETECTORS}
+    used = ~np.isnan(scores[OWN]) & ~np.isnan(scores["other"]) & (labels != UNKNOWN)
+    known = labels != UNKNOWN
+    windows = report["windows"]
+    places = np.searchsorted(windows["start"], times, "right") - 1
+    is_used = np.array(windows["records"]) > 0
+    drawn = np.zeros((len(is_used), 500))
+    drawn[is_used] = resamples(is_used.sum())
+    for detector in report["detectors"]:
+        name = detector["name"]
+        score, alert, metrics = scores[name], column(blocks, "alert", name), detector["metrics"]
+        exact = {
+            "auroc": sklearn_metrics.roc_auc_score(labels[used], score[used]),
+            "average_precision": sklearn_metrics.average_precision_score(labels[used], score[used]),
+            "alert_precision": sklearn_metrics.precision_score(labels[known], alert[known]),
+            "alert_recall": sklearn_metrics.recall_score(labels[known], alert[known]),
+            "alert_rate": alert.sum() / (~np.isnan(score)).sum(),
+        }
+        for metric, value in exact.items():
+            assert metrics[metric]["value"] == pytest.approx(value, rel=1e-5)
+            assert metrics[metric]["low"] <= metrics[metric]["value"] <= metrics[metric]["high"]
+        for r in range(0, 500, 100):  # a replicate is the metric of the windows that were drawn
+            weights = drawn[places[used], r]
+            auroc = sklearn_metrics.roc_auc_score(labels[used], score[used], sample_weight=weights)
+            assert detector["replicates"]["auroc"][r] == pytest.approx(auroc, rel=1e-5)
+        assert detector["counts"]["ranked"] == used.sum()
+        assert detector["counts"]["outliers"] == (labels == OUTLIER).sum()
+        assert detector["counts"]["true_alerts"] == (alert & (labels == OUTLIER)).sum()
+        p = column(blocks, "p_value", name)
+        shares = detector["calibration"]
+        for level, realised, of_inliers in zip(*shares.values(), strict=True):
+            at_most = p <= level * (1 + 1e-5)
+            assert realised == pytest.approx(at_most[~np.isnan(p)].mean(), abs=1e-3)
+            assert of_inliers == pytest.approx(at_most[~np.isnan(p) & (labels == 0)].mean(), abs=1e-3)
+
+
+def test_a_window_has_the_metrics_of_its_records(partitions: list[list[Block]], report: dict[str, Any]) -> None:
+    blocks = [part for blocks in partitions for part in blocks]
+    times, labels, score = column(blocks, "times"), column(blocks, "labels"), column(blocks, "score", OWN)
+    used = ~np.isnan(score) & ~np.isnan(column(blocks, "score", "other")) & (labels != UNKNOWN)
+    windows, n_known = report["windows"], 0
+    own = windows["by_detector"][OWN]
+    for i, (start, end) in enumerate(zip(windows["start"], windows["end"], strict=True)):
+        inside = (times >= start) & (times < end)
+        assert windows["records"][i] == inside.sum()
+        assert windows["outliers"][i] == (labels[inside] == OUTLIER).sum()
+        assert own["alerts"][i] == column(blocks, "alert", OWN)[inside].sum()
+        if (inside & ~np.isnan(score)).any():
+            assert own["median_score"][i] == pytest.approx(np.nanmedian(score[inside]), rel=1e-5)
+        ranked_here = inside & used
+        if len(set(labels[ranked_here])) == 2:
+            n_known += 1
+            exact = sklearn_metrics.roc_auc_score(labels[ranked_here], score[ranked_here])
+            assert own["auroc"][i] == pytest.approx(exact, rel=1e-5)
+        else:
+            assert own["auroc"][i] is None
+    assert n_known > 20
+    assert sum(windows["records"]) == len(times)
+
+
+def test_the_parts_of_a_report_add_up(partitions: list[list[Block]], report: dict[str, Any]) -> None:
+    source, timeline = report["source"], report["timeline"]
+    assert (source["scored"], source["warming_up"], source["skipped"]) == (14_850, 150, {"not_json": 15})
+    assert source["records"] == sum(one["records"] for one in report["partitions"]) == 15_015
+    assert [one["scored"] for one in report["partitions"]] == [2950, 4950, 6950]
+    assert report["partitions"][1]["auroc"] == pytest.approx(
+        measured(partitions[1])["detectors"][0]["metrics"]["auroc"]["value"]
+    )
+    assert sum(timeline["records"]) == 15_000
+    assert sum(timeline["alerts"]) == report["detectors"][0]["counts"]["alerts"]
+    assert np.average([0.0 if mean is None else mean for mean in timeline["mean"]]) != 0
+    assert report["context"]["regimes"] == 3
+    changes = report["context"]["regime_changes"]
+    assert [(one["partition"], one["offset"]) for one in changes if one["partition"] == 0] == [(0, 1000), (0, 2000)]
+    assert report["generations"]["count"] == report["context"]["generations"] == 15
+    assert report["context"]["renewed_mean"] == pytest.approx(0.1)
+    assert report["batch_ms"] == {"p50": 10, "p90": 10, "p99": 10, "max": 10}
+
+
+def test_a_ranking_of_many_scores_has_intervals_around_its_value() -> None:
+    rng = np.random.default_rng(4)
+    labels = rng.random(100_000) < 0.3
+    scores = rng.normal(size=len(labels)) + labels
+    metrics = measured([block(scores, labels)])["detectors"][0]["metrics"]
+    for name in ("auroc", "average_precision", "alert_precision"):
+        value, low, high = (metrics[name][part] for part in ("value", "low", "high"))
+        assert high - low < 0.1
+        assert abs((low + high) / 2 - value) < (high - low) / 4
+    assert metrics["auroc"]["value"] == pytest.approx(sklearn_metrics.roc_auc_score(labels, scores), rel=1e-5)
+
+
+# -- single parts ----------------------------------------------------------------------------------------------------
+
+
+def test_a_histogram_counts_every_score() -> None:
+    for scores in (np.full(50, 3.0), np.array([1.0, 1e300, -np.inf, np.inf, np.nan]), np.arange(5000.0) ** 3):
+        drawn = measured([block(scores)], has_labels=False)["detectors"][0]["distribution"]
+        assert sum(drawn["counts"]) == np.count_nonzero(~np.isnan(scores))
+        assert drawn["outliers"] is None
+        assert (np.diff(drawn["edges"]) > 0).all()
+
+
+def test_peaks_stay_in_the_timeline() -> None:
+    scores = np.zeros(200_000)
+    scores[[5, 77_777, 199_999]] = 50, 60, 70
+    timeline = measured([block(scores)])["timeline"]
+    assert 2048 <= len(timeline["start"]) <= 4096
+    peaks = {timeline["start"][i]: peak for i, peak in enumerate(timeline["max"]) if peak}
+    assert sorted(peaks.values()) == [50, 60, 70]
+    for start, n in zip(peaks, (5, 77_777, 199_999), strict=True):
+        assert start <= 1000 * n < start + timeline["width"]
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=300), st.integers(1, 120))
+def test_the_highest_alerts_are_kept_in_order(logits: list[int], size: int) -> None:
+    scores = np.array(logits, float)
+    kept = TopAlerts((), frozenset())
+    for a in range(0, len(scores), size):
+        kept.add(block(scores[a : a + size], first=a))
+    expected = sorted(((-s, i) for i, s in enumerate(logits) if s > 2))[:TOP]
+    assert [(-a["logit"], a["offset"]) for a in kept.alerts] == expected
+    assert all(a["record"] == f'{{"n":{a["offset"]}}}' for a in kept.alerts)
+
+
+def test_any_record_can_be_written() -> None:
+    for value in (2**80, "\ud800", float("nan"), np.float64(1.5), b"bytes", "</script><script>alert(1)</script>"):
+        json.loads(record_text({"v": value})).keys()
+    assert len(record_text({"v": "ä" * 5000})) == TEXT_LENGTH
+
+
+def test_alerts_are_listed_with_their_reasons_and_counted_by_the_first() -> None:
+    alerts = np.array([True, False, True, True, True])
+    first = block(np.arange(5.0), rows=np.ones((5, 3)), alerts=alerts, partition=0)
+    second = block(np.arange(5.0) + 9, rows=np.ones((5, 3)), alerts=alerts, partition=1, fields=[{"f1": "\ud800"}] * 5)
+    parts = [explained(first, [2, 0, 2, -1])], [explained(second, [1, 1, 1, 2], Cause.PAST)]
+    report = measured(*parts, categorical=frozenset({"f1"}))
+    json.loads(json.dumps(report).encode("ascii"))
+    assert [tuple(one.values()) for one in report["reasons"]] == [("f1", 3), ("f2", 3), ("f0", 1)]
+    said = {(alert["partition"], alert["offset"]): alert["explanation"] for alert in report["alerts"]}
+    assert said[0, 4] is None
+    assert said[0, 0] == "f2 is 9, usually 3 (2 to 4)"
+    assert said[1, 4].endswith("the 4 values before it")
+    assert said[1, 0].startswith('f1 is "\N{REPLACEMENT CHARACTER}"')
+    report["source"]["name"] = "sensors"
+    assert "The features that are most often the first reason of an alert: f1 (3), f2 (3), f0 (1)." in summary(report)
+
+
+def test_generations_are_thinned_evenly_and_counted_in_full() -> None:
+    notes = tuple(ContextNote(i, i + 1, 500 + i, 0.25 if i else np.nan) for i in range(5000))
+    report = measured([block(np.zeros(5000), contexts=notes)])
+    assert report["generations"]["count"] == 5000
+    assert len(report["generations"]["generation"]) <= GENERATIONS
+    assert set(np.diff(report["generations"]["generation"])) == {3}
+    assert (report["context"]["renewed_mean"], report["context"]["rows"]) == (0.25, 5499)
+
+
+ended = st.lists(st.lists(st.integers(1, 2000), max_size=5), min_size=1, max_size=4)
+
+
+@given(st.lists(st.tuples(ended, st.lists(st.integers(1, 2000), max_size=3)), min_size=1, max_size=3))
+def test_every_incident_counts_once_also_the_open_ones(partitions: list[tuple[list[list[int]], list[int]]]) -> None:
+    parts, sizes = [], []
+    for number, (blocks_ended, still_open) in enumerate(partitions):
+        last = len(blocks_ended) - 1
+        parts.append(
+            [
+                block(
+                    np.zeros(1),
+                    partition=number,
+                    first=i,
+                    ended_incidents=tuple(its),
+                    open_incidents=tuple(still_open if i == last else [1, 2, 3]),
+                )
+                for i, its in enumerate(blocks_ended)
+            ]
+        )
+        sizes += [*itertools.chain(*blocks_ended), *still_open]
+    assert measured(*parts)["incidents"] == {
+        "count": len(sizes),
+        "open": sum(len(still_open) for _, still_open in partitions),
+        "median_records": median_low(sizes) if sizes else None,
+        "most_records": max(sizes, default=None),
+    }
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        ([-1] * 9, "No scored record has a label, so the quality of the scores is not known."),
+        ([0] * 9, "No record is labelled an outlier, so the quality of the scores is not known."),
+        ([1] * 9, "The labels that can be compared are of one class, so AUROC and the like are not known."),
+    ],
+)
+def test_what_labels_of_one_class_cannot_tell_is_said(labels: list[int], said: str) -> None:
+    report = measured([block(np.arange(9.0), labels)])
+    assert report["detectors"][0]["metrics"]["auroc"] is None
+    assert report["detectors"][0]["metrics"]["alert_precision"] is None
+    report["source"]["name"] = "sensors"
+    assert said in summary(report)
+
+
+def test_without_labels_nothing_is_said_about_outliers() -> None:
+    report = measured([block(np.arange(9.0), [0, 1] * 4 + [0])], has_labels=False)
+    own = report["detectors"][0]
+    assert own["counts"]["outliers"] is report["windows"]["outliers"] is report["timeline"]["outliers"] is None
+    assert {name for name, value in own["metrics"].items() if value} == {"alert_rate"}
+    assert report["segments"] == []
+
+
+def test_partitions_without_records_have_a_report() -> None:
+    nothing = block(np.zeros(0), skipped={"not_json": 3})
+    assert measured([nothing])["source"]["skipped"] == {"not_json": 3}
+    both = measured([nothing], [block(np.zeros(5), partition=1)])["source"]
+    assert (both["records"], both["scored"]) == (8, 5)
+
+
+def test_notes_that_cannot_be_written_are_an_error_in_one_sentence(tmp_path: Path) -> None:
+    made = block(np.zeros(3))
+    with pytest.raises(FomoError, match="no folder: No such file or directory; let TMPDIR name"):
+        Recorder(tmp_path / "no folder", spec_of([made]), 0)
+    if Path("/dev/full").exists():
+        (tmp_path / "0.rows").symlink_to("/dev/full")
+        recorder = Recorder(tmp_path, spec_of([made]), 0)
+        recorder.add(made)
+        with pytest.raises(FomoError, match="No space left on device"):
+            recorder.close()
