@@ -103,14 +103,8 @@ class Alerts:
 
     def counters(self) -> dict[str, Any]:
         """The state, as plain numbers."""
-        log_factor, share = self.threshold.log_factor, self._scale.share
-        return {
-            "stepped": self.stepped,
-            "alerts": self._count,
-            "log_factor": log_factor,
-            "high": self._high,
-            "share": share,
-        }
+        counters = {"stepped": self.stepped, "alerts": self._count, "log_factor": self.threshold.log_factor}
+        return counters | {"high": self._high, "share": self._scale.share}
 
     def recover(self, counters: Mapping[str, Any]) -> None:
         """Take the state from `counters`."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.calibration import p_values
-from fomo_stream.model.cache_arrays import Arrays, flatten, unflatten
+from fomo_stream.model.cache_arrays import Arrays, unflatten
 from fomo_stream.model.scoring import EncodedContext, context_type, encode_sample, sample_logits
 from fomo_stream.model.zero_shot import ZeroShotModel
 
@@ -82,13 +82,9 @@ class Samples(NamedTuple):
         old, new = (vote(p_values(*pair)) for pair in zip(logits, self.own, strict=True))
         return (old + new) / 2.0
 
-    def to_arrays(self) -> Arrays:
-        """Named arrays of everything."""
-        return flatten(self.contexts, "samples.contexts") | {"samples.own": self.own}
-
     @classmethod
     def from_arrays(cls, arrays: Arrays, model: ZeroShotModel) -> Samples | None:
-        """The samples from the arrays of `to_arrays`; None if there are none."""
+        """The samples from the arrays of `flatten`; None if there are none."""
         if "samples.own" not in arrays:
             return None
         kind, names = context_type(model), ("samples.contexts.0", "samples.contexts.1")

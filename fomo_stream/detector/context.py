@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -150,13 +151,10 @@ class Context:
         recent_rows = rows if is_first else self.columns(view, recent)
         confirmed = np.isin(numbers, self.confirmed) & bool(view.trim)
         outliers = self.outliers.rows if at == self._adding[1] else np.zeros((0, self._n_features))
-        return Blueprint(
+        return replace(
+            self.blank(at),
             number=number,
             takes_effect=takes_effect,
-            seed=self.config.seed,
-            categorical=view.codes(self._n_features, self.config.lags, self.categorical),
-            trim=view.trim,
-            once=self._once(at),
             numbers=numbers,
             rows=rows,
             confirmed=confirmed,

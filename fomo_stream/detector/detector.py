@@ -29,7 +29,7 @@ from fomo_stream.detector.panel import Panel
 from fomo_stream.detector.regimes import Regimes
 from fomo_stream.detector.results import Reason, Results, Scores
 from fomo_stream.detector.series import Batch, Key, Series
-from fomo_stream.detector.views import LeftOut, View, fitting, too_wide
+from fomo_stream.detector.views import LeftOut, View, fitting
 from fomo_stream.errors import SchemaError, StateError
 from fomo_stream.model.imputation import VALUE_LIMIT
 from fomo_stream.model.zero_shot import ZeroShotModel
@@ -378,7 +378,11 @@ def _fitting(
     """The views that rows of n_features fit, and those that they do not fit. Raises SchemaError if they fit none."""
     views, left_out = fitting(config.wanted_views, n_features, config.lags, model.config.raw_features)
     if not views:
-        raise SchemaError(too_wide(left_out, model.name))
+        first = left_out[0]
+        raise SchemaError(
+            f"model {model.name} takes up to {first.limit} features in the view {first.view}, the rows have "
+            f"{first.columns}; name the ones to use with --features"
+        )
     return views, left_out
 
 

@@ -157,34 +157,26 @@ class Generation:
             recent = np.maximum(recent, cross)
         return replace(built, recent_logits=recent)
 
+    STORED = ("number", "numbers", "cache", "ranges", "outliers", "samples", "own", "recent_logits")
+
     def to_arrays(self) -> Arrays:
         """Named arrays of everything that is not in the blueprint."""
-        arrays = {
-            "number": np.array(self.number),
-            "numbers": self.numbers,
-            "own": self.own,
-            "recent_logits": self.recent_logits,
-        }
-        arrays |= flatten(self.ranges, "ranges") | ({} if self.samples is None else self.samples.to_arrays())
-        return arrays | flatten(self.cache, "cache") | flatten(self.outliers, "outliers")
+        parts = [flatten(getattr(self, name), name) for name in self.STORED]
+        return {name: array for part in parts for name, array in part.items()}
 
     @classmethod
     def from_arrays(cls, arrays: Arrays, blueprint: Blueprint, model: ZeroShotModel) -> Generation | None:
         """The generation from the arrays of `to_arrays`; None if it is another one than the blueprint's."""
-        if int(arrays["number"]) != blueprint.number:
+        number, kind, device = int(arrays["number"]), context_type(model), model.device
+        if number != blueprint.number:
             return None
         frequencies = Frequencies.fit(blueprint.rows, blueprint.categorical)
-        kind, device = context_type(model), model.device
         cache = unflatten(kind, arrays, "cache", device)
         outliers = unflatten(kind, arrays, "outliers", device) if "outliers.n_rows" in arrays else None
-        ranges = (
-            Ranges(*(np.array(arrays[f"ranges.{name}"]) for name in Ranges._fields)) if "ranges.low" in arrays else None
-        )
+        ranges = unflatten(Ranges, arrays, "ranges", device) if "ranges.low" in arrays else None
         samples = Samples.from_arrays(arrays, model)
         numbers, own, recent = (np.array(arrays[name]) for name in ("numbers", "own", "recent_logits"))
-        return cls(
-            blueprint.number, numbers, frequencies, cache, blueprint.once, ranges, outliers, samples, own, recent
-        )
+        return cls(number, numbers, frequencies, cache, blueprint.once, ranges, outliers, samples, own, recent)
 
     @property
     def usual(self) -> float:

@@ -138,24 +138,8 @@ class Results:
     @classmethod
     def nothing(cls, scores: Scores) -> Results:
         """Results of rows without a score."""
-        n, unknown = len(scores), scores.logit
-        no, zero = np.zeros(n, dtype=bool), np.zeros(n, np.int64)
-        return cls(
-            score=unknown,
-            remembered_logit=unknown,
-            logit=unknown,
-            by_view=scores.by_view,
-            p_value=unknown,
-            outlier=no,
-            generation=scores.generation,
-            regime=zero,
-            severity=zero.astype(np.int8),
-            confidence=scores.confidence,
-            series=zero,
-            begins=no,
-            status=[Status.WARMING_UP] * n,
-            reasons=[None] * n,
-        )
+        unknown = scores.logit
+        return cls._of(scores, unknown, unknown, unknown, 0, np.zeros(len(scores), dtype=np.int8), Status.WARMING_UP)
 
     @classmethod
     def of(
@@ -172,12 +156,26 @@ class Results:
 
         n_reference: how many other records these refer to.
         """
-        n = len(scores)
         calibrated = is_calibrated(n_reference, threshold.alert_rate)
-        severity = np.zeros(n, dtype=np.int8)
-        if calibrated:
-            for factor in (INFO, 1.0, CRITICAL):
-                severity += p_value <= threshold.value * factor
+        severity = np.zeros(len(scores), dtype=np.int8)
+        for factor in (INFO, 1.0, CRITICAL) if calibrated else ():
+            severity += p_value <= threshold.value * factor
+        return cls._of(
+            scores, remembered, score, p_value, regime, severity, Status.OK if calibrated else Status.CALIBRATING
+        )
+
+    @classmethod
+    def _of(
+        cls,
+        scores: Scores,
+        remembered: Float,
+        score: Float,
+        p_value: Float,
+        regime: int,
+        severity: NDArray[np.int8],
+        status: Status,
+    ) -> Results:
+        n = len(scores)
         return cls(
             score=score,
             remembered_logit=remembered,
@@ -191,7 +189,7 @@ class Results:
             confidence=scores.confidence,
             series=np.zeros(n, np.int64),
             begins=np.zeros(n, dtype=bool),
-            status=[Status.OK if calibrated else Status.CALIBRATING] * n,
+            status=[status] * n,
             reasons=[None] * n,
         )
 

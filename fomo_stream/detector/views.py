@@ -118,12 +118,3 @@ def fitting(
         else:
             views.append(view)
     return tuple(views), tuple(left_out)
-
-
-def too_wide(left_out: Sequence[LeftOut], model: str) -> str:
-    """The message for rows that no view fits."""
-    first = left_out[0]
-    return (
-        f"model {model} takes up to {first.limit} features in the view {first.view}, the rows have {first.columns}; "
-        "name the ones to use with --features"
-    )

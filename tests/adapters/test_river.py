@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from river import checks, compose, preprocessing
+from river import checks
 
 from fomo_stream import FoMoDetector
 from fomo_stream.errors import StateError
@@ -114,16 +114,6 @@ def test_learning_many_at_once_is_learning_one_by_one(scored_first: bool) -> Non
     assert at_once._inner.detector.copy().changes() == one_by_one._inner.detector.copy().changes()
 
 
-def test_learning_does_not_depend_on_having_scored() -> None:
-    scoring, silent = trained(), trained()
-    for record in records(60, 2):
-        scoring.score_one(record)
-        scoring.learn_one(record)
-        silent.learn_one(record)
-    probe = records(20, 3)
-    np.testing.assert_array_equal(scoring.score_many(probe), silent.score_many(probe))
-
-
 @pytest.mark.parametrize("missing", [None, float("nan"), float("inf"), "text", 10**400])
 def test_values_that_are_no_numbers_count_as_missing(missing: Any) -> None:
     detector = trained()
@@ -187,13 +177,6 @@ def test_feedback_reaches_a_detector_fresh_from_a_pickle() -> None:
     assert (detector.score_many(strange) < ignorant.score_many(strange)).all()
 
 
-def test_feedback_may_come_first_and_bring_a_new_feature() -> None:
-    FoMoDetector().feedback_many([{"a": 1.0}], [True])
-    detector = trained()
-    detector.feedback_many([{"a": 0.0, "b": 5.0, "c": 0.5, "new": 1.0}], [False])
-    assert 0 <= detector.score_one({"a": 0.0, "b": 5.0, "c": 0.5, "new": 1.0}) <= 1
-
-
 # --- categories and lags
 
 
@@ -247,14 +230,6 @@ def test_what_is_learned_is_the_past_of_what_comes_and_scoring_changes_nothing()
     assert changed[:2].all()  # the two that have it in their past
 
 
-def test_many_records_with_lags_score_as_one_by_one() -> None:
-    at_once, one_by_one = lagged(), lagged()
-    for one in (at_once, one_by_one):
-        one.learn_many(records(150))
-    batch = [*records(20, 1), {}, {"a": None}, *records(20, 2)]  # records without features are no part of the past
-    assert_many_score_as_one_by_one(at_once, one_by_one, batch)
-
-
 def test_a_jump_is_outlying_where_only_the_past_tells() -> None:
     rng = np.random.default_rng(0)
     slow = 10 * np.sin(np.arange(1500) / 30) + rng.normal(0, 0.1, 1500)
@@ -283,19 +258,6 @@ def test_features_and_categories_that_appear_are_learned_with_their_past() -> No
         known | {"new": 0.0, "kind": "odd"}
     )
     assert detector.score_one(known | {"new": 0.0}) < detector.score_one(known | {"new": 1e6})
-
-
-def test_feedback_finds_a_record_whatever_was_before_it() -> None:
-    detector, seen = lagged(), records(150)
-    detector.learn_many(seen)
-    inner = detector._inner.detector
-    assert inner is not None
-    pool = inner._context.pool
-    held = pool.numbers
-    detector.feedback_many([seen[i] for i in held[:5]], [True] * 5)
-    detector.learn_many(records(1, 9))
-    assert not np.isin(held[:5], pool.numbers).any()
-    assert np.isin(held[5:], pool.numbers).all()
 
 
 def test_a_pickle_keeps_the_past_and_the_categories() -> None:
@@ -335,10 +297,3 @@ def test_pickle_goes_on_where_it_stopped_and_carries_no_weights() -> None:
     np.testing.assert_array_equal(detector.score_many(probe), copy.score_many(probe))
     np.testing.assert_array_equal(detector.score_many(probe), again.score_many(probe))
     assert b"fusion_raw" not in pickle.dumps(detector)
-
-
-def test_works_behind_a_scaler() -> None:
-    pipeline = compose.Pipeline(preprocessing.StandardScaler(), FoMoDetector(context_size=100, min_context=50))
-    for record in records(200):
-        pipeline.learn_one(record)
-    assert pipeline.score_one({"a": 50.0, "b": 500.0, "c": 50.0}) > pipeline.score_one({"a": 0.0, "b": 5.0, "c": 0.5})

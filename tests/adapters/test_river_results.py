@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
 import random
-from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -14,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from fomo_stream import Detector, DetectorConfig, FoMoDetector, load_model
+from fomo_stream.detector.panel import Panel
 from fomo_stream.detector.results import Results, Scores
-from fomo_stream.detector.series import Batch
 from fomo_stream.errors import SchemaError
 
 Record = dict[Any, Any]
@@ -69,16 +67,14 @@ def test_one_record_at_a_time_gives_what_the_core_gives() -> None:
 def test_all_results_of_a_record_are_computed_once_and_learning_it_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     detector = FoMoDetector(**SIZES)
     detector.learn_many(as_records(rows(120)))
-    inner = detector._inner.detector
-    assert inner is not None
     scored: list[int] = []
-    compute = inner._scores
+    compute = Panel.scores
 
-    def counted(batch: Batch) -> Scores:
-        scored.append(len(batch.vectors))
-        return compute(batch)
+    def counted(panel: Panel, rows: list[np.ndarray], records: int) -> Scores:
+        scored.append(len(rows[0]))
+        return compute(panel, rows, records)
 
-    monkeypatch.setattr(inner, "_scores", counted)
+    monkeypatch.setattr(Panel, "scores", counted)
     for x in as_records(rows(5, 1)):
         scored.clear()
         detector.is_outlier_one(x)
@@ -97,17 +93,6 @@ def test_what_was_scored_before_a_change_is_not_used_after_it() -> None:
     odd = rows(260)[::40]
     detector.feedback_many(as_records(odd), [True] * len(odd))  # odd ones leave the scores that it is compared with
     assert detector.p_value_one(x) < before
-
-
-@pytest.mark.parametrize("record", [{}, {"flow": 1.0}, {"flow": None}])
-def test_without_a_score_a_record_is_as_usual_as_can_be(record: Record) -> None:
-    detector = FoMoDetector(**SIZES)
-    detector.learn_many(as_records(rows(20)))
-    assert (detector.score_one(record), detector.p_value_one(record)) == (0.0, 1.0)
-    assert detector.is_outlier_one(record) is False
-    explained = detector.explain_one(record)
-    assert explained == []
-    assert str(explained) == ""
 
 
 def test_p_values_are_valid_from_the_first_record_on() -> None:
@@ -153,13 +138,6 @@ def test_an_explanation_is_a_list_and_a_sentence(trained: FoMoDetector) -> None:
     assert str(explained) == explained.sentence
     assert pd.DataFrame(explained)["feature"].tolist() == [one["feature"] for one in explained]
     assert len(explained) <= 3
-
-
-def test_as_many_reasons_as_wanted() -> None:
-    for wanted in (1, 2):
-        detector = FoMoDetector(**SIZES, reasons=wanted)
-        detector.learn_many(as_records(rows(150)))
-        assert len(detector.explain_one({"flow": 20.0, "pressure": 20.0, "speed": 20.0})) == wanted
 
 
 def test_explaining_changes_nothing(trained: FoMoDetector) -> None:
@@ -263,15 +241,6 @@ def test_every_type_of_column_that_holds_numbers_counts() -> None:
         np.testing.assert_array_equal(by_name[name], values, err_msg=name)
 
 
-@pytest.mark.parametrize(
-    "several", [("mode", "zone"), {"mode", "zone"}, pd.Index(["mode", "zone"]), np.array(["mode"])]
-)
-def test_categorical_features_may_be_named_by_any_collection(several: Any) -> None:
-    detector = FoMoDetector(**SIZES, categorical=several, views=("all",), seed=np.int64(1))  # type: ignore[arg-type]
-    detector.learn_many([{"mode": "xy"[i % 2], "zone": 1} for i in range(60)])
-    assert detector.score_one({"mode": "new", "zone": 1}) > detector.score_one({"mode": "x", "zone": 1})
-
-
 # --- verdicts
 
 
@@ -287,12 +256,3 @@ def test_what_is_no_verdict_on_each_record_is_refused(trained: FoMoDetector, ver
 def test_a_wrong_number_of_verdicts_is_said(trained: FoMoDetector, n: int, wrong: int, words: str) -> None:
     with pytest.raises(SchemaError, match=words):
         trained.feedback_many(as_records(rows(n)), [True] * wrong)
-
-
-@pytest.mark.parametrize("form", [list, np.array, pd.Series, pa.array])
-def test_verdicts_have_any_form(form: Callable[[list[bool]], Any]) -> None:
-    given, ones = FoMoDetector(**SIZES), FoMoDetector(**SIZES)
-    for detector, verdicts in ((given, form([True, False])), (ones, [1, 0])):
-        detector.learn_many(as_records(rows(60)))
-        detector.feedback_many(as_records(rows(60)[:2]), verdicts)
-    assert pickle.dumps(given) == pickle.dumps(ones)

@@ -1,24 +1,39 @@
+"""`ZeroShotDetector`: its contract, and the data that users have: frames, categories, dates, texts, missing values."""
+
 from __future__ import annotations
 
+import datetime
 import pickle
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from fomo_stream import ZeroShotDetector
-from fomo_stream.errors import CheckpointError
+from fomo_stream import ZeroShotDetector, load_model
+from fomo_stream.adapters.columns import Columns
+from fomo_stream.adapters.fixed_rows import rows_of
+from fomo_stream.detector.categories import Frequencies, category_code
+from fomo_stream.errors import SchemaError
 from fomo_stream.model.checkpoint import save_model
+from fomo_stream.model.scoring import encode_rows, logits_of
 from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel
 
+# --- scikit learn
 
-@parametrize_with_checks([ZeroShotDetector()])  # type: ignore[untyped-decorator]
+
+@parametrize_with_checks([ZeroShotDetector(model="fusion")])  # type: ignore[untyped-decorator]
 def test_scikit_learn_contract(estimator: Any, check: Callable[[Any], None]) -> None:
     check(estimator)
 
@@ -56,13 +71,6 @@ def test_more_rows_than_the_context_holds_are_sampled(inliers: np.ndarray) -> No
     assert [len(m.rows) for m in detector.members_] == [50]
 
 
-def test_missing_values_are_scored(inliers: np.ndarray) -> None:
-    holes = inliers.copy()
-    holes[::3, 1] = np.nan
-    scores = ZeroShotDetector().fit(holes).score_samples([[0, np.nan, 0, 0, 0], [9, np.nan, 9, 9, 9]])
-    assert scores[0] > scores[1]
-
-
 def test_pickle_does_not_carry_weights_or_encodings() -> None:
     inliers = np.random.default_rng(0).normal(size=(1000, 5))
     detector = ZeroShotDetector().fit(inliers)
@@ -74,11 +82,6 @@ def test_pickle_does_not_carry_weights_or_encodings() -> None:
 
 def test_works_in_a_pipeline(inliers: np.ndarray) -> None:
     assert make_pipeline(StandardScaler(), ZeroShotDetector()).fit(inliers).predict([[9.0] * 5]).tolist() == [-1]
-
-
-def test_unknown_model_is_a_clear_error(inliers: np.ndarray) -> None:
-    with pytest.raises(CheckpointError, match="no model named"):
-        ZeroShotDetector(model="nonsense").fit(inliers)
 
 
 def test_wider_data_than_the_model_takes_is_split_over_members(tmp_path: Path) -> None:
@@ -95,10 +98,279 @@ def test_wider_data_than_the_model_takes_is_split_over_members(tmp_path: Path) -
     assert len({one["feature"] for reasons in explained for one in reasons}) > 4
 
 
-def test_progress_is_printed_for_each_view(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = np.random.default_rng(0).normal(size=(50, 3))
-    quiet, loud = (ZeroShotDetector(n_members=2, random_state=0, verbose=verbose).fit(rows) for verbose in (0, 1))
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("[ZeroShotDetector] view 1 of 2, 50 rows x 3 features, after ")
-    assert len(lines) == 2
-    np.testing.assert_array_equal(quiet.score_samples(rows), loud.score_samples(rows))
+# --- data
+
+
+def machines(n: int = 200, seed: int = 0) -> pd.DataFrame:
+    """Row 7 has a mode of its own."""
+    rng = np.random.default_rng(seed)
+    count = pd.array(rng.integers(0, 5, n), dtype="Int64")
+    made = pd.DataFrame({"flow": rng.normal(size=n), "mode": rng.choice(["eco", "full"], n), "count": count})
+    made.loc[3, "count"] = pd.NA
+    made.loc[7, "mode"] = "odd"
+    return made
+
+
+# --- categories
+
+
+def test_frames_arrays_and_lists_agree() -> None:
+    frame = machines()
+    forms: list[tuple[Any, Any]] = [
+        (frame, ["mode"]),
+        (frame, [1]),
+        (frame, np.array([-2])),
+        (frame.astype({"mode": "category", "count": object}), ["mode"]),
+        (frame.astype({"mode": "string", "count": "float"}), ["mode"]),
+        (frame.to_numpy(), [1]),
+        (frame.to_numpy().tolist(), (1,)),
+        (pa.Table.from_pandas(frame), ["mode"]),
+    ]
+    made = [ZeroShotDetector(categorical=names, random_state=0).fit(X) for X, names in forms]
+    for detector, (X, _) in zip(made, forms, strict=True):
+        assert detector.categorical_ == (1,)
+        np.testing.assert_array_equal(detector.decision_scores_, made[0].decision_scores_)
+        np.testing.assert_array_equal(detector.score_samples(X), made[0].score_samples(frame))
+
+
+@pytest.mark.parametrize("n_numbers", [1, 2, 5])
+@pytest.mark.parametrize("n_categories", [1, 2, 4])
+def test_new_rows_are_called_outliers_as_rarely_as_the_training_rows(n_numbers: int, n_categories: int) -> None:
+    rng = np.random.default_rng(0)
+    rows = np.c_[rng.normal(size=(1000, n_numbers)), rng.integers(0, n_categories, 1000)]
+    detector = ZeroShotDetector(contamination=0.05, categorical=[n_numbers], random_state=0).fit(rows[:400])
+    assert 0.01 < (detector.predict(rows[400:]) == -1).mean() < 0.1
+    assert (detector.predict(np.c_[rows[400:, :-1], np.full(600, 99)]) == -1).mean() > 0.9  # a new category
+
+
+def test_a_category_counts_by_its_frequency_in_the_context() -> None:
+    frame = machines()
+    detector = ZeroShotDetector(categorical=["mode"], random_state=0).fit(frame)
+    codes = np.array([[x, category_code(mode), c] for x, mode, c in frame.itertuples(index=False) if c is not pd.NA])
+    rows = np.vstack([codes[:3], [[0.0, category_code("new"), 2.0]]])
+    new = pd.DataFrame({"flow": rows[:, 0] + 0.1, "mode": [*frame["mode"][:3], "new"], "count": rows[:, 2]})
+    context = detector.members_[0].rows
+    frequencies = Frequencies.fit(context, (1,))
+    model = load_model()
+    rows[:, 0] += 0.1
+    expected = logits_of(model, encode_rows(model, frequencies.encode(context)), frequencies.encode(rows))
+    np.testing.assert_array_equal(-detector.score_samples(new), expected)
+    assert detector.predict(new)[3] == -1
+
+
+def test_a_pickle_knows_its_categories() -> None:
+    frame = machines()
+    detector = ZeroShotDetector(categorical=["mode"], n_members=2, random_state=0).fit(frame)
+    copy = pickle.loads(pickle.dumps(detector))
+    np.testing.assert_array_equal(copy.score_samples(frame), detector.score_samples(frame))
+    assert copy.explain(frame.iloc[7:8]) == detector.explain(frame.iloc[7:8])
+
+
+# --- numbers
+
+
+COLUMNS: dict[str, Any] = {
+    "Int64": pd.array([1, None, 3, 4], dtype="Int64"),
+    "boolean": pd.array([True, None, False, True], dtype="boolean"),
+    "Float64": pd.array([1.5, None, 2.5, 1.0], dtype="Float64"),
+    "arrow": pd.array([1, None, 3, 2], dtype="int64[pyarrow]"),
+    "object": pd.Series([1, None, 2.5, True], dtype=object),
+    "NA": pd.Series([1, pd.NA, 2.5, np.float32(3)], dtype=object),
+    "decimal": pd.Series([Decimal("1.5"), None, Decimal(2), 1], dtype=object),
+    "category": pd.Categorical([1, None, 2, 1]),
+    "bool": [True, False, False, True],
+    "nothing": [None, None, None, None],
+    "no date": pd.Series([pd.NaT, 1, 2, 3], dtype=object),
+}
+
+
+@pytest.mark.parametrize("kind", COLUMNS)
+def test_every_type_of_column_that_holds_numbers_counts(kind: str) -> None:
+    frame = pd.DataFrame({"plain": [0.1, 0.7, 0.4, 0.9], "column": COLUMNS[kind]})
+    values = [np.nan if pd.isna(value) else float(value) for value in COLUMNS[kind]]
+    expected = np.column_stack([frame["plain"], values])
+    for X in (frame, frame.astype(object).to_numpy()):
+        view = ZeroShotDetector(random_state=0).fit(X).members_[0]
+        np.testing.assert_array_equal(view.rows, expected[view.kept])
+
+
+# --- refused, with the column's name
+
+
+TODAY = datetime.date(2024, 5, 17)
+REFUSED = {
+    "text": ("text", ["secret", "b", "c", "d"]),
+    "text of numbers": ("text", ["1", "2", "3", "4"]),
+    "text and numbers": ("text", pd.Series([1, "secret", 2, 3], dtype=object)),
+    "category": ("text", pd.Categorical(["secret", "b", "b", "b"])),
+    "string": ("text", pd.array(["secret", None, "b", "b"], dtype="string")),
+    "bytes": ("text", [b"secret"] * 4),
+    "date and time": ("dates", pd.to_datetime(["2024-05-17"] * 4)),
+    "with a zone": ("dates", pd.to_datetime(["2024-05-17"] * 4).tz_localize("Europe/Berlin")),
+    "duration": ("dates", pd.to_timedelta([1, 2, 3, 4], unit="s")),
+    "date": ("dates", [TODAY] * 4),
+    "object": ("dates", pd.Series([1, pd.Timestamp(TODAY), None, 2], dtype=object)),
+    "NumPy's": ("dates", pd.Series([1, np.timedelta64(5, "s"), 2, 3], dtype=object)),
+    "large": ("an integer that is too large", pd.Series([1, 2, 3, 10**400], dtype=object)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:X does not have valid feature names")  # of a list
+@pytest.mark.parametrize("kind", REFUSED)
+def test_dates_and_texts_are_refused_with_the_name_of_their_column(kind: str) -> None:
+    holds, column = REFUSED[kind]
+    frame = pd.DataFrame({"plain": [0.1, 0.7, 0.4, 0.9], "column": column})
+    good = frame[["plain"]].assign(column=1.0)
+    cells = frame.astype(object).to_numpy()
+    for X, other, name in ((frame, good, "'column'"), (cells, good.to_numpy(), "1"), (cells.tolist(), good, "1")):
+        fitted = ZeroShotDetector().fit(other)
+        for refused in (ZeroShotDetector().fit, fitted.predict, fitted.explain):
+            with pytest.raises(SchemaError, match=f"^column {name} holds {holds}") as caught:
+                refused(X)
+            assert isinstance(caught.value, ValueError)
+            assert "secret" not in str(caught.value)
+            assert "2024" not in str(caught.value)
+    assert ZeroShotDetector(categorical=["column"]).fit(frame).categorical_ == (1,)
+
+
+@given(st.lists(st.one_of(st.none(), st.booleans(), st.floats(-1e6, 1e6), st.integers(-9, 9)), min_size=4, max_size=9))
+@settings(max_examples=30)
+def test_cells_of_an_array_are_read_as_those_of_a_frame(cells: list[Any]) -> None:
+    frame = pd.DataFrame({"a": pd.Series(cells, dtype=object), "b": 1.0})
+    expected = [np.nan if cell is None else float(cell) for cell in cells]
+    for X in (frame, frame.to_numpy(), frame.infer_objects()):
+        np.testing.assert_array_equal(rows_of(Columns(X), ())[:, 0], expected)
+
+
+@pytest.mark.parametrize(
+    ("categorical", "problem"),
+    [
+        (["mood"], "'mood' is not in X"),
+        ([3], "3 is not in X, which has 3"),
+        ([-4], "-4 is not in X"),
+        ("mode", "array"),
+    ],
+)
+def test_a_categorical_column_that_is_not_there_is_refused(categorical: Any, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        ZeroShotDetector(categorical=categorical).fit(machines())
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        ([{"flow": 1.0}, {"flow": 2.0}], "pandas.DataFrame"),
+        (pd.Series([1.0, 2.0]), "one Series"),
+        (pd.Series([1.0, "eco"]), "one Series"),
+        (pa.chunked_array([[1.0, 2.0]]), "one Series"),
+    ],
+    ids=["dicts", "series", "row of a frame", "column of a table"],
+)
+def test_what_is_no_table_is_refused_with_a_remedy(given: Any, remedy: str) -> None:
+    with pytest.raises(SchemaError, match=remedy):
+        ZeroShotDetector().fit(given)
+
+
+def test_a_type_that_is_no_number_may_be_a_category() -> None:
+    frame = machines().assign(month=pd.period_range("2024", periods=200, freq="M"))
+    with pytest.raises(TypeError, match=r"'month'.*categorical"):
+        ZeroShotDetector(categorical=["mode"]).fit(frame)
+    assert ZeroShotDetector(categorical=["mode", "month"]).fit(frame).categorical_ == (1, 3)
+
+
+# --- names that are known elsewhere
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.3])
+def test_contamination_is_another_name_of_the_alert_rate(rate: float) -> None:
+    rows = np.random.default_rng(0).normal(size=(100, 3))
+    ours = ZeroShotDetector(alert_rate=rate, random_state=0).fit(rows)
+    known = ZeroShotDetector(contamination=rate, random_state=0)
+    for detector in (known, clone(known), ZeroShotDetector(random_state=0).set_params(contamination=rate)):
+        assert detector.get_params()["contamination"] == rate
+        assert detector.fit(rows).offset_ == ours.offset_
+
+
+@pytest.mark.parametrize("size", [60, 5000])
+@pytest.mark.parametrize("members", [1, 3])
+def test_training_rows_have_scores_and_labels_as_in_pyod(size: int, members: int) -> None:
+    from pyod.models.base import BaseDetector
+
+    class Scores(BaseDetector):  # type: ignore[misc]
+        """Takes decision scores as they are."""
+
+        def __init__(self, contamination: float) -> None:
+            super().__init__(contamination)
+
+        def fit(self, X: Any, y: Any = None) -> Any:
+            self.decision_scores_ = X
+            return self._process_decision_scores()
+
+        def decision_function(self, X: Any) -> Any:
+            return X
+
+    rows = np.random.default_rng(0).normal(size=(150, 3))
+    rows[::30] = 8 * np.vstack([np.eye(3), -np.eye(3)[:2]])
+    detector = ZeroShotDetector(contamination=0.1, context_size=size, n_members=members, random_state=0).fit(rows)
+    pyod = Scores(contamination=0.1).fit(detector.decision_scores_)
+    assert detector.threshold_ == pytest.approx(pyod.threshold_, rel=1e-12)
+    np.testing.assert_array_equal(detector.labels_, pyod.labels_)
+    assert detector.labels_[::30].all()
+    assert detector.labels_.sum() == 15
+    np.testing.assert_array_equal(detector.decision_scores_, -detector.score_samples(rows))
+    np.testing.assert_array_equal(detector.labels_ == 1, detector.predict(rows) == -1)
+    again = ZeroShotDetector(contamination=0.1, context_size=size, n_members=members, random_state=0)
+    np.testing.assert_array_equal(again.fit_predict(rows), detector.predict(rows))
+    assert detector.offset_ == -detector.threshold_
+
+
+# --- explanations
+
+
+def test_the_guilty_column_is_named_with_its_value() -> None:
+    frame = machines()
+    detector = ZeroShotDetector(categorical=["mode"], random_state=0).fit(frame)
+    new = pd.DataFrame({"flow": [0.1, 30.0, 0.1], "mode": ["eco", "eco", "turbo"], "count": [2, 2, 2]})
+    usual, far, strange = detector.explain(new)
+    assert far[0]["feature"] == "flow"
+    assert far[0]["value"] == 30.0
+    assert strange[0]["feature"] == "mode"
+    assert strange[0]["value"] == "turbo"
+    assert "turbo" in str(strange)
+    assert len(usual) <= 3
+    assert [len(one) for one in detector.explain(new, top=1)] == [min(1, len(usual)), 1, 1]
+
+
+@pytest.mark.parametrize("top", [0, -1, 1.5, 2.0, float("nan"), None, "2"])
+def test_an_impossible_number_of_reasons_is_refused(top: Any) -> None:
+    rows = np.random.default_rng(0).normal(size=(20, 3))
+    detector = ZeroShotDetector().fit(rows)
+    for method in (detector.explain, detector.attended_context):
+        with pytest.raises(ValueError, match="'top' parameter"):
+            method(rows[:1], top=top)
+    assert len(detector.explain(rows[:1] + 9, top=np.int64(1))[0]) == 1
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_a_row_of_the_context_is_explained_as_if_it_were_new(members: int) -> None:
+    rows = np.random.default_rng(0).normal(size=(120, 4))
+    rows[:4] = 9 * np.eye(4)
+    detector = ZeroShotDetector(n_members=members, random_state=0).fit(rows)
+    found = detector.explain(rows[:4])
+    assert [one[0]["feature"] for one in found] == [0, 1, 2, 3]
+    assert all(one[0]["share"] > 0.5 for one in found)
+    for row, score in zip(rows[:20], detector.decision_scores_[:20], strict=True):
+        comparisons = [member.comparison(row) for member in detector._encoded]
+        seen = [
+            comparison.logits(row[None, view.columns])[0]
+            for comparison, view in zip(comparisons, detector.members_, strict=True)
+        ]
+        assert np.mean(seen) == pytest.approx(score, abs=1e-9)
+
+
+def test_arrays_have_positions_and_frames_the_names_of_fit() -> None:
+    frame = machines().drop(columns="mode")
+    new = frame.iloc[:1].assign(flow=20.0)
+    assert ZeroShotDetector().fit(frame).explain(new)[0][0]["feature"] == "flow"
+    plain = ZeroShotDetector().fit(frame.to_numpy(dtype=float, na_value=np.nan))
+    assert plain.explain(new.to_numpy(dtype=float))[0][0]["feature"] == 0

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fomo_stream.detector.history import INLIER, OUTLIER, UNKNOWN, History
+from fomo_stream.detector.history import OUTLIER, History
 from fomo_stream.detector.series import Batch
 
 Batches = st.lists(st.integers(0, 12), max_size=10)
@@ -61,25 +61,6 @@ def test_a_window_ends_where_asked_and_leaves_outliers_out(sizes: list[int], siz
     np.testing.assert_array_equal(memory.windows(size, before), (expected, expected))
 
 
-@given(Batches, st.integers(0, 2**32 - 1))
-def test_records_that_feedback_does_not_call_outliers_are_found(sizes: list[int], seed: int) -> None:
-    memory, _ = remembered(sizes)
-    n, rng = memory.records, np.random.default_rng(seed)
-    known = np.arange(memory.oldest, n)
-    memory.judge(known, rng.integers(0, 3, len(known)).astype(np.int8))
-    first, stop = np.sort(rng.integers(memory.oldest, n + 1, 2)).tolist()
-    normal = [i for i in range(first, stop) if memory.verdict(np.array([i]))[0] != OUTLIER]
-    assert memory.not_outliers(first, stop).tolist() == normal
-
-
-def test_unscored_records_are_in_no_window_until_they_are_scored() -> None:
-    memory = History(1, VIEWS, 5, 8, LAGS, movement=True)
-    memory.append(batch_of(np.arange(4)), np.full((4, VIEWS), np.nan), np.full(4, np.nan))
-    assert np.size(memory.windows(8, 4)) == 0
-    memory.remember(1, np.array([7.0, 6.0]))
-    np.testing.assert_array_equal(memory.windows(8, 4), ([6.0, 7.0], [6.0, 7.0]))
-
-
 @given(Batches, st.lists(st.floats(-3000, 3000), max_size=15))
 def test_one_window_has_the_larger_one_of_the_scores_of_a_record(sizes: list[int], again: list[float]) -> None:
     memory, came = remembered(sizes)
@@ -104,16 +85,6 @@ def test_another_score_in_one_view_changes_only_that(sizes: list[int], view: int
     assert memory.rescore(view, numbers, np.full(len(numbers), 0.5)) == (kept[0] if len(kept) else n)
     np.testing.assert_array_equal(memory.logits(first, n), expected[first:])
     np.testing.assert_array_equal(memory.windows(15, n), (logit[-15:], logit[-15:]))
-
-
-def test_a_verdict_is_forgotten_with_its_record() -> None:
-    memory, _ = remembered([10])
-    everything = np.arange(10)
-    memory.judge(everything, np.full(10, INLIER, dtype=np.int8))
-    assert (memory.verdict(everything) == INLIER).all()
-    more = np.arange(10, 25)
-    memory.append(batch_of(more), logits_of(more), (100.0 * more).astype(np.float64))
-    assert (memory.verdict(more) == UNKNOWN).all()
 
 
 def test_equal_rows_are_found_missing_values_included() -> None:
@@ -154,10 +125,3 @@ def test_a_wider_copy_has_the_same_records_with_values_missing(sizes: list[int],
     first = max(0, one.records - 15)
     np.testing.assert_array_equal(wide.logits(first, one.records), one.logits(first, one.records)[:, views])
     np.testing.assert_array_equal(wide.series(first, one.records), one.series(first, one.records))
-
-
-def test_without_lags_and_movement_a_row_is_the_record() -> None:
-    memory = History(1, 1, 5, 5, lags=0, movement=False)
-    numbers = np.arange(8)
-    memory.append(Batch(batch_of(numbers).vectors[:, :1], numbers, numbers == 0), np.zeros((8, 1)), np.zeros(8))
-    np.testing.assert_array_equal(memory.vectors(numbers[3:])[:, :, 0], 100.0 * numbers[3:, None])

@@ -1,4 +1,4 @@
-"""Which records become context of which view, and which generations follow from that."""
+"""What contexts are made of, when they are renewed, and which shifts are announced."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from partitions import CONFIG as FREE
 from partitions import new, process
 from streams import context_of, detector, generation_of, pool_of
@@ -13,8 +15,11 @@ from streams import context_of, detector, generation_of, pool_of
 from fomo_stream.detector.categories import category_code
 from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.detector.detector import Detector
+from fomo_stream.detector.regimes import Regimes
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.model.scoring import encode_rows, logits_of
+
+# --- learning
 
 
 def test_a_generation_is_made_of_what_was_known_at_its_trigger() -> None:
@@ -87,21 +92,6 @@ def test_history_is_a_sample_of_all_records_and_the_trimmed_view_lacks_a_fifth()
     assert len(context_of(one, "recent")) == 200
 
 
-@pytest.mark.parametrize("share", [0.005, 0.03])
-def test_outliers_stand_out_and_do_not_stay_in_the_trimmed_view(share: float) -> None:
-    rng = np.random.default_rng(0)
-    rows = rng.normal(size=(2000, 3))
-    wrong = rng.random(2000) < share
-    wrong[:300] = False
-    rows[wrong] += 12
-    one = Detector(shared_model(), 3, DetectorConfig(context_size=500, memory=0.0, views=("trimmed",)))
-    scored = one.process(rows)
-    assert (scored.p_value[wrong] <= share + 0.02).all()
-    if share < 0.01:  # more outliers than the alert rate cannot all be among the rarest
-        assert scored.outlier[wrong].all()
-    assert not wrong[one.context_numbers].any()
-
-
 def test_what_most_of_the_stream_rejects_is_left_out_of_the_first_context_too() -> None:
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(200, 3))
@@ -144,21 +134,6 @@ def test_policies_admit_what_their_names_say(admit: str) -> None:
         assert learned.tolist() == [*range(200), *range(300, 450)]
 
 
-def test_a_generation_scores_earlier_records_again_in_its_own_view_only() -> None:
-    one = new(replace(FREE, lag=8))
-    process(one, 0, 600)
-    history, timelines, rescored = one._context.history, one._panel.timelines, 0
-    for first in range(600, 1000):
-        before, settled = history.logits(first - 50, first), [timeline._settled for timeline in timelines]
-        process(one, first, first + 1)
-        changed = (history.logits(first - 50, first) != before).any(0)
-        for i, timeline in enumerate(timelines):
-            is_new = timeline._settled != settled[i] and timeline.view.of == "history"
-            assert changed[i] == is_new
-            rescored += is_new
-    assert rescored > 4
-
-
 def test_categories_are_compared_by_how_often_the_context_has_them() -> None:
     rng = np.random.default_rng(0)
     codes = np.array([category_code(name) for name in ("red", "green", "blue")])
@@ -182,3 +157,61 @@ def test_a_new_feature_counts_once_the_context_knows_it() -> None:
     assert wide.score_rows(row).logit == pytest.approx(one.score_rows(row[:, :2]).logit, abs=1e-4)
     wide.process(rng.normal(size=(1500, 3)))
     assert wide.score_rows(row).outlier[0]
+
+
+# --- regimes
+
+CONFIG = DetectorConfig(context_size=200, min_context=200, adapt_after=500, views=("trimmed", "recent"))
+
+
+def watched(steps: list[bool], adapt_after: int = 160) -> list[int]:
+    """The regime after each step, of which some look shifted: odd in the history and normal among recent records."""
+    regimes, found = Regimes(adapt_after), []
+    regimes.begin()
+    for shifted in steps:
+        regimes.watch(np.full(STEP, shifted), np.ones(STEP, dtype=bool))
+        found.append(regimes.number)
+    return found
+
+
+@given(st.integers(1, 60))
+def test_a_lasting_shift_is_announced_once(n: int) -> None:
+    assert watched([True] * n) == [1 + (i >= 5) for i in range(1, n + 1)]  # 160 records are 5 steps
+
+
+@given(st.lists(st.integers(1, 4), max_size=8))
+def test_bursts_are_no_regimes(bursts: list[int]) -> None:
+    steps = [shifted for burst in bursts for shifted in [True] * burst + [False]]
+    assert set(watched(steps)) <= {1}
+
+
+def test_another_shift_is_announced_after_the_history_has_known_the_last() -> None:
+    assert watched([True] * 30 + [False] * 3 + [True] * 30)[-1] == 3
+
+
+@pytest.mark.parametrize(("odd", "normal"), [(True, False), (False, True), (False, False)])
+def test_only_what_is_odd_in_the_history_and_normal_among_recent_records_counts(odd: bool, normal: bool) -> None:
+    regimes = Regimes(STEP)
+    regimes.begin()
+    regimes.watch(np.full(STEP, odd), np.full(STEP, normal))
+    assert regimes.number == 1
+
+
+def test_a_shift_of_a_stream_is_announced_once_and_the_next_one_too() -> None:
+    rng = np.random.default_rng(1)
+    one = Detector(shared_model(), 3, CONFIG)
+    assert (one.process(rng.normal(size=(3000, 3))).regime[200:] == 1).all()
+    first = one.process(rng.normal(size=(1500, 3)) + 20).regime
+    begun = int(np.argmax(first == 2))
+    assert 500 <= begun <= 500 + 256 + 5 * STEP  # the recent view has to know it first
+    assert first[-1] == 2
+    never = Detector(shared_model(), 3, replace(CONFIG, adapt_after=0))
+    never.process(rng.normal(size=(1200, 3)))
+    assert (never.process(rng.normal(size=(1500, 3)) + 20).regime == 1).all()
+
+
+def test_without_a_view_of_recent_records_nothing_is_announced() -> None:
+    rng = np.random.default_rng(0)
+    one = Detector(shared_model(), 3, replace(CONFIG, views=("fast",)))
+    one.process(rng.normal(size=(1200, 3)))
+    assert (one.process(rng.normal(size=(1500, 3)) + 20).regime == 1).all()

@@ -14,14 +14,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from partitions import (
     CONFIG,
-    FEATURES,
     MAX_SERIES,
     assert_same_results,
     compacted,
     few_series,
     new,
     process,
-    process_until_next,
     recovered,
     state_of,
 )
@@ -148,6 +146,7 @@ class Service(RuleBasedStateMachine):
             assert state_of(self.live) == state_of(self.undisturbed)
 
 
+@pytest.mark.slow
 def test_any_commits_aborts_and_crashes_equal_the_uninterrupted_run() -> None:
     Service.seen.clear()
     for start, config in product([0, 130, 330, 430], [CONFIG, SHORT]):
@@ -218,24 +217,3 @@ def test_recent_records_are_kept_as_long_as_a_context_is_made_of_them(lag: int, 
         process(one, first, first + 50)
         history += one.changes().items()
         assert state_of(recovered(compacted(history), config=config)) == state_of(one)
-
-
-def test_a_context_of_recent_records_is_encoded_again_and_is_the_same() -> None:
-    one = new()
-    process(one, 0, 130)
-    one.feedback(np.arange(100, 120, 3), np.ones(7, dtype=bool))
-    at = CONFIG.wanted_views.index("recent")
-    timeline = one._panel.timelines[at]
-    while timeline.number < 3:
-        process_until_next(one)
-        process(one, one.records, one.records + 1)
-    log = one.copy().changes()
-    assert not any("recent" in key for key in log)  # it is nowhere but in the counters
-    again = recovered({key: value for key, value in log.items() if value is not None})
-    found, expected = (each._panel.timelines[at].current for each in (again, one))
-    assert found is not None
-    assert expected is not None
-    assert found is not expected
-    assert found.blueprint.equals(expected.blueprint)
-    probe = np.random.default_rng(0).normal(size=(20, FEATURES))
-    np.testing.assert_array_equal(found.result().logits(one.model, probe), expected.result().logits(one.model, probe))

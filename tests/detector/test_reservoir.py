@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fomo_stream.detector.reservoir import EMPTY, Reservoir
+from fomo_stream.detector.reservoir import Reservoir
 
 
 def numbered(numbers: np.ndarray) -> np.ndarray:
@@ -60,28 +60,6 @@ def test_the_rows_with_the_highest_priorities_are_held(
             again = Reservoir(capacity, 1, horizon, seed)
             again.recover(cast(dict[str, bytes], reservoir.copy().changes("r")), "r")
             reservoir = again
-
-
-@given(st.integers(2, 30), st.integers(0, 90), st.integers(0, 9))
-def test_admitting_a_row_again_changes_nothing(capacity: int, n: int, seed: int) -> None:
-    reservoir = filled(Reservoir(capacity, 1, seed=seed), np.arange(n))
-    before = reservoir.numbers
-    assert len(reservoir.admit(np.arange(n), numbered(np.arange(n)))) == 0
-    np.testing.assert_array_equal(reservoir.numbers, before)
-
-
-@given(st.integers(2, 30), st.lists(st.integers(0, 20), max_size=12))
-def test_slots_tell_what_changed(capacity: int, sizes: list[int]) -> None:
-    reservoir, mirror, start = Reservoir(capacity, 1), {}, 0
-    for size in sizes:
-        numbers = np.arange(start, start + size)
-        start += size
-        slots = reservoir.admit(numbers, numbered(numbers))
-        held = reservoir._slots["numbers"].tolist()
-        now = {slot: number for slot, number in enumerate(held) if number != EMPTY}
-        for slot in slots.tolist():
-            mirror[slot] = now[slot]
-        assert mirror == now
 
 
 def test_without_a_horizon_every_record_is_as_likely_to_stay() -> None:
@@ -139,9 +117,3 @@ def test_a_wider_copy_has_the_same_rows_with_values_missing(n: int, vectors: int
     rows = wide.rows.reshape(-1, vectors, 5)  # each vector has the further features at its end
     np.testing.assert_array_equal(rows[:, :, :2], one.rows.reshape(-1, vectors, 2))
     assert np.isnan(rows[:, :, 2:]).all()
-
-
-@pytest.mark.parametrize("capacity", [1, 5001])
-def test_impossible_capacities_are_refused(capacity: int) -> None:
-    with pytest.raises(ValueError, match="2 to 5000"):
-        Reservoir(capacity, 1)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pickle
-import tracemalloc
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -158,15 +157,6 @@ def test_a_slot_is_of_one_series_from_its_beginning_on(stream: Stream, max_keys:
                 assert found.begins[next_one] or stream.keys[first] == stream.keys[next_one]
 
 
-@SMALL
-@given(streams(), st.integers(0, 4), cuts)
-def test_without_keys_all_rows_are_one_series(stream: Stream, lags: int, cuts: list[int]) -> None:
-    alike = stream._replace(keys=["same"] * len(stream.keys))
-    found = Series(2, lags).follow(stream.values)
-    assert (found.slots == 0).all()
-    np.testing.assert_array_equal(found.vectors, follow(Series(2, lags), alike, cuts).vectors)
-
-
 @pytest.mark.parametrize("later_without", [0, 3])
 def test_keys_that_are_ids_of_records_make_one_series_after_some_records(later_without: int) -> None:
     rng = np.random.default_rng(0)
@@ -255,28 +245,6 @@ def test_memory_is_bounded_however_many_and_long_the_keys_are() -> None:
     np.testing.assert_array_equal(late.vectors[:, :3, 0], [[0, 4803, 4802], [0, np.nan, np.nan]])
 
 
-def test_keys_that_never_come_again_leave_only_as_many_series() -> None:
-    one = Series(1, lags=1, max_keys=10_000)
-    one.follow(np.zeros((5000, 1)), [str(i) for i in range(5000)])
-    assert sum(key.startswith("series/") for key in one.changes()) == ENOUGH  # with that of the partition
-
-
-def test_a_series_does_not_keep_the_batch_it_came_from() -> None:
-    one = Series(1, lags=1)
-    tracemalloc.start()
-    try:
-        one.follow(np.zeros((100_000, 1)))
-        assert tracemalloc.get_traced_memory()[0] < 100_000
-    finally:
-        tracemalloc.stop()
-
-
-@pytest.mark.parametrize("lags", [-1, 101])
-def test_impossible_lags_are_refused(lags: int) -> None:
-    with pytest.raises(ValueError, match="between 0 and 100"):
-        Series(1, lags)
-
-
 def series_in(entries: dict[str, bytes | None]) -> list[bool]:
     """For each entry of a series: whether it is there, or else deleted."""
     return [value is not None for key, value in entries.items() if key.startswith("series/")]
@@ -301,14 +269,6 @@ def test_the_order_of_use_is_kept_over_several_recoveries() -> None:
     known = Series(1, 1, max_keys=4)
     known.recover(compacted(log))
     assert [np.isnan(known.peek(np.zeros((1, 1)), [key]).vectors[0, 1, 0]) for key in "abcdef"] == [0, 1, 1, 0, 0, 0]
-
-
-def test_a_look_ahead_is_no_change() -> None:
-    one = Series(1, 1)
-    one.follow(np.zeros((3, 1)), list("abc"))
-    one.changes()
-    one.peek(np.ones((3, 1)), list("cde"))
-    assert one.changes() == {}
 
 
 def recover_with(changed: dict[str, bytes | None]) -> None:

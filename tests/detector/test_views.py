@@ -48,29 +48,6 @@ def test_columns_of_wider_planes_are_the_wider_columns(
     assert wide.shape == (n, view.n_vectors(lags) * (d + more))
 
 
-@given(st.sampled_from(list(VIEWS)), st.integers(1, 4), st.integers(0, 3), st.data())
-def test_codes_are_the_columns_that_hold_categories(name: str, d: int, lags: int, data: st.DataObject) -> None:
-    categorical = tuple(sorted(data.draw(st.sets(st.integers(0, d - 1)))))
-    vectors = np.zeros((1, 1 + lags + 2, d))
-    vectors[:, :, categorical] = 1.0  # category codes, and level and spread of them
-    columns = VIEWS[name].columns(vectors, lags, categorical)[0]
-    assert np.flatnonzero(columns == 1.0).tolist() == list(VIEWS[name].codes(d, lags, categorical))
-    if name == "movement":  # codes have no level and no spread
-        assert np.flatnonzero(np.isnan(columns)).tolist() == [k * d + c for k in range(2) for c in categorical]
-
-
-@pytest.mark.parametrize("name", list(VIEWS))
-@pytest.mark.parametrize("n", [0, 4])
-def test_columns_are_contiguous_and_no_part_of_the_planes(name: str, n: int) -> None:
-    """A generation's rows are stored byte by byte, and stay as they are."""
-    vectors = vectors_of(n, 3, 2)
-    columns = VIEWS[name].columns(vectors, 2, ())
-    before = columns.copy()
-    assert columns.flags.c_contiguous
-    vectors[:] = 0.0
-    np.testing.assert_array_equal(columns, before)
-
-
 def test_names_of_groups_are_taken_apart_and_each_view_comes_once() -> None:
     assert named_views(["default"]) == DEFAULT
     assert named_views(["recent", "fast", "all", "recent"]) == ("trimmed", "all", "recent")
@@ -129,10 +106,3 @@ def test_a_detector_that_becomes_wider_leaves_out_what_is_too_wide_then() -> Non
     found = wide.process(rng.normal(size=(300, 101)))
     assert np.isfinite(found.logit).all()
     assert one.process(rng.normal(size=(5, 99))).by_view.shape == (5, 4)  # the other goes on as before
-
-
-def test_the_mean_of_the_views_is_the_logit() -> None:
-    one = Detector(MODEL, 2, DetectorConfig(context_size=20, min_context=10, lags=1))
-    found = one.process(np.random.default_rng(0).normal(size=(200, 2)))
-    np.testing.assert_allclose(found.logit[10:], found.by_view[10:].mean(1))
-    assert np.isnan(found.by_view[:10]).all()

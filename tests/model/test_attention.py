@@ -83,18 +83,6 @@ def test_most_attended_rows_are_the_largest_weights_in_descending_order() -> Non
     assert most_attended(weights, top=80).indices.shape == (9, 50)
 
 
-@pytest.mark.parametrize("config", [PAPER_LIKE, ON_EVIDENCE])
-def test_attended_rows_change_with_the_query(config: ModelConfig) -> None:
-    first = attended_context(make(config), rows(60, 4), rows(30, 4, seed=1)).indices[:, 0]
-    assert len(set(first)) > 1
-
-
-def test_missing_values_have_attention_too() -> None:
-    context, queries = rows(40, 3), rows(4, 3, seed=1)
-    context[::5, 0] = queries[0, 1] = np.nan
-    assert np.isfinite(attention_weights(make(ON_EVIDENCE), context, queries)).all()
-
-
 def test_detector_names_rows_of_its_training_data(tmp_path: Path) -> None:
     path = tmp_path / "small.safetensors"
     save_model(make(PAPER_LIKE), path)
@@ -171,25 +159,6 @@ def test_command_draws_rows_of_a_table_without_themselves(tmp_path: Path, capsys
     named = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("row 3:"))
     attended = {int(part.split(" (")[0]) for part in named.removeprefix("row 3: ").split(", ")}
     assert attended == set(range(40)) - {3}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--query", "999"], "rows 0 to 149"),
-        (["--query", "first"], "numbers of rows"),
-        (["--model", "fusion"], "no transformer"),
-        (["--model", "default"], "models that have them: paper-100"),
-        (["--context", "1"], "--context is 2"),
-        (["--top", "0"], "at least 1"),
-        (["missing.npz"], "missing.npz"),
-    ],
-)
-def test_command_says_what_is_wrong(
-    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["attend", *arguments, "--out", str(tmp_path / "plot.png"), "--device", "cpu"]) == 2
-    assert message in capsys.readouterr().err
 
 
 def test_without_matplotlib_plots_say_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

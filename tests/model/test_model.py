@@ -128,11 +128,6 @@ def test_every_query_reads_the_projected_mean_of_the_rows_that_enter_a_layer(n: 
     torch.testing.assert_close(model.forward_features(seen, asked), fused + out[..., 1] - out[..., 0])
 
 
-def test_context_encoded_for_the_mean_has_one_vector_a_layer() -> None:
-    cache = make("mean").encode_context(rows(50, 3))
-    assert [tuple(part.shape) for layer in cache.layers for part in layer] == [(1, 1, 16), (1, 1, 16)]
-
-
 def test_transformer_on_the_fusion_starts_as_the_fusion() -> None:
     torch.manual_seed(1)
     both, alone = ZeroShotModel(PRESETS["fusion-router"]).eval(), ZeroShotModel(PRESETS["fusion"]).eval()
@@ -169,12 +164,6 @@ def test_cross_scores_use_the_other_half() -> None:
 def test_impossible_contexts_are_refused_with_a_reason(n: int, d: int, says: str) -> None:
     with pytest.raises(SchemaError, match=says):
         make("raw").encode_context(rows(n, d))
-
-
-def test_queries_of_another_width_are_refused() -> None:
-    model = make("fusion")
-    with pytest.raises(SchemaError, match="has 3 features, the query rows have 4"):
-        model.score_queries(model.encode_context(rows(9, 3)), rows(2, 4))
 
 
 @pytest.mark.parametrize("values", [{"layers": 0, "fusion": False}, {"layers": 2, "evidence": False, "fusion": False}])

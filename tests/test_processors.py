@@ -39,6 +39,7 @@ def digests(d: int, **changes: str) -> str:
     return subprocess.run(run, env=environment, check=True, capture_output=True, text=True).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("d", [3, 20])
 def test_an_older_processor_gives_the_same_bits(d: int) -> None:
     newest = digests(d)

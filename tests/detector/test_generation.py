@@ -1,0 +1,193 @@
+"""What a generation adds to a model: trimming, extremes, and votes of its context and of small samples."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from partitions import MODEL
+from streams import SMALL, detector, generation_of, stream
+
+from fomo_stream.detector.calibration import p_values
+from fomo_stream.detector.confidence import SAMPLE_ROWS, Samples, confidence, vote
+from fomo_stream.detector.config import DetectorConfig
+from fomo_stream.detector.detector import Detector
+from fomo_stream.detector.generation import COMMITTEE_ROWS, LEAST_ROWS, STRETCHES, Ranges, committee_means, trimmed
+from fomo_stream.model.checkpoint import shared_model
+from fomo_stream.model.scoring import committee_logits, encode_rows, logits_of
+
+# --- trimming
+
+
+def test_the_most_outlying_doubtful_rows_are_left_out() -> None:
+    rows = np.random.default_rng(1).normal(size=(100, 3))
+    rows[::17] = rows[::17] * 0.1 + 7  # a cluster: each has near neighbours
+    doubtful = np.ones(100, dtype=bool)
+    doubtful[:52:17] = False
+    kept = trimmed(shared_model(), rows, doubtful, 0.2, (0, 1))
+    assert (~kept).sum() == int(0.2 * 96)
+    assert kept[:52:17].all()  # confirmed rows stay
+    assert not kept[68::17].any()
+    assert trimmed(shared_model(), rows, doubtful, 0.0, (0, 1)).all()
+    assert trimmed(shared_model(), rows, ~np.ones(100, dtype=bool), 0.5, (0, 1)).all()
+
+
+@pytest.mark.parametrize("first", [0, 333, 850])
+def test_a_burst_is_judged_by_other_times(first: int) -> None:
+    """However near its rows are to each other."""
+    rows = np.random.default_rng(first).normal(size=(1000, 3))
+    burst = np.zeros(1000, dtype=bool)
+    burst[first : first + 120] = True
+    rows[burst] = rows[burst] * 0.01 + 5
+    kept = trimmed(shared_model(), rows, np.ones(1000, dtype=bool), 0.2, (0, 1))
+    assert not kept[burst].any()
+
+
+@pytest.mark.parametrize("n", [LEAST_ROWS, 100, 1000])
+def test_a_row_has_the_mean_of_the_committees_of_other_stretches(n: int) -> None:
+    """By encoding a context for each; the committees are drawn alike."""
+    rows, seed = np.random.default_rng(0).normal(size=(n, 3)), (5, 2)
+    rng = np.random.default_rng(seed)
+    edges = np.arange(STRETCHES + 1) * n // STRETCHES
+    by_committee = []
+    for a, b in pairwise(edges):
+        members = a + rng.choice(b - a, min(COMMITTEE_ROWS, n // STRETCHES), replace=False)
+        by_committee.append(logits_of(shared_model(), encode_rows(shared_model(), rows[members]), rows))
+    own = np.searchsorted(edges, np.arange(n), side="right") - 1
+    expected = [
+        np.mean([logits[i] for k, logits in enumerate(by_committee) if k != stretch]) for i, stretch in enumerate(own)
+    ]
+    found = committee_means(shared_model(), rows, seed)
+    # the committees are of the fusion alone, which is near the whole model's logits
+    assert np.corrcoef(found, expected)[0, 1] > 0.95
+
+
+def test_too_few_rows_stay() -> None:
+    rows = np.random.default_rng(0).normal(size=(LEAST_ROWS - 1, 3)) ** 5
+    assert trimmed(shared_model(), rows, np.ones(len(rows), dtype=bool), 0.5, (0, 1)).all()
+
+
+# --- extremes
+
+value = st.sampled_from([np.nan, 0.0, 1.0]) | st.integers(-50, 50).map(float)  # ties, and missing ones
+contexts = st.tuples(st.integers(2, 20), st.integers(1, 3)).flatmap(lambda shape: arrays(float, shape, elements=value))
+
+
+def naive(context: np.ndarray, row: np.ndarray) -> float:
+    """The largest distance beyond a feature's range, feature by feature."""
+    most = 0.0
+    for values, x in zip(context.T, row, strict=True):
+        known = values[~np.isnan(values)]
+        if not len(known) or known.min() == known.max() or np.isnan(x):
+            continue
+        low, high = known.min(), known.max()
+        most = max(most, (low - x) / (high - low), (x - high) / (high - low))
+    return float(np.log1p(most))
+
+
+@given(contexts, st.data())
+def test_beyond_is_the_distance_from_the_range_in_widths_of_it(context: np.ndarray, data: st.DataObject) -> None:
+    rows = data.draw(arrays(float, (5, context.shape[1]), elements=value | st.floats(-1e6, 1e6)))
+    np.testing.assert_allclose(Ranges.of(context).beyond(rows), [naive(context, row) for row in rows], atol=1e-12)
+    assert (Ranges.of(context).beyond(context) == 0).all()
+
+
+@given(contexts)
+def test_rows_of_the_context_are_compared_with_the_others(context: np.ndarray) -> None:
+    """As if the ranges were computed again without the row."""
+    expected = [naive(np.delete(context, i, axis=0), row) for i, row in enumerate(context)]
+    np.testing.assert_allclose(Ranges.of(context).beyond_others(context), expected, atol=1e-12)
+
+
+@settings(max_examples=12)
+@given(st.integers(0, 10_000), st.integers(3, 20), st.floats(50, 1e6), st.booleans())
+def test_a_record_far_beyond_everything_ranks_above_one_that_is_odd_in_many_features(
+    seed: int, d: int, far: float, above: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    config = DetectorConfig(context_size=300, min_context=300, memory=0.0, views=("fast",))
+    one = Detector(shared_model(), d, config)
+    one.process(rng.normal(size=(320, d)))
+    extreme, odd = rng.normal(size=d), rng.choice([-10.0, 10.0], d)  # odd in all of them
+    extreme[rng.integers(d)] = far if above else -far
+    found = one.score_rows(np.array([extreme, odd]))
+    assert found.logit[0] > found.logit[1]
+    further = extreme * 10
+    assert one.score_rows(further[None]).logit[0] > found.logit[0] + 2  # a model alone adds about 1
+
+
+# --- confidence
+
+shares = st.floats(1e-4, 1.0)
+
+
+@given(shares, shares)
+def test_a_rarer_record_is_more_odd_to_a_context(one: float, other: float) -> None:
+    a, b = vote(np.array([min(one, other), max(one, other)]))
+    assert -1 < b <= a < 1
+    assert vote(np.array([0.05]))[0] == 0
+
+
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=6))
+def test_confidence_is_full_where_all_agree_and_none_where_they_contradict_each_other(said: list[float]) -> None:
+    votes = [np.array([one, 1.0, -1.0]) for one in said]
+    found = confidence(votes)
+    assert 0 <= found[0] <= 1
+    np.testing.assert_array_equal(found[1:], 1.0)
+    np.testing.assert_allclose(confidence([*votes, *(-one for one in votes)]), 0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize("views", ["default", "fast"])
+def test_confidence_is_low_while_the_views_disagree_on_a_shift(views: str) -> None:
+    rows = np.random.default_rng(0).normal(size=(2400, 3))
+    rows[1200:] += 4
+    one = detector(DetectorConfig(context_size=300, recent_every=64, views=(views,)))
+    found = one.process(rows).confidence
+    before, dispute, after = found[1000:1200].mean(), found[1500:1700].mean(), found[-200:].mean()
+    assert dispute < 0.8 * min(before, after)
+
+
+@given(st.integers(4, 90), st.integers(0, 99))
+def test_samples_are_of_the_older_and_the_newer_half_and_are_compared_by_the_fusion(n: int, seed: int) -> None:
+    model, rng = shared_model(), np.random.default_rng(seed)
+    rows, probe = rng.normal(size=(n, 2)), rng.normal(size=(7, 2)) * 3
+    samples = Samples.of(model, rows, (seed,))
+    assert samples is not None
+    draw, half = np.random.default_rng((seed,)), n // 2
+    votes = []
+    for first, stop in ((0, half), (half, n)):
+        members = first + draw.choice(stop - first, min(SAMPLE_ROWS, half), replace=False)
+        (logits,) = committee_logits(model, np.vstack([rows, probe]), members[None])
+        votes.append(vote(p_values(logits[n:], np.sort(np.delete(logits[:n], members)))))
+    np.testing.assert_array_equal(samples.vote(model, probe), (votes[0] + votes[1]) / 2)
+
+
+def test_samples_are_asked_about_doubtful_records_alone() -> None:
+    one = detector()
+    one.process(stream(200))
+    made, probe = generation_of(one, "all"), stream(200, seed=1)
+    own, of_samples = made.votes(one.model, probe, made.logits(one.model, probe))
+    doubtful = p_values(made.logits(one.model, probe), made.own) < 0.1
+    assert 5 < doubtful.sum() < 150
+    np.testing.assert_array_equal(of_samples[~doubtful], own[~doubtful])
+    assert (of_samples[doubtful] != own[doubtful]).mean() > 0.9
+
+
+def test_a_recovered_detector_has_the_same_samples_and_confidence() -> None:
+    one = detector()
+    one.process(stream(260))
+    again = detector()
+    again.recover({key: value for key, value in one.copy().changes().items() if value is not None})
+    more = stream(600)[260:]
+    np.testing.assert_array_equal(again.process(more).confidence, one.process(more).confidence)
+
+
+def test_where_samples_would_cost_too_much_the_views_speak_alone() -> None:
+    one = Detector(MODEL, 2, SMALL)  # as with a model of raw features, or the kernel of torch
+    found = one.process(np.random.default_rng(0).normal(size=(300, 2)))
+    assert generation_of(one, "all").samples is None
+    assert np.isfinite(found.confidence[SMALL.min_context :]).all()
