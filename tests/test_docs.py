@@ -64,12 +64,6 @@ def test_every_block_is_of_a_kind_that_is_checked(page: Document) -> None:
     assert page.text.count("\n```") == 2 * len(page.blocks), "a fence that does not end"
 
 
-def test_pictures_are_flow_charts() -> None:
-    pictures = blocks("mermaid")
-    assert [picture.document for picture in pictures] == ["README.md", "docs/how-it-decides.md"]
-    assert all(re.match(r"flowchart (LR|TD)\n", picture.code) for picture in pictures)
-
-
 # Other programs in snippets, which are not installed where tests run: their lines are left out.
 LEFT_OUT = ("kcat", "docker")
 # Commands of pretrain run for real, with these flags added where they would take minutes. Of the longest commands, only
@@ -227,7 +221,3 @@ def test_the_table_of_rooms_is_the_one_that_is_checked() -> None:
     assert checked == everything - {"__init__", "__pycache__", "weights"}
     for contract, excepted in ((contracts[3], {"admin", "kafka", "demo"}), (contracts[4], {"settings"})):
         assert {name.split(".")[-1] for name in contract["source_modules"]} == checked - excepted | {"pretrain"}
-
-
-def test_the_readme_is_short() -> None:
-    assert len(README.text.splitlines()) < 200

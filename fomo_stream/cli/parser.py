@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from fomo_stream import __version__
 from fomo_stream.errors import ConfigError
-from fomo_stream.settings.sources import AnySettings, BaseFlags, load, option
+from fomo_stream.settings.sources import AnySettings, BaseFlags, extra_of, load, option
 from fomo_stream.wording import did_you_mean
 
 KAFKA_FLAG = "--kafka."
@@ -136,7 +136,7 @@ def build_parser(cls: type[BaseFlags], intro: str = "", command: str = "") -> ar
     parser = _Parser(
         prog=f"fomo-stream {command}".strip(),
         usage=f"fomo-stream {command + ' ' if command else ''}[FLAGS]"
-        + "".join(f" {name.upper()}" for name, field in cls.model_fields.items() if _extra(field).get("positional")),
+        + "".join(f" {name.upper()}" for name, field in cls.model_fields.items() if extra_of(field).get("positional")),
         description=intro,
         epilog=EPILOG,
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=34, width=110),
@@ -146,7 +146,7 @@ def build_parser(cls: type[BaseFlags], intro: str = "", command: str = "") -> ar
     )
     groups = {name: parser.add_argument_group(name) for name in GROUP_ORDER}
     for name, field in cls.model_fields.items():
-        extra = _extra(field)
+        extra = extra_of(field)
         text = _help_text(field)
         metavar = str(extra.get("metavar") or name.upper())
         if extra.get("positional"):
@@ -194,12 +194,8 @@ def _take_kafka(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     return kafka, rest
 
 
-def _extra(field: Any) -> dict[str, Any]:
-    return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-
-
 def _help_text(field: Any) -> str:
-    extra = _extra(field)
+    extra = extra_of(field)
     if field.is_required():
         note = " (required)"
     elif extra.get("follows"):

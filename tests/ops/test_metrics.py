@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from typing import Any
 
@@ -77,16 +76,6 @@ def test_every_metric_has_its_type_its_description_and_a_value() -> None:
         for sample in family.samples:
             assert set(sample.labels) - {"le"} == set(metric.labels)
     assert all(name.startswith("process_") for name in families), "metrics that are in no table"
-
-
-@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
-def test_names_follow_the_conventions(metric: Any) -> None:
-    assert re.fullmatch(r"fomo_[a-z_]+", metric.name)
-    assert not metric.name.endswith(("_total", "_count", "_sum", "_bucket"))
-    assert metric.text.endswith(".")
-    is_time = re.search(r"[Tt]ime |[Aa]ge of|How long", metric.text) is not None
-    assert metric.name.endswith("_seconds") == is_time
-    assert metric.name.endswith("_ratio") == (metric.name.startswith("fomo_alert_rate"))
 
 
 def test_the_state_of_partitions_is_that_of_the_snapshot() -> None:

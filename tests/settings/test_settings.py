@@ -51,12 +51,6 @@ def test_client_settings_are_never_shown() -> None:
     assert "hunter2" not in str(error.value)
 
 
-def test_topics_are_named_after_the_input() -> None:
-    settings = load(ServiceSettings, {"topic": "sensors", "group": "g"})
-    assert (settings.out, settings.dead_letters) == ("sensors-scores", "sensors-dead-letters")
-    assert settings.state_topic == "g-sensors-state"
-
-
 CLASHES: list[dict[str, Any]] = [{"out": "t"}, {"alerts": "t-scores"}, {"out": "none"}]
 
 
@@ -109,11 +103,6 @@ def test_views_are_named_one_by_one_or_as_a_group() -> None:
     with pytest.raises(ConfigError, match="view past needs --lags"):
         load(ScoreSettings, {"views": "past"})
     assert load(ScoreSettings, {"lags": 3}).detector_config().wanted_views == (*DEFAULT, "past")
-
-
-def test_the_detector_gets_its_part() -> None:
-    config = load(DemoSettings, {"context_size": 300, "alert_rate": 0.02, "seed": 7}).detector_config()
-    assert (config.context_size, config.min_context, config.alert_rate, config.seed) == (300, 300, 0.02, 7)
 
 
 def test_defaults_are_the_detectors_own() -> None:
@@ -243,14 +232,6 @@ def test_a_misspelt_variable_is_refused_without_its_value(
             load(settings, flags)
         assert "8081" not in str(error.value)
         assert "\n" not in str(error.value)
-
-
-def test_all_misspelt_variables_are_in_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("FOMO_TOPIK", "FOMO_GRUOP"):
-        monkeypatch.setenv(name, "x")
-    with pytest.raises(ConfigError, match=r"FOMO_TOPIK; did you mean FOMO_TOPIC\?") as error:
-        load(ServiceSettings, {})
-    assert "FOMO_GRUOP; did you mean FOMO_GROUP?" in str(error.value)
 
 
 def test_variables_of_other_commands_and_of_clients_are_no_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
