@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from fomo_stream.errors import ConfigError, FomoError
-from pretrain.commands import ablate, attend, bench, evaluate, export, profile, train
+from pretrain.commands import ablate, attend, evaluate, export, profile, train
 
 COMMANDS = {
     "train": train,
@@ -16,7 +16,6 @@ COMMANDS = {
     "profile": profile,
     "attend": attend,
     "ablate": ablate,
-    "bench": bench,
 }
 
 

@@ -79,7 +79,5 @@ def _text(line: Mapping[str, float]) -> str:
     """A log line as `key=value` text."""
     return (
         f"step={line['step']} loss={line['loss']:.4f} auroc={line['auroc']:.4f} seconds={line['seconds']:.0f}"
-        f" ms_per_step={line['ms_per_step']:.1f} synthesis={line.get('synthesis', 0.0):.0%}"
-        f" gflop_per_s={line['gflop_per_s']:.0f} of_peak={line['of_peak']:.1%}"
-        f" of_bandwidth={line['of_bandwidth']:.1%}"
+        f" ms_per_step={line['ms_per_step']:.1f}"
     )

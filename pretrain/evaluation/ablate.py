@@ -30,7 +30,6 @@ from pretrain.evaluation.studies import Variant
 from pretrain.evaluation.tables import Task, draw_task, read_table, table_files
 from pretrain.priors.mixture import BatchSource, DataConfig
 from pretrain.training.config import TrainConfig
-from pretrain.training.roofline import encode_flops, parameters, query_flops
 from pretrain.training.run_files import RunFiles, as_json, read_log, read_tensors, replace_file
 from pretrain.training.train import Observer, train
 
@@ -47,10 +46,7 @@ class Result:
     steps: float
     train_seconds: float
     ms_per_step: float
-    synthesis: float  # share of the time
     parameters: int
-    mflop_per_query: float  # with an encoded context
-    gflop_per_context: float  # to encode one
     loss: float  # of training, over the last quarter of the log
     auroc: float  # on held-back synthetic data
     auroc_sd: float
@@ -171,18 +167,13 @@ def _summary(variant: Variant, config: TrainConfig, study: Ablation, runs: list[
     last = [line["loss"] for run in runs for line in run.log[-max(1, len(run.log) // 4) :]]
     auroc, aupr = ([_mean(getattr(r, m) for r in run.synthetic) for run in runs] for m in ("auroc", "aupr"))
     real_auroc, real_aupr = ([_mean(getattr(r, m) for r in run.real) for run in runs] for m in ("auroc", "aupr"))
-    shape, context = config.network, config.data.context_max
-    features = min(shape.raw_features or study.held_back.max_features, study.held_back.max_features)
     return Result(
         variant=variant.label,
         seeds=len(runs),
         steps=_mean(run.log[-1]["step"] for run in runs),
         train_seconds=round(_mean(run.log[-1]["seconds"] for run in runs), 1),
         ms_per_step=round(statistics.median(line["ms_per_step"] for line in lines), 2),
-        synthesis=round(_mean(line.get("synthesis", 0.0) for line in lines), 4),
-        parameters=parameters(shape),
-        mflop_per_query=round(query_flops(shape, context, features) / 1e6, 3),
-        gflop_per_context=round(encode_flops(shape, context, features) / 1e9, 3),
+        parameters=sum(parameter.numel() for parameter in ZeroShotModel(config.network).parameters()),
         loss=round(_mean(last), 4),
         auroc=round(_mean(auroc), 2),
         auroc_sd=round(float(np.std(auroc)), 2),
@@ -209,8 +200,6 @@ def write_report(results: list[Result], study: Ablation, title: str) -> None:
     labels = [result.variant for result in results]
     cost = {
         "ms per training step": ([r.ms_per_step for r in results], None),
-        "MFLOP per query": ([r.mflop_per_query for r in results], None),
-        "GFLOP to encode a context": ([r.gflop_per_context for r in results], None),
         "parameters (thousands)": ([r.parameters / 1e3 for r in results], None),
     }
     quality = {
@@ -229,7 +218,7 @@ def write_report(results: list[Result], study: Ablation, title: str) -> None:
 def markdown(results: list[Result], study: Ablation, title: str) -> str:
     """The report."""
     data = study.held_back
-    head = "variant|steps|ms/step|synthesis|parameters|MFLOP/query|GFLOP/context|loss|AUROC|AUPR"
+    head = "variant|steps|ms/step|parameters|loss|AUROC|AUPR"
     lines = [
         f"# Ablation: {title}", "",
         f"{study.seeds} seed(s); evaluated on {study.datasets} held-back synthetic datasets of up to "
@@ -243,8 +232,7 @@ def markdown(results: list[Result], study: Ablation, title: str) -> str:
     lines += ["", "| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     for r in results:
         cells = [
-            r.variant, f"{r.steps:.0f}", f"{r.ms_per_step:.1f}", f"{r.synthesis:.1%}", f"{r.parameters:,}",
-            f"{r.mflop_per_query:.3f}", f"{r.gflop_per_context:.3f}", f"{r.loss:.3f}",
+            r.variant, f"{r.steps:.0f}", f"{r.ms_per_step:.1f}", f"{r.parameters:,}", f"{r.loss:.3f}",
             f"{r.auroc:.2f} ± {r.auroc_sd:.2f}", f"{r.aupr:.2f}",
         ]  # fmt: skip
         if study.tables is not None:

@@ -6,5 +6,4 @@ In reading order:
 - `loader`: the batch of a step, filtered. `evidence_batches`: its evidence channels. `auroc`: the filter's measure.
 - `state`: weights, their average, the optimiser. `run_files`: the files of a run.
 - `mean_attention`: a trained model with a mean in the place of its softmax attention.
-- `meter`: loss and other measurements. `roofline`: operations and bytes against the machine's limits.
 """

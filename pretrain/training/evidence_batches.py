@@ -22,14 +22,13 @@ class EvidenceBatch:
     """Evidence channels of one batch.
 
     context: (B, n, C), or (B, 0, C) for a model that does not read it; queries: (B, q, C); labels: (B, q);
-    best: (B,) AUROC of each dataset's best channel; rows: number of context and query rows in the batch.
+    best: (B,) AUROC of each dataset's best channel.
     """
 
     context: Tensor
     queries: Tensor
     labels: Tensor
     best: Tensor
-    rows: int
 
 
 @torch.no_grad()
@@ -39,8 +38,7 @@ def evidence_batch(batch: Batch, with_context: bool = True) -> EvidenceBatch:
     context = torch.cat([own if with_context else own[:, :0] for own, _ in pairs])
     queries = torch.cat([other for _, other in pairs])
     best = auroc(queries, batch.labels).amax(1)
-    rows = batch.context.shape[0] * (batch.context.shape[1] + batch.queries.shape[1])
-    return EvidenceBatch(context, queries, batch.labels, best, rows)
+    return EvidenceBatch(context, queries, batch.labels, best)
 
 
 def _channels(batch: Batch) -> list[tuple[Tensor, Tensor]]:

@@ -17,8 +17,6 @@ from pretrain.priors.datasets import Batch
 from pretrain.priors.mixture import BatchSource, DataConfig
 from pretrain.training.auroc import auroc
 from pretrain.training.evidence_batches import EvidenceSource, evidence_batch
-from pretrain.training.meter import Clock
-from pretrain.training.roofline import StepSize
 
 
 @dataclass
@@ -35,23 +33,10 @@ class Inputs:
     n_features: Tensor | None
     labels: Tensor
     best: Tensor
-    size: StepSize
 
     def tensors(self) -> Iterator[Tensor]:
         for part in (self.context, self.queries, (self.n_features, self.labels, self.best)):
             yield from (part,) if isinstance(part, Tensor) else (t for t in part if t is not None)
-
-
-class TimedSource(BatchSource):
-    """A batch source that measures the time for drawing."""
-
-    def __init__(self, config: DataConfig, seed: int, device: torch.device, clock: Clock) -> None:
-        super().__init__(config, seed, device)
-        self.clock = clock
-
-    def batch(self, step: int, progress: float = 0.0) -> Batch:
-        with self.clock.time("synthesis"):
-            return super().batch(step, progress)
 
 
 class Loader:
@@ -61,16 +46,22 @@ class Loader:
     """
 
     def __init__(
-        self, config: DataConfig, seed: int, model: nn.Module, clock: Clock, period: int = 0, filtered: bool = False
+        self,
+        config: DataConfig,
+        seed: int,
+        model: nn.Module,
+        device: torch.device,
+        period: int = 0,
+        filtered: bool = False,
     ) -> None:
-        self.source = TimedSource(config, seed, clock.device, clock)
-        self.model, self.clock, self.period, self.filtered = model, clock, period, filtered
+        self.source = BatchSource(config, seed, device)
+        self.model, self.device, self.period, self.filtered = model, device, period, filtered
         self._evidence = None
         if isinstance(model, ZeroShotModel) and not model.config.raw_features:
             self._evidence = EvidenceSource(self.source, bool(model.config.layers), period)
         self._stream: torch.cuda.Stream | None = None
-        if clock.device.type == "cuda":
-            self._stream = torch.cuda.Stream(clock.device, priority=-1)  # type: ignore[no-untyped-call]
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
         self._next: tuple[int, Inputs] | None = None
 
     def inputs(self, step: int, progress: float) -> Inputs:
@@ -81,7 +72,7 @@ class Loader:
             self.prepare(step, progress)
         assert self._next is not None
         found, self._next = self._next[1], None
-        current = torch.cuda.current_stream(self.clock.device)
+        current = torch.cuda.current_stream(self.device)
         current.wait_stream(self._stream)
         for tensor in found.tensors():
             tensor.record_stream(current)  # its memory must not be reused while this step still reads it
@@ -95,24 +86,14 @@ class Loader:
 
     @torch.no_grad()
     def _draw(self, step: int, progress: float) -> Inputs:
-        with self.clock.time("data"):
-            if self._evidence is not None:
-                return self._from_evidence(self._evidence, step, progress)
-            batch = self.source.batch(step % self.period if self.period else step, progress)
-            return self._from_rows(batch)
-
-    @staticmethod
-    def _from_evidence(source: EvidenceSource, step: int, progress: float) -> Inputs:
-        batch = source.batch(step, progress)
-        datasets, queries = batch.labels.shape
-        size = StepSize(datasets, batch.rows // datasets - queries, queries)
-        of_context, of_queries = Features(batch.context, None), Features(batch.queries, None)
-        return Inputs(of_context, of_queries, None, batch.labels, batch.best, size)
+        if self._evidence is None:
+            return self._from_rows(self.source.batch(step % self.period if self.period else step, progress))
+        batch = self._evidence.batch(step, progress)
+        return Inputs(Features(batch.context, None), Features(batch.queries, None), None, batch.labels, batch.best)
 
     def _from_rows(self, batch: Batch) -> Inputs:
         context, queries = batch.context.double(), batch.queries.double()  # as in inference
-        size = StepSize(len(context), context.shape[1], queries.shape[1])
-        best = torch.full((size.datasets,), 0.5, device=queries.device)
+        best = torch.full((len(queries),), 0.5, device=queries.device)
         of_context: Features | Tensor = context
         of_queries: Features | Tensor = queries
         if isinstance(self.model, ZeroShotModel):
@@ -121,4 +102,4 @@ class Loader:
             best = auroc(of_queries.channels, batch.labels).amax(1)
         elif self.filtered:
             best = evidence_batch(batch, with_context=False).best
-        return Inputs(of_context, of_queries, batch.n_features, batch.labels, best, size)
+        return Inputs(of_context, of_queries, batch.n_features, batch.labels, best)

@@ -35,15 +35,15 @@ from fomo_stream.errors import ConfigError, FomoError
 from fomo_stream.model.checkpoint import resolve_device
 from fomo_stream.model.zero_shot import ZeroShotModel
 from pretrain.priors.draws import stream_seed
+from pretrain.training.auroc import auroc
 from pretrain.training.config import TrainConfig
 from pretrain.training.loader import Inputs, Loader
-from pretrain.training.meter import Clock, Interval
-from pretrain.training.roofline import measure_ceilings, step_bytes, step_flops
 from pretrain.training.run_files import RunFiles
 from pretrain.training.state import State
 
 _INIT_STREAM, _STEP_STREAM = 11, 12
 MAX_BAD_STEPS = 20
+_RANKED_AT_ONCE = 64  # batches whose logits are kept until their AUROC is computed
 
 
 class Observer:
@@ -73,16 +73,15 @@ class Trainer:
     state: State
     loader: Loader
     network: Callable[[Inputs], Tensor]  # logits (B, q) float32
-    clock: Clock
+    device: torch.device
     bad_steps: Tensor  # steps in a row whose loss or gradient was not finite
 
     @classmethod
     def start(cls, config: TrainConfig, state: State, device: torch.device) -> Trainer:
-        clock = Clock(device)
         filtered = config.min_auc > 0 or config.max_auc < 1
-        loader = Loader(config.data, config.seed, state.model, clock, config.period, filtered)
+        loader = Loader(config.data, config.seed, state.model, device, config.period, filtered)
         network = compute(state.model, device, compute_dtype(config, device), config.compile)
-        return cls(config, state, loader, network, clock, torch.zeros((), device=device))
+        return cls(config, state, loader, network, device, torch.zeros((), device=device))
 
 
 def train(
@@ -126,22 +125,19 @@ def train(
 
 
 def _loop(trainer: Trainer, files: RunFiles, observer: Observer, stopped: Callable[[], bool]) -> None:
-    config, state, device = trainer.config, trainer.state, trainer.clock.device
-    ceilings = measure_ceilings(device, compute_dtype(config, device))
+    config, state, device = trainer.config, trainer.state, trainer.device
     began = saved = time.monotonic()
     already = state.elapsed
     interval = Interval(device)
 
     def log() -> None:
         nonlocal interval
-        times = trainer.clock.read()
         state.elapsed = already + time.monotonic() - began
-        line = interval.line(state.step, lr, state.elapsed, times, ceilings)
+        line = interval.line(state.step, lr, state.elapsed)
         files.append_log(line)
         observer.logged(line)
         interval = Interval(device)
 
-    trainer.clock.read()
     state.model.train()
     while state.step < config.steps and not stopped():
         state.elapsed = already + time.monotonic() - began
@@ -177,29 +173,67 @@ def _step(trainer: Trainer, interval: Interval, lr: float) -> None:
     A loss or gradient that is not finite changes no weight. On CUDA this needs no transfer to the host, so the host
     stays ahead of the device.
     """
-    config, state, clock = trainer.config, trainer.state, trainer.clock
+    config, state = trainer.config, trainer.state
     inputs = trainer.loader.inputs(state.step, progress_of(config, state.step, state.elapsed))
     torch.manual_seed(stream_seed(config.seed, _STEP_STREAM, state.step))  # for dropout
     kept = ((inputs.best >= config.min_auc) & (inputs.best <= config.max_auc)).float()
-    with clock.time("forward"):
-        logits = trainer.network(inputs)
-        each = F.binary_cross_entropy_with_logits(logits, inputs.labels, reduction="none").mean(1)
-        loss = (each * kept).sum() / kept.sum().clamp_min(1.0)
-    with clock.time("backward"):
-        state.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-    with clock.time("update"):
-        norm = nn.utils.clip_grad_norm_(state.trained, config.clip)
-        good = torch.isfinite(norm)
-        state.update(lr, config.weight_decay, config.ema, good & kept.any())
+    logits = trainer.network(inputs)
+    each = F.binary_cross_entropy_with_logits(logits, inputs.labels, reduction="none").mean(1)
+    loss = (each * kept).sum() / kept.sum().clamp_min(1.0)
+    state.optimizer.zero_grad(set_to_none=True)
+    loss.backward()  # type: ignore[no-untyped-call]
+    norm = nn.utils.clip_grad_norm_(state.trained, config.clip)
+    good = torch.isfinite(norm)
+    state.update(lr, config.weight_decay, config.ema, good & kept.any())
     trainer.loader.prepare(state.step + 1, progress_of(config, state.step + 1, state.elapsed))
     trainer.bad_steps = torch.where(good, 0.0, trainer.bad_steps + 1)
     interval.add(logits, inputs.labels, loss, norm, kept, good)
-    size, flops, moved = inputs.size, 0.0, 0.0
-    if isinstance(state.model, ZeroShotModel):
-        shape, number = state.model.config, compute_dtype(config, clock.device).itemsize
-        flops, moved = step_flops(shape, size), step_bytes(shape, size, number)
-    interval.add_cost(size.datasets * (size.context + size.queries), flops, moved)
+
+
+class Interval:
+    """Sums over the steps since the last log line. They stay on the device until then, so they slow nothing down."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._sums = torch.zeros(6, dtype=torch.float64, device=device)  # in the order of `add`
+        self._auroc = 0.0
+        self._unranked: list[tuple[Tensor, Tensor]] = []
+        self._began = time.monotonic()
+        self.steps = 0
+
+    def add(self, logits: Tensor, labels: Tensor, loss: Tensor, norm: Tensor, kept: Tensor, good: Tensor) -> None:
+        """Add one step. logits, labels: (B, q); kept: (B,) 0 or 1; good: whether loss and gradient were finite."""
+        counted = good & kept.any()
+        parts = [
+            torch.where(counted, loss.detach(), 0.0), torch.where(good, norm, 0.0), torch.where(good, kept.mean(), 0.0),
+            good, counted, torch.ones_like(loss),
+        ]  # fmt: skip
+        self._sums += torch.stack([part.double() for part in parts])
+        self._unranked.append((logits.detach(), labels))
+        self.steps += 1
+        if len(self._unranked) >= _RANKED_AT_ONCE:
+            self._rank()
+
+    def _rank(self) -> None:
+        for logits, labels in self._unranked:
+            self._auroc += float(auroc(logits, labels).mean())
+        self._unranked.clear()
+
+    def line(self, step: int, lr: float, elapsed: float) -> dict[str, float]:
+        """The log line: means over the steps since the last line. `kept` is the share of datasets in the loss."""
+        self._rank()
+        loss, norm, kept, good, counted, steps = self._sums.tolist()
+        seconds = max(1e-9, time.monotonic() - self._began)
+        return {
+            "step": step,
+            "loss": round(loss / counted, 5) if counted else float("nan"),
+            "auroc": round(self._auroc / max(1, self.steps), 5),
+            "kept": round(kept / max(1.0, good), 3),
+            "grad_norm": round(norm / max(1.0, good), 4),
+            "lr": float(f"{lr:.4g}"),
+            "seconds": round(elapsed, 2),
+            "skipped": round(steps - good),
+            "ms_per_step": round(1e3 * seconds / max(1, self.steps), 3),
+        }
 
 
 def compute_dtype(config: TrainConfig, device: torch.device) -> torch.dtype:
