@@ -73,7 +73,7 @@ SHORTER = {
     "evaluate": "--seeds 1 --datasets-per-row 1 --context 50 --device cpu",
     "profile": "--batches 2 --batch 4 --min-auc 0 --max-auc 1 --device cpu",
 }
-LONGEST = ("bench", "ablate")
+LONGEST = ("ablate",)
 
 
 @pytest.fixture

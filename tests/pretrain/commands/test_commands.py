@@ -40,7 +40,6 @@ def test_training_and_evaluation_need_torch_numpy_scipy_and_safetensors_alone(tm
     done = bare(
         f"train --preset tiny --steps 2 --out run {small}",
         "export run --out model.safetensors",
-        f"bench --preset tiny --steps 1 {small}",
         f"profile --preset tiny --batches 1 {small} --out profile",
         f"ablate --base tiny --vary lr=0.1 --steps 1 --datasets 2 --out study {small}",
         "evaluate --stress --datasets in-distribution --datasets-per-row 1 --context 50 --model model.safetensors"
