@@ -1,8 +1,10 @@
-"""Frames and arrays as users have them, read column by column: numbers, cells of any type, and category codes."""
+"""Frames and arrays as users have them, read column by column, and as rows of numbers where columns are fixed."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from datetime import date, time, timedelta
+from numbers import Integral, Real
 from typing import Any
 
 import narwhals.stable.v2 as nw
@@ -73,3 +75,95 @@ class Columns:
         if self._frame is None:
             return self._array.dtype.kind in "mM"
         return bool(self._frame[:, at].dtype.is_temporal())
+
+
+DATES = (date, time, timedelta, np.datetime64, np.timedelta64)  # a datetime is a date
+MISSING = ("<NA>", "NaT")  # as pandas writes it
+
+
+def columns_of(X: Any, has_codes: bool) -> Columns | None:
+    """The columns of X where they need a look, one by one; None for an array of numbers, and for what is no table.
+
+    has_codes: whether columns of X are categorical. Raises SchemaError for a list of dicts, a Series and a LazyFrame.
+    """
+    if is_frame(X):
+        return Columns(X)
+    if is_column(X):
+        raise SchemaError(
+            "X is one Series; give a frame or an array of rows. One row of a frame is frame[i : i + 1], one column "
+            "is frame[[name]]"
+        )
+    if isinstance(X, (list, tuple)):
+        if X and isinstance(X[0], Mapping):
+            raise SchemaError("X is a list of dicts; give a frame, as pandas.DataFrame(X), or an array")
+        X = _cells(X)
+    is_array = isinstance(X, np.ndarray) and X.ndim == 2
+    return Columns(X) if is_array and (has_codes or X.dtype.kind not in "fiubc") else None
+
+
+def _cells(rows: Sequence[Any]) -> Any:
+    """Rows as an array of cells, each of its own type; what is no table stays as it is."""
+    try:
+        return np.array(rows, dtype=object)
+    except ValueError:  # rows of several shapes
+        return rows
+
+
+def positions(categorical: Sequence[Any] | None, names: Sequence[Hashable]) -> tuple[int, ...]:
+    """The columns that `categorical` names, ascending: texts are names, whole numbers are positions.
+
+    Raises SchemaError for a column that is not there.
+    """
+    found = set()
+    for one in () if categorical is None else categorical:
+        if isinstance(one, Integral) and not isinstance(one, (bool, np.bool_)):
+            at = int(one)
+            if not -len(names) <= at < len(names):
+                raise SchemaError(f"categorical column {at} is not in X, which has {len(names)} columns")
+            found.add(at % len(names))
+        elif one in names:
+            found.add(names.index(one))
+        else:
+            raise SchemaError(f"categorical column {one!r} is not in X; give names of a frame's columns, or positions")
+    return tuple(sorted(found))
+
+
+def rows_of(columns: Columns, codes: Collection[int]) -> Float:
+    """Rows (n, d) of numbers; NaN = missing. The columns `codes` hold category codes.
+
+    Raises SchemaError, with the column's name, for text and dates in other columns, and TypeError for other objects.
+    """
+    rows = np.empty((columns.rows, len(columns.names)))
+    for at, name in enumerate(columns.names):
+        if at in codes:
+            rows[:, at] = columns.codes(at)
+            continue
+        if columns.is_temporal(at):
+            raise _dates(name)
+        given = columns.numbers(at)
+        rows[:, at] = [_number(cell, name) for cell in columns.cells(at)] if given is None else given
+    return rows
+
+
+def _number(cell: Any, name: Hashable) -> float:
+    """A cell of a column without a type of its own."""
+    if cell is None or (not isinstance(cell, (Real, str, bytes)) and str(cell) in MISSING):
+        return np.nan
+    if isinstance(cell, (str, bytes)):
+        raise SchemaError(f"column {name!r} holds text; name it in categorical, turn it into numbers, or leave it out")
+    if isinstance(cell, DATES):
+        raise _dates(name)
+    try:
+        return float(cell)
+    except OverflowError:
+        raise SchemaError(f"column {name!r} holds an integer that is too large for a float") from None
+    except TypeError as error:
+        remedy = "turn it into numbers, name it in categorical, or leave it out"
+        raise TypeError(f"{error}, in column {name!r}; {remedy}") from None
+
+
+def _dates(name: Hashable) -> SchemaError:
+    return SchemaError(
+        f"column {name!r} holds dates or times; turn it into numbers, such as seconds or the hour of the day, "
+        "or leave it out"
+    )

@@ -13,9 +13,8 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils._param_validation import Interval, InvalidParameterError, StrOptions, validate_params
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fomo_stream.adapters.columns import Columns
+from fomo_stream.adapters.columns import Columns, columns_of, positions, rows_of
 from fomo_stream.adapters.explanation import Explanation
-from fomo_stream.adapters.fixed_rows import columns_of, positions, rows_of
 from fomo_stream.adapters.members import Member, View
 from fomo_stream.detector.attribution import attribute
 from fomo_stream.limits import MAX_CONTEXT

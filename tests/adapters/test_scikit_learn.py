@@ -22,8 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fomo_stream import ZeroShotDetector, load_model
-from fomo_stream.adapters.columns import Columns
-from fomo_stream.adapters.fixed_rows import rows_of
+from fomo_stream.adapters.columns import Columns, rows_of
 from fomo_stream.detector.categories import Frequencies, category_code
 from fomo_stream.errors import SchemaError
 from fomo_stream.model.checkpoint import save_model
