@@ -19,6 +19,7 @@ from charts import (
     CHART,
     NAME,
     ROOT,
+    VERSIONS,
     Object,
     Rendered,
     StrictLoader,
@@ -27,6 +28,7 @@ from charts import (
     plain,
     rendered,
     settings_of,
+    validate,
     with_changes,
 )
 from documents import Document, table_rows
@@ -172,6 +174,89 @@ def test_bad_values_are_refused_with_a_message(changes: Object, message: str) ->
     with pytest.raises(helm_python.HelmError) as caught:
         rendered("default", **changes)
     assert message in str(caught.value)
+
+
+# --- null
+
+
+Keys = tuple[str, ...]
+
+
+def leaves(schema: Object, path: Keys = ()) -> Iterator[tuple[Keys, Object, bool]]:
+    """Every value of the chart: its path, its schema, and whether it is required."""
+    for name, inner in schema["properties"].items():
+        if name == "global":  # of Helm, not of this chart
+            continue
+        yield (*path, name), inner, name in schema.get("required", [])
+        if inner.get("additionalProperties") is False:
+            yield from leaves(inner, (*path, name))
+
+
+def nested(path: Keys, value: Any) -> Object:
+    for name in reversed(path):
+        value = {name: value}
+    found: Object = value
+    return found
+
+
+def is_nullable(schema: Object) -> bool:
+    if "$ref" in schema:
+        schema = chart().schema["definitions"][schema["$ref"].rpartition("/")[2]]
+    return "null" in schema.get("type", []) or None in schema.get("enum", [])
+
+
+def test_null_is_allowed_for_everything_that_is_not_required() -> None:
+    for path, schema, is_required in leaves(chart().schema):
+        assert is_nullable(schema) != is_required, path
+
+
+@pytest.mark.slow
+@every_set
+def test_null_gives_valid_objects_or_a_message(name: str) -> None:
+    """Objects are valid, a required value is named, or two values do not go together."""
+    for path, _, is_required in leaves(chart().schema):
+        try:
+            objects = rendered(name, **nested(path, None)).objects
+        except helm_python.HelmError as error:
+            message = f"missing property '{path[-1]}'" if is_required else r"^execution error at .*(is required|needs)"
+            assert re.search(message, str(error)), (path, error)  # noqa: PT017
+            continue
+        assert not is_required, path
+        for found in objects:
+            validate(found, VERSIONS[0])
+
+
+@pytest.mark.parametrize("probe", ["startup", "liveness", "readiness"])
+def test_a_probe_is_left_out_by_null(probe: str) -> None:
+    names = {f"{one}Probe" for one in ("startup", "liveness", "readiness")}
+    assert names & rendered("default", probes={probe: None}).container.keys() == names - {f"{probe}Probe"}
+    assert not names & rendered("default", probes=None).container.keys()
+
+
+def test_resources_are_left_out_by_null() -> None:
+    off = {"enabled": False}  # it needs a request
+    assert not rendered("default", resources=None).container["resources"]
+    assert rendered("gpu", resources=None, autoscaling=off).container["resources"] == {"limits": {"nvidia.com/gpu": 1}}
+
+
+def test_tolerations_and_nodes_of_a_gpu_stay_when_the_others_are_null() -> None:
+    spec = rendered("gpu", tolerations=None, nodeSelector=None).pod["spec"]
+    assert [one["key"] for one in spec["tolerations"]] == ["nvidia.com/gpu"]
+    assert spec["nodeSelector"] == {"accelerator": "h100"}
+
+
+@pytest.mark.parametrize("given", [None, True, False])
+def test_the_service_waits_unless_it_must_not(
+    given: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = settings_of(rendered("default", settings={"wait": given}), tmp_path, monkeypatch).wait
+    assert read is (given is not False)
+
+
+def test_a_setting_of_null_has_the_default_of_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = chart().schema["properties"]["settings"]["properties"].keys() - {"topic", "bootstrap", "group"}
+    nulls = settings_of(rendered("default", settings=dict.fromkeys(names)), tmp_path, monkeypatch)
+    assert nulls == settings_of(plain("default"), tmp_path, monkeypatch)
 
 
 # --- the program

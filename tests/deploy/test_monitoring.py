@@ -196,6 +196,7 @@ def test_promtool_accepts_the_rules() -> None:
     assert f"{len(RULES)} rules found" in output
 
 
+@pytest.mark.slow
 def test_alerts_fire_in_their_cases_and_only_there() -> None:
     status, output = promtool("test", "rules", "rules_test.yaml")
     assert status == 0, output
