@@ -17,8 +17,9 @@ from hypothesis import HealthCheck, settings
 from fomo_stream.kafka.topics import watch
 
 # A busy machine is slow: no time limit of an example.
-settings.register_profile("fomo-stream", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("fomo-stream")
+for name, examples in (("quick", 25), ("thorough", 200)):
+    settings.register_profile(name, deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=examples)
+settings.load_profile("quick")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell script starts what it leaves in the background like this, and programs under test would inherit it: then
@@ -26,6 +27,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED_KAFKA = pytest.StashKey[Kafka]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """More examples of each property where there is time for them."""
+    if config.option.markexpr == "slow":
+        settings.load_profile("thorough")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
