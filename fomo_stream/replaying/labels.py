@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,18 +18,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.errors import RecordError, SchemaError, TopicError
-from fomo_stream.kafka.ranges import Range, read_range, resolve_ranges
-from fomo_stream.partition.labels import parse_label
+from fomo_stream.errors import RecordError, SchemaError
 from fomo_stream.records.files import RecordFile
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, UNREADABLE, Sample
 from fomo_stream.replaying.sources.tables import open_file
-from fomo_stream.settings.replay import ReplaySettings
 from fomo_stream.wording import counted
 
 _VERDICTS = {0: INLIER, 1: OUTLIER, "0": INLIER, "1": OUTLIER, "false": INLIER, "true": OUTLIER}
-_NO_OFFSET = -1  # of a label by key whose record is not found yet
-NO_LIMIT = 2**63 - 1
+NO_OFFSET = -1  # of a label by key whose record is not found yet
 
 
 def verdict_of(value: Any) -> int:
@@ -67,7 +62,7 @@ class Labels:
         verdicts = np.full(len(samples), UNKNOWN, dtype=np.int8)
         if len(self.keys):
             keyed = [at for at, sample in enumerate(samples) if sample.key is not None]
-            digests = np.array([_digest(samples[at].key or b"") for at in keyed], dtype=np.uint64)
+            digests = np.array([digest(samples[at].key or b"") for at in keyed], dtype=np.uint64)
             verdicts[keyed] = _found(self.keys, self.of_keys, digests)
         offsets = np.fromiter((sample.offset for sample in samples), np.int64, len(samples))
         by_offset = _found(self.offsets, self.of_offsets, offsets)
@@ -89,7 +84,7 @@ def _found(places: NDArray[Any], verdicts: NDArray[np.int8], wanted: NDArray[Any
     return np.where(places[at] == wanted, verdicts[at], UNKNOWN).astype(np.int8)
 
 
-def _digest(key: bytes | str) -> int:
+def digest(key: bytes | str) -> int:
     """A key of any length as 8 bytes, so that memory is bounded."""
     data = key.encode(errors="surrogatepass") if isinstance(key, str) else key
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
@@ -138,7 +133,7 @@ class LabelTable:
 
     def add_key(self, key: bytes | str, outlier: int) -> None:
         """A label of all records with a key."""
-        self._keys.add(_digest(key), outlier)
+        self._keys.add(digest(key), outlier)
 
     def locate(self, partition: int, number: int, offset: int) -> None:
         """The record that a label is about is at this offset."""
@@ -160,7 +155,7 @@ class LabelTable:
             places, found, differ = self._offsets[partition].final()
             start, end = self._spans.get(partition, (0, 0))
             is_inside = (places >= start) & (places < end)
-            outside += int((~is_inside).sum()) + self._offsets[partition].places.count(_NO_OFFSET)
+            outside += int((~is_inside).sum()) + self._offsets[partition].places.count(NO_OFFSET)
             conflicts += differ
             verdicts.append(found[is_inside])
             if partition in self._spans:
@@ -230,72 +225,3 @@ def _whole(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 2**63 or value % 1:
         raise ValueError(f"{name} must be a whole number, 0 or more")
     return int(value)
-
-
-# --- labels of a topic ---------------------------------------------------------------------------------------
-
-
-def ranges_of_labels(settings: ReplaySettings, now_ms: int) -> dict[int, Range]:
-    """What `settings.labels_topic` has now, by its partitions. Raises the errors of `resolve_ranges`."""
-    own = settings.model_copy(update={"topic": settings.labels_topic})
-    try:
-        return {one.partition: one for one in resolve_ranges(own, "", "", "", now_ms)[0]}
-    except TopicError as error:
-        raise TopicError(f"--labels-topic: {error}") from None
-
-
-def read_label_topic(
-    settings: ReplaySettings, found: Mapping[int, Range], ranges: Mapping[int, Range], now_ms: int
-) -> tuple[dict[int, Labels], list[str]]:
-    """The labels in the ranges `found` of `settings.labels_topic`, by partition of the input, and notes.
-
-    ranges: of the input. If labels name their records by key, these are read once more, to find the records. Raises
-    SchemaError if there are no labels, and the errors of `read_range`.
-    """
-    topic = settings.labels_topic or ""
-    own = settings.model_copy(update={"topic": topic})
-    table = LabelTable(f"topic {topic}", {number: (one.start, one.end) for number, one in ranges.items()})
-    keyed: dict[int, dict[int, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
-    for one in found.values():
-        for record in read_range(own, topic, one, one.start):
-            rules = record.partition, settings.topic, settings.result_field, settings.max_record_bytes
-            try:
-                label = parse_label(record.value, record.key, *rules)
-            except RecordError as error:
-                table.refuse(record.where(), str(error))
-                continue
-            offset = _NO_OFFSET if label.offset is None else label.offset
-            number = table.add(record.partition, offset, OUTLIER if label.outlier else INLIER)
-            if label.offset is None:
-                given = now_ms if record.timestamp is None else record.timestamp
-                keyed[record.partition][_digest(label.key or b"")].append((given, number))
-    for partition, by_key in keyed.items():
-        if partition in ranges:
-            records = read_range(settings, settings.topic, ranges[partition], ranges[partition].start)
-            keys = ((record.offset, record.timestamp, record.key) for record in records)
-            for number, offset in last_before(by_key, keys):
-                table.locate(partition, number, offset)
-    return table.finish()
-
-
-def last_before(
-    labels: Mapping[int, list[tuple[int, int]]], records: Iterable[tuple[int, int | None, bytes | None]]
-) -> Iterator[tuple[int, int]]:
-    """For each label by key that has one: its number, and the offset of the last record with its key not later than it.
-
-    labels: (time, number of the label) by the digest of the key; records: offset, time and key of each, in order. A
-    record without a time is as early as any.
-    """
-    ordered = {digest: sorted(ones) for digest, ones in labels.items()}
-    times = {digest: [time for time, _ in ones] for digest, ones in ordered.items()}
-    last: dict[int, dict[int, int]] = defaultdict(dict)  # by digest: offset by the first label that is not earlier
-    for offset, time, key in records:
-        digest = _digest(key) if key is not None else None
-        if digest in times:
-            last[digest][bisect_left(times[digest], 0 if time is None else time)] = offset
-    for digest, ones in ordered.items():
-        newest = _NO_OFFSET
-        for at, (_, number) in enumerate(ones):
-            newest = max(newest, last[digest].get(at, _NO_OFFSET))
-            if newest >= 0:
-                yield number, newest

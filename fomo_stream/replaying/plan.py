@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
-from typing import Any, Literal
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal
 
 from fomo_stream.errors import ConfigError, SchemaError
 from fomo_stream.kafka.bounds import parse_bounds
-from fomo_stream.kafka.ranges import Range, resolve_ranges
-from fomo_stream.kafka.recorded import recorded_group
-from fomo_stream.records.choice import ROLES, choose_features, features_note, text_columns
-from fomo_stream.records.inference import TooManyFeaturesError, infer_schema
+from fomo_stream.records.choice import choose_features, text_columns
 from fomo_stream.records.schema import Schema, look_up
-from fomo_stream.replaying.blocks import Sample
-from fomo_stream.replaying.labels import Labels, ranges_of_labels, read_label_file, read_label_topic, verdict_of
+from fomo_stream.replaying.labels import read_label_file, verdict_of
 from fomo_stream.replaying.sources.base import Source
 from fomo_stream.replaying.sources.file import FileSource
 from fomo_stream.replaying.sources.tables import Table, check_columns, format_of
 from fomo_stream.replaying.sources.times import milliseconds_of_one, to_milliseconds
-from fomo_stream.replaying.sources.topic import TopicSource
 from fomo_stream.settings.replay import ReplaySettings
 
+if TYPE_CHECKING:
+    from fomo_stream.kafka.ranges import Range
+
 MOST_SAMPLES = 20  # times infer_records: records without features after which the search for features ends
-FOLLOW_LIVE = (
-    "Each partition is replayed from its beginning, so results equal the live output of a group that began there, read "
-    "the same records with the same settings, and has no labels."
-)
 
 
 @dataclass(frozen=True)
@@ -65,7 +58,11 @@ def make_plan(settings: ReplaySettings, table: Table | None = None) -> Plan:
     now_ms = time.time_ns() // 1_000_000
     if settings.label is not None and settings.label in (*(settings.features or ()), *settings.categorical):
         raise ConfigError(f"{settings.label} is a feature and the --label, but scores may not see it; leave one out")
-    return _plan_of_topic(settings, now_ms) if settings.file is None else _plan_of_file(settings, now_ms, table)
+    if settings.file is not None:
+        return _plan_of_file(settings, now_ms, table)
+    from fomo_stream.replaying.topics import plan_of_topic  # imports the Kafka client
+
+    return plan_of_topic(settings, now_ms)
 
 
 # --- a file --------------------------------------------------------------------------------------------------
@@ -92,12 +89,12 @@ def _plan_of_file(settings: ReplaySettings, now_ms: int, in_memory: Table | None
         labels, more = read_label_file(settings.labels_file, {0: (0, table.count)})
         source = replace(source, labels=labels[0])
         notes += more
-    _check_label(settings, sample)
+    check_label(settings, sample)
     if settings.is_given("group"):
         notes.append("--group has no effect on a file: the settings given here count.")
     axis: Literal["time", "record"] = "record" if settings.time is None else "time"
-    where = _label_source(settings)
-    return Plan(settings, schema, source, bool(where), where, axis, tuple(map(_sentence, notes)), now_ms)
+    where = label_source(settings)
+    return Plan(settings, schema, source, bool(where), where, axis, tuple(map(sentence, notes)), now_ms)
 
 
 def _file_start(settings: ReplaySettings) -> str:
@@ -125,97 +122,10 @@ def _with_time(source: FileSource, field: str, sample: Sequence[Mapping[str, Any
     return source.with_times_in(unit)
 
 
-# --- a topic -------------------------------------------------------------------------------------------------
-
-
-def _plan_of_topic(settings: ReplaySettings, now_ms: int) -> Plan:
-    agreed: Schema | None = None
-    of_group: list[str] = []
-    if settings.is_given("group"):
-        settings, agreed, of_group = recorded_group(settings)
-    found, notes = resolve_ranges(settings, settings.from_, settings.to, settings.last, now_ms)
-    ranges = {one.partition: one for one in found}
-    source = TopicSource(settings, ranges)
-    schema, note = _schema_of_topic(settings, agreed, source)
-    notes += note
-    _check_label(settings, (one.fields for one in _samples(source) if one.error is None))
-    labels: dict[int, Labels] = {}
-    if settings.labels_file is not None:
-        labels, more = read_label_file(settings.labels_file, {one.partition: (one.start, one.end) for one in found})
-        notes += more
-    elif settings.labels_topic is not None:
-        labels, more = read_label_topic(settings, ranges_of_labels(settings, now_ms), ranges, now_ms)
-        notes += more
-    source = replace(source, labels=labels)
-    where = _label_source(settings)
-    sentences = tuple(map(_sentence, (_topic_start(settings, ranges), *of_group, *notes)))
-    return Plan(settings, schema, source, bool(where), where, "time", sentences, now_ms, ranges)
-
-
-def _schema_of_topic(settings: ReplaySettings, agreed: Schema | None, source: TopicSource) -> tuple[Schema, list[str]]:
-    """The features, and perhaps a note about them. agreed: those of the group."""
-    if agreed is not None:
-        if settings.label in agreed.features:
-            raise ConfigError(
-                f"group {settings.group} scores the field {settings.label}, which is the --label here; give another "
-                "label, or leave --group out and name the --features"
-            )
-        return agreed, []
-    if settings.features is not None:
-        return Schema.of(settings.features, settings.categorical), []
-    schema, note = _infer(settings, source)
-    return schema, [note]
-
-
-def _topic_start(settings: ReplaySettings, ranges: Mapping[int, Range]) -> str:
-    """Whether results equal the live output of a group."""
-    if all(one.start == 0 for one in ranges.values() if one.records):
-        return FOLLOW_LIVE
-    late = "contexts differ from those of a group that read earlier records"
-    if settings.seed_context is not None:
-        return f"Starts later than a group would have: {late}."
-    return f"Warms up: the first {settings.min_context:,} records of each partition have no score, and {late}."
-
-
-def _infer(settings: ReplaySettings, source: TopicSource) -> tuple[Schema, str]:
-    """The features of the first records of the range that have any, as the service infers them; a note about them.
-
-    The service makes dead letters of records without features and looks at the next ones, and so does this.
-    """
-    roles = {settings.label: ROLES["--label"]} if settings.label is not None else {}
-    samples = _samples(source)
-    failure: SchemaError | None = None
-    bad: Counter[str] = Counter()
-    for _ in range(MOST_SAMPLES):
-        taken = list(islice(samples, settings.infer_records))
-        if not taken:
-            break
-        bad.update(one.error.reason for one in taken if one.error is not None)
-        records = [one.fields for one in taken if one.error is None]
-        if not records:
-            continue
-        try:
-            schema, left_out = infer_schema(records, settings.result_field, settings.categorical, roles)
-            return schema, features_note(schema, left_out)
-        except TooManyFeaturesError:
-            raise
-        except SchemaError as error:
-            failure = failure or error
-    if bad and failure is None:
-        reasons = ", ".join(f"{reason}: {count:,}" for reason, count in bad.most_common())
-        raise SchemaError(f"none of the first {bad.total():,} records of {source.name} can be read ({reasons})")
-    raise failure or SchemaError(f"the range of {source.name} has no records, only marks of transactions")
-
-
-def _samples(source: TopicSource) -> Iterator[Sample]:
-    """The records of all partitions, one partition after the other, so that a counter in one is recognised."""
-    return chain.from_iterable(source.read(number, source.start(number), lambda: False) for number in source.partitions)
-
-
 # --- notes ---------------------------------------------------------------------------------------------------
 
 
-def _check_label(settings: ReplaySettings, records: Iterable[Mapping[str, Any]]) -> None:
+def check_label(settings: ReplaySettings, records: Iterable[Mapping[str, Any]]) -> None:
     """Raise SchemaError if none of the first records has a label in the field of --label."""
     if settings.label is None:
         return
@@ -229,7 +139,7 @@ def _check_label(settings: ReplaySettings, records: Iterable[Mapping[str, Any]])
         )
 
 
-def _label_source(settings: ReplaySettings) -> str:
+def label_source(settings: ReplaySettings) -> str:
     """Where labels come from, in words."""
     if settings.label is not None:
         return f"field {settings.label}"
@@ -238,6 +148,6 @@ def _label_source(settings: ReplaySettings) -> str:
     return f"topic {settings.labels_topic}" if settings.labels_topic is not None else ""
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
     """It begins with a capital letter, unless with a flag, and ends with a full stop."""
     return text[:1].upper() + text[1:].rstrip(".") + "."

@@ -1,33 +1,28 @@
 """Replays all partitions: several at the same time in processes of their own, or one after the other in this one.
 
-A worker is a fresh interpreter that gets its jobs through a socket and answers through it. It ends when the socket
-closes, so that nothing is left behind if this process is killed. Ctrl-C reaches this process only, which then asks the
-workers to stop.
+Ctrl-C reaches this process only, which then asks the workers to stop after the block that they are at.
 """
 
 from __future__ import annotations
 
-import json
 import logging
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
-from multiprocessing.connection import Connection, Pipe, wait
-from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from concurrent.futures import ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import parent_process
+from typing import TYPE_CHECKING, Any
 
 from fomo_stream.errors import FomoError, RecordError
 from fomo_stream.logs import configure_logging, kv, place_of
+from fomo_stream.replaying.one_partition import Detectors, Job, Outcome, replay_one
 from fomo_stream.threads import limit_threads, limited_threads
 
 if TYPE_CHECKING:
-    from fomo_stream.replaying.one_partition import Job, Outcome
     from fomo_stream.replaying.progress import Progress
     from fomo_stream.replaying.sources.base import IsStopped
     from fomo_stream.settings.replay import ReplaySettings
@@ -35,30 +30,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.2  # between two looks at whether the replay is to stop
-END_S = 5.0  # for a worker to end
-PROGRAM = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
-    "from fomo_stream.replaying.workers import work; work(int(sys.argv[1]))"
-)
-
-
-@dataclass(frozen=True)
-class _Setup:
-    """What a worker has to know before its first job."""
-
-    log_level: str
-    threads: int
-
-
-@dataclass(frozen=True)
-class _Failure:
-    """The job failed."""
-
-    kind: type[FomoError]
-    message: str
-
-
-_STOP, _READY = "stop", "ready"
 
 
 def replay_partitions(
@@ -69,16 +40,10 @@ def replay_partitions(
     settings: of the plan. Each process computes with `settings.threads` threads, as results may depend on that.
     """
     if min(n_workers, len(jobs)) > 1:
-        with _Workers(min(n_workers, len(jobs)), settings) as workers:
-            found = workers.replay(jobs, is_stopped, progress)
-    else:
-        from fomo_stream.replaying.one_partition import Detectors, replay_one
-
-        with limited_threads(settings.threads):
-            detectors = Detectors(jobs[0].plan) if jobs else None
-            found = [replay_one(job, detectors, is_stopped, progress.advance) for job in jobs if detectors is not None]
-    order = {job.partition: at for at, job in enumerate(jobs)}
-    return sorted(found, key=lambda outcome: order[outcome.partition])
+        return _in_processes(jobs, settings, min(n_workers, len(jobs)), is_stopped, progress)
+    with limited_threads(settings.threads):
+        detectors = Detectors(jobs[0].plan)
+        return [replay_one(job, detectors, is_stopped, progress.advance) for job in jobs]
 
 
 @contextmanager
@@ -105,141 +70,85 @@ def stopped_by_ctrl_c(progress: Progress) -> Iterator[Callable[[], bool]]:
 # -- the processes -------------------------------------------------------------------------------------------------
 
 
+def _in_processes(
+    jobs: Sequence[Job], settings: ReplaySettings, count: int, is_stopped: IsStopped, progress: Progress
+) -> list[Outcome]:
+    spawned = multiprocessing.get_context("spawn")
+    stop, done = spawned.Event(), spawned.SimpleQueue()
+    others = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(count, spawned, _begin, (settings.log_level, settings.threads, stop, done))
+    workers: set[Any] = set()
+    try:
+        with _without_ctrl_c():
+            futures = [pool.submit(_work, job) for job in jobs]
+            workers = set(multiprocessing.active_children()) - others
+        waiting = set(futures)
+        while waiting:
+            finished, waiting = wait(waiting, LOOK_S)
+            if is_stopped():
+                stop.set()
+            while not done.empty():
+                progress.advance(done.get())
+            for future in finished:
+                future.result()  # raises the error of its job
+        pool.shutdown()
+        return [future.result() for future in futures]
+    except BaseException as error:
+        for worker in workers:
+            worker.kill()  # what it still does is not wanted
+        pool.shutdown(cancel_futures=True)
+        if isinstance(error, BrokenProcessPool):
+            raise FomoError(
+                "a process that replayed a partition has ended by itself, perhaps for want of memory",
+                'use fewer --jobs; a script of your own needs `if __name__ == "__main__":`',
+            ) from None
+        raise
+
+
+@contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """Processes that are started within it never get Ctrl-C; this one gets it afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class _Worker:
-    """A process that replays one partition at a time."""
+    """What a worker process keeps from one job to the next."""
 
-    def __init__(self, settings: ReplaySettings) -> None:
-        self.job: Job | None = None
-        self.connection, other = Pipe()
-        with closing(other):
-            number = other.fileno()
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, str(number), json.dumps(sys.path)],
-                pass_fds=[number],
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C in the terminal must not reach it
-            )
-        self.send(_Setup(settings.log_level, settings.threads))
-
-    def send(self, message: object) -> None:
-        """Send a message; if the process has ended, reading its answer will say so."""
-        with suppress(OSError):
-            self.connection.send(message)
-
-    def end(self) -> int:
-        """Wait until it has ended, or kill it; returns its exit code."""
-        self.connection.close()  # then it ends by itself
-        try:
-            return self._process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            return self._process.wait()
-
-    def kill(self) -> None:
-        """End it at once."""
-        self._process.kill()
-        self._process.wait()
-        self.connection.close()
-
-    def died(self) -> FomoError:
-        """The error that it has ended by itself."""
-        code = self.end()
-        where = "a worker process" if self.job is None else f"the process that replayed partition {self.job.partition}"
-        if code < 0:
-            name = signal.Signals(-code).name
-            return FomoError(f"{where} was ended by {name}, perhaps for want of memory; use fewer --jobs")
-        return FomoError(f"{where} has ended with exit code {code}")
-
-
-class _Workers:
-    """Several workers; at the end of the block all have ended."""
-
-    def __init__(self, count: int, settings: ReplaySettings) -> None:
-        self._workers: list[_Worker] = []
-        self._count, self._settings = count, settings
-
-    def __enter__(self) -> _Workers:
-        try:
-            for _ in range(self._count):
-                self._workers.append(_Worker(self._settings))
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for worker in self._workers:
-            worker.kill()
-
-    def replay(self, jobs: Sequence[Job], is_stopped: IsStopped, progress: Progress) -> list[Outcome]:
-        """The outcomes, as they come."""
-        waiting, is_told = deque(jobs), False
-        outcomes: list[Outcome] = []
-        of = {worker.connection: worker for worker in self._workers}
-        while len(outcomes) < len(jobs):
-            if is_stopped() and not is_told:
-                is_told = True
-                for worker in self._workers:
-                    worker.send(_STOP)
-            for connection in wait(list(of), LOOK_S):
-                assert isinstance(connection, Connection)
-                worker = of[connection]
-                try:
-                    message = connection.recv()
-                except (EOFError, OSError):
-                    raise worker.died() from None
-                if isinstance(message, _Failure):
-                    raise message.kind(message.message)
-                if isinstance(message, int):  # so many more records are done
-                    progress.advance(message)
-                else:
-                    outcomes += [message] if message != _READY else []
-                    worker.job = waiting.popleft() if waiting else None
-                    if worker.job is not None:
-                        worker.send(worker.job)
-        return outcomes
-
-
-def work(descriptor: int) -> None:
-    """The main function of a worker. descriptor: of its socket."""
-    connection = Connection(descriptor)
-    setup = connection.recv()
-    configure_logging(setup.log_level)
-    limit_threads(setup.threads)
-    from fomo_stream.replaying.one_partition import Detectors, replay_one
-
-    jobs: SimpleQueue[Job] = SimpleQueue()
-    stop = threading.Event()
-    threading.Thread(target=_listen, args=(connection, jobs, stop), daemon=True).start()
-    connection.send(_READY)
+    stop: Any  # an event
+    done: Any  # a queue of numbers of records
     detectors: Detectors | None = None
-    while True:
-        job = jobs.get()
-        try:
-            detectors = detectors or Detectors(job.plan)
-            answer: object = replay_one(job, detectors, stop.is_set, connection.send)
-        except FomoError as error:
-            answer = _failure(error)
-        except Exception as error:  # a defect of this program
-            log.debug(kv("replay_failed", partition=job.partition), exc_info=True)  # it may hold contents of a record
-            where = f"{type(error).__name__} at {place_of(error)}"
-            answer = _Failure(FomoError, f"partition {job.partition}: {where}; --log-level debug shows more")
-        connection.send(answer)
 
 
-def _failure(error: FomoError) -> _Failure:
-    """The error to raise in the other process, with the same message and exit code."""
-    return _Failure(FomoError if isinstance(error, RecordError) else type(error), str(error))
+def _begin(log_level: str, threads: int, stop: Any, done: Any) -> None:
+    """Prepare a worker process."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    configure_logging(log_level)
+    limit_threads(threads)
+    _Worker.stop, _Worker.done = stop, done
 
 
-def _listen(connection: Connection, jobs: SimpleQueue[Job], stop: threading.Event) -> None:
-    """Take messages, until the process that sends them is gone."""
-    while True:
-        try:
-            message = connection.recv()
-        except (EOFError, OSError):
-            os._exit(0)
-        if message == _STOP:
-            stop.set()
-        else:
-            jobs.put(message)
+def _end_with_parent() -> None:
+    """End, too, when the process that has started this one is killed."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _work(job: Job) -> Outcome:
+    """Replay a partition in a worker process. Raises FomoError, in one sentence."""
+    try:
+        _Worker.detectors = _Worker.detectors or Detectors(job.plan)
+        return replay_one(job, _Worker.detectors, _Worker.stop.is_set, _Worker.done.put)
+    except RecordError as error:
+        raise FomoError(str(error)) from None
+    except FomoError:
+        raise
+    except Exception as error:  # a defect of this program
+        log.debug(kv("replay_failed", partition=job.partition), exc_info=True)  # it may hold contents of a record
+        where = f"{type(error).__name__} at {place_of(error)}"
+        raise FomoError(f"partition {job.partition}: {where}; --log-level debug shows more") from None

@@ -6,6 +6,8 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,19 @@ def test_a_replay_gives_the_same_bytes_again(folder: Path, capsys: pytest.Captur
     assert timeless(first) == timeless(again)
     assert "report.html" in capsys.readouterr().out
     assert not list(folder.glob("*.partial"))
+
+
+def test_a_file_is_replayed_without_a_kafka_client(folder: Path, tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.modules['confluent_kafka'] = None; "  # importing it would fail
+        "from fomo_stream.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    )
+    flags = ["--file", str(folder / "rows.jsonl"), "--model", str(folder / "cheap.safetensors"), "--views", "fast"]
+    output = ["--report", str(tmp_path / "report.html"), "--scores-file", str(tmp_path / "scores.jsonl")]
+    done = subprocess.run([sys.executable, "-c", program, "replay", *flags, *output], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len((tmp_path / "scores.jsonl").read_text().splitlines()) == RECORDS
+    assert "Report: " in done.stdout
 
 
 def test_ctrl_c_gives_the_report_so_far(folder: Path) -> None:

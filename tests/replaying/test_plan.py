@@ -13,7 +13,8 @@ import pytest
 from fomo_stream.errors import ConfigError, FomoError, SchemaError
 from fomo_stream.kafka.ranges import Range
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN
-from fomo_stream.replaying.plan import Plan, _topic_start, make_plan
+from fomo_stream.replaying.plan import Plan, make_plan
+from fomo_stream.replaying.topics import _topic_start
 from fomo_stream.settings.replay import ReplaySettings
 from fomo_stream.settings.sources import load
 

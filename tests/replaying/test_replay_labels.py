@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from fomo_stream.errors import ConfigError, FomoError, SchemaError
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, Sample
-from fomo_stream.replaying.labels import Labels, LabelTable, _digest, last_before, read_label_file
+from fomo_stream.replaying.labels import Labels, LabelTable, digest, read_label_file
+from fomo_stream.replaying.topics import last_before
 
 ONE = {0: (0, 100)}
 
@@ -68,7 +69,7 @@ def test_a_label_by_key_in_a_topic_is_about_the_last_record_before_it(
 ) -> None:
     by_key: dict[int, list[tuple[int, int]]] = {}
     for number, (key, time) in enumerate(labels):
-        by_key.setdefault(_digest(key), []).append((time, number))
+        by_key.setdefault(digest(key), []).append((time, number))
     expected = {}
     for number, (key, time) in enumerate(labels):
         mine = [at for at, (stamp, own) in enumerate(records) if own == key and (stamp or 0) <= time]

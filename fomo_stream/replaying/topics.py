@@ -1,0 +1,241 @@
+"""Topics as sources of a replay: ranges of offsets, features and labels. Only this module of the room needs Kafka."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+
+from fomo_stream.errors import ConfigError, RecordError, SchemaError, TopicError
+from fomo_stream.kafka.ranges import Range, read_range, resolve_ranges
+from fomo_stream.kafka.recorded import recorded_group
+from fomo_stream.partition.labels import parse_label
+from fomo_stream.partition.record import Record
+from fomo_stream.records.choice import ROLES, features_note
+from fomo_stream.records.inference import TooManyFeaturesError, infer_schema
+from fomo_stream.records.json_codec import decode
+from fomo_stream.records.schema import Schema, look_up
+from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, Sample
+from fomo_stream.replaying.labels import (
+    NO_LABELS,
+    NO_OFFSET,
+    Labels,
+    LabelTable,
+    digest,
+    read_label_file,
+    verdict_of,
+)
+from fomo_stream.replaying.plan import MOST_SAMPLES, Plan, check_label, label_source, sentence
+from fomo_stream.replaying.sources.base import IsStopped
+from fomo_stream.settings.replay import ReplaySettings
+
+FOLLOW_LIVE = (
+    "Each partition is replayed from its beginning, so results equal the live output of a group that began there, read "
+    "the same records with the same settings, and has no labels."
+)
+CHUNK = 64  # records whose labels are looked up at once
+
+
+@dataclass(frozen=True)
+class TopicSource:
+    """The records of a range of `settings.topic`, read as the service reads them. labels: by partition."""
+
+    settings: ReplaySettings
+    ranges: Mapping[int, Range]
+    labels: Mapping[int, Labels] = field(default_factory=dict)
+
+    @property
+    def partitions(self) -> tuple[int, ...]:
+        return tuple(self.ranges)
+
+    @property
+    def name(self) -> str:
+        return self.settings.topic
+
+    def start(self, partition: int) -> int:
+        return self.ranges[partition].start
+
+    def total(self, partition: int) -> int | None:
+        return self.ranges[partition].records
+
+    def part(self, partition: int) -> TopicSource:
+        of_it = {partition: self.labels[partition]} if partition in self.labels else {}
+        return replace(self, ranges={partition: self.ranges[partition]}, labels=of_it)
+
+    def read(self, partition: int, start: int, is_stopped: IsStopped) -> Iterator[Sample]:
+        records = read_range(self.settings, self.settings.topic, self.ranges[partition], start, is_stopped)
+        samples = map(self._sample, records)
+        labels = self.labels.get(partition, NO_LABELS)
+        if not labels:
+            yield from samples
+            return
+        while chunk := list(islice(samples, CHUNK)):
+            yield from labels.applied(chunk)
+
+    def _sample(self, record: Record) -> Sample:
+        offset, timestamp, key = record.offset, record.timestamp, record.key
+        try:
+            fields = decode(record.value, self.settings.max_record_bytes)
+        except RecordError as error:
+            return Sample(offset, timestamp, key, {}, error)
+        field = self.settings.label
+        label = UNKNOWN if field is None else verdict_of(look_up(fields, field))
+        return Sample(offset, timestamp, key, fields, None, label, record.value)
+
+
+# --- the plan -------------------------------------------------------------------------------------------------
+
+
+def plan_of_topic(settings: ReplaySettings, now_ms: int) -> Plan:
+    agreed: Schema | None = None
+    of_group: list[str] = []
+    if settings.is_given("group"):
+        settings, agreed, of_group = recorded_group(settings)
+    found, notes = resolve_ranges(settings, settings.from_, settings.to, settings.last, now_ms)
+    ranges = {one.partition: one for one in found}
+    source = TopicSource(settings, ranges)
+    schema, note = _schema_of_topic(settings, agreed, source)
+    notes += note
+    check_label(settings, (one.fields for one in _samples(source) if one.error is None))
+    labels: dict[int, Labels] = {}
+    if settings.labels_file is not None:
+        labels, more = read_label_file(settings.labels_file, {one.partition: (one.start, one.end) for one in found})
+        notes += more
+    elif settings.labels_topic is not None:
+        labels, more = read_label_topic(settings, ranges_of_labels(settings, now_ms), ranges, now_ms)
+        notes += more
+    source = replace(source, labels=labels)
+    where = label_source(settings)
+    sentences = tuple(map(sentence, (_topic_start(settings, ranges), *of_group, *notes)))
+    return Plan(settings, schema, source, bool(where), where, "time", sentences, now_ms, ranges)
+
+
+def _schema_of_topic(settings: ReplaySettings, agreed: Schema | None, source: TopicSource) -> tuple[Schema, list[str]]:
+    """The features, and perhaps a note about them. agreed: those of the group."""
+    if agreed is not None:
+        if settings.label in agreed.features:
+            raise ConfigError(
+                f"group {settings.group} scores the field {settings.label}, which is the --label here; give another "
+                "label, or leave --group out and name the --features"
+            )
+        return agreed, []
+    if settings.features is not None:
+        return Schema.of(settings.features, settings.categorical), []
+    schema, note = _infer(settings, source)
+    return schema, [note]
+
+
+def _topic_start(settings: ReplaySettings, ranges: Mapping[int, Range]) -> str:
+    """Whether results equal the live output of a group."""
+    if all(one.start == 0 for one in ranges.values() if one.records):
+        return FOLLOW_LIVE
+    late = "contexts differ from those of a group that read earlier records"
+    if settings.seed_context is not None:
+        return f"Starts later than a group would have: {late}."
+    return f"Warms up: the first {settings.min_context:,} records of each partition have no score, and {late}."
+
+
+def _infer(settings: ReplaySettings, source: TopicSource) -> tuple[Schema, str]:
+    """The features of the first records of the range that have any, as the service infers them; a note about them.
+
+    The service makes dead letters of records without features and looks at the next ones, and so does this.
+    """
+    roles = {settings.label: ROLES["--label"]} if settings.label is not None else {}
+    samples = _samples(source)
+    failure: SchemaError | None = None
+    bad: Counter[str] = Counter()
+    for _ in range(MOST_SAMPLES):
+        taken = list(islice(samples, settings.infer_records))
+        if not taken:
+            break
+        bad.update(one.error.reason for one in taken if one.error is not None)
+        records = [one.fields for one in taken if one.error is None]
+        if not records:
+            continue
+        try:
+            schema, left_out = infer_schema(records, settings.result_field, settings.categorical, roles)
+            return schema, features_note(schema, left_out)
+        except TooManyFeaturesError:
+            raise
+        except SchemaError as error:
+            failure = failure or error
+    if bad and failure is None:
+        reasons = ", ".join(f"{reason}: {count:,}" for reason, count in bad.most_common())
+        raise SchemaError(f"none of the first {bad.total():,} records of {source.name} can be read ({reasons})")
+    raise failure or SchemaError(f"the range of {source.name} has no records, only marks of transactions")
+
+
+def _samples(source: TopicSource) -> Iterator[Sample]:
+    """The records of all partitions, one partition after the other, so that a counter in one is recognised."""
+    return chain.from_iterable(source.read(number, source.start(number), lambda: False) for number in source.partitions)
+
+
+# --- labels of a topic ----------------------------------------------------------------------------------------
+
+
+def ranges_of_labels(settings: ReplaySettings, now_ms: int) -> dict[int, Range]:
+    """What `settings.labels_topic` has now, by its partitions. Raises the errors of `resolve_ranges`."""
+    own = settings.model_copy(update={"topic": settings.labels_topic})
+    try:
+        return {one.partition: one for one in resolve_ranges(own, "", "", "", now_ms)[0]}
+    except TopicError as error:
+        raise TopicError(f"--labels-topic: {error}") from None
+
+
+def read_label_topic(
+    settings: ReplaySettings, found: Mapping[int, Range], ranges: Mapping[int, Range], now_ms: int
+) -> tuple[dict[int, Labels], list[str]]:
+    """The labels in the ranges `found` of `settings.labels_topic`, by partition of the input, and notes.
+
+    ranges: of the input. If labels name their records by key, these are read once more, to find the records. Raises
+    SchemaError if there are no labels, and the errors of `read_range`.
+    """
+    topic = settings.labels_topic or ""
+    own = settings.model_copy(update={"topic": topic})
+    table = LabelTable(f"topic {topic}", {number: (one.start, one.end) for number, one in ranges.items()})
+    keyed: dict[int, dict[int, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
+    for one in found.values():
+        for record in read_range(own, topic, one, one.start):
+            rules = record.partition, settings.topic, settings.result_field, settings.max_record_bytes
+            try:
+                label = parse_label(record.value, record.key, *rules)
+            except RecordError as error:
+                table.refuse(record.where(), str(error))
+                continue
+            offset = NO_OFFSET if label.offset is None else label.offset
+            number = table.add(record.partition, offset, OUTLIER if label.outlier else INLIER)
+            if label.offset is None:
+                given = now_ms if record.timestamp is None else record.timestamp
+                keyed[record.partition][digest(label.key or b"")].append((given, number))
+    for partition, by_key in keyed.items():
+        if partition in ranges:
+            records = read_range(settings, settings.topic, ranges[partition], ranges[partition].start)
+            keys = ((record.offset, record.timestamp, record.key) for record in records)
+            for number, offset in last_before(by_key, keys):
+                table.locate(partition, number, offset)
+    return table.finish()
+
+
+def last_before(
+    labels: Mapping[int, list[tuple[int, int]]], records: Iterable[tuple[int, int | None, bytes | None]]
+) -> Iterator[tuple[int, int]]:
+    """For each label by key that has one: its number, and the offset of the last record with its key not later than it.
+
+    labels: (time, number of the label) by the digest of the key; records: offset, time and key of each, in order. A
+    record without a time is as early as any.
+    """
+    ordered = {place: sorted(ones) for place, ones in labels.items()}
+    times = {place: [time for time, _ in ones] for place, ones in ordered.items()}
+    last: dict[int, dict[int, int]] = defaultdict(dict)  # by digest: offset by the first label that is not earlier
+    for offset, time, key in records:
+        place = digest(key) if key is not None else None
+        if place in times:
+            last[place][bisect_left(times[place], 0 if time is None else time)] = offset
+    for place, ones in ordered.items():
+        newest = NO_OFFSET
+        for at, (_, number) in enumerate(ones):
+            newest = max(newest, last[place].get(at, NO_OFFSET))
+            if newest >= 0:
+                yield number, newest
