@@ -56,7 +56,7 @@ def test_every_reason_and_header_of_dead_letters_is_documented() -> None:
 def test_events_of_the_log_are_documented() -> None:
     """All events of level warning and above, and no event that does not exist."""
     source = "\n".join(path.read_text() for path in sorted((ROOT / "fomo_stream").rglob("*.py")))
-    exist = set(re.findall(r'\bkv\(\s*"(\w+)"', source))
+    exist = set(re.findall(r'\b(?:kv\(|notes\.append\(\()\s*"(\w+)"', source))
     severe = set(re.findall(r'\blog\.(?:warning|error|exception)\(\s*kv\(\s*"(\w+)"', source))
     section = FLAGS.section("Health and logs")
     documented = {name for cells in table_rows(section.prose) for name in re.findall(r"`(\w+)`", cells[1])}
