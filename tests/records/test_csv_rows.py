@@ -7,7 +7,7 @@ import io
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fomo_stream.records.csv_rows import CsvRows, Row
@@ -35,7 +35,6 @@ def rows_of(data: bytes, width: int | None = None, delimiter: str = ",") -> list
 cells = st.text(st.characters(codec="utf-8") | st.sampled_from('",;\n\r \t'), max_size=6)
 
 
-@settings(max_examples=300)
 @given(st.lists(st.lists(cells, min_size=3, max_size=3), min_size=1, max_size=8), st.sampled_from(",;\t"))
 def test_what_csv_writes_is_read_back(table: list[list[str]], delimiter: str) -> None:
     text = io.StringIO()
@@ -45,7 +44,6 @@ def test_what_csv_writes_is_read_back(table: list[list[str]], delimiter: str) ->
     assert all(row.error is None for row in found)
 
 
-@settings(max_examples=500)
 @given(
     st.binary(max_size=60) | st.text('ab1,;"\n\r', max_size=60).map(str.encode),
     st.integers(1, 4),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fomo_stream.errors import ConfigError, SchemaError
@@ -40,7 +40,6 @@ def test_a_ragged_row_is_reported_with_its_line_and_reading_goes_on() -> None:
     assert (ragged.number, ragged.error.reason) == (3, "ragged")
 
 
-@settings(max_examples=400)
 @given(
     st.binary(max_size=80) | st.text('ab1,;"{}:[]\n\r\t ', max_size=80).map(lambda text: text.encode()),
     st.sampled_from(["auto", "csv", "jsonl"]),

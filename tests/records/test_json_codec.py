@@ -10,7 +10,7 @@ from unittest.mock import patch
 import numpy as np
 import orjson
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from random_records import finite, records
 
@@ -94,7 +94,6 @@ def exactly(value: bytes) -> dict[str, Any]:
 
 
 @given(st.one_of(st.binary(), almost_json, damaged_records(), odd_records()), st.sampled_from(FIELDS), st.booleans())
-@settings(max_examples=1000)
 def test_copied_bytes_are_the_same_json_as_fields_that_are_written_again(
     value: bytes, field: str, scores_only: bool
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from random_records import flat, keys, records
 
@@ -16,7 +16,6 @@ from fomo_stream.errors import SchemaError
 from fomo_stream.records.rows import RowReader
 from fomo_stream.records.schema import Schema
 
-SMALL = settings(max_examples=50)
 scalars = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=4), st.just([1]), st.just({})
 )
@@ -75,7 +74,6 @@ def test_a_feature_named_twice_is_refused() -> None:
 # --- categorical features
 
 
-@SMALL
 @given(st.lists(small_records, max_size=5))
 def test_a_categorical_column_holds_the_codes_of_all_values(batch: list[dict[str, Any]]) -> None:
     rows = Schema(("c", "a", "d.e"), frozenset({"c", "d.e"})).rows(batch)
@@ -101,7 +99,6 @@ def test_a_categorical_field_that_is_not_a_feature_is_refused() -> None:
 series_keys = st.sampled_from(["p", "q", None])
 
 
-@SMALL
 @given(st.lists(st.tuples(series_keys, small_records), max_size=12))
 def test_rows_keep_their_keys_and_records_without_any_value_are_left_out(
     stream: list[tuple[str | None, dict[str, Any]]],

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fomo_stream.errors import ConfigError
@@ -52,7 +52,6 @@ def test_profile_is_the_mean_over_datasets_less_the_mean_over_channels_in_points
     assert profile.best[2] == pytest.approx(100 * np.median(found.max(1)))
 
 
-@settings(max_examples=20)
 @given(n=st.integers(2, 40), seed=st.integers(0, 99))
 def test_how_hard_each_dataset_is_does_not_touch_the_profile(n: int, seed: int) -> None:
     found = areas(n, seed)

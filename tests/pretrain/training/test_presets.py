@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fomo_stream.model.zero_shot import PRESETS as MODELS
 from fomo_stream.model.zero_shot import ModelConfig
-from pretrain.training.config import TrainConfig
 from pretrain.training.presets import PRESETS
 
 
@@ -27,10 +26,6 @@ def test_the_paper_presets_are_the_papers() -> None:
 def test_every_preset_names_a_model_that_exists() -> None:
     for name, config in PRESETS.items():
         assert isinstance(MODELS[config.model], ModelConfig), name
-
-
-def test_a_shape_like_the_presets_is_no_other_shape() -> None:
-    assert TrainConfig(model="tiny", shape=MODELS["tiny"]) == TrainConfig(model="tiny")
 
 
 def test_the_presets_of_the_paper_hold_clean_gaussian_mixtures_alone() -> None:
