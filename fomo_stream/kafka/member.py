@@ -19,13 +19,13 @@ from fomo_stream.errors import FencedError
 from fomo_stream.kafka.assignment import Assignment
 from fomo_stream.kafka.commits import Commits
 from fomo_stream.kafka.delivery.base import Delivery
-from fomo_stream.kafka.group.schema_search import SchemaSearch
 from fomo_stream.kafka.membership import Membership
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.polling import Poller
 from fomo_stream.kafka.record import to_record
 from fomo_stream.kafka.restore import Restorer
+from fomo_stream.kafka.schema_search import SchemaSearch
 from fomo_stream.kafka.topics.report import TopicReport
 from fomo_stream.kafka.topics.watch import TopicWatch
 from fomo_stream.logs import Throttle, kv

@@ -19,7 +19,6 @@ from fomo_stream.detector.detector import Detector
 from fomo_stream.errors import DamagedStateError, RecordError, SchemaError, StateError
 from fomo_stream.kafka.delivery.base import Delivery
 from fomo_stream.kafka.delivery.output import Output
-from fomo_stream.kafka.group.patience import FEW
 from fomo_stream.kafka.observer import Observation, Observer, Outlier
 from fomo_stream.kafka.outputs import Outputs, dead_letter_reason
 from fomo_stream.kafka.restore import to_output
@@ -40,6 +39,8 @@ if TYPE_CHECKING:
     from fomo_stream.model.zero_shot import ZeroShotModel
 
 log = logging.getLogger(__name__)
+
+FEW = 20  # records, of which a sample may not be typical
 
 LEFT_OUT_SHOWN = 50  # log lines about fields that are no features
 LABELS_LOGGED_S = 1.0  # labels that take effect get a log line, at level info at most one per partition in this time

@@ -19,11 +19,11 @@ from fomo_stream.kafka.delivery.transactions import Call
 from fomo_stream.kafka.group.agreement import Agreement
 from fomo_stream.kafka.group.log import GroupLog
 from fomo_stream.kafka.group.schema import GroupSchema
-from fomo_stream.kafka.group.schema_search import SchemaSearch
 from fomo_stream.kafka.member import ConsumerErrors, Member
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.restore import Restorer
+from fomo_stream.kafka.schema_search import SchemaSearch
 from fomo_stream.kafka.topics.checks import without_effect
 from fomo_stream.kafka.topics.report import TopicReport
 from fomo_stream.kafka.topics.setup import TopicSetup, start_at_latest

@@ -14,20 +14,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from brokers import Broker, wait_for
 
-from fomo_stream.kafka.group.log import GroupLog
 from fomo_stream.kafka.member import Member
 from fomo_stream.kafka.service import Service
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.model.zero_shot import ZeroShotModel
 from fomo_stream.ops.monitor import Monitor
 from fomo_stream.settings.service import ServiceSettings
-
-if TYPE_CHECKING:
-    import pytest  # benchmarks use this module too
 
 # Short enough for a test to see a dead member leave; the minimum of Apache Kafka.
 CLIENT = {"session.timeout.ms": "6000", "topic.metadata.refresh.interval.ms": "1000"}
@@ -159,26 +155,6 @@ def command(log: Path, settings: ServiceSettings, **options: Any) -> Iterator[Co
     finally:
         if running.process.poll() is None:
             running.kill()
-
-
-@contextmanager
-def member_that_joins_late(settings: ServiceSettings, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A service with these settings joins just before the group log gets its next entry; stopped at the end."""
-    append, started = GroupLog.append, Running(settings)
-
-    def late(log: GroupLog, kind: bytes, value: bytes) -> bytes:
-        monkeypatch.setattr(GroupLog, "append", append)
-        started.__enter__()
-        wait_for(lambda: started.service.ready and started.member.pipeline.tasks, "the member to be at work")
-        return append(log, kind, value)
-
-    monkeypatch.setattr(GroupLog, "append", late)
-    try:
-        yield
-        assert started.began, "the group log got no entry"
-    finally:
-        if started.began:
-            started.stop()
 
 
 def results(messages: list[Any]) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from brokers import Broker, wait_for
-from services import Running, make_settings, member_that_joins_late, readings, results, unique
+from services import Running, make_settings, readings, results, unique
 from test_operations import changed
 
 from fomo_stream.cli.main import main
@@ -211,17 +211,3 @@ def test_settings_that_are_given_are_changed_and_others_stay(broker: Broker, loo
     with Running(changed(settings, out=moved, alerts=alerts, feedback_memory=77)):  # as agreed
         assert [one["n"] for one in results(broker.read(moved, at_least=60))] == list(range(60, 120))
     assert len(GroupLog(settings).entries(b"settings/")) == 5  # the first instance, and four changes
-
-
-def test_an_update_is_undone_if_a_member_joins_meanwhile(
-    broker: Broker, look: Look, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topic = unique("sensors")
-    broker.create_topic(topic, partitions=1)
-    settings = make_settings(broker, topic)
-    with Running(settings) as running:
-        wait_for(lambda: running.scores(0), "the group to agree")
-    with member_that_joins_late(settings, monkeypatch):  # after the members were counted
-        done = look(settings, "--update-group", "--out", "elsewhere")
-        assert done.code == 10, done.err
-    assert look(settings, "--json").json["agreement"]["settings"]["out"] == settings.out

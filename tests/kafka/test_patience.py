@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fomo_stream.kafka.group.patience import Patience
+from fomo_stream.kafka.schema_search import Patience
 
 
 @given(

@@ -88,14 +88,14 @@ class Agreement:
         Raises AgreementError, which names the differences, when the group has agreed on other settings. While a group
         has no members, CHANGEABLE_SETTINGS can be changed.
         """
-        found, agreed = self._current()
-        self.is_new = found is None
-        if found is None:
-            found, agreed = self._propose(None, self._own(agreed))
+        entry, agreed = self._current()
+        self.is_new = entry is None
+        if entry is None:
+            entry, agreed = self._propose(None, self._own(agreed))
         if self._differing(agreed):
-            before, agreed = agreed, self._change(found, agreed)
+            changes = {one.name.replace("-", "_"): f"{one.agreed} -> {one.own}" for one in self._compare(agreed)}
+            agreed = self._change(entry, agreed)
             self.is_new = True
-            changes = {one.name.replace("-", "_"): f"{one.agreed} -> {one.own}" for one in self._compare(before)}
             log.warning(kv("group_settings_changed", group=self._settings.group, **changes))
         return self._settings.model_copy(update={"categorical": tuple(agreed["categorical"])})
 
@@ -105,22 +105,21 @@ class Agreement:
         Raises AgreementError as `join` does, and if the group has not run before; ConfigError if a topic would have two
         roles, or no score would be written.
         """
-        found, agreed = self._current()
-        if found is None:
-            raise AgreementError(f"group {self._settings.group} has agreed on nothing yet; start an instance first")
+        entry, agreed = self._current()
+        if entry is None:
+            raise AgreementError(f"group {self._settings.group} has agreed on nothing yet", "start an instance first")
         changes = self._compare(agreed)
         if changes:
-            self._check_topics(agreed)
-            self._change(found, agreed)
+            try:
+                check_topics(with_agreed(self._settings, self._own(agreed)))
+            except ValueError as error:
+                raise ConfigError(f"with the other settings of the group: {error}") from None
+            self._change(entry, agreed)
         return changes
 
     def agreed(self) -> Values:
         """The group's settings by name; empty if the group has agreed on nothing yet."""
         return self._current()[1]
-
-    def first_proposal(self) -> bytes:
-        """The record of the group log with these settings, for a group that has agreed on nothing yet."""
-        return _proposal(None, self._own({}))
 
     def compare(self) -> list[Difference]:
         """The settings that differ from the group's. They are none if the group has agreed on nothing yet."""
@@ -143,37 +142,25 @@ class Agreement:
         if agreed and (differing := self._differing(agreed)):
             self._check_change(agreed, differing)
 
-    def _check_topics(self, agreed: Values) -> None:
-        try:
-            check_topics(with_agreed(self._settings, self._own(agreed)))
-        except ValueError as error:
-            raise ConfigError(f"with the other settings of the group: {error}") from None
-
     def _check_change(self, agreed: Values, differing: list[str]) -> None:
         """Raise AgreementError unless this instance may change these settings."""
         if lasting := [name for name in differing if name in STATE_SETTINGS]:
             remedy = "use the group's, choose another --group, or forget what was learned with --reset-state"
             raise self._refusal(agreed, lasting, remedy)
         if members := count_members(self._settings):
-            raise self._refusal(agreed, differing, self._stop_first(members))
+            remedy = (
+                f"use the group's, choose another --group, or stop the group first, which has "
+                f"{counted(members, 'member')} (in Kubernetes: scale to 0; one that was killed leaves when its session "
+                "times out)"
+            )
+            raise self._refusal(agreed, differing, remedy)
 
-    @staticmethod
-    def _stop_first(members: int) -> str:
-        return (
-            f"use the group's, choose another --group, or stop the group first, which has {counted(members, 'member')} "
-            "(in Kubernetes: scale to 0; one that was killed leaves when its session times out)"
-        )
-
-    def _change(self, found: Entry | None, agreed: Values) -> Values:
+    def _change(self, replaced: Entry, agreed: Values) -> Values:
         """Change the group's settings to these; returns them. Raises AgreementError if they may not be changed."""
-        differing = self._differing(agreed)
-        self._check_change(agreed, differing)
-        changed, now = self._propose(found, {**self._own(agreed), "categorical": agreed["categorical"]})
+        self._check_change(agreed, self._differing(agreed))
+        _, now = self._propose(replaced, {**self._own(agreed), "categorical": agreed["categorical"]})
         if still := self._differing(now):
             raise self._refusal(now, still, "another instance was faster; use the group's, or choose another --group")
-        if members := count_members(self._settings):  # an instance has joined meanwhile, with the former settings
-            self._propose(changed, agreed)
-            raise self._refusal(agreed, differing, self._stop_first(members))
         return now
 
     def _refusal(self, agreed: Values, differing: list[str], remedy: str) -> AgreementError:
@@ -182,7 +169,7 @@ class Agreement:
             for one in self._compare(agreed)
             if one.name in differing
         )
-        return AgreementError(f"group {self._settings.group} has agreed on other settings: {named}; {remedy}")
+        return AgreementError(f"group {self._settings.group} has agreed on other settings: {named}", remedy)
 
     def _differing(self, agreed: Mapping[str, Any]) -> list[str]:
         own = self._own(agreed)
@@ -198,29 +185,29 @@ class Agreement:
             for name in self._differing(agreed)
         ]
 
-    def _propose(self, former: Entry | None, values: Values) -> tuple[Entry | None, Values]:
-        """Record these settings in place of `former`; returns the valid entry and its settings."""
-        self._log.append(KIND, _proposal(former, values))
-        found, agreed = self._current()
-        if found is None:
+    def _propose(self, replaced: Entry | None, values: Values) -> tuple[Entry, Values]:
+        """Record these settings in place of another entry; returns the valid entry and its settings."""
+        content = {"replaces": replaced and replaced.key.decode(), "settings": values}
+        self._log.append(KIND, json.dumps(content).encode())
+        entry, agreed = self._current()
+        if entry is None:
             raise self._log.not_kept()
-        return found, agreed
+        return entry, agreed
 
     def _current(self) -> tuple[Entry | None, Values]:
-        """The valid entry, and its settings."""
-        found, agreed = None, {}
+        """The valid entry, and its settings: of those that replace the same one, the first is valid."""
+        current, agreed = None, {}
         for entry in self._log.entries(KIND):
             try:
                 content = json.loads(entry.value)
                 replaces, values = content["replaces"], dict(content["settings"])
             except (ValueError, KeyError, TypeError) as error:
-                raise BrokerError(
-                    f"the settings of group {self._settings.group} in topic {self._settings.state_topic} are not "
-                    f"readable ({error}); choose another --group, or start over with --reset-state"
-                ) from None
-            if replaces == (found.key.decode() if found is not None else None):
-                found, agreed = entry, values
-        return found, agreed
+                place = f"of group {self._settings.group} in topic {self._settings.state_topic}"
+                remedy = "choose another --group, or start over with --reset-state"
+                raise BrokerError(f"the settings {place} are not readable ({error})", remedy) from None
+            if replaces == (current and current.key.decode()):
+                current, agreed = entry, values
+        return current, agreed
 
     def _own(self, agreed: Mapping[str, Any]) -> Values:
         """This instance's values of all settings; the group's where no flag is given that decides about them."""
@@ -241,11 +228,6 @@ class Agreement:
             "remembered-scores": config.history_scores,
             **kept,
         }
-
-
-def _proposal(former: Entry | None, values: Values) -> bytes:
-    """The value of an entry that replaces `former`."""
-    return json.dumps({"replaces": former and former.key.decode(), "settings": values}).encode()
 
 
 def with_agreed(settings: ServiceSettings, agreed: Mapping[str, Any]) -> ServiceSettings:

@@ -16,11 +16,6 @@ from fomo_stream.settings.service import ServiceSettings
 KIND = b"schema/"
 
 
-def encode(schema: Schema) -> bytes:
-    """The value of the entry that proposes a schema."""
-    return json.dumps({"features": list(schema.features), "categorical": sorted(schema.categorical)}).encode()
-
-
 class GroupSchema:
     """Reads and proposes the schema of a group; calls raise BrokerError if the broker does not answer in time."""
 
@@ -37,7 +32,8 @@ class GroupSchema:
         """The group's schema: `proposal`, unless another instance was earlier."""
         schema = self.stored()
         if schema is None:
-            self._log.append(KIND, encode(proposal))
+            content = {"features": list(proposal.features), "categorical": sorted(proposal.categorical)}
+            self._log.append(KIND, json.dumps(content).encode())
             schema = self.stored()
         if schema is None:
             raise self._log.not_kept()
@@ -67,7 +63,7 @@ class GroupSchema:
     def _parse(self, value: bytes) -> Schema:
         try:
             content = decode(value)
-            features, categorical = content["features"], content.get("categorical", [])  # older ones have none
+            features, categorical = content["features"], content.get("categorical", [])
             for names in (features, categorical):
                 if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
                     raise TypeError("features must be a list of names")
