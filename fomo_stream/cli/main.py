@@ -13,23 +13,14 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from fomo_stream.cli.parser import (
-    COMPARE_INTRO,
-    DEMO_INTRO,
-    DOCTOR_INTRO,
-    GROUP_INTRO,
-    REDRIVE_INTRO,
-    REPLAY_INTRO,
-    RUN_INTRO,
-    SCORE_INTRO,
-    parse,
-)
+from fomo_stream.cli.parser import INTROS, parse
 from fomo_stream.cli.signals import Signals
 from fomo_stream.errors import ConfigError, FomoError
 from fomo_stream.logs import configure_logging, quiet_clients
 from fomo_stream.settings.commands import DemoSettings, DoctorSettings, GroupSettings, RedriveSettings, ScoreSettings
 from fomo_stream.settings.replay import CompareSettings, ReplaySettings
 from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.sources import AnySettings
 from fomo_stream.threads import limit_threads
 from fomo_stream.wording import did_you_mean
 
@@ -78,8 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(argv: Sequence[str]) -> int:
     """Score a topic until SIGTERM or Ctrl-C."""
-    settings = parse(ServiceSettings, argv, RUN_INTRO)
-    configure_logging(settings.log_level)
+    settings = _settings(ServiceSettings, argv, "run")
     signals = Signals()
     limit_threads(settings.threads)
     sys.setswitchinterval(SWITCH_S)
@@ -96,8 +86,7 @@ def run(argv: Sequence[str]) -> int:
 
 def demo(argv: Sequence[str]) -> int:
     """Run the demonstration."""
-    settings = parse(DemoSettings, argv, DEMO_INTRO, "demo")
-    configure_logging(settings.log_level)
+    settings = _settings(DemoSettings, argv, "demo")
     limit_threads(settings.threads)
     from fomo_stream.demo.demo import run_demo
 
@@ -106,8 +95,7 @@ def demo(argv: Sequence[str]) -> int:
 
 def score(argv: Sequence[str]) -> int:
     """Score a file or standard input."""
-    settings = parse(ScoreSettings, argv, SCORE_INTRO, "score")
-    configure_logging(settings.log_level)
+    settings = _settings(ScoreSettings, argv, "score")
     limit_threads(settings.threads)
     from fomo_stream.cli.score import run_score
 
@@ -116,8 +104,7 @@ def score(argv: Sequence[str]) -> int:
 
 def replay(argv: Sequence[str]) -> int:
     """Replay a topic or a file, and report."""
-    settings = parse(ReplaySettings, argv, REPLAY_INTRO, "replay")
-    configure_logging(settings.log_level)
+    settings = _settings(ReplaySettings, argv, "replay")
     limit_threads(1)  # until the replay begins, with the threads that the group has agreed on
     from fomo_stream.replaying.command import run_replay
 
@@ -126,8 +113,7 @@ def replay(argv: Sequence[str]) -> int:
 
 def compare(argv: Sequence[str]) -> int:
     """Compare two replays."""
-    settings = parse(CompareSettings, argv, COMPARE_INTRO, "compare")
-    configure_logging(settings.log_level)
+    settings = _settings(CompareSettings, argv, "compare")
     from fomo_stream.replaying.comparison import compare_files
 
     print(compare_files(settings.before, settings.after))
@@ -136,8 +122,7 @@ def compare(argv: Sequence[str]) -> int:
 
 def redrive(argv: Sequence[str]) -> int:
     """Send dead letters back."""
-    settings = parse(RedriveSettings, argv, REDRIVE_INTRO, "redrive")
-    configure_logging(settings.log_level)
+    settings = _settings(RedriveSettings, argv, "redrive")
     from fomo_stream.admin.redrive import redrive as send_back
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: an open transaction is aborted
@@ -147,8 +132,7 @@ def redrive(argv: Sequence[str]) -> int:
 
 def group(argv: Sequence[str]) -> int:
     """Show a group, or change its agreement."""
-    settings = parse(GroupSettings, argv, GROUP_INTRO, "group")
-    configure_logging(settings.log_level)
+    settings = _settings(GroupSettings, argv, "group")
     from fomo_stream.admin.group import check_group, look_at_group, update_group
 
     action = check_group if settings.check else update_group if settings.update_group else look_at_group
@@ -159,14 +143,20 @@ def group(argv: Sequence[str]) -> int:
 
 def doctor(argv: Sequence[str]) -> int:
     """Check a deployment; the exit code is that of the first problem."""
-    settings = parse(DoctorSettings, argv, DOCTOR_INTRO, "doctor")
-    configure_logging(settings.log_level)
+    settings = _settings(DoctorSettings, argv, "doctor")
     from fomo_stream.admin.doctor import examine
 
     with quiet_clients():
         text, code = examine(settings)
     print(text)
     return code
+
+
+def _settings(cls: type[AnySettings], argv: Sequence[str], command: str) -> AnySettings:
+    """The settings of a command; from now on it logs as they say."""
+    settings = parse(cls, argv, INTROS[command], "" if command == "run" else command)
+    configure_logging(settings.log_level)
+    return settings
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {

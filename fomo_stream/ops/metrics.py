@@ -43,14 +43,7 @@ def _metric(name: str, kind: Kind, text: str, *labels: str) -> Metric:
 # The unit is the end of the name; numbers of things have none.
 METRICS = (
     _metric(
-        "info",
-        "gauge",
-        "Version, checkpoint, kernel, topic and group.",
-        "version",
-        "model",
-        "kernel",
-        "topic",
-        "group",
+        "info", "gauge", "Version, checkpoint, kernel, topic and group.", "version", "model", "kernel", "topic", "group"
     ),
     _metric("ready", "gauge", "1 while records are being scored, else 0; /readyz has the reasons."),
     _metric("partitions_assigned", "gauge", "Input partitions that the group has given to this instance."),
@@ -72,12 +65,7 @@ METRICS = (
     _metric("drift", "gauge", "How much of what announces a new regime was seen, from 0 to 1.", "partition"),
     _metric("position", "gauge", "Offset before which every record of the partition is finished.", "partition"),
     _metric("lag_records", "gauge", "Records from the committed offset to the end of the partition.", "partition"),
-    _metric(
-        "oldest_unscored_seconds",
-        "gauge",
-        "Age of the oldest record not scored yet; 0: none.",
-        "partition",
-    ),
+    _metric("oldest_unscored_seconds", "gauge", "Age of the oldest record not scored yet; 0: none.", "partition"),
     _metric(
         "open_transaction_seconds",
         "gauge",
