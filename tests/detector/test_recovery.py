@@ -151,7 +151,7 @@ def test_any_commits_aborts_and_crashes_equal_the_uninterrupted_run() -> None:
     Service.seen.clear()
     for start, config in product([0, 130, 330, 430], [CONFIG, SHORT]):
         case = type("Case", (Service,), {"start": start, "config": config})
-        run_state_machine_as_test(case, settings=settings(max_examples=8, stateful_step_count=30, derandomize=True))
+        run_state_machine_as_test(case, settings=settings(max_examples=15, stateful_step_count=30, derandomize=True))
     wanted = [f"next {view.of} {view.sees}" for view in VIEWS.values()]
     assert all(Service.seen[what] for what in ("deleted", "regimes", *wanted)), Service.seen
 
