@@ -52,17 +52,11 @@ class Observer:
     def started(self, files: RunFiles, config: TrainConfig, step: int) -> None:
         """The run starts or resumes after `step` steps."""
 
-    def stepped(self, step: int, progress: float) -> None:
-        """A step is done. step: counted from the start of the run; progress: finished share of the run, in [0, 1]."""
-
     def logged(self, line: Mapping[str, float]) -> None:
         """A line was written to the log."""
 
     def saved(self) -> None:
         """The state was saved, and the log is complete up to it."""
-
-    def ended(self) -> None:
-        """The loop has ended, by an error too."""
 
 
 @dataclass
@@ -114,10 +108,7 @@ def train(
     trainer = Trainer.start(config, state, where)
     observer.started(files, config, state.step)
     with _interrupts() as interrupted:
-        try:
-            _loop(trainer, files, observer, lambda: interrupted.is_set() or time.monotonic() >= deadline)
-        finally:
-            observer.ended()
+        _loop(trainer, files, observer, lambda: interrupted.is_set() or time.monotonic() >= deadline)
     files.save(state)
     observer.saved()
     model.load_state_dict(state.average, strict=False)
@@ -161,7 +152,6 @@ def _loop(trainer: Trainer, files: RunFiles, observer: Observer, stopped: Callab
             files.save(state)
             observer.saved()
             saved = time.monotonic()
-        observer.stepped(state.step, min(1.0, progress_of(config, state.step, state.elapsed)))
     if interval.steps:  # the loop ended within an interval
         log()
     state.elapsed = already + time.monotonic() - began
