@@ -14,8 +14,8 @@ from scipy.signal import lfilter
 from scipy.special import ndtr
 
 from fomo_stream.errors import ConfigError
-from fomo_stream.replaying.comparison import compare_files, is_paired, matches
-from fomo_stream.replaying.measures.intervals import FEWEST_WINDOWS, REPLICATES, difference, interval, resamples
+from fomo_stream.replaying.comparison import compare_files, is_paired
+from fomo_stream.replaying.measures.intervals import FEWEST_WINDOWS, REPLICATES, difference, interval
 
 N = 8000
 Float = NDArray[np.float64]
@@ -93,14 +93,6 @@ def test_a_better_detector_is_found_and_pairs_tell_more() -> None:
     assert same.verdict == "no difference beyond chance"
 
 
-def test_every_call_draws_the_same_windows_with_replacement() -> None:
-    drawn = resamples(30)
-    assert drawn.shape == (30, REPLICATES)
-    assert (drawn.sum(axis=0) == 30).all()
-    np.testing.assert_array_equal(drawn, resamples(30))
-    assert drawn.var() == pytest.approx(29 / 30, rel=0.05)  # binomial
-
-
 def test_few_windows_have_wider_intervals_or_none() -> None:
     replicates = np.random.default_rng(4).normal(size=REPLICATES)
     few, many = interval(replicates, FEWEST_WINDOWS), interval(replicates, 128)
@@ -172,11 +164,6 @@ def test_replays_of_other_records_are_not_paired(tmp_path: Path, before: dict[st
     after["windows"]["records"][0] += 1
     assert "The replays are of different records" in compared(tmp_path, before, after)
     assert "Labelled outliers: " in text
-
-
-def test_detectors_are_matched_by_name_and_the_first_ones_with_each_other(before: dict[str, Any]) -> None:
-    after = made_report(1.0, names=("our own", "river", "knn"))
-    assert [(a["name"], b["name"]) for a, b in matches(before, after)] == [(OWN, "our own"), ("knn", "knn")]
 
 
 def test_detectors_of_one_replay_only_are_named(tmp_path: Path, before: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from fomo_stream.replaying.blocks import OUTLIER, UNKNOWN, Block, ContextNote
 from fomo_stream.replaying.measures.alerts import TEXT_LENGTH, TOP, TopAlerts, record_text
 from fomo_stream.replaying.measures.intervals import resamples
 from fomo_stream.replaying.measures.measure import GENERATIONS
-from fomo_stream.replaying.measures.ranking import CURVE_POINTS, counts, curves, ranking_metrics
+from fomo_stream.replaying.measures.ranking import counts, curves, ranking_metrics
 from fomo_stream.replaying.measures.recorder import Recorder
 from fomo_stream.replaying.measures.summary import summary
 
@@ -63,19 +63,6 @@ def test_auroc_average_precision_and_roc_are_those_of_scikit_learn(case: tuple[F
     points = np.stack([recall, precision], axis=1)
     for point in np.stack(drawn["pr"], axis=1):
         assert np.abs(points - point).max(axis=1).min() < 1e-9
-
-
-def test_long_curves_are_thin_and_keep_their_area_and_ends() -> None:
-    rng = np.random.default_rng(5)
-    labels = rng.random(20_000) < 0.05
-    scores = rng.normal(size=len(labels)) + 1.5 * labels
-    drawn = curves(*counts(scores, labels))
-    assert drawn is not None
-    (fpr, tpr), (recall, precision) = drawn["roc"], drawn["pr"]
-    assert max(len(fpr), len(recall)) <= CURVE_POINTS
-    assert (fpr[0], tpr[0], fpr[-1], tpr[-1], recall[-1]) == (0, 0, 1, 1, 1)
-    assert sklearn_metrics.auc(fpr, tpr) == pytest.approx(sklearn_metrics.roc_auc_score(labels, scores), abs=1e-3)
-    assert precision[-1] == pytest.approx(labels.mean())
 
 
 @pytest.mark.parametrize("labels", [np.zeros(0, bool), np.zeros(3, bool), np.ones(3, bool)])

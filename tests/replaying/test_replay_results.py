@@ -154,15 +154,6 @@ def test_nothing_scored_is_said() -> None:
     assert "1 record of sensors was replayed" in summed_up(block(np.zeros(0), skipped={"not_json": 1}))[0]
 
 
-def test_a_nearly_perfect_ranking_is_not_rounded_to_a_perfect_one() -> None:
-    labels = np.arange(2000) % 100 == 0
-    scores = labels * 5.0 + np.random.default_rng(1).normal(size=2000) + np.where(np.arange(2000) == 1, 5.2, 0)
-    assert "AUROC 0.999" in " ".join(summed_up(block(scores, labels)))
-
-
-# -- HTML --------------------------------------------------------------------------------------------------------------
-
-
 class Tags(HTMLParser):
     """Collects the tags of a page, and its text."""
 
@@ -274,11 +265,6 @@ def test_a_stream_without_unicode_gets_none(monkeypatch: pytest.MonkeyPatch, rep
     text = terminal_text(report, [Path("bericht-ä.html")], io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
     text.encode("ascii")
     assert re.search(r"0\.\d{3} \+-\.\d{3}", text)
-
-
-def test_a_report_of_an_ended_replay_says_so_first(monkeypatch: pytest.MonkeyPatch, report: dict[str, Any]) -> None:
-    ended = {**report, "source": {**report["source"], "is_complete": False}}
-    assert shown_at(monkeypatch, 80, ended, io.StringIO())[0].startswith("Not complete")
 
 
 def test_the_highest_alerts_are_explained_once_for_each_run_of_them(

@@ -16,15 +16,8 @@ Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
-METRICS = (
-    *RANKING_METRICS,
-    "alert_precision",
-    "alert_recall",
-    "alert_rate",
-    "segments_detected",
-    "delay_records",
-    "delay_s",
-)
+OF_ALERTS = ("alert_precision", "alert_recall", "alert_rate", "segments_detected", "delay_records", "delay_s")
+METRICS = (*RANKING_METRICS, *OF_ALERTS)
 CELLS = 4096  # of a ranking that is drawn again and again, at most
 LEVELS = np.geomspace(1e-4, 0.5, 25)  # of p-values
 BARS = 60  # of the histogram of scores
