@@ -381,7 +381,8 @@ def _fitting(
         first = left_out[0]
         raise SchemaError(
             f"model {model.name} takes up to {first.limit} features in the view {first.view}, the rows have "
-            f"{first.columns}; name the ones to use with --features"
+            f"{first.columns}",
+            "name the features to use",
         )
     return views, left_out
 

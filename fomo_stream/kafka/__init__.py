@@ -4,15 +4,14 @@ The way of a record, from poll to commit:
 
 - `service`: one instance, from `run` to `stop`. `start`: the checks before it joins its group.
 - `member`: the main loop. It polls records and orders all effects; rebalances arrive here.
-- `pipeline`: decodes a record. `batching`: micro-batches. `scorer`: scores a micro-batch with the partition's detector.
+- `pipeline`: decodes a record, and gives it to its partition (the room `partition`), which scores it in a micro-batch.
 - `outputs`, `dead_letters`: send the result. `delivery`: sends everything; exactly once or at least once.
 - `commits`: outputs, state and offsets are committed together; after a failure, all goes back to the last commit.
 
 The parts that these use:
 
 - `assignment`: the partitions that this instance reads. `record`: a record as it was read.
-- `partition`: one input partition. `state`: restores its state from the state topic, and decides where it resumes.
-- `feedback`: labels.
+- `restore`: restores a partition's state from the state topic. `schema_search`: finds the features while it runs.
 - `topics`: topics are checked, created and watched. `group`: settings and features on which the members agree.
 - `observer`: reports on all of this, for a log, metrics or a display.
 - `broker`: configures all Kafka clients, reads partitions to their end, and asks about topics, groups and permissions.

@@ -27,8 +27,8 @@ class NoFeaturesError(SchemaError):
         named = ", ".join(f"{path[:60]} ({reason})" for path, reason in list(left_out.items())[:10])
         where = first_records(n) + (f" of {source}" if source else "")
         super().__init__(
-            f"no numeric field to score in the {where}; left out: {named or 'nothing'}; "
-            "name the ones to use with --features, or categories with --categorical"
+            f"no numeric field to score in the {where}; left out: {named or 'nothing'}",
+            "name the features to use, or categories",
         )
         self.left_out = left_out
 
@@ -89,8 +89,8 @@ def infer_schema(
             features.append(path)
         else:
             raise TooManyFeaturesError(
-                f"the first {len(sample)} records have more than {MAX_FEATURES} features "
-                f"({shown(features, 5)}); name the ones to use with --features"
+                f"the first {len(sample)} records have more than {MAX_FEATURES} features ({shown(features, 5)})",
+                "name the ones to use",
             )
     if not features:
         raise NoFeaturesError(len(sample), left_out)

@@ -37,13 +37,13 @@ class Schema:
 
     def __post_init__(self) -> None:
         if not self.features:
-            raise SchemaError("no features are named; name at least one with --features")
+            raise SchemaError("no features are named", "name at least one")
         twice = sorted({name for name in self.features if self.features.count(name) > 1})
         if twice:
-            raise SchemaError(f"feature {twice[0]!r} is named twice; name each one once in --features")
+            raise SchemaError(f"feature {twice[0]!r} is named twice", "name each one once")
         strange = sorted(self.categorical - set(self.features))
         if strange:
-            raise SchemaError(f"categorical field {strange[0]!r} is not a feature; name it in --categorical")
+            raise SchemaError(f"categorical field {strange[0]!r} is not a feature", "name it as a category")
 
     @classmethod
     def of(cls, features: Sequence[str], categorical: Sequence[str]) -> Schema:

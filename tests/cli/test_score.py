@@ -158,7 +158,7 @@ def test_scores_only_leaves_the_record_out(model_path: Path) -> None:
         (
             as_jsonl([{f"f{j}": (i * (j + 2)) % 13 for j in range(101)} for i in range(60)]),
             {"model": "paper-100"},
-            "takes up to 100 features .*, the rows have 101; name the ones to use with --features",
+            "takes up to 100 features .*, the rows have 101; name the features to use",
         ),
         (b'{"a": 1}\n' * 60 + b'{"b": 1}\n' * 5000, {"features": ("a",), "min_context": 200}, "only 60 of the first"),
     ],

@@ -128,8 +128,8 @@ def test_rare_leaves_and_earlier_results_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("batch", [[], [{}], [{"a": "x"}], [{"a": math.nan}]])
-def test_without_any_number_the_error_names_the_flag(batch: list[dict[str, Any]]) -> None:
-    with pytest.raises(SchemaError, match="--features"):
+def test_without_any_number_the_error_says_what_to_name(batch: list[dict[str, Any]]) -> None:
+    with pytest.raises(SchemaError, match="name the features to use"):
         infer_schema(batch)
 
 
