@@ -6,8 +6,8 @@ run in tests/benchmarks, is the other side of the comparison: it scores the rows
 same micro-batches, and prints records and seconds as JSON.
 
 As many processes as partitions run at the same time on either side, so there should be a core for each, and nothing
-else at work. Reading, notes of records and the report's numbers are a part of the replay; starting Python, loading the model
-and making the plan are in neither rate. CPU time is of whole programs on both sides, with all of these; compare
+else at work. Reading, notes of records and the report's numbers are a part of the replay; starting Python, loading the
+model and making the plan are in neither rate. CPU time is of whole programs on both sides, with all of these; compare
 it where the machine is busy and the records are many.
 """
 
