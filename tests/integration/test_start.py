@@ -32,8 +32,6 @@ from fomo_stream.records.schema import Schema
     [
         (["--topic", "t", "--bootstrap", "127.0.0.1:1"], 7, "no broker answers at 127.0.0.1:1"),
         (["--topic", "no-such-topic", "--bootstrap", "BROKER"], 8, "--create --topic no-such-topic"),
-        (["--topic", "t", "--batch-sizes", "3"], 2, "did you mean --batch-size?"),
-        (["--topic", "t", "--kafka.no.such=1", "--bootstrap", "BROKER"], 2, "no.such"),
         (["--topic", "t", "--model", "no-such-model"], 4, "no model named 'no-such-model'"),
         (["--topic", "t", "--model", "DAMAGED"], 4, "damaged.safetensors"),
     ],

@@ -148,6 +148,7 @@ def outputs(pem: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> d
     return {name: (process.returncode, texts[name]) for name, process in processes.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "code", "words"),
     [
@@ -202,6 +203,7 @@ def test_no_secret_is_in_any_line_of_the_client(pem: tuple[str, str], monkeypatc
     assert not [secret for secret in (SECRET, *pem[0].splitlines()[1:-1]) if secret in "".join(lines)]
 
 
+@pytest.mark.slow
 def test_no_secret_is_shown_by_a_service_that_runs() -> None:
     port = free_ports()
     secrets = (f"--kafka.sasl.password={PASSWORD}", f"--kafka.ssl.key.password={PASSWORD}")
