@@ -6,20 +6,17 @@ positions of partitions, is asked for when the metrics are.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import prometheus_client
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.core import Metric as Family
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from fomo_stream import __version__
 from fomo_stream.errors import REASONS
 from fomo_stream.kafka.observer import Observation, Observer
-from fomo_stream.kafka.snapshot import PartitionSnapshot, Snapshot
+from fomo_stream.kafka.snapshot import Snapshot
 
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -67,11 +64,7 @@ METRICS = (
     _metric("lag_records", "gauge", "Records from the committed offset to the end of the partition.", "partition"),
     _metric("oldest_unscored_seconds", "gauge", "Age of the oldest record not scored yet; 0: none.", "partition"),
     _metric(
-        "open_transaction_seconds",
-        "gauge",
-        "How long readers have waited for a transaction to end.",
-        "topic",
-        "partition",
+        "open_transaction_seconds", "gauge", "How long readers wait for a transaction's end.", "topic", "partition"
     ),
     _metric("decode_seconds", "histogram", "Time to decode the records of one poll."),
     _metric("score_seconds", "histogram", "Time to score and learn one micro-batch."),
@@ -88,10 +81,7 @@ METRICS = (
     _metric("generation_age_records", "gauge", "Records since the newest context took effect.", "partition"),
     _metric("build_seconds", "histogram", "Time to build one context."),
     _metric(
-        "context_late_seconds",
-        "gauge",
-        "How long a partition has waited for a context that is not built yet; 0: it does not wait.",
-        "partition",
+        "context_late_seconds", "gauge", "How long a partition has waited for its next context; 0: not.", "partition"
     ),
     _metric("context_rows", "gauge", "Rows of the history of which contexts are made.", "partition"),
 )
@@ -136,8 +126,6 @@ class Metrics(Observer):
         self._recent: deque[tuple[int, int]] = deque()  # (calibrated records, outliers) of micro-batches
         self._recent_records = self._recent_outliers = 0
         self._working_s = 0.0  # scoring and producing since the last report of a poll
-
-    # --- reports ------------------------------------------------------------------------------------------------
 
     def received(self, n: int, seconds: float) -> None:
         self._observe("decode_seconds", max(0.0, seconds - self._working_s))
@@ -214,13 +202,16 @@ class Metrics(Observer):
             self._recent_records -= old_records
             self._recent_outliers -= old_outliers
 
-    # --- exposition ---------------------------------------------------------------------------------------------
-
     def exposition(self, snapshot: Snapshot) -> bytes:
         """All metrics in the text format of Prometheus. Safe from any thread."""
         registry = CollectorRegistry()
-        registry.register(_Families([*self._registry.collect(), *self._from(snapshot)]))
-        return generate_latest(registry)
+        values = self._of_snapshot(snapshot)
+        for name, kind, text, labels in METRICS:
+            if samples := values.get(name.removeprefix(PREFIX)):
+                metric = (Gauge if kind == "gauge" else Counter)(name, text, labels, registry=registry)
+                for its_labels, value in samples:
+                    (metric.labels(*its_labels) if labels else metric).inc(value)
+        return generate_latest(self._registry) + generate_latest(registry)
 
     @property
     def realised_rate(self) -> float | None:
@@ -228,49 +219,33 @@ class Metrics(Observer):
         records, outliers = self._recent_records, self._recent_outliers
         return outliers / records if records >= REALISED_LEAST else None
 
-    def _from(self, snapshot: Snapshot) -> Iterator[Family]:
-        """The metrics that the snapshot has."""
-        alone = {
-            "ready": not snapshot.not_ready,
-            "partitions_assigned": len(snapshot.partitions),
-            "partitions_restoring": sum(bool(one.waits) for one in snapshot.partitions),
-            "alert_rate_requested_ratio": snapshot.alert_rate,
-            "alert_rate_realised_ratio": self.realised_rate,
-            "features": len(snapshot.features),
-            "restore_retries": snapshot.restore_retries,
-        }
-        values: dict[str, dict[tuple[str, ...], float | None]] = {name: {(): value} for name, value in alone.items()}
-        values["info"] = {(__version__, snapshot.model, snapshot.kernel, snapshot.topic, snapshot.group): 1}
-        values["open_transaction_seconds"] = {
-            (topic, str(one.number)): seconds for one in snapshot.partitions for topic, seconds in one.open_transactions
-        }
-        for name, value_of in _OF_PARTITION.items():
-            values[name] = {(str(one.number),): value_of(one) for one in snapshot.partitions}
-        for name, kind, text, labels in METRICS:
-            if its := values.get(name.removeprefix(PREFIX)):
-                family = (GaugeMetricFamily if kind == "gauge" else CounterMetricFamily)(name, text, labels=labels)
-                for names, value in its.items():
-                    if value is not None:
-                        family.add_metric(names, value)
-                yield family
+    def _of_snapshot(self, snapshot: Snapshot) -> dict[str, list[tuple[tuple[str, ...], float]]]:
+        """What the snapshot has of each metric: values of the labels, and the number."""
+        values: dict[str, list[tuple[tuple[str, ...], float]]] = defaultdict(list)
 
+        def note(name: str, value: float | None, *labels: str) -> None:
+            if value is not None:
+                values[name].append((labels, value))
 
-_OF_PARTITION: dict[str, Callable[[PartitionSnapshot], float | None]] = {
-    "trimmed_rows": lambda one: one.detector.trimmed_rows,
-    "drift": lambda one: one.detector.drift,
-    "position": lambda one: one.position,
-    "lag_records": lambda one: one.lag,
-    "oldest_unscored_seconds": lambda one: one.oldest_unscored_s,
-    "generation_age_seconds": lambda one: one.generation_age_s,
-    "generation_age_records": lambda one: one.detector.generation_age,
-    "context_late_seconds": lambda one: one.context_late_s,
-    "context_rows": lambda one: one.detector.context_rows,
-}
-
-
-class _Families(Collector):
-    def __init__(self, families: list[Family]) -> None:
-        self._families = families
-
-    def collect(self) -> list[Family]:
-        return self._families
+        note("info", 1, __version__, snapshot.model, snapshot.kernel, snapshot.topic, snapshot.group)
+        note("ready", not snapshot.not_ready)
+        note("partitions_assigned", len(snapshot.partitions))
+        note("partitions_restoring", sum(bool(partition.waits) for partition in snapshot.partitions))
+        note("alert_rate_requested_ratio", snapshot.alert_rate)
+        note("alert_rate_realised_ratio", self.realised_rate)
+        note("features", len(snapshot.features))
+        note("restore_retries", snapshot.restore_retries)
+        for partition in snapshot.partitions:
+            number, detector = str(partition.number), partition.detector
+            note("trimmed_rows", detector.trimmed_rows, number)
+            note("drift", detector.drift, number)
+            note("position", partition.position, number)
+            note("lag_records", partition.lag, number)
+            note("oldest_unscored_seconds", partition.oldest_unscored_s, number)
+            note("generation_age_seconds", partition.generation_age_s, number)
+            note("generation_age_records", detector.generation_age, number)
+            note("context_late_seconds", partition.context_late_s, number)
+            note("context_rows", detector.context_rows, number)
+            for topic, seconds in partition.open_transactions:
+                note("open_transaction_seconds", seconds, topic, number)
+        return values

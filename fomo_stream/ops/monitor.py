@@ -33,6 +33,6 @@ class Monitor(Observers):
             live=service.not_live,
             ready=service.not_ready,
             metrics=lambda: self._metrics.exposition(service.snapshot()),
-            status=lambda: self._board.status(service.snapshot()),
+            status=lambda: self._board.status(service.snapshot(), self._metrics.realised_rate),
         )
         return HttpServer(self._host, self._port, sources)

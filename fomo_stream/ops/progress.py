@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 
 from fomo_stream.kafka.observer import Observation, Observer
 from fomo_stream.logs import kv
@@ -20,34 +20,13 @@ class Progress:
     """Counts since the last log line."""
 
     records: int = 0
-    dead_letters: int = 0
     outliers: int = 0
     missing: int = 0  # values that scored records lack
+    dead_letters: int = 0
     labels: int = 0  # labels about records that were still remembered
     regimes: int = 0  # lasting shifts that were announced
     commits: int = 0
     aborts: int = 0
-    seconds: deque[float] = field(default_factory=lambda: deque(maxlen=10_000))  # from poll to commit
-
-    def line(self, elapsed: float) -> str:
-        """One log line about the last `elapsed` seconds; empty when nothing was done."""
-        if not (self.records or self.dead_letters or self.labels):
-            return ""
-        latencies = sorted(self.seconds)
-        p99 = latencies[int(0.99 * len(latencies))] * 1000 if latencies else None
-        return kv(
-            "progress",
-            records=self.records,
-            per_second=round(self.records / elapsed, 1),
-            outliers=self.outliers,
-            missing=self.missing,
-            dead_letters=self.dead_letters,
-            labels=self.labels,
-            regimes=self.regimes,
-            commits=self.commits,
-            aborts=self.aborts,
-            poll_to_commit_p99_ms=p99,
-        )
 
 
 class ProgressLog(Observer):
@@ -55,6 +34,7 @@ class ProgressLog(Observer):
 
     def __init__(self) -> None:
         self.counts = Progress()
+        self._seconds: deque[float] = deque(maxlen=10_000)  # from poll to commit
         self._due: float | None = None
 
     def scored(self, seen: Observation) -> None:
@@ -73,7 +53,7 @@ class ProgressLog(Observer):
 
     def committed(self, seconds: Sequence[float], ages: Sequence[float], took: float) -> None:
         self.counts.commits += 1
-        self.counts.seconds.extend(seconds)
+        self._seconds.extend(seconds)
 
     def aborted(self) -> None:
         self.counts.aborts += 1
@@ -82,7 +62,11 @@ class ProgressLog(Observer):
         self._due = now + EVERY_S if self._due is None else self._due
         if now < self._due:
             return
-        line = self.counts.line(now - self._due + EVERY_S)
+        counts = asdict(self.counts)
+        if counts["records"] or counts["dead_letters"] or counts["labels"]:
+            rate = round(counts.pop("records") / (now - self._due + EVERY_S), 1)
+            latencies = sorted(self._seconds)
+            p99 = latencies[int(0.99 * len(latencies))] * 1000 if latencies else None
+            log.info(kv("progress", records=self.counts.records, per_second=rate, **counts, poll_to_commit_p99_ms=p99))
         self.counts, self._due = Progress(), now + EVERY_S
-        if line:
-            log.info(line)
+        self._seconds.clear()
