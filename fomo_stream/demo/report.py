@@ -7,20 +7,18 @@ those that the service gave live.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fomo_stream.demo.sensors import Readings, sensor_stream
 from fomo_stream.errors import ConfigError
 from fomo_stream.records.schema import Schema
-from fomo_stream.replaying.blocks import INLIER, OUTLIER, Sample
 from fomo_stream.replaying.command import replay_plan
 from fomo_stream.replaying.plan import Plan
 from fomo_stream.replaying.results import ReplayResult
-from fomo_stream.replaying.sources.base import IsStopped
+from fomo_stream.replaying.sources.file import FileSource
+from fomo_stream.replaying.sources.memory import MemoryTable
 from fomo_stream.replaying.writing import check_writable
 from fomo_stream.settings.replay import NO_REPORT, ReplaySettings
 
@@ -48,36 +46,6 @@ def readings(settings: DemoSettings) -> Readings:
     return sensor_stream(settings.seed, settings.sensors, fault_every, first_fault)
 
 
-@dataclass(frozen=True)
-class DemoSource:
-    """The readings that the service has scored, as a source of the replay."""
-
-    settings: DemoSettings
-    scored: Scored
-    name: str
-
-    @property
-    def partitions(self) -> tuple[int, ...]:
-        return (self.scored.partition,)
-
-    def start(self, partition: int) -> int:
-        return 0
-
-    def total(self, partition: int) -> int:
-        return len(self.scored.times)
-
-    def read(self, partition: int, start: int, is_stopped: IsStopped) -> Iterator[Sample]:
-        every = zip(self.scored.times, readings(self.settings), strict=False)
-        for offset, (timestamp, (record, fault)) in enumerate(islice(every, start, None), start):
-            if is_stopped():
-                return
-            label = INLIER if fault is None else OUTLIER
-            yield Sample(offset, timestamp, record["pump"].encode(), record, label=label)
-
-    def part(self, partition: int) -> DemoSource:
-        return self
-
-
 def report_path(settings: DemoSettings) -> Path | None:
     """Where the report goes; None: nowhere. Raises ConfigError if a file that was named could not be written."""
     if settings.report == NO_REPORT:
@@ -96,7 +64,13 @@ def demo_report(settings: DemoSettings, topic: str, scored: Scored, progress: Pr
     """Replay what was scored."""
     # Not from the environment, as for the demo's service.
     own = ReplaySettings.model_construct(topic=topic, report=settings.report, **settings.of_detector())
-    count = len(scored.times)
+    again = zip(scored.times, readings(settings), strict=False)
+    table = MemoryTable([{**record, "sent": time, "fault": fault is not None} for time, (record, fault) in again])
+    source = FileSource(
+        Path(topic), "jsonl", frozenset(), "pump", "sent", "fault",
+        records=table.count, partitions=(scored.partition,), in_memory=table,
+    )  # fmt: skip
+    count = table.count
     first = "the first " if count == MOST else ""
     notes = (
         f"This is the end of a demonstration: {first}{count:,} readings of a simulated pump, replayed after it. "
@@ -107,7 +81,7 @@ def demo_report(settings: DemoSettings, topic: str, scored: Scored, progress: Pr
     plan = Plan(
         settings=own,
         schema=Schema(scored.features),
-        source=DemoSource(settings, scored, topic),
+        source=source,
         has_labels=True,
         label_source="the simulator's faults",
         axis="time",

@@ -197,4 +197,4 @@ def _decode(name: str, entries: StoredEntries) -> tuple[int, _Open]:
     _rank(summary["worst"]), summary["incident"], summary["from"]["offset"], summary["records"], summary["span"]
     key = None if key is None else b64decode(key, validate=True)
     quiet, _, seen = entries[f"{slot}/quiet"].partition(b" ")
-    return slot, _Open(key, int(seen or content["last"]), int(quiet), summary)  # "last": as written before `seen`
+    return slot, _Open(key, int(seen), int(quiet), summary)

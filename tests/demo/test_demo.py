@@ -137,17 +137,10 @@ def test_a_report_that_cannot_be_written_is_refused_at_the_start_if_it_was_named
         assert report_path(DemoSettings(**given)) is None
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_demo_cleanly(model_path: Path, tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "fomo_stream.cli",
-        "demo",
-        f"--model={model_path}",
-        "--min-context=50",
-        "--plain",
-        f"--report={tmp_path / 'demo.html'}",
-    ]
+    command = [sys.executable, "-m", "fomo_stream.cli", "demo", f"--model={model_path}", "--plain"]
+    command += ["--min-context=50", f"--report={tmp_path / 'demo.html'}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None

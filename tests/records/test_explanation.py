@@ -1,10 +1,11 @@
-"""Reasons in words."""
+"""The result of a record, and its reasons as JSON and in words."""
 
 from __future__ import annotations
 
 import json
 import math
 import unicodedata
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,88 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_records import flat, records
 
+from fomo_stream.detector.calibration import AlertThreshold
 from fomo_stream.detector.categories import category_code
-from fomo_stream.detector.results import Cause, Reason
-from fomo_stream.detector.series import Series
-from fomo_stream.records.explanation import EARLIER, MOVED, NAMED, number_text, sentence
+from fomo_stream.detector.results import Cause, Reason, Results, Scores
+from fomo_stream.records.explanation import EARLIER, number_text, sentence
 from fomo_stream.records.json_codec import decode, encode
 from fomo_stream.records.reasons import reasons_of
+from fomo_stream.records.result import results_of
 from fomo_stream.records.schema import Schema
+
+
+def test_a_result_names_its_severity() -> None:
+    threshold = AlertThreshold(0.01, 2000)
+    p = np.array([0.5, 0.02, 0.01, 0.0001])
+    scores = Scores.of(np.zeros((4, 2)), np.ones(4, np.int64), np.ones(4))
+    scored = Results.of(scores, np.zeros(4), 1 - p, p, 2, 100_000, threshold)
+    results = results_of(scored, "m", Schema(("flow",)), [{}] * 4, [0] * 4)
+    assert [result["severity"] for result in results] == [None, "info", "warning", "critical"]
+    assert [result["outlier"] for result in results] == [False, False, True, True]
+    assert {result["regime"] for result in results} == {2}
+
+
+def test_a_result_has_null_where_there_is_no_score() -> None:
+    nan = np.array([np.nan])
+    scored: Any = SimpleNamespace(
+        score=nan,
+        remembered_logit=nan,
+        logit=nan,
+        p_value=nan,
+        outlier=np.array([False]),
+        generation=np.array([0]),
+        regime=np.array([0]),
+        severity=np.array([0], dtype=np.int8),
+        confidence=nan,
+        status=["warming_up"],
+        reasons=[None],
+    )
+    (result,) = results_of(scored, "m", Schema(("flow",)), [{}], [2], [("sensors", 3, 812, None)])
+    assert json.loads(encode({}, result))["fomo"] == {
+        "topic": "sensors",
+        "partition": 3,
+        "offset": 812,
+        "timestamp": None,
+        "score": None,
+        "remembered_logit": None,
+        "logit": None,
+        "p_value": None,
+        "outlier": False,
+        "severity": None,
+        "confidence": None,
+        "missing": 2,
+        "model": "m",
+        "generation": 0,
+        "regime": 0,
+        "status": "warming_up",
+    }
+
+
+def test_explained_records_have_reasons_perhaps_none_and_a_sentence() -> None:
+    p = np.array([0.001, 0.001, 0.5, 0.5, 0.001, 0.5])
+    scores = Scores.of(np.array([[5.0], [1.0], [1.0], [1.0], [1.0], [1.0]]), np.ones(6, np.int64), np.ones(6))
+    scored = Results.of(
+        scores, np.array([5.0, 3.0, 3.0, 1.0, 3.0, 3.0]), 1.0 - p, p, 1, 100_000, AlertThreshold(0.01, 2000)
+    )
+    why = (Reason(0, Cause.VALUE, 1.0, 9.0, 3.0, 2.0, 4.0, np.nan),)
+    records = [{"flow": 9}] * 6
+    explained = scored.explained([why, why, why, None, (), ()])
+    with_words = results_of(explained, "m", Schema(("flow",)), records, [0] * 6)
+    words = "flow is 9, usually 3 (2 to 4)"
+    assert [result.get("explanation") for result in with_words] == [
+        words,
+        f"the records before it were odd, which raises its score; most unusual: {words}",
+        f"no outlier; most unusual: {words}",
+        None,
+        "the records before it were odd, which raises its score; no feature stands out",
+        "no outlier; no feature stands out",
+    ]
+    assert [len(result.get("reasons", "none")) for result in with_words] == [1, 1, 1, 4, 0, 0]
+    without = results_of(scored, "m", Schema(("flow",)), records, [0] * 6)
+    assert [
+        {name: value for name, value in one.items() if name not in ("reasons", "explanation")} for one in with_words
+    ] == without
+
 
 SCHEMA = Schema(("pressure", "flow", "open", "state"), frozenset({"state"}))
 RECORD = {"pressure": 9.8, "flow": 170, "open": True, "state": "idle"}
@@ -233,15 +309,6 @@ def test_reasons_as_json() -> None:
     ]  # fmt: skip
 
 
-def test_the_last_records_of_which_the_words_speak_have_nine_tenths_of_the_weight_in_a_level() -> None:
-    def weight_of_last(n: int) -> float:
-        values = np.array([[0.0]] * 100 + [[1.0]] * n)
-        return float(Series(1).follow(values).vectors[-1, -2, 0])
-
-    assert weight_of_last(MOVED) == pytest.approx(0.9, abs=0.01)
-    assert weight_of_last(MOVED - 1) < 0.89
-
-
 finite = st.floats(allow_nan=False, allow_infinity=False)
 some = st.one_of(finite, st.just(math.nan), st.sampled_from([0.0, 1.0, 1e308, -1e-308, math.inf]))
 
@@ -284,12 +351,6 @@ def test_no_record_makes_the_words_fail(
     assert [one["feature"] for one in written["reasons"]] == [schema.features[one.feature] for one in reasons]
     raw = json.dumps(record).encode()
     assert json.loads(encode(decode(raw), made, raw=raw))["fomo"] == written
-
-
-@given(cases())
-def test_a_sentence_names_few_features(case: tuple[dict[str, Any], Schema, list[Reason]]) -> None:
-    record, schema, reasons = case
-    assert sentence(reasons, schema, record) == sentence(reasons[:NAMED], schema, record)
 
 
 @pytest.mark.parametrize(

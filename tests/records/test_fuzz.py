@@ -1,15 +1,12 @@
 """Any bytes give a record or a RecordError, in bounded memory.
 
 The inputs are random bytes, most of which are refused at their first character, JSON with hostile values, and valid
-records and labels that were damaged. FUZZ_INPUTS sets their number, FUZZ_SEED the seed:
-
-    FUZZ_INPUTS=10000000 FUZZ_SEED=7 pytest tests/records/test_fuzz.py
+records and labels that were damaged.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import tracemalloc
 from collections import Counter
@@ -28,8 +25,7 @@ from fomo_stream.records.json_codec import decode, encode
 from fomo_stream.records.rows import RowReader
 from fomo_stream.records.schema import Schema
 
-INPUTS = int(os.environ.get("FUZZ_INPUTS", "100000"))
-SEED = int(os.environ.get("FUZZ_SEED", "0"))
+INPUTS = 100_000
 T = TypeVar("T")
 BLOCK = 50  # inputs whose records become rows together
 
@@ -42,21 +38,8 @@ VALID = [
     b'\xef\xbb\xbf{"x": NaN, "y": -Infinity, "z": 123456789012345678901234567890, "s": "\\ud83d\\ude00\\u0000"}',
 ]
 NAMES = [
-    "a",
-    "a.b",
-    "a.b.c",
-    "b",
-    "c",
-    "",
-    ".",
-    "x" * 300,
-    "\\ud800",
-    "outlier",
-    "offset",
-    "key",
-    "partition",
-    "fomo",
-    "topic",
+    *("a", "a.b", "a.b.c", "b", "c", "", ".", "x" * 300, "\\ud800"),
+    *("outlier", "offset", "key", "partition", "fomo", "topic"),
 ]
 SCALARS = [
     *("0", "-0", "1", "2.5", "true", "false", "null", "1e308", "1e999", "-1e999", "1e-999", "9" * 18, "-" + "9" * 19),
@@ -155,12 +138,11 @@ def check_rows(records: list[dict[str, Any]], number: int) -> None:
 
 
 def test_any_bytes_give_a_record_or_a_record_error() -> None:
-    stream = inputs(SEED)
+    stream = inputs(0)
     kinds: Counter[bool] = Counter()
     for number in range(INPUTS // BLOCK):
-        block = list(islice(stream, BLOCK))
         records = []
-        for value in block:
+        for value in islice(stream, BLOCK):
             try:
                 record = check(value)
             except Exception as error:
@@ -169,11 +151,7 @@ def test_any_bytes_give_a_record_or_a_record_error() -> None:
             kinds[record is not None] += 1
             if record is not None:
                 records.append(record)
-        try:
-            check_rows(records, number)
-        except Exception as error:
-            error.add_note(f"inputs: {block!r}")
-            raise
+        check_rows(records, number)
     assert min(kinds.values()) > 0.1 * INPUTS  # neither all refused nor all accepted
 
 

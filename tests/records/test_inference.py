@@ -25,45 +25,10 @@ def inferred(columns: dict[str, Any]) -> tuple[tuple[str, ...], dict[str, str]]:
 
 
 def test_features_are_the_numeric_and_boolean_leaves_sorted_by_path() -> None:
-    record = {
-        "z": 1.5,
-        "motor": {"rpm": 900, "on": True, "tags": [1, 2]},
-        "a": 2,
-        "site": "north",
-        "gone": None,
-    }
+    record = {"z": 1.5, "motor": {"rpm": 900, "on": True, "tags": [1]}, "a": 2, "site": "north", "gone": None}
     schema, left_out = infer_schema([record] * 20)
     assert schema.features == ("a", "motor.on", "motor.rpm", "z")
     assert left_out == {"gone": "always missing", "motor.tags": "a list", "site": "text"}
-
-
-def test_counters_timestamps_and_identifiers_are_left_out() -> None:
-    rng = np.random.default_rng(0)
-    n = 200
-    late = np.arange(n) * 1000 + rng.integers(0, 3000, n)  # milliseconds, some out of order
-    _, left_out = inferred(
-        {
-            "seq": list(range(n)),
-            "reading": [5 * i + 7 for i in range(n)],
-            "elapsed": [0.1 * i for i in range(n)],
-            "time": sorted(rng.uniform(0, 60, n).tolist()),
-            "timestamp": (1_700_000_000_000 + late).tolist(),
-            "when": (1_700_000_000 + np.cumsum(rng.exponential(3, n))).tolist(),
-            "customerId": rng.permutation(10_000)[:n].tolist(),
-            "trace": rng.integers(2**60, 2**62, n).tolist(),
-            "x": rng.normal(size=n).tolist(),
-        }
-    )
-    assert left_out == {
-        "seq": "monotone counter",
-        "reading": "monotone counter",
-        "elapsed": "monotone counter",
-        "time": "timestamp",
-        "timestamp": "timestamp",
-        "when": "timestamp",
-        "customerId": "near-unique identifier",
-        "trace": "near-unique identifier",
-    }
 
 
 def test_measured_numbers_stay_however_they_look() -> None:
@@ -90,16 +55,6 @@ def test_measured_numbers_stay_however_they_look() -> None:
     assert features == tuple(sorted(columns))
 
 
-def test_a_counter_is_recognised_in_records_of_several_partitions_in_turn() -> None:
-    turns = np.concatenate([np.arange(50) + 1000 * partition for partition in (2, 0, 3, 1)])
-    assert inferred({"n": turns.tolist(), "x": (turns % 7).tolist()})[1] == {"n": "monotone counter"}
-
-
-def test_a_named_counter_is_recognised_however_many_records_each_partition_gives() -> None:
-    turns = np.concatenate([np.arange(0, 280, 2), np.arange(1, 121, 2)])
-    assert inferred({"seq": turns.tolist(), "x": (turns % 7).tolist()})[1] == {"seq": "monotone counter"}
-
-
 @pytest.mark.filterwarnings("error")
 def test_absurd_values_do_not_make_a_measurement_a_counter() -> None:
     flow = np.random.default_rng(0).normal(170, 3, 200).tolist()
@@ -109,22 +64,13 @@ def test_absurd_values_do_not_make_a_measurement_a_counter() -> None:
     assert left_out == {"n": "monotone counter"}
 
 
-def test_long_names_are_shortened_in_the_error() -> None:
-    with pytest.raises(SchemaError) as error:
-        infer_schema([{"a" * 300_000: "x"}])
-    assert len(str(error.value)) < 300
-
-
-def test_a_few_records_in_rising_order_are_not_taken_for_a_counter() -> None:
-    assert inferred({"x": [1, 2, 3, 4]})[0] == ("x",)
-
-
 def test_rare_leaves_and_earlier_results_are_left_out() -> None:
     batch: list[dict[str, Any]] = [{"x": i % 7, "fomo": {"score": 0.1}} for i in range(100)]
-    batch[50]["rare"] = 1.0
+    for i in range(5):
+        batch[10 * i] |= {"seldom": i % 3, **({"rare": 1.0} if i else {})}
     schema, left_out = infer_schema(batch)
-    assert schema.features == ("x",)
-    assert left_out == {"fomo.score": "result of an earlier run", "rare": "present in only 1 of 100 records"}
+    assert schema.features == ("seldom", "x")
+    assert left_out == {"fomo.score": "result of an earlier run", "rare": "present in only 4 of 100 records"}
 
 
 @pytest.mark.parametrize("batch", [[], [{}], [{"a": "x"}], [{"a": math.nan}]])
@@ -281,12 +227,6 @@ def test_timestamps_are_epochs_or_only_rise(path: str, values: list[Any], is_tim
     assert reason(path, values) == ("timestamp" if is_timestamp else None)
 
 
-def test_a_field_in_fewer_than_one_of_20_records_is_left_out() -> None:
-    values = [1.5, 0.5, 2.5, 0.5, 1.5]
-    assert reason("rare", values + [None] * 95) is None
-    assert reason("rare", [*values[:4], *[None] * 96]) == "present in only 4 of 100 records"
-
-
 def test_a_field_is_text_when_most_of_its_values_are() -> None:
     assert reason("mixed", ["n/a", 2.5] * 50) is None
     assert reason("mixed", ["n/a", *["n/a", 2.5] * 50]) == "text"
@@ -311,10 +251,6 @@ def test_fields_named_as_categorical_are_features_whatever_they_look_like() -> N
     assert schema == Schema(("customer_id", "deep.tag", "site", "timestamp", "x"), frozenset(names))
     assert left_out == {}
     assert set(infer_schema(batch)[1]) == set(names)
-
-
-def test_categories_alone_are_enough() -> None:
-    assert infer_schema([{"site": "north"}] * 9, categorical=("site",))[0].features == ("site",)
 
 
 def test_categorical_fields_count_against_the_limit_of_inferred_features() -> None:

@@ -18,7 +18,6 @@ from fomo_stream.errors import RecordError
 from fomo_stream.records.json_codec import MAX_DEPTH, decode, encode
 from fomo_stream.records.schema import Schema
 
-REASONS = {"too_large", "not_utf8", "not_json", "not_an_object"}
 almost_json = st.text(alphabet='{}[]":,.eE+-0123456789 NaInfityul\\udtrs\ufeff', max_size=60).map(str.encode)
 
 
@@ -30,36 +29,13 @@ def damaged_records(draw: st.DrawFn) -> bytes:
     return value[:start] + draw(st.binary(max_size=3)) + value[start + draw(st.integers(0, 3)) :]
 
 
-@given(st.one_of(st.binary(), almost_json, damaged_records()))
-def test_any_bytes_are_refused_with_a_known_reason_or_survive_encoding_and_decoding(value: bytes) -> None:
-    try:
-        record = decode(value)
-    except RecordError as error:
-        refusal = error.reason
-    else:
-        assert isinstance(record, dict)
-        again = decode(encode(record, {"score": 0.5}))
-        assert again == finite({**record, "fomo": {"score": 0.5}})
-        assert decode(encode(again, {"score": 0.5})) == again
-        return
-    assert refusal in REASONS
-
-
 FIELDS = ("fomo", "a", "", 'a "b"', "größe", "\ud800")
 RESULT = {"topic": "t", "score": 0.1, "p_value": None, "outlier": False, "offset": 2**53 + 1}
 PARTS = (
     *('"a":1', '"a" : [1, {"a": 2}]', '"b":"}"', '"b":{"fomo":1}', '"c":-0', '"c":1.0', '"c":0.1000000000000000055'),
     *('"fomo":{"score":1}', '"f\\u006fmo":1', '"":2', '"\\u0061":3', '"größe":4', '"\\ud800":5'),
-    *(
-        '"n":NaN',
-        '"n":-Infinity',
-        '"n":1e999',
-        '"n":null',
-        '"s":"\\ud83d\\ude00"',
-        '"s":"\\udc00"',
-        '"s":"\\n"',
-        '"s":"\n"',
-    ),
+    *('"n":NaN', '"n":-Infinity', '"n":1e999', '"n":null'),
+    *('"s":"\\ud83d\\ude00"', '"s":"\\udc00"', '"s":"\\n"', '"s":"\n"'),
     *(f'"i":{digits}' for digits in ("9" * 19, "-" + "9" * 19, str(2**64 - 1), str(2**64), "-" + "1" * 30, "9" * 400)),
     *(f'"i":{digits}' for digits in ("0." + "1" * 25, "1" * 25 + ".5", "1e" + "0" * 25 + "1", "9" * 4500)),
     '"deep":' + "[" * 199 + "]" * 199,
@@ -130,26 +106,6 @@ def test_the_bytes_of_a_usual_record_are_unchanged(record: dict[str, Any]) -> No
     value = json.dumps({**finite(record), "a": 1}).encode()
     assume(is_strict(value))  # no lone surrogate, and no integer beyond all floats
     assert encode(decode(value), {"score": 0.5}, raw=value) == value[:-1] + b',"fomo":{"score":0.5}}'
-
-
-@given(records)
-def test_every_decoded_record_is_encoded_with_its_fields_unchanged(record: dict[str, Any]) -> None:
-    decoded = decode(json.dumps(record).encode())
-    again = decode(encode(decoded, {"score": 0.5}))
-    assert again.pop("fomo") == {"score": 0.5}
-    record.pop("fomo", None)
-    assert again == finite(record)
-    assert list(again) == [key for key in record if key != "fomo"]
-
-
-@given(records)
-def test_encoded_output_is_strict_json_on_one_line(record: dict[str, Any]) -> None:
-    def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is not JSON")
-
-    line = encode(record, {"score": None})
-    json.loads(line, parse_constant=refuse)
-    assert b"\n" not in line
 
 
 @pytest.mark.parametrize(

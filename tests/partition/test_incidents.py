@@ -184,16 +184,6 @@ def test_an_incident_ends_where_its_key_does_not_come_back() -> None:
     assert len(incidents) == QUIET[1] / 20
 
 
-def test_entries_of_an_earlier_version_count_from_the_last_alert() -> None:
-    incidents = Incidents(QUIET)
-    incidents.follow([alert(100)], alone(b"k").scored(slice(0, 1)), [b"k"], [100], 7)
-    entries = {name: value for name, value in incidents.changes().items() if value is not None}
-    content = json.loads(entries["1/open"]) | {"last": 7}
-    found = Incidents(QUIET)
-    found.recover({"1/open": json.dumps(content).encode(), "1/quiet": b"0"})
-    assert found.copy().changes() == entries
-
-
 def test_without_a_topic_the_offset_alone_is_the_name() -> None:
     incidents, result = Incidents(QUIET), alert(17)
     incidents.follow([result], alone("k").scored(slice(0, 1)), ["k"], [17], 17)
