@@ -10,7 +10,7 @@ from typing import Any
 
 from fomo_stream.errors import ConfigError
 from pretrain.commands.flags import add_machine, literal, setting, use_threads
-from pretrain.commands.progress import RunDisplay
+from pretrain.commands.train import RunDisplay
 from pretrain.evaluation.ablate import Ablation, ablate, held_back_data
 from pretrain.evaluation.studies import SIZES, STUDIES, Study, Variant, configured
 from pretrain.training.presets import PRESETS

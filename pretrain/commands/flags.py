@@ -57,7 +57,6 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     add("--keep-every", type=int, metavar="STEPS", help="keep the averaged weights in a file every STEPS")
     add("--freeze", metavar="PREFIX", help="do not train parameters whose names begin with PREFIX")
     add("--precision", choices=["auto", "bf16", "fp32"], help="of the network (auto: bf16 on CUDA, else fp32)")
-    add("--compile", action="store_true", default=None, help="use torch.compile for the network")
     add("--layers", type=int, metavar="N", help="layers of the model")
     add("--routers", type=int, metavar="N", help="routers per layer (0: full attention between context rows)")
     add("--set", action="append", default=[], metavar="PATH=VALUE",
@@ -69,7 +68,7 @@ def configuration(options: argparse.Namespace) -> TrainConfig:
     config = PRESETS[options.preset]
     changes: list[tuple[str, Any]] = []
     plain = ("steps", "minutes", "seed", "lr", "schedule", "min_auc", "max_auc", "keep_every", "freeze", "period")
-    for name in (*plain, "precision", "compile"):
+    for name in (*plain, "precision"):
         changes.append((name, getattr(options, name)))
     for name in ("batch", "queries", "max_features", "context_min", "context_max"):
         changes.append((f"data.{name}", getattr(options, name)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
@@ -24,9 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tables", type=Path, metavar="DIR", help="folder of real tables: .npz with arrays X and y, or .csv"
     )
     parser.add_argument("--label", metavar="COLUMN", help="label column of .csv tables (default: the last)")
-    parser.add_argument(
-        "--names", metavar="A,B,..", help="only these tables; FILE.json:KEY: the list of names under KEY in FILE.json"
-    )
+    parser.add_argument("--names", metavar="A,B,..", help="only these tables")
     parser.add_argument(
         "--context", type=int, metavar="ROWS", default=1000, help="context rows of a real table (default: %(default)s)"
     )
@@ -48,8 +45,7 @@ def run(options: argparse.Namespace) -> int:
     config = configuration(options)
     tables: Profile | None = None
     if options.tables is not None:
-        names = _names(options.names) if options.names else ()
-        areas = table_areas(options.tables, names, options.context, options.splits, options.label)
+        areas = table_areas(options.tables, listed(options.names), options.context, options.splits, options.label)
         tables = profile_of(areas, config.min_auc, config.max_auc, options.splits)
     source = BatchSource(config.data, config.seed, resolve_device(options.device))
     prior = profile_of(prior_areas(source, options.batches, _progress), config.min_auc, config.max_auc)
@@ -62,17 +58,3 @@ def run(options: argparse.Namespace) -> int:
 def _progress(step: int) -> None:
     if sys.stderr.isatty():
         print(f"\rbatch {step + 1}", end="\r", file=sys.stderr, flush=True)
-
-
-def _names(text: str) -> list[str]:
-    """`a,b` or `FILE.json:KEY` as a list of names."""
-    path, colon, key = text.rpartition(":")
-    if not colon:
-        return listed(text)
-    try:
-        names = json.loads(Path(path).read_text())[key]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"--names {text}: give FILE.json:KEY, a list of names in a JSON file ({error!r})") from None
-    if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-        raise ConfigError(f"--names {text}: the value is not a list of names")
-    return names

@@ -24,8 +24,7 @@ from fomo_stream.model.imputation import fit_imputation, impute
 from pretrain.evaluation.tables import Task, draw_task, read_table, table_files
 from pretrain.priors.datasets import Batch
 from pretrain.priors.mixture import BatchSource
-from pretrain.training.auroc import auroc
-from pretrain.training.evidence_batches import evidence_batch
+from pretrain.training.evidence_batches import auroc, evidence_batch
 
 FEWEST_TABLES = 5
 MAX_QUERIES = 4000  # of a table: enough for an AUROC

@@ -32,7 +32,6 @@ class TrainConfig:
     freeze: str = ""  # parameters whose names begin with this text are not trained
     period: int = 0  # steps after which the same batches are repeated; 0 = always new ones
     precision: str = "auto"  # of the network: bf16 or fp32; auto is bf16 on CUDA, fp32 elsewhere
-    compile: bool = False  # use torch.compile for the network; needs a compiler
     seed: int = 0
     log_every: int = 50  # steps
     save_every: float = 60.0  # seconds between two saves of the state

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from fomo_stream.model.zero_shot import Features, ZeroShotModel
 from pretrain.priors.datasets import Batch
 from pretrain.priors.mixture import BatchSource, DataConfig
-from pretrain.training.auroc import auroc
-from pretrain.training.evidence_batches import EvidenceSource, evidence_batch
+from pretrain.training.evidence_batches import EvidenceSource, auroc, evidence_batch
 
 
 @dataclass

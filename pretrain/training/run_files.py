@@ -7,7 +7,7 @@ import math
 import os
 import subprocess
 from collections.abc import Callable
-from dataclasses import MISSING, asdict, fields, is_dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,30 +19,14 @@ from fomo_stream.errors import CheckpointError, ConfigError
 from pretrain.training.state import State, below
 
 FORMAT = "fomo-pretrain-1"
-CHANGEABLE = {  # settings that may differ when a run is resumed
-    "steps", "minutes", "log_every", "save_every", "keep_every", "best_every", "precision", "compile"
-}  # fmt: skip
+# settings that may differ when a run is resumed
+CHANGEABLE = {"steps", "minutes", "log_every", "save_every", "keep_every", "best_every", "precision"}
 
 
 def as_json(config: Any) -> dict[str, Any]:
     """A configuration as it is read back from JSON, for comparison with a saved one."""
     read: dict[str, Any] = json.loads(json.dumps(asdict(config)))
     return read
-
-
-def _completed(saved: dict[str, Any], settings: Any) -> dict[str, Any]:
-    """A saved configuration in the form of this version: missing settings get their defaults, and settings that no
-    longer exist are removed if they were off."""
-    known = {entry.name: entry for entry in fields(settings)}
-    found = {name: value for name, value in saved.items() if name in known or value}
-    for name, entry in known.items():
-        now = getattr(settings, name)
-        if name not in found:
-            default: Any = entry.default if entry.default_factory is MISSING else entry.default_factory()
-            found[name] = as_json(default) if is_dataclass(default) else json.loads(json.dumps(default))
-        elif is_dataclass(now) and isinstance(found[name], dict):
-            found[name] = _completed(found[name], now)
-    return found
 
 
 def _differences(first: dict[str, Any], second: dict[str, Any], where: str = "") -> list[str]:
@@ -89,18 +73,13 @@ class RunFiles:
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         config = as_json(settings)
-        if self.state.exists():
-            self.compare(_completed(self.read_config(), settings), config)
-        else:
+        if not self.state.exists():
             replace_file(self.source, lambda path: _write_text(path, source_commit() + "\n"))
-        replace_file(self.config, lambda path: _write_text(path, json.dumps(config, indent=1) + "\n"))
-
-    def compare(self, mine: dict[str, Any], other: dict[str, Any]) -> None:
-        """Raises ConfigError if two configurations differ in a setting that is not in CHANGEABLE."""
-        if found := [path for path in _differences(mine, other) if path not in CHANGEABLE]:
+        elif found := [path for path in _differences(self.read_config(), config) if path not in CHANGEABLE]:
             raise ConfigError(
                 f"{self.directory} holds a run with another {', '.join(found)}; choose another --out or the same flags"
             )
+        replace_file(self.config, lambda path: _write_text(path, json.dumps(config, indent=1) + "\n"))
 
     def commit(self) -> str:
         """The commit that the run began with, or `unknown`."""

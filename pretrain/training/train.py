@@ -31,12 +31,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (the usual name)
 from torch import Tensor, nn
 
-from fomo_stream.errors import ConfigError, FomoError
+from fomo_stream.errors import FomoError
 from fomo_stream.model.checkpoint import resolve_device
 from fomo_stream.model.zero_shot import ZeroShotModel
 from pretrain.priors.draws import stream_seed
-from pretrain.training.auroc import auroc
 from pretrain.training.config import TrainConfig
+from pretrain.training.evidence_batches import auroc
 from pretrain.training.loader import Inputs, Loader
 from pretrain.training.run_files import RunFiles
 from pretrain.training.state import State
@@ -74,7 +74,7 @@ class Trainer:
     def start(cls, config: TrainConfig, state: State, device: torch.device) -> Trainer:
         filtered = config.min_auc > 0 or config.max_auc < 1
         loader = Loader(config.data, config.seed, state.model, device, config.period, filtered)
-        network = compute(state.model, device, compute_dtype(config, device), config.compile)
+        network = compute(state.model, device, compute_dtype(config, device))
         return cls(config, state, loader, network, device, torch.zeros((), device=device))
 
 
@@ -233,39 +233,18 @@ def compute_dtype(config: TrainConfig, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if config.precision == "bf16" else torch.float32
 
 
-def compute(
-    model: nn.Module, device: torch.device, dtype: torch.dtype, compiled: bool = False
-) -> Callable[[Inputs], Tensor]:
-    """A function from inputs to logits (B, q) float32, under autocast unless `dtype` is float32.
-
-    Its first call raises ConfigError if `compiled` is asked for and there is no compiler.
-    """
+def compute(model: nn.Module, device: torch.device, dtype: torch.dtype) -> Callable[[Inputs], Tensor]:
+    """A function from inputs to logits (B, q) float32, under autocast unless `dtype` is float32."""
     apply: Callable[..., Tensor] = model.forward_features if isinstance(model, ZeroShotModel) else model
-    if compiled:
-        apply = torch.compile(apply, dynamic=True)
 
     def logits(inputs: Inputs) -> Tensor:
         parts: list[Any] = [inputs.context, inputs.queries]
         if not isinstance(model, ZeroShotModel):
             parts.append(inputs.n_features)
-        try:
-            with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
-                return apply(*parts).float()
-        except RuntimeError as error:
-            if not compiled or not _compiler_failed(error):
-                raise
-            raise ConfigError(
-                f"--compile does not work here ({str(error).strip().splitlines()[0]}); it needs a C++ compiler, and"
-                " Triton on CUDA; install them or leave it out"
-            ) from None
+        with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
+            return apply(*parts).float()
 
     return logits
-
-
-def _compiler_failed(error: RuntimeError) -> bool:
-    from torch._dynamo.exc import BackendCompilerFailed  # the import takes seconds
-
-    return isinstance(error, BackendCompilerFailed)
 
 
 def learning_rate(config: TrainConfig, step: int, progress: float) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from training_runs import TINY
 
-from pretrain.commands.progress import RunDisplay
+from pretrain.commands.train import RunDisplay
 from pretrain.training.run_files import read_log
 from pretrain.training.train import train
 

@@ -14,8 +14,8 @@ from fomo_stream.model.checkpoint import load_model, read_metadata, save_model
 from fomo_stream.model.zero_shot import PRESETS as MODELS
 from fomo_stream.model.zero_shot import ZeroShotModel
 from pretrain.__main__ import main, parser
+from pretrain.commands.export import with_mean_attention
 from pretrain.commands.flags import configuration
-from pretrain.training.mean_attention import with_mean_attention
 from pretrain.training.presets import with_settings
 from pretrain.training.run_files import RunFiles, read_log
 from pretrain.training.train import train

@@ -58,7 +58,7 @@ def test_weights_of_all_priors_are_given_by_one_flag() -> None:
         (["--set", "best_every=7"], "multiple of log_every"),
         (["--set", "lr=fast"], "lr is a number, not 'fast'"),
         (["--set", "steps=2.5"], "steps is a whole number"),
-        (["--set", "compile=1"], "compile is True or False"),
+        (["--set", "shape.fusion=1"], "shape.fusion is True or False"),
         (["--set", "minutes=soon"], "minutes is a number or none"),
         (["--set", "data=none"], "data is a group of settings"),
         (["--set", "data.causal.shares=5"], "data.causal.shares is a group of settings"),

@@ -159,9 +159,8 @@ def test_command_writes_aggregates_and_nothing_about_a_single_table(
     tables, out = tmp_path / "tables", tmp_path / "out"
     tables.mkdir()
     names = write_tables(tables, 6)
-    (tmp_path / "lists.json").write_text(json.dumps({"SOME": names[1:]}))
     arguments = ["profile", "--preset", "tiny", "--batches", "3", "--device", "cpu", "--tables", str(tables)]
-    assert main([*arguments, "--names", f"{tmp_path / 'lists.json'}:SOME", "--out", str(out)]) == 0
+    assert main([*arguments, "--names", ",".join(names[1:]), "--out", str(out)]) == 0
     with open(out / "profile.csv") as file:
         assert [line["channel"] for line in csv.DictReader(file)] == list(CHANNELS)
     summary = json.loads((out / "profile.json").read_text())
@@ -187,7 +186,6 @@ def test_profile_of_a_prior_alone_can_be_written(tmp_path: Path) -> None:
         (["--batches", "0"], "--batches"),
         (["--tables", "nowhere"], "is no folder"),
         (["--tables", ".", "--names", "absent"], "has no table"),
-        (["--tables", ".", "--names", "lists.json:DEV"], "FILE.json:KEY"),
     ],
 )
 def test_command_says_what_is_wrong(

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from pretrain.priors.causal import KINDS, CausalConfig, OutlierShares, causal_batch
 from pretrain.priors.draws import Draws
 from pretrain.priors.table_prior import draw_kinds
-from pretrain.training.auroc import auroc
-from pretrain.training.evidence_batches import evidence_batch
+from pretrain.training.evidence_batches import auroc, evidence_batch
 
 SMALL = settings(max_examples=20)
 KIND_NAMES = st.sampled_from(KINDS)

@@ -25,8 +25,7 @@ from pretrain.priors.copulas import (
 )
 from pretrain.priors.draws import Draws
 from pretrain.priors.marginals import GRAINS, WARPS, MarginalConfig
-from pretrain.training.auroc import auroc
-from pretrain.training.evidence_batches import evidence_batch
+from pretrain.training.evidence_batches import auroc, evidence_batch
 
 SMALL = settings(max_examples=12)
 KINDS = tuple(CopulaShares.__dataclass_fields__)

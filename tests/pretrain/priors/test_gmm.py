@@ -11,7 +11,7 @@ from scipy.stats import chi2
 
 from pretrain.priors.draws import Draws, stream_seed
 from pretrain.priors.gmm import GmmConfig, GmmDatasets, gmm_batch, sample_gmm
-from pretrain.training.auroc import auroc
+from pretrain.training.evidence_batches import auroc
 
 SMALL = settings(max_examples=25)
 CONFIGS = [

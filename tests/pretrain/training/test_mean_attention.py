@@ -13,7 +13,7 @@ from fomo_stream.errors import ConfigError
 from fomo_stream.model.checkpoint import load_model
 from fomo_stream.model.scoring import encode_rows, logits_of
 from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel
-from pretrain.training.mean_attention import with_mean_attention
+from pretrain.commands.export import with_mean_attention
 
 SHAPES = {
     "router": ModelConfig(fusion=False, layers=2, width=16, heads=4, feed_forward=32, routers=5),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -132,21 +131,6 @@ def test_a_run_directory_is_not_taken_over_by_other_settings(tmp_path: Path) -> 
     longer = replace(TINY, steps=10)  # going on for longer is fine
     train(longer, tmp_path, "cpu")
     assert RunFiles(tmp_path).weights()[1] == 10
-
-
-def test_a_run_goes_on_though_settings_came_and_went(tmp_path: Path) -> None:
-    """A run of an older version: missing settings have their defaults, removed settings must have been off."""
-    train(replace(TINY, steps=4), tmp_path, "cpu")
-    config = json.loads((tmp_path / "config.json").read_text())
-    del config["shape"], config["precision"], config["data"]["causal"]["layers"]
-    config["data"]["gone"] = 0.0
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    train(TINY, tmp_path, "cpu")
-    assert RunFiles(tmp_path).weights()[1] == 8
-    config["data"]["gone"] = 0.5
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ConfigError, match=r"another data\.gone"):
-        train(TINY, tmp_path, "cpu")
 
 
 def test_log_lines_after_the_saved_state_are_removed_on_resuming(tmp_path: Path) -> None:
