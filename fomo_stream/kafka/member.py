@@ -28,6 +28,7 @@ from fomo_stream.kafka.restore import Restorer
 from fomo_stream.kafka.schema_search import SchemaSearch
 from fomo_stream.kafka.topics.report import TopicReport
 from fomo_stream.kafka.topics.watch import TopicWatch
+from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.partition.partition import Partition
 from fomo_stream.settings.service import ServiceSettings
@@ -228,7 +229,7 @@ class Member:
         size = sum(item.size() for task in tasks.values() for item in task.waiting.items)
         is_full = self.commits.must_pause or size > LATE_BYTES
         if self.pipeline.schema is None:
-            enough = sum(len(task.waiting) for task in tasks.values()) >= settings.infer_records
+            enough = sum(len(task.waiting) for task in tasks.values()) >= INFER_RECORDS
             paused = set(tasks) if is_full or enough else set()
         else:
             most = max(LATE_RECORDS, settings.batch_size)

@@ -7,6 +7,7 @@ import logging
 from fomo_stream.errors import BrokerError
 from fomo_stream.kafka.group.schema import GroupSchema
 from fomo_stream.kafka.pipeline import FEW, Pipeline
+from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.logs import kv
 from fomo_stream.settings.service import ServiceSettings
 
@@ -46,7 +47,7 @@ class SchemaSearch:
     def __init__(self, settings: ServiceSettings, group: GroupSchema, pipeline: Pipeline) -> None:
         self._group = group
         self._pipeline = pipeline
-        self._patience = Patience(settings.infer_records, INFER_S)
+        self._patience = Patience(INFER_RECORDS, INFER_S)
         self._retry_at = 0.0
         self.trouble = ""  # why the group cannot agree at the moment
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fomo_stream.errors import ConfigError, SchemaError
 from fomo_stream.kafka.bounds import parse_bounds
+from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.records.choice import choose_features, text_columns
 from fomo_stream.records.schema import Schema, look_up
 from fomo_stream.replaying.labels import read_label_file, verdict_of
@@ -22,7 +23,7 @@ from fomo_stream.settings.replay import ReplaySettings
 if TYPE_CHECKING:
     from fomo_stream.kafka.ranges import Range
 
-MOST_SAMPLES = 20  # times infer_records: records without features after which the search for features ends
+MOST_SAMPLES = 20  # times INFER_RECORDS: records without features after which the search for features ends
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def _plan_of_file(settings: ReplaySettings, now_ms: int, in_memory: Table | None
     table = source.table()
     check_columns(table, source.name, [*special, *(settings.features or ()), *settings.categorical])
     source = replace(source, records=table.count)
-    sample = _first_records(source, settings.infer_records)
+    sample = _first_records(source, INFER_RECORDS)
     schema = choose_features(settings, format, sample, source.name, special, notes.append)
     if settings.time is not None:
         source = _with_time(source, settings.time, sample)
@@ -129,7 +130,7 @@ def check_label(settings: ReplaySettings, records: Iterable[Mapping[str, Any]]) 
     """Raise SchemaError if none of the first records has a label in the field of --label."""
     if settings.label is None:
         return
-    values = [look_up(record, settings.label) for record in islice(records, settings.infer_records)]
+    values = [look_up(record, settings.label) for record in islice(records, INFER_RECORDS)]
     if values and all(verdict_of(value) < 0 for value in values):
         other = next((str(value)[:40] for value in values if value is not None), None)
         has = "have no such field" if other is None else f"have other values, such as {other!r}"

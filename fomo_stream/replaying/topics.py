@@ -11,6 +11,7 @@ from itertools import chain, islice
 from fomo_stream.errors import ConfigError, RecordError, SchemaError, TopicError
 from fomo_stream.kafka.ranges import Range, read_range, resolve_ranges
 from fomo_stream.kafka.recorded import recorded_group
+from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.partition.labels import parse_label
 from fomo_stream.partition.record import Record
 from fomo_stream.records.choice import ROLES, features_note
@@ -147,7 +148,7 @@ def _infer(settings: ReplaySettings, source: TopicSource) -> tuple[Schema, str]:
     failure: SchemaError | None = None
     bad: Counter[str] = Counter()
     for _ in range(MOST_SAMPLES):
-        taken = list(islice(samples, settings.infer_records))
+        taken = list(islice(samples, INFER_RECORDS))
         if not taken:
             break
         bad.update(one.error.reason for one in taken if one.error is not None)

@@ -11,9 +11,11 @@ from pydantic import Field, model_validator
 
 from fomo_stream.settings.commands import GivenFlags
 from fomo_stream.settings.flags import Names, decimal_flag
-from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, log_level_flag
+from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, log_level_flag, option
 
 NO_REPORT = "none"
+FLAGS_OF_TOPIC = ("from_", "to", "last", "labels_topic")
+FLAGS_OF_FILE = ("key", "time")
 
 
 with warnings.catch_warnings():
@@ -96,37 +98,28 @@ with warnings.catch_warnings():
         def _source_is_one(self) -> Self:
             if bool(self.topic) == (self.file is not None):
                 raise ValueError("name what to replay: either --topic or --file")
-            only_of_topic = {
-                "--from": self.from_,
-                "--to": self.to,
-                "--last": self.last,
-                "--labels-topic": self.labels_topic,
-            }
-            if self.file is not None and (named := [name for name, value in only_of_topic.items() if value]):
-                raise ValueError(f"{named[0]} needs --topic; a --file is replayed as a whole, by no group")
-            only_of_file = {"--key": self.key, "--time": self.time}
-            if self.file is None and (named := [name for name, value in only_of_file.items() if value]):
-                raise ValueError(
-                    f"{named[0]} needs --file; the records of a topic have keys and timestamps of their own"
+            has_file = self.file is not None
+            if given := [name for name in (FLAGS_OF_TOPIC if has_file else FLAGS_OF_FILE) if getattr(self, name)]:
+                remedy = (
+                    "--topic; a --file is replayed as a whole" if has_file else "--file; records of a topic have both"
                 )
+                raise ValueError(f"{option(given[0])} needs {remedy}")
             if self.last and self.from_:
                 raise ValueError("--last and --from both name the first record; give one of them")
+            kinds = [
+                option(name) for name in ("label", "labels_topic", "labels_file") if getattr(self, name) is not None
+            ]
+            if len(kinds) > 1:
+                raise ValueError(f"{' and '.join(kinds)} name different labels; give one of them")
             return self
 
         @model_validator(mode="after")
         def _fields_have_one_role(self) -> Self:
             """A label that is also a key or a time would reach the scores."""
             roles = [("--label", self.label), ("--key", self.key), ("--time", self.time)]
-            for (flag, field), (other, its) in combinations(roles, 2):
+            for (name, field), (other, its) in combinations(roles, 2):
                 if field is not None and field == its:
-                    raise ValueError(f"{flag} and {other} both name the field {field}; give each a field of its own")
-            return self
-
-        @model_validator(mode="after")
-        def _labels_are_of_one_kind(self) -> Self:
-            given = {"--label": self.label, "--labels-topic": self.labels_topic, "--labels-file": self.labels_file}
-            if len(named := [name for name, value in given.items() if value is not None]) > 1:
-                raise ValueError(f"{' and '.join(named)} name different labels; give one of them")
+                    raise ValueError(f"{name} and {other} both name the field {field}; give each a field of its own")
             return self
 
 

@@ -102,9 +102,6 @@ class ServiceSettings(BrokerFlags, RecordFlags):
         le=40_000,
     )
 
-    infer_records: int = flag(
-        "Records", 200, "number of records from which the features are inferred", metavar="N", ge=1, le=10_000
-    )
     max_record_bytes: int = flag(
         "Records", MAX_RECORD_BYTES, "larger records become dead letters", metavar="BYTES", ge=1
     )

@@ -93,10 +93,10 @@ def test_records_without_numbers_do_not_stop_inference(broker: Broker) -> None:
     topic = unique("text")
     broker.create_topic(topic)
     no_header_can_hold_it = b'{"\\ud800": "x"}'
-    broker.produce(topic, [*[{"word": "abc"}] * 49, no_header_can_hold_it], key="one")
-    settings = make_settings(broker, topic, features=None, infer_records=50)
+    broker.produce(topic, [*[{"word": "abc"}] * 199, no_header_can_hold_it], key="one")
+    settings = make_settings(broker, topic, features=None)
     with Running(settings):
-        dead = broker.read(f"{topic}-dead-letters", at_least=50)
+        dead = broker.read(f"{topic}-dead-letters", at_least=200)
         broker.produce(topic, readings(60), key="one")
         assert len(broker.read(f"{topic}-scores", at_least=60)) == 60
     assert {dict(letter.headers())["fomo-reason"] for letter in dead} == {b"no_features"}

@@ -98,7 +98,7 @@ def test_a_kill_neither_repeats_nor_loses_a_record_nor_changes_a_score(broker: B
 def test_two_instances_share_the_partitions_and_agree_on_one_schema(broker: Broker) -> None:
     topic = unique("sensors")
     broker.create_topic(topic)
-    settings = make_settings(broker, topic, features=None, infer_records=50)
+    settings = make_settings(broker, topic, features=None)
     with Running(settings) as one, Running(settings) as two:
         both = (one, two)
         wait_for(lambda: all(running.service.ready for running in both), "both to be ready")

@@ -20,12 +20,12 @@ def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "fomo.toml"
-    file.write_text('topic = "t"\nbatch-size = 1\nmax_latency_ms = 2\ninfer-records = 3\n')
+    file.write_text('topic = "t"\nbatch-size = 1\nmax_latency_ms = 2\nadapt-after = 3\n')
     monkeypatch.setenv("FOMO_CONFIG", str(file))
     monkeypatch.setenv("FOMO_BATCH_SIZE", "10")
     monkeypatch.setenv("FOMO_MAX_LATENCY_MS", "20")
     settings = load(ServiceSettings, {"batch_size": "100"})
-    assert (settings.batch_size, settings.max_latency_ms, settings.infer_records) == (100, 20, 3)
+    assert (settings.batch_size, settings.max_latency_ms, settings.adapt_after) == (100, 20, 3)
     assert settings.max_record_bytes == MAX_RECORD_BYTES
 
 
@@ -51,10 +51,7 @@ def test_client_settings_are_never_shown() -> None:
     assert "hunter2" not in str(error.value)
 
 
-CLASHES: list[dict[str, Any]] = [{"out": "t"}, {"alerts": "t-scores"}, {"out": "none"}]
-
-
-@pytest.mark.parametrize("topics", CLASHES)
+@pytest.mark.parametrize("topics", [{"out": "t"}, {"alerts": "t-scores"}, {"out": "none"}])
 def test_topics_may_clash_only_where_the_others_are_those_of_a_group(topics: dict[str, Any]) -> None:
     assert load(GroupSettings, {"topic": "t", **topics}).topic == "t"
     for command in (ServiceSettings, DoctorSettings):
@@ -68,8 +65,7 @@ def test_min_context_follows_a_small_context_unless_it_is_given() -> None:
         load(ScoreSettings, {"context_size": 50, "min_context": 60})
 
 
-def test_categorical_fields_come_as_names_from_wherever_settings_come_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert load(ServiceSettings, {"topic": "t"}).categorical == ()
+def test_names_come_from_wherever_settings_come_from(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load(ServiceSettings, {"topic": "t", "features": "a,b", "categorical": "b, c.d"}).categorical == ("b", "c.d")
     monkeypatch.setenv("FOMO_CATEGORICAL", "site,kind")
     assert load(ScoreSettings, {}).categorical == ("site", "kind")
@@ -107,14 +103,10 @@ def test_views_are_named_one_by_one_or_as_a_group() -> None:
 
 def test_defaults_are_the_detectors_own() -> None:
     assert load(ScoreSettings, {}).detector_config() == DetectorConfig(explain="alerts")
-    flags = {"topic": "t", "feedback": "f"}
-    assert load(ServiceSettings, flags).detector_config() == DetectorConfig(explain="alerts")
-    changed = {"admit": "feedback", "adapt_after": 0, "feedback_memory": 7}
-    config = load(ServiceSettings, {**flags, **changed}).detector_config()
-    assert {name: getattr(config, name) for name in changed} == changed
-
-
-def test_without_a_feedback_topic_nothing_is_remembered_for_it() -> None:
+    changed: dict[str, Any] = {"admit": "feedback", "adapt_after": 0, "feedback_memory": 7}
+    config = load(ServiceSettings, {"topic": "t", "feedback": "f", **changed}).detector_config()
+    assert config == DetectorConfig(explain="alerts", **changed)
+    # Without a feedback topic nothing is remembered for it.
     assert load(ServiceSettings, {"topic": "t", "feedback_memory": 9000}).detector_config().feedback_memory == 0
 
 
@@ -124,31 +116,26 @@ def test_without_a_feedback_topic_nothing_is_remembered_for_it() -> None:
         ({}, "--topic is required"),
         ({"topic": "t", "batch_size": "0"}, "--batch-size 0: input should be greater than or equal to 1"),
         ({"topic": "t", "alert_rate": "high"}, "--alert-rate high: input should be a valid number"),
-        ({"topic": "t", "start": "middle"}, "--start middle"),
         ({"topic": "t", "out": "t"}, "must be four different topics"),
         ({"topic": "t", "alerts": "a/b"}, "--alerts 'a/b' cannot be the name of a topic"),
         ({"topic": "t", "dead_letters": ".."}, "--dead-letters '..' cannot be the name of a topic"),
         ({"topic": "t", "group": "my group"}, "the state topic 'my group-t-state' cannot be the name of a topic"),
         ({"topic": "t", "feedback": "t-scores"}, "--feedback t-scores and the state topic"),
         ({"topic": "t", "feedback": "fomo-stream-t-state"}, "must be five different topics"),
-        ({"topic": "t", "feedback": ""}, "--feedback : string should have at least 1 character"),
         (
             {"topic": "t", "feedback": "f", "kafka": {"partition.assignment.strategy": "range"}},
             "partitions move one at a time",
         ),
         ({"topic": "t", "admit": "none"}, "--admit none: input should be 'auto', 'feedback' or 'all'"),
-        ({"topic": "t", "adapt_after": "-1"}, "--adapt-after -1"),
         ({"topic": "t", "features": ","}, "--features ,: name at least one feature"),
         ({"topic": "t", "features": "a,b,a"}, "--features a,b,a: a feature is named twice"),
         ({"topic": "t", "categorical": "a,b,a"}, "--categorical a,b,a: a feature is named twice"),
-        ({"topic": "t", "lags": "101"}, "--lags 101: input should be less than or equal to 100"),
         *(
             ({"topic": "t", "incident_quiet": text}, f"--incident-quiet {text}: give N or N,M")
-            for text in ("0", "10,5", "2000", "10,", "ten", "1,2,3", "1,1000001", "1.5")
+            for text in ("0", "10,5", "2000", "10,", "1,2,3", "1,1000001")
         ),
         ({"topic": "t", "seed_context": "missing.csv"}, "no such file: missing.csv"),
         ({"topic": "t", "kafka": {"enable.auto.commit": "true"}}, "enable.auto.commit cannot be set"),
-        ({"topic": "t", "kafka": {"transactional.id": "x"}}, "transactional.id cannot be set"),
         ({"topic": "t", "config": "missing.toml"}, "missing.toml: cannot be read as TOML: No such file"),
     ],
 )
@@ -169,6 +156,9 @@ def test_a_mistake_in_the_environment_or_the_file_is_placed_there(
     monkeypatch.setenv("FOMO_BATCH_SIZE", "few")
     with pytest.raises(ConfigError, match=r"^FOMO_BATCH_SIZE few: "):
         load(ServiceSettings, {"config": file})
+    file.write_text('topic = "t"\nbatchsize = 5\n')
+    with pytest.raises(ConfigError, match="no setting batchsize; did you mean batch-size"):
+        load(ServiceSettings, {"config": file})
 
 
 def test_a_broken_table_in_the_environment_is_reported_without_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,26 +168,13 @@ def test_a_broken_table_in_the_environment_is_reported_without_its_text(monkeypa
     assert "secret" not in str(error.value)
 
 
-def test_an_unknown_name_in_the_file_gets_a_suggestion(tmp_path: Path) -> None:
-    file = tmp_path / "fomo.toml"
-    file.write_text('topic = "t"\nbatchsize = 5\n')
-    with pytest.raises(ConfigError, match="no setting batchsize; did you mean batch-size"):
-        load(ServiceSettings, {"config": file})
-
-
 def test_a_transaction_may_not_be_open_for_longer_than_the_broker_lets_it() -> None:
     quick = {"topic": "t", "kafka": {"session.timeout.ms": "6000"}}
     assert load(ServiceSettings, {**quick, "max_latency_ms": 18_000, "delivery": "at-least-once"})
     with pytest.raises(ConfigError, match=r"^--max-latency-ms must be at most 4000: .* third of session\.timeout\.ms"):
         load(ServiceSettings, {**quick, "max_latency_ms": 4001})
-    assert load(ServiceSettings, {**quick, "max_latency_ms": 4000}).commit_interval_ms == 2000
-
-
-def test_the_waits_follow_from_the_latency() -> None:
-    settings = load(ServiceSettings, {"topic": "t", "max_latency_ms": "20"})
-    assert (settings.commit_interval_ms, settings.batch_age_ms) == (10, 5)
-    with pytest.raises(ConfigError, match=r"^--max-latency-ms 0\.5: input should be greater than or equal to 1"):
-        load(ServiceSettings, {"topic": "t", "max_latency_ms": "0.5"})
+    settings = load(ServiceSettings, {**quick, "max_latency_ms": 4000})
+    assert (settings.commit_interval_ms, settings.batch_age_ms) == (2000, 1000)
 
 
 # --- names of environment variables
@@ -213,13 +190,9 @@ COMMANDS: list[tuple[type[BaseFlags], dict[str, Any]]] = [
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("FOMO_ALERT_RAET", r"there is no setting FOMO_ALERT_RAET; did you mean FOMO_ALERT_RATE\?"),
         ("fomo_alert_raet", r"there is no setting FOMO_ALERT_RAET; did you mean FOMO_ALERT_RATE\?"),
-        ("FOMO_HELTH_PORT", r"did you mean FOMO_HEALTH_PORT\?"),
         ("FOMO_BROKER", r"did you mean FOMO_BOOTSTRAP\?"),
-        ("FOMO_BATCHSIZE", r"did you mean FOMO_BATCH_SIZE\?"),
         ("FOMO_KAKFA_SASL_PASSWORD", r"did you mean FOMO_KAFKA_SASL_PASSWORD\?"),
-        ("FOMO_ZZZZZZ", "there is no setting FOMO_ZZZZZZ; see --help"),
         ("FOMO_", "there is no setting FOMO_; see --help"),
     ],
 )
@@ -249,32 +222,17 @@ def test_variables_of_other_commands_and_of_clients_are_no_mistakes(monkeypatch:
 def test_variables_are_the_same_in_small_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "fomo.toml"
     file.write_text('topic = "t"\n')
-    monkeypatch.setenv("fomo_config", str(file))
-    monkeypatch.setenv("fomo_kafka_sasl_password", "secret")
-    monkeypatch.setenv("fomo_batch_size", "7")
+    for name, value in {"config": str(file), "kafka_sasl_password": "secret", "batch_size": "7"}.items():
+        monkeypatch.setenv(f"fomo_{name}", value)
     settings = load(ServiceSettings, {})
     assert (settings.topic, settings.batch_size, settings.kafka) == ("t", 7, {"sasl.password": "secret"})
-    monkeypatch.setenv("fomo_batch_size", "few")
-    with pytest.raises(ConfigError, match=r"^FOMO_BATCH_SIZE few: "):
-        load(ServiceSettings, {})
 
 
 @pytest.mark.parametrize("service", ["FOMO", "FOMO_STREAM", "FOMO_KAFKA"])
 def test_what_kubernetes_says_of_services_is_passed_over(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    port = f"{service}_PORT_8080_TCP"
-    variables = {
-        f"{service}_SERVICE_HOST": "10.0.0.1",
-        f"{service}_SERVICE_PORT": "8080",
-        f"{service}_SERVICE_PORT_HTTP": "8080",
-        f"{service}_PORT": "tcp://10.0.0.1:8080",
-        port: "tcp://10.0.0.1:8080",
-        f"{port}_PROTO": "tcp",
-        f"{port}_PORT": "8080",
-        f"{port}_ADDR": "10.0.0.1",
-        f"{service}_PORT_53_UDP_ADDR": "10.0.0.1",
-    }
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv(f"{service}_PORT", "tcp://10.0.0.1:8080")
+    for rest in ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT_8080_TCP_PROTO", "PORT_53_UDP_ADDR"):
+        monkeypatch.setenv(f"{service}_{rest}", "10.0.0.1")
     for settings, flags in COMMANDS:
         load(settings, flags)
     assert load(ServiceSettings, {"topic": "t"}).kafka == {}

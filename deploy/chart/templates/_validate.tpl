@@ -83,7 +83,7 @@
 {{- $known := list
 "adapt-after" "admit" "alert-rate" "alerts" "batch-size" "bootstrap" "categorical" "context-size"
 "dead-letters" "delivery" "explain" "features" "feedback" "feedback-memory" "group"
-"incident-quiet" "infer-records" "kernel" "lags" "log-level" "max-latency-ms" "max-record-bytes" "min-context" "model"
+"incident-quiet" "kernel" "lags" "log-level" "max-latency-ms" "max-record-bytes" "min-context" "model"
 "on-lost-offset" "out" "reasons" "result-field" "scores-only" "seed" "seed-context" "start" "threads"
 "topic" "views" "wait" -}}
 {{- range $name, $_ := .Values.settings -}}
