@@ -160,14 +160,7 @@ def _settings(cls: type[AnySettings], argv: Sequence[str], command: str) -> AnyS
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
-    "run": run,
-    "demo": demo,
-    "score": score,
-    "replay": replay,
-    "compare": compare,
-    "redrive": redrive,
-    "group": group,
-    "doctor": doctor,
+    command.__name__: command for command in (run, demo, score, replay, compare, redrive, group, doctor)
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -95,48 +95,14 @@ class Observers(Observer):
     """Passes every report on to several observers, in their order."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
-        self._observers = observers
+        for name in vars(Observer):
+            if not name.startswith("_"):
+                setattr(self, name, _for_all([getattr(observer, name) for observer in observers]))
 
-    def received(self, n: int, seconds: float) -> None:
-        for observer in self._observers:
-            observer.received(n, seconds)
 
-    def scored(self, seen: Observation) -> None:
-        for observer in self._observers:
-            observer.scored(seen)
+def _for_all(methods: Sequence[Callable[..., None]]) -> Callable[..., None]:
+    def report(*values: Any) -> None:
+        for method in methods:
+            method(*values)
 
-    def dead_letter(self, reason: str) -> None:
-        for observer in self._observers:
-            observer.dead_letter(reason)
-
-    def labelled(self, n: int) -> None:
-        for observer in self._observers:
-            observer.labelled(n)
-
-    def regime_changed(self) -> None:
-        for observer in self._observers:
-            observer.regime_changed()
-
-    def committed(self, seconds: Sequence[float], ages: Sequence[float], took: float) -> None:
-        for observer in self._observers:
-            observer.committed(seconds, ages, took)
-
-    def aborted(self) -> None:
-        for observer in self._observers:
-            observer.aborted()
-
-    def rebalanced(self, event: str, n: int) -> None:
-        for observer in self._observers:
-            observer.rebalanced(event, n)
-
-    def restored(self, seconds: float) -> None:
-        for observer in self._observers:
-            observer.restored(seconds)
-
-    def built(self, seconds: float) -> None:
-        for observer in self._observers:
-            observer.built(seconds)
-
-    def turned(self, now: float) -> None:
-        for observer in self._observers:
-            observer.turned(now)
+    return report
