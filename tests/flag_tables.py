@@ -67,8 +67,8 @@ def row(name: str, field: Any, has_scope: bool) -> list[str]:
     default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
     if field.is_required():
         shown = "required"
-    elif extra["follows"] or written:
-        shown = extra["follows"] or (written[1] if written else "")
+    elif written:
+        shown = written[1]
     elif default is False:
         shown = "off"
     else:

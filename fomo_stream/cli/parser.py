@@ -190,11 +190,8 @@ def _take_kafka(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def _help_text(field: Any) -> str:
-    extra = extra_of(field)
     if field.is_required():
         note = " (required)"
-    elif extra.get("follows"):
-        note = f" (default: {extra['follows']})"
     elif field.default is False or field.default in (None, "", {}, ()):
         note = ""
     else:

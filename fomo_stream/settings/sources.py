@@ -49,25 +49,16 @@ def flag(
     *,
     scope: Scope = "local",
     metavar: str = "",
-    follows: str = "",
     words: bool = False,
     short: str = "",
     **constraints: Any,
 ) -> Any:
     """A setting with its group in `--help`, its default (`...`: required) and its one-line description.
 
-    scope: what the setting affects; there is no other list of this. follows: how the default follows from another
-    setting, in words; shown instead of the value. words: whether the flag takes several words. short: a
-    second name of the flag, such as -o.
+    scope: what the setting affects; there is no other list of this. words: whether the flag takes several words.
+    short: a second name of the flag, such as -o.
     """
-    extra: Any = {
-        "group": group,
-        "scope": scope,
-        "metavar": metavar,
-        "follows": follows,
-        "words": words,
-        "short": short,
-    }
+    extra: Any = {"group": group, "scope": scope, "metavar": metavar, "words": words, "short": short}
     return Field(default, description=text, json_schema_extra=extra, **constraints)
 
 
@@ -188,17 +179,13 @@ def _explain(cls: type[BaseFlags], error: Any, flags: Mapping[str, Any]) -> str:
     if not error["loc"]:
         return str(message)
     name = str(error["loc"][0])
+    variable = f"{ENV_PREFIX}{name.upper()}"
     if error["type"] == "missing":
-        field = cls.model_fields.get(name)
-        text = field.description if field is not None else ""
-        extra = field.json_schema_extra if field is not None else None
-        if isinstance(extra, dict) and extra.get("positional"):
-            return f"{name.upper()} is missing: {text}; see --help"
-        also = f"by {ENV_PREFIX}{name.upper()} or in the --config file"
-        return f"{option(name)} is required ({text}); it can also be set {also}"
+        field = cls.model_fields[name]
+        shown = name.upper() if extra_of(field).get("positional") else option(name)
+        return f"{shown} is required ({field.description}); it can also be set by {variable} or in the --config file"
     where = option(name)
     if name not in flags:
-        variable = f"{ENV_PREFIX}{name.upper()}"
         is_variable = variable in map(str.upper, os.environ)
         where = variable if is_variable else f"{name.replace('_', '-')} in the configuration file"
     shown = "" if name == "kafka" or isinstance(error["input"], dict) else f" {error['input']}"
