@@ -101,8 +101,6 @@ def test_the_page_and_its_data(server: HttpServer) -> None:
     answer, body = ask(server, "/")
     assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
     assert body.startswith(b"<!doctype html>")
-    assert b'href="status.css"' in body
-    assert b'src="status.js"' in body
     answer, body = ask(server, "/status.json")
     assert (answer.headers["Content-Type"], body) == ("application/json", b'{"rate": 3}')
 
@@ -215,28 +213,20 @@ def test_nothing_is_left_after_its_end(told: Told) -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "status"),
+    ("hosts", "status"),
     [
-        ("127.0.0.1:8080", 200),
-        ("[::1]:8080", 200),
-        ("192.168.1.4", 200),
-        ("localhost:1", 200),
-        ("LOCALHOST", 200),
-        ("page.localhost", 200),
-        ("evil.example:8080", 403),
-        ("localhost.evil.example", 403),
-        ("127.0.0.1.evil.example", 403),
-        ("[::1", 403),
-        ("", 403),
+        (["127.0.0.1:8080", "[::1]:8080", "192.168.1.4", "LOCALHOST:1", "page.localhost"], 200),
+        (["evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example", "[::1", ""], 403),
     ],
 )
 @pytest.mark.parametrize("path", ["/status.json", "/nothing"])
 def test_another_site_that_points_to_this_machine_reads_nothing(
-    server: HttpServer, path: str, host: str, status: int
+    server: HttpServer, path: str, hosts: list[str], status: int
 ) -> None:
-    answer, body = ask(server, path, headers={"Host": host})
-    assert answer.status == (404 if status == 200 and path == "/nothing" else status)
-    assert status == 200 or (b"rate" not in body and b"localhost" in body)
+    for host in hosts:
+        answer, body = ask(server, path, headers={"Host": host})
+        assert answer.status == (404 if status == 200 and path == "/nothing" else status), host
+        assert status == 200 or (b"rate" not in body and b"localhost" in body)
 
 
 def test_a_server_for_other_machines_has_names_that_it_does_not_know(told: Told) -> None:
