@@ -165,6 +165,9 @@ class MemoryConsumer:
     def seek(self, partition: TopicPartition) -> None:
         self._next[partition.topic, partition.partition] = partition.offset
 
+    def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        return [TopicPartition(one.topic, one.partition, self._next[one.topic, one.partition]) for one in partitions]
+
     def read(self, topic: str, number: int, most: int, again: int = 0) -> list[Message]:
         """The next records of a partition, unless it is paused; before them `again` records that were read already."""
         place = topic, number

@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 FEW = 20  # records, of which a sample may not be typical
 
 LEFT_OUT_SHOWN = 50  # log lines about fields that are no features
+WARM_UP_LOGGED_S = 10.0
 LABELS_LOGGED_S = 1.0  # labels that take effect get a log line, at level info at most one per partition in this time
 
 Finished = tuple[float, int | None]  # when a record was polled (monotonic seconds), and its timestamp (milliseconds)
@@ -74,6 +75,7 @@ class Pipeline:
         self._codec = JsonCodec(settings.result_field, settings.scores_only, settings.max_record_bytes)
         self._outputs = Outputs(settings, delivery, partitions, self._codec, self._observer)
         self._throttle = Throttle(LABELS_LOGGED_S)
+        self._throttle_warm_up = Throttle(WARM_UP_LOGGED_S)
         self._first: Detector | None = None  # the detector that every partition begins with a copy of
         self._finished: list[Finished] = []  # records that were finished since the last commit began
         self._staged: list[Finished] = []  # and those in the last commit
@@ -205,7 +207,7 @@ class Pipeline:
             reason = "too_many_features" if isinstance(error, TooManyFeaturesError) else "no_features"
             for partition in self.tasks.values():
                 items = partition.waiting.take()
-                for item in items:
+                for item in _of_now(partition, items):
                     self._outputs.dead_letter(item.record, *dead_letter_reason(item.error, reason, str(error)))
                 partition.skip(items)
             return None
@@ -242,7 +244,8 @@ class Pipeline:
             about = (settings.topic, settings.result_field, settings.max_record_bytes)
             partition.label(record.offset, parse_label(record.value, record.key, record.partition, *about), exists)
         except RecordError as error:
-            self._outputs.dead_letter(record, error.reason, str(error), error)
+            if partition.position is None or partition.position >= partition.warm.stop:
+                self._outputs.dead_letter(record, error.reason, str(error), error)
             partition.labels.close(record.offset)
 
     def score_due(self, now: float) -> None:
@@ -272,7 +275,7 @@ class Pipeline:
         self._apply_labels(partition)
         while items := partition.next_batch(time.monotonic()):
             self._score_batch(partition, items)
-            self._finished += [(item.polled_at, item.record.timestamp) for item in items]
+            self._finished += [(item.polled_at, item.record.timestamp) for item in _of_now(partition, items)]
             self._apply_labels(partition)
 
     def _score_batch(self, partition: Partition, items: list[Pending]) -> None:
@@ -280,7 +283,14 @@ class Pipeline:
         began = time.perf_counter()
         made = partition.score(items)
         scored = time.perf_counter()
-        self._outputs.send(items, made.results, made.closed)
+        now = _of_now(partition, items)
+        n_warm = len(items) - len(now)
+        # Of an incident whose last alert was in the warm-up, nobody has seen an alert.
+        closed = [one for one in made.closed if one.summary["to"]["offset"] >= partition.warm.stop]
+        if now:
+            self._outputs.send(now, made.results[n_warm:], closed)
+        if n_warm:
+            self._log_warm_up(partition)
         sent = time.perf_counter()
         assert partition.detector is not None
         for offset, regime in made.regimes:
@@ -288,21 +298,31 @@ class Pipeline:
             place = {"topic": self._settings.topic, "partition": partition.number, "offset": offset}
             log.warning(kv("regime", **place, regime=regime, reason="unlike the history"))
         outcome = [(item, result) for item, result in zip(items, made.results, strict=True) if result is not None]
+        first = partition.warm.stop
+        outliers = [(item, result) for item, result in outcome if result["outlier"] and item.offset >= first]
         self._observer.scored(
             Observation(
                 self._settings.topic,
                 partition.number,
                 results=[result for _, result in outcome],
-                outliers=[Outlier(item.fields, result, item.key) for item, result in outcome if result["outlier"]],
+                outliers=[Outlier(item.fields, result, item.key) for item, result in outliers],
                 context_rows=partition.detector.context_rows,
                 generation=partition.detector.generation,
                 learned=made.learned,
-                opened=made.opened,
-                closed=len(made.closed),
+                opened=0 if n_warm else made.opened,
+                closed=len(closed),
                 score_s=scored - began,
                 produce_s=sent - scored,
             )
         )
+
+    def _log_warm_up(self, partition: Partition) -> None:
+        place, warm = {"topic": self._settings.topic, "partition": partition.number}, partition.warm
+        if (position := partition.position or 0) >= warm.stop:
+            log.info(kv("warmed_up", **place, offsets=len(warm)))
+        elif self._throttle_warm_up.allow(str(partition.number)) is not None:
+            done = (position - warm.start) / len(warm)
+            log.info(kv("warming_up", **place, offset=position, until=warm.stop, done=f"{100 * done:.0f} %"))
 
     def _apply_labels(self, partition: Partition) -> None:
         """Let the labels that are due take effect, and record that they did."""
@@ -329,3 +349,8 @@ class Pipeline:
         value = orjson.dumps({"input_offset": due.takes_effect, "labels": due.labels})
         self._delivery.send(Output(self._settings.state_topic, effect.key, value, [], partition.number))
         partition.effects.add(effect)
+
+
+def _of_now(partition: Partition, items: list[Pending]) -> list[Pending]:
+    """The items, in order, that come after the warm-up of their partition."""
+    return [item for item in items if item.offset >= partition.warm.stop]

@@ -27,6 +27,7 @@ from fomo_stream.kafka.broker.clients import session_timeout_ms
 from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader
 from fomo_stream.kafka.delivery.output import Output
 from fomo_stream.kafka.topics.watch import TopicWatch
+from fomo_stream.kafka.warm_start import NO_WARM_START, WarmStart
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.partition.effects import Effect
 from fomo_stream.partition.position import POSITION, Input, Position, Restored, decide_resume, unusable_state_error
@@ -60,8 +61,11 @@ class StateReader:
     is_stopped: whether to end a read that is under way.
     """
 
-    def __init__(self, settings: ServiceSettings, watch: TopicWatch, is_stopped: Callable[[], bool]) -> None:
+    def __init__(
+        self, settings: ServiceSettings, watch: TopicWatch, warm: WarmStart, is_stopped: Callable[[], bool]
+    ) -> None:
         self._settings = settings
+        self._warm = warm
         self._watch = watch
         self._reader = TopicReader(settings, is_stopped=is_stopped)
         # When the state of a task was first seen to be older than the group's offset.
@@ -98,7 +102,8 @@ class StateReader:
         committed = self._committed(settings.topic, number)
         low, high = self._reader.range_now(settings.topic, number, ANSWER_S)
         entries, effects = self._read_state(task, committed)
-        found = Input(low, high, committed, seen.topic_ids.get(settings.topic, ""))
+        topic_id = seen.topic_ids.get(settings.topic, "")
+        found = Input(low, high, committed, topic_id, self._warm.of(number, topic_id))
         restored, notes = decide_resume(found, entries, settings, f"{settings.topic}[{number}]")
         for event, about in notes:
             log.warning(kv(event, **about))
@@ -186,7 +191,7 @@ class Restorer:
     """Restores partitions one after the other.
 
     wanted: whether the task is still assigned. check: called before the first restore, until it succeeds; a BrokerError
-    is tried again, any other FomoError is raised.
+    is tried again, any other FomoError is raised. warm: the group's warm start.
     """
 
     def __init__(
@@ -195,13 +200,14 @@ class Restorer:
         watch: TopicWatch,
         wanted: Callable[[Any], bool],
         check: Callable[[], None] = lambda: None,
+        warm: WarmStart = NO_WARM_START,
     ) -> None:
         self._settings = settings
         self._wanted = wanted
         self._check: Callable[[], None] | None = check
         self.waits: dict[int, str] = {}  # by partition: why it could not be restored yet
         self.retries = 0  # attempts that have to be repeated
-        self._state = StateReader(settings, watch, lambda: self._stopped)
+        self._state = StateReader(settings, watch, warm, lambda: self._stopped)
         self._queue: deque[tuple[Any, float]] = deque()  # requested tasks, and the earliest time for each
         self._results: SimpleQueue[tuple[Any, Restored | Exception]] = SimpleQueue()
         self._changed = threading.Condition()

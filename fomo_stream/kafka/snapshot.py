@@ -20,7 +20,7 @@ class PartitionSnapshot:
     """One input partition of this instance. None: not known yet."""
 
     number: int
-    waits: str = ""  # why it is not read yet; empty while it is read
+    waits: str = ""  # why records that arrive now are not scored; empty if they are
     position: int | None = None  # offset before which every record is finished
     committed: int | None = None  # offset before which every record is committed
     end: int | None = None  # offset of the next record that a producer writes, as the broker last said
@@ -57,8 +57,12 @@ def not_ready(member: Member) -> list[str]:
     reasons += member.topics.reasons()
     reasons += [reason for reason in (member.search.trouble, member.delivery.trouble) if reason]
     for task in list(member.pipeline.tasks.values()):
-        if why := _waits(member, task):
-            reasons.append(f"{member.settings.topic}[{task.number}] waits to be restored: {why}")
+        if not task.is_active:
+            reasons.append(f"{member.settings.topic}[{task.number}] waits to be restored: {_waits(member, task)}")
+    warm = [task for task in list(member.pipeline.tasks.values()) if _left_to_learn(member, task)]
+    if warm:
+        done = 1 - sum(_left_to_learn(member, task) for task in warm) / sum(len(task.warm) for task in warm)
+        reasons.append(_warming_up(done))
     return reasons
 
 
@@ -99,7 +103,22 @@ def _partition(member: Member, task: Partition, now: float, clock: float) -> Par
 
 
 def _waits(member: Member, task: Partition) -> str:
-    return "" if task.is_active else member.restorer.waits.get(task.number, "waiting for its turn")
+    if not task.is_active:
+        return member.restorer.waits.get(task.number, "waiting for its turn")
+    left = _left_to_learn(member, task)
+    return _warming_up(1 - left / len(task.warm)) if left else ""
+
+
+def _warming_up(done: float) -> str:
+    return f"warming up: {100 * done:.0f} %"
+
+
+def _left_to_learn(member: Member, task: Partition) -> int:
+    """Offsets of its warm-up that are not learned yet; markers of transactions are none."""
+    if task.position is None or task.position >= task.warm.stop:
+        return 0
+    read = 0 if len(task.waiting) else member.assignment.read_until(task.number) or 0
+    return max(0, task.warm.stop - max(task.position, read, task.warm.start))
 
 
 def _open_s(seen: EndsSeen, now: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -28,6 +29,7 @@ from fomo_stream.kafka.topics.checks import without_effect
 from fomo_stream.kafka.topics.report import TopicReport
 from fomo_stream.kafka.topics.setup import TopicSetup, start_at_latest
 from fomo_stream.kafka.topics.watch import TopicWatch
+from fomo_stream.kafka.warm_start import WarmStart, agree_on_warm_start
 from fomo_stream.logs import kv
 from fomo_stream.partition.first import check_schema
 from fomo_stream.records.schema import Schema
@@ -53,6 +55,7 @@ class Prepared(NamedTuple):
     setup: TopicSetup
     watch: TopicWatch
     topics: TopicReport
+    warm: WarmStart
 
 
 def start(
@@ -65,7 +68,7 @@ def start(
 
     1. Check topics, permissions and named features. Create the state topic if it is missing; with --reset-state, delete
        it first.
-    2. Agree with the group on the settings and the schema; an instance with other settings is refused here.
+    2. Agree with the group on the settings, the schema and a warm start; an instance with other settings is refused.
     3. Create the topics that are missing, and start watching all of them.
     4. Open the delivery. With exactly-once this fences off another instance of the same --instance-id. So nearly all
        checks come before it; only `Agreement.check` comes later, before the first partition is restored.
@@ -73,7 +76,7 @@ def start(
 
     Raises FomoError.
     """
-    settings, agreement, group_schema, schema, setup, watch, topics = _prepare(settings, model, stack)
+    settings, agreement, group_schema, schema, setup, watch, topics, warm = _prepare(settings, model, stack)
     delivery = _open_delivery(settings, setup.limits)
     stack.callback(delivery.close)
     executor = BuildThread(observer.built)
@@ -82,12 +85,12 @@ def start(
     watch.numbers = lambda: pipeline.tasks
     if schema is not None:
         pipeline.begin(schema)
-    restorer = Restorer(settings, watch, lambda task: pipeline.tasks.get(task.number) is task, agreement.check)
+    restorer = Restorer(settings, watch, lambda task: pipeline.tasks.get(task.number) is task, agreement.check, warm)
     stack.callback(restorer.stop)
     errors = ConsumerErrors()
     consumer = _make_consumer(settings, delivery, errors)
     stack.callback(_close, consumer, settings)
-    if settings.start == "latest":
+    if settings.start == "latest" and not warm.spans:
         for topic in filter(None, (settings.topic, settings.feedback)):
             start_at_latest(consumer, topic, topics.seen.partitions[topic])
     return Member(
@@ -118,10 +121,11 @@ def _prepare(settings: ServiceSettings, model: ZeroShotModel, stack: ExitStack) 
     group_schema = GroupSchema(settings, group_log)
     schema = _agree_on_schema(settings, group_schema, model)
     setup.finish(is_known=not agreement.is_new)
+    warm = agree_on_warm_start(settings, group_log, watch.seen, round(1000 * time.time()))
     topics = TopicReport(settings)
     topics.begin(watch.seen)
     watch.start()
-    return Prepared(settings, agreement, group_schema, schema, setup, watch, topics)
+    return Prepared(settings, agreement, group_schema, schema, setup, watch, topics, warm)
 
 
 def warn_of_settings(settings: ServiceSettings) -> None:

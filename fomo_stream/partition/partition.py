@@ -85,6 +85,7 @@ class Partition:
         self.position: int | None = None  # offset before which every record is finished; None: it is inactive
         self.committed: int | None = None  # last position that is committed
         self.learned_until = 0  # records before this offset are learned already
+        self.warm = range(0)  # offsets of its warm-up: nothing is written about records before its end
         self.last_timestamp: int | None = None  # of the last scored record, milliseconds since 1970
         # Seconds, monotonic. None: not yet; it does not wait.
         self.generation_since: float | None = None  # when this instance first scored with the newest context
@@ -242,6 +243,7 @@ class Partition:
         self._restored = restored
         self.position = self.committed = restored.start
         self.learned_until = restored.learned_until
+        self.warm = restored.warm
         self.effects = Effects(restored.effects)
         self._topic_id = restored.topic_id or self._topic_id  # perhaps the id of a topic that was deleted
         if self._feedback is not None:

@@ -53,6 +53,7 @@ class Input:
     high: int
     committed: int | None
     topic_id: str = ""
+    warm: range = range(0)  # offsets of its warm-up; a partition that nothing is known of begins with the first
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class Restored:
     feedback_start: int = BEGINNING  # first label to read
     effects: tuple[Effect, ...] = ()  # entries that say when labels took effect
     topic_id: str = ""  # of the input topic
+    warm: range = range(0)  # offsets of records that are learned without outputs
 
 
 def decide_resume(
@@ -74,8 +76,8 @@ def decide_resume(
     """Decide where a partition resumes and which entries are valid; also returns notes about anything unusual.
 
     It resumes at the offset that the group has committed; without one, at the offset in the entry `position` (with
-    exactly-once) or at the first retained one; if that offset is not retained, --on-lost-offset decides. A recreated
-    topic is read from its beginning, and the old state is ignored.
+    exactly-once), or at the first one of its warm-up that is retained; if that offset is not retained, --on-lost-offset
+    decides. A recreated topic is read from its beginning, and the old state is ignored.
 
     The entry `position` says up to which record the state has learned. The group's offset can differ, because somebody
     set it or delivery is at least once. Records before `position` are then scored but not learned again.
@@ -96,7 +98,7 @@ def decide_resume(
     if start is None:
         # A group's offsets expire. With exactly-once the entries are right; without transactions they may have been
         # written without the scores.
-        start = learned_until if known and settings.delivery == "exactly-once" else found.low
+        start = learned_until if known and settings.delivery == "exactly-once" else _first(found)
     if known and start != learned_until:
         effect = (
             "records read again are scored, not learned again" if start < learned_until else "some are never learned"
@@ -112,4 +114,8 @@ def decide_resume(
             )
         lost, start = start, found.low if settings.on_lost_offset == "earliest" else found.high
         notes.append(("offset_lost", {"partition": where, "offset": lost, "resumes_at": start}))
-    return Restored(start, dict(entries), frozenset(), learned_until), notes
+    return Restored(start, dict(entries), frozenset(), learned_until, warm=found.warm), notes
+
+
+def _first(found: Input) -> int:
+    return min(max(found.low, found.warm.start), found.high)

@@ -72,6 +72,14 @@ class ServiceSettings(BrokerFlags, RecordFlags):
         "earliest",
         "where a group without offsets starts; partitions created later are read from their start",
     )
+    warm: str | None = flag(
+        "Topics",
+        None,
+        "a group without offsets first learns the records of this time before its start, or all (earliest), without "
+        "outputs: 12h, 7d or 2w (default: it starts cold)",
+        metavar="DURATION",
+        pattern=r"^(earliest|\d+(\.\d+)?[smhdw])$",
+    )
 
     delivery: Literal["exactly-once", "at-least-once"] = flag(
         "Delivery",
@@ -193,6 +201,13 @@ class ServiceSettings(BrokerFlags, RecordFlags):
     def batch_age_ms(self) -> float:
         """Longest time that a record waits for its batch to fill."""
         return self.max_latency_ms * BATCH_SHARE
+
+    @property
+    def warm_s(self) -> float | None:
+        """How far back the warm start begins, in seconds; None: at the first record, or there is none."""
+        if self.warm is None or self.warm == "earliest":
+            return None
+        return float(self.warm[:-1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}[self.warm[-1]]
 
     @property
     def scored_topics(self) -> tuple[str, ...]:

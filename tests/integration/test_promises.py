@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from brokers import Broker, Kafka, kafka_home, wait_for
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, TopicPartition
 from services import CLIENT, Running, check_alerts, command, content_of, make_settings, readings, results, unique
 
 from fomo_stream.kafka.delivery.base import Delivery
@@ -93,6 +93,47 @@ def test_a_kill_neither_repeats_nor_loses_a_record_nor_changes_a_score(broker: B
     alerts, same = (broker.read(name) for name in (f"{topic}-alerts", again["alerts"]))
     check_alerts(outputs, alerts)
     assert sorted(map(content_of, alerts)) == sorted(map(content_of, same))
+
+
+def test_a_warm_start_survives_a_kill_and_ends_as_if_the_group_had_run_all_the_time(
+    broker: Broker, tmp_path: Path
+) -> None:
+    if not broker.is_kafka:
+        pytest.skip("the embedded broker does not know the times of its records")
+    topic = unique("sensors")
+    broker.create_topic(topic, partitions=2, config={"retention.ms": "-1"})
+    settings = make_settings(broker, topic, alerts=f"{topic}-alerts")
+    for partition in range(2):
+        broker.produce(topic, readings(30), partition=partition, timestamp=1_700_000_000_000)  # too old
+        broker.produce(topic, readings(700, start=30 + partition), partition=partition)
+    warm = make_settings(broker, topic, alerts=f"{topic}-alerts", warm="1d")
+    with command(tmp_path / "killed.log", warm) as killed:
+        wait_for(lambda: broker.committed(settings.group, topic) > 60, "the first commit of the warm-up")
+        killed.kill()
+    with Running(settings) as running:  # without the flag: the group knows it
+        wait_for(lambda: running.scores(0) and running.scores(1), "the end of the warm-up")
+        assert broker.committed(settings.group, topic) == 1460
+        assert broker.read(settings.out) == broker.read(f"{topic}-alerts") == broker.read(settings.dead_letters) == []
+        for partition in range(2):
+            broker.produce(topic, [{**one, "temperature": 60.0} for one in readings(5)], partition=partition)
+            broker.produce(topic, readings(100, start=1000 + partition), partition=partition)
+        outputs = broker.read(settings.out, at_least=210)
+    before = [TopicPartition(topic, partition, 30) for partition in range(2)]
+    for deleted in broker.admin.delete_records(before).values():
+        deleted.result(20)
+    again = {"out": f"{topic}-again", "alerts": f"{topic}-alerts-again"}
+    always = make_settings(broker, topic, group=unique("other"), **again)
+    with Running(always):
+        wanted = [one for one in broker.read(always.out, at_least=1610) if offset_of(one) >= 730]
+    assert sorted(map(content_of, outputs)) == sorted(map(content_of, wanted))
+    sums = [one for one in broker.read(f"{topic}-alerts-again") if offset_of(one) >= 730]
+    assert sorted(map(content_of, broker.read(f"{topic}-alerts"))) == sorted(map(content_of, sums))
+
+
+def offset_of(message: Any) -> int:
+    """The offset of a result, or of the last alert of an incident."""
+    result = results([message])[0]["fomo"]
+    return int(result["to"]["offset"] if result["status"] == "closed" else result["offset"])
 
 
 def test_two_instances_share_the_partitions_and_agree_on_one_schema(broker: Broker) -> None:

@@ -24,6 +24,7 @@ from fomo_stream.kafka.member import ConsumerErrors, Member
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.restore import Restorer
 from fomo_stream.kafka.topics.report import TopicReport
+from fomo_stream.kafka.warm_start import NO_WARM_START, WarmStart
 from fomo_stream.partition.incidents import Incidents
 from fomo_stream.partition.partition import Partition
 from fomo_stream.partition.position import Restored
@@ -75,10 +76,10 @@ class Prompt(ExactlyOnce):
 class Restoring:
     """Restores at once, unless an open transaction may still change the state."""
 
-    def __init__(self, broker: MemoryBroker, is_wanted: Callable[[Partition], bool]) -> None:
+    def __init__(self, broker: MemoryBroker, is_wanted: Callable[[Partition], bool], warm: WarmStart) -> None:
         self._broker = broker
         self._is_wanted = is_wanted
-        self._restorer = Restorer(SETTINGS, broker, is_wanted)  # type: ignore[arg-type]
+        self._restorer = Restorer(SETTINGS, broker, is_wanted, warm=warm)  # type: ignore[arg-type]
         self._waiting: list[Partition] = []
         self.stop = self._restorer.stop
 
@@ -101,14 +102,14 @@ class Restoring:
 class Instance(Member):
     """The service over clients in memory; a test makes it turn."""
 
-    def __init__(self, name: str, broker: MemoryBroker) -> None:
+    def __init__(self, name: str, broker: MemoryBroker, warm: WarmStart = NO_WARM_START) -> None:
         self.executor = Lazy()
         self.consumer = MemoryConsumer(broker, name, broker.generations.setdefault(name, 0))
         delivery = Prompt(partial(broker.producer, name), {})
         delivery.start(LONG_S)
         pipeline = Pipeline(SETTINGS, cheap_model(), delivery, self.executor, lambda: broker.partitions)
         pipeline.begin(SCHEMA)
-        self.restoring = Restoring(broker, lambda task: pipeline.tasks.get(task.number) is task)
+        self.restoring = Restoring(broker, lambda task: pipeline.tasks.get(task.number) is task, warm)
         topics = TopicReport(SETTINGS)
         topics.begin(broker.seen)
         clients: dict[str, Any] = {

@@ -85,7 +85,7 @@
 "dead-letters" "delivery" "explain" "features" "feedback" "feedback-memory" "group"
 "incident-quiet" "kernel" "lags" "log-level" "max-latency-ms" "max-record-bytes" "min-context" "model"
 "on-lost-offset" "out" "reasons" "result-field" "scores-only" "seed" "seed-context" "start" "threads"
-"topic" "views" "wait" -}}
+"topic" "views" "wait" "warm" -}}
 {{- range $name, $_ := .Values.settings -}}
 {{- if not (has $name $known) -}}
 {{- $hint := "docs/flags-and-output.md has the names, and values.yaml those that belong elsewhere" -}}

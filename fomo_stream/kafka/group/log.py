@@ -20,7 +20,7 @@ from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader
 from fomo_stream.settings.service import ServiceSettings
 
 PARTITION = 0
-KINDS = (b"schema/", b"settings/")  # beginnings of the keys
+KINDS = (b"schema/", b"settings/", b"warm/")  # beginnings of the keys
 TIMEOUT_S = 5.0  # to wait for the next record, or for the acknowledgement of one
 
 

@@ -1,0 +1,98 @@
+"""The warm start of a group: it begins back in its topic, and learns without outputs until the place of its start.
+
+The group's first instance notes in the group log where each partition begins, and where it ended at that moment. From
+then on every owner of a partition knows both, after restarts and rebalances too: state and offsets of the warm-up are
+committed as always, and only outputs of records before the noted end are left out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from confluent_kafka import OFFSET_INVALID, KafkaException, TopicPartition
+
+from fomo_stream.errors import BrokerError
+from fomo_stream.kafka.broker.clients import START_TIMEOUT_S
+from fomo_stream.kafka.broker.topic_reader import TopicReader, raise_partition_error
+from fomo_stream.kafka.group.log import GroupLog
+from fomo_stream.kafka.topics.watch import TopicsSeen
+from fomo_stream.logs import kv
+from fomo_stream.settings.service import ServiceSettings
+
+log = logging.getLogger(__name__)
+
+KIND = b"warm/"
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """The offsets of the warm-up of each partition of a topic, which has this id, where the broker has ids."""
+
+    topic_id: str = ""
+    spans: Mapping[int, range] = field(default_factory=dict)
+
+    def of(self, number: int, topic_id: str) -> range:
+        """The offsets of a partition whose records are learned without outputs; empty if there are none."""
+        is_same = not self.topic_id or not topic_id or self.topic_id == topic_id
+        return self.spans.get(number, range(0)) if is_same else range(0)
+
+    def encode(self) -> bytes:
+        """The value of its entry in the group log."""
+        spans = {str(number): [span.start, span.stop] for number, span in self.spans.items()}
+        return orjson.dumps({"topic_id": self.topic_id, "partitions": spans})
+
+    @classmethod
+    def decode(cls, value: bytes) -> WarmStart:
+        """The reverse of `encode`. Raises BrokerError."""
+        try:
+            content = orjson.loads(value)
+            spans = {int(number): range(int(begin), int(end)) for number, (begin, end) in content["partitions"].items()}
+            return cls(str(content["topic_id"]), spans)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BrokerError(f"the group's warm start in its state topic is not readable ({error})") from None
+
+
+NO_WARM_START = WarmStart()
+
+
+def agree_on_warm_start(settings: ServiceSettings, group_log: GroupLog, seen: TopicsSeen, now_ms: int) -> WarmStart:
+    """The group's warm start: the first one in its log. With --warm, a group without offsets gets one.
+
+    Called before joining. now_ms: milliseconds since 1970. Raises BrokerError.
+    """
+    entries, topic = group_log.entries(KIND), settings.topic
+    if settings.warm is not None:
+        places = [TopicPartition(topic, number) for number in range(seen.partitions[topic])]
+        try:
+            with TopicReader(settings) as reader:
+                if any(found.offset != OFFSET_INVALID for found in reader.committed(places, START_TIMEOUT_S)):
+                    reason = "the group has offsets, and goes on from there"
+                    log.info(kv("warm_start_without_effect", reason=reason))
+                elif not entries:
+                    spans = _spans(reader.client, places, settings.warm_s, now_ms)
+                    group_log.append(KIND, WarmStart(seen.topic_ids.get(topic, ""), spans).encode())
+                    entries = group_log.entries(KIND)
+                    log.info(kv("warm_start", topic=topic, offsets=sum(map(len, spans.values()))))
+        except KafkaException as error:
+            raise BrokerError(
+                f"the offsets for --warm {settings.warm} could not be found ({error.args[0].str()}); nothing is lost; "
+                "restart the instance"
+            ) from None
+    return WarmStart.decode(entries[0].value) if entries else NO_WARM_START
+
+
+def _spans(consumer: Any, places: list[TopicPartition], seconds: float | None, now_ms: int) -> dict[int, range]:
+    """By partition, the offsets from the first record of the last `seconds` (None: of all) to the present end."""
+    ends = {one.partition: consumer.get_watermark_offsets(one, timeout=START_TIMEOUT_S) for one in places}
+    begins = {number: low for number, (low, _) in ends.items()}
+    if seconds is not None:
+        at = max(0, now_ms - round(1000 * seconds))
+        wanted = [TopicPartition(one.topic, one.partition, at) for one in places]
+        found = consumer.offsets_for_times(wanted, timeout=START_TIMEOUT_S)
+        raise_partition_error(found)
+        begins = {one.partition: one.offset if one.offset >= 0 else ends[one.partition][1] for one in found}
+    return {number: range(min(begins[number], high), high) for number, (_, high) in ends.items()}

@@ -1,0 +1,136 @@
+"""A warm start: what comes after it is as if the group had run all the time, and nothing comes before."""
+
+from __future__ import annotations
+
+import json
+import random
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import pytest
+from memory_broker import MemoryBroker, MemoryReader, Message
+from memory_service import ALERTS, DEAD, IDS, OUT, STATE, Instance
+
+from fomo_stream.errors import BrokerError, ConfigError
+from fomo_stream.kafka.snapshot import not_ready
+from fomo_stream.kafka.warm_start import WarmStart
+from fomo_stream.partition.position import Input, decide_resume
+from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.sources import load
+
+BEGIN, START, N = 15, 140, 240
+
+
+def topics() -> MemoryBroker:
+    """N records, among them odd ones and some that cannot be used, and labels on the warm-up, every other one bad."""
+    broker, rng = MemoryBroker(), random.Random(3)
+    broker.partitions = dict.fromkeys(("t", "f", OUT, ALERTS, DEAD, STATE), 1)
+    broker.topic_ids = dict(IDS)
+    for number in range(N):
+        shift = 9 if number % 23 == 0 or START - 6 < number < START + 3 else 0  # an incident goes on at the start
+        value = {"x": rng.gauss(shift, 1), "y": rng.gauss(5, 2)}
+        broken = number % 31 == 30
+        broker.append(("t", 0), rng.choice([b"p", b"q", None]), b"{" if broken else json.dumps(value).encode())
+    for number in range(BEGIN + 20, BEGIN + 60, 5):
+        broker.append(("f", 0), None, json.dumps({"offset": number, "outlier": number % 2 == 0}).encode())
+        broker.append(("f", 0), None, b"no label")
+    return broker
+
+
+def run(warm: range, stops: list[int]) -> MemoryBroker:
+    """Score all records; an instance is killed and replaced after so many records each."""
+    broker = topics()
+    start = WarmStart(IDS["t"], {0: warm})
+    with (
+        patch("fomo_stream.kafka.broker.topic_reader.make_reader", lambda *_: MemoryReader(broker)),
+        patch("fomo_stream.kafka.restore.BEHIND_S", -1.0),
+    ):
+        for count in [*stops, N]:
+            instance = Instance("a", broker, start)
+            instance.take(0)
+            instance.restore()
+            for _ in range(count // 10):
+                instance.read(0, 10, 100)
+                instance.score(is_due=True, is_built=True)
+                instance.step()
+            instance.restorer.stop()
+    assert broker.offsets["t", 0] == N
+    return broker
+
+
+def outputs(broker: MemoryBroker, topic: str, first: int = 0) -> list[Message]:
+    """Those about records from this offset on. Sums of incidents: with an alert from there on."""
+    found = []
+    for message in broker.logs[topic, 0]:
+        if topic == DEAD:
+            headers = dict(message.raw_headers)
+            at = int(headers["fomo-source-offset"] or b"") if headers["fomo-source-topic"] == b"t" else 0
+        else:
+            result = json.loads(message.raw_value or b"")["fomo"]
+            at = result["to"]["offset"] if result["status"] == "closed" else result["offset"]
+        if at >= first:
+            found.append(message)
+    return found
+
+
+def content(messages: list[Message]) -> list[tuple[object, object]]:
+    return [(one.raw_key, one.raw_value) for one in messages]
+
+
+@pytest.mark.parametrize("stops", [[], [30], [120], [60, 40, 10], [130, 60]])
+def test_after_a_warm_start_all_is_as_if_the_group_had_run_all_the_time(stops: list[int]) -> None:
+    always, warm = run(range(BEGIN, BEGIN), []), run(range(BEGIN, START), stops)
+    for topic in (OUT, ALERTS, DEAD):
+        wanted = outputs(always, topic, START)
+        assert wanted
+        assert len(wanted) < len(outputs(always, topic))
+        assert content(outputs(warm, topic)) == content(wanted)
+
+
+def test_how_much_is_learned_is_a_reason_for_not_being_ready() -> None:
+    broker = topics()
+    with patch("fomo_stream.kafka.broker.topic_reader.make_reader", lambda *_: MemoryReader(broker)):
+        instance = Instance("a", broker, WarmStart(IDS["t"], {0: range(BEGIN, BEGIN + 50)}))
+        instance.search = SimpleNamespace(trouble="")  # type: ignore[assignment]
+        instance.take(0)
+        instance.restore()
+        reasons = []
+        for _ in range(6):
+            reasons += not_ready(instance)
+            instance.read(0, 10, 0)
+            instance.score(is_due=True, is_built=True)
+            instance.step()
+        instance.restorer.stop()
+    assert reasons == [f"warming up: {share} %" for share in (0, 20, 40, 60, 80)]
+    assert [json.loads(one or b"")["fomo"]["offset"] for one in broker.values(OUT)] == [*range(BEGIN + 50, BEGIN + 60)]
+
+
+@pytest.mark.parametrize(
+    ("low", "committed", "warm", "start"),
+    [(0, None, range(5, 9), 5), (7, None, range(5, 9), 7), (0, 8, range(5, 9), 8), (2, None, range(0), 2)],
+)
+def test_a_partition_that_nothing_is_known_of_begins_where_its_warm_up_does(
+    low: int, committed: int | None, warm: range, start: int
+) -> None:
+    restored, notes = decide_resume(Input(low, 20, committed, "T1", warm), {}, ServiceSettings(topic="t"), "t[0]")
+    assert (restored.start, restored.warm, notes) == (start, warm, [])
+
+
+def test_a_warm_start_is_of_one_topic_and_can_be_read_back() -> None:
+    warm = WarmStart("T1", {0: range(3, 9), 1: range(0)})
+    assert WarmStart.decode(warm.encode()) == warm
+    assert [warm.of(*place) for place in ((0, "T1"), (0, ""), (0, "T2"), (2, "T1"))] == [
+        range(3, 9),
+        range(3, 9),
+        range(0),
+        range(0),
+    ]
+    with pytest.raises(BrokerError, match="not readable"):
+        WarmStart.decode(b"{}")
+
+
+def test_how_far_back_it_begins() -> None:
+    wanted = {"90s": 90, "1.5h": 5400, "7d": 604_800, "earliest": None}
+    assert {text: load(ServiceSettings, {"topic": "t", "warm": text}).warm_s for text in wanted} == wanted
+    with pytest.raises(ConfigError, match=r"--warm a week"):
+        load(ServiceSettings, {"topic": "t", "warm": "a week"})
