@@ -11,20 +11,21 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fomo_stream.cli.output import STANDARD_OUTPUT, Output
 from fomo_stream.cli.remarks import note_absent, note_texts, note_unscored
 from fomo_stream.cli.scorers import Batch, FixedContextScorer, PrequentialScorer
 from fomo_stream.errors import ConfigError, FomoError, SkippedError
 from fomo_stream.loading import load_ready
-from fomo_stream.partition.incidents import Incidents
 from fomo_stream.records.choice import text_columns
 from fomo_stream.records.files import FORMATS, Line, RecordFile, open_records
 from fomo_stream.records.lines import Note
-from fomo_stream.records.result import Result, results_of
+from fomo_stream.records.result import Result
 from fomo_stream.records.writers import CsvWriter, Form, JsonWriter
 from fomo_stream.wording import counted
 
@@ -88,11 +89,11 @@ class Scoring:
         self._settings, self._table, self._note = settings, table, note
         form = Form(settings.result_field, settings.scores_only, settings.explain != "none", settings.outliers_only)
         self._writer = (CsvWriter if table.format == "csv" else JsonWriter)(out, table, form)
-        self._model = load_ready(settings.model, settings.device, settings.kernel)
+        model = load_ready(settings.model, settings.device, settings.kernel)
         scorer = FixedContextScorer if settings.context else PrequentialScorer
-        self._scorer: FixedContextScorer | PrequentialScorer = scorer(settings, self._model, table, self._note)
+        self._scorer: FixedContextScorer | PrequentialScorer = scorer(settings, model, table, note)
         self._counts = {"scored": 0, "outliers": 0, "skipped": 0, "unscored": 0, "missing": 0, "blank": 0}
-        self._incidents, self._followed = Incidents(settings.quiet), 0  # and how many records they have seen
+        self._has_values: NDArray[np.bool_] | None = None  # features (d,) with a value in any line scored so far
         self._malformed = self._noted = 0  # lines that cannot be read, and those of them that were noted
         self._without = self._first_without = 0  # records without a value of any feature, and the line of the first
         self._is_calibrated = False  # whether any record could be called an outlier
@@ -128,11 +129,13 @@ class Scoring:
             )
 
     def _note_what_does_not_count(self) -> None:
-        counts, table, reader = self._counts, self._table, self._scorer.reader
-        note_unscored(table, reader.schema, self._without, self._first_without, self._note)
+        counts, table, schema = self._counts, self._table, self._scorer.schema
+        note_unscored(table, schema, self._without, self._first_without, self._note)
         if counts["scored"] + counts["unscored"]:
-            note_texts(table, reader.schema, self._note)
-            note_absent(table, reader.absent, self._note)
+            note_texts(table, schema, self._note)
+            has_values = [] if self._has_values is None else self._has_values.tolist()
+            absent = [name for name, has in zip(schema.features, has_values, strict=True) if not has]
+            note_absent(table, absent, self._note)
         elif counts["skipped"]:
             advice = "check --features and --context" if self._without else table.advice
             self._note(f"nothing was scored; {advice}")
@@ -145,25 +148,18 @@ class Scoring:
                     self._noted += line.lines
                     self._note(f"{self._table.name} line {line.number}: {line.error}")
 
-    def _write(self, batch: Batch) -> None:
+    def _write(self, batch: Batch | None) -> None:
         """Write the lines of a batch, with or without a score."""
-        if not batch.lines:
+        if batch is None:
             return
-        missing = batch.missing.tolist()
-        usable_lines = list(compress(batch.lines, batch.usable))
-        records = [line.record or {} for line in usable_lines]
-        lacking = batch.missing[batch.usable].tolist()
-        schema = self._scorer.reader.schema
-        made = results_of(batch.scored, self._model.name, schema, records, lacking)
-        numbers = [line.number for line in usable_lines]
-        self._incidents.follow(made, batch.scored, batch.keys, numbers, self._followed + 1)
-        self._followed += len(made)
-        scored = iter(made)
+        lines, scored = batch
+        has_values = np.asarray((~np.isnan(scored.rows)).any(axis=0))
+        self._has_values = has_values if self._has_values is None else np.logical_or(self._has_values, has_values)
         results = [
-            next(scored) if usable else unscored(line, lacking)
-            for line, usable, lacking in zip(batch.lines, batch.usable, missing, strict=True)
+            unscored(line, missing) if result is None else result
+            for line, result, missing in zip(lines, scored.results, scored.missing.tolist(), strict=True)
         ]
-        for line, result in zip(batch.lines, results, strict=True):
+        for line, result in zip(lines, results, strict=True):
             if line.is_blank:
                 self._counts["blank"] += 1
             elif result["score"] is None:
@@ -176,7 +172,7 @@ class Scoring:
                 self._is_calibrated |= result["status"] == "ok"
                 self._counts["outliers"] += result["outlier"]
                 self._counts["missing"] += result["missing"]
-        self._writer.write(batch.lines, results)
+        self._writer.write(lines, results)
 
 
 def batches(table: RecordFile, size: int) -> Iterator[list[Line]]:
