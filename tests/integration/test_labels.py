@@ -156,4 +156,3 @@ def test_a_topic_that_grows_gets_scores_and_labels_for_its_new_partitions(
         wait_for(lambda: effects(broker, settings), "the label to take effect")
         wait_for(lambda: all(running.service.ready for running in both), "both to be ready again")
         assert {number for running in both for number in running.member.pipeline.tasks} == set(range(5))
-    assert "aborted" not in caplog.text

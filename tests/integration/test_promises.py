@@ -102,11 +102,12 @@ def test_a_warm_start_survives_a_kill_and_ends_as_if_the_group_had_run_all_the_t
         pytest.skip("the embedded broker does not know the times of its records")
     topic = unique("sensors")
     broker.create_topic(topic, partitions=2, config={"retention.ms": "-1"})
-    settings = make_settings(broker, topic, alerts=f"{topic}-alerts")
+    of_both = {"alerts": f"{topic}-alerts", "instance_id": "one"}
+    settings = make_settings(broker, topic, **of_both)
     for partition in range(2):
         broker.produce(topic, readings(30), partition=partition, timestamp=1_700_000_000_000)  # too old
         broker.produce(topic, readings(700, start=30 + partition), partition=partition)
-    warm = make_settings(broker, topic, alerts=f"{topic}-alerts", warm="1d")
+    warm = make_settings(broker, topic, **of_both, warm="1d")
     with command(tmp_path / "killed.log", warm) as killed:
         wait_for(lambda: broker.committed(settings.group, topic) > 60, "the first commit of the warm-up")
         killed.kill()

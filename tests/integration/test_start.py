@@ -20,6 +20,7 @@ from brokers import Broker, free_ports, wait_for
 from services import Command, Running, make_settings, readings, unique
 
 from fomo_stream.errors import BrokerError, ConfigError, SchemaError
+from fomo_stream.kafka.broker import clients
 from fomo_stream.kafka.broker.clients import make_producer
 from fomo_stream.kafka.group.schema import KIND, GroupSchema
 from fomo_stream.kafka.service import Service
@@ -82,7 +83,10 @@ class Relay:
 
 
 @pytest.mark.parametrize("order", ["broker first", "service first"])
-def test_an_instance_that_waits_starts_when_its_topic_is_there(broker: Broker, order: str) -> None:
+def test_an_instance_that_waits_starts_when_its_topic_is_there(
+    broker: Broker, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clients, "START_TIMEOUT_S", 1.0)
     if not broker.is_kafka:
         pytest.skip("the embedded broker creates a topic when it is asked about it")
     topic = unique("sensors")
@@ -120,7 +124,8 @@ def test_a_signal_is_not_lost_while_the_process_is_still_loading(tmp_path: Path,
     assert "Traceback" not in running.text()
 
 
-def test_an_instance_that_waits_can_be_stopped(broker: Broker) -> None:
+def test_an_instance_that_waits_can_be_stopped(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "START_TIMEOUT_S", 1.0)
     running = Running(make_settings(broker, "t", wait=True, bootstrap="127.0.0.1:1"))
     with running:
         wait_for(lambda: running.service.snapshot().state == "waiting", "the service to wait")

@@ -233,7 +233,11 @@ def test_stopping_does_not_wait_for_a_broker_that_does_not_answer() -> None:
         return partitions
 
     try:
-        with patch.object(MemoryReader, "committed", hang), restorer(broker) as one:
+        with (
+            patch.object(MemoryReader, "committed", hang),
+            patch("fomo_stream.kafka.restore.STOP_S", 0.1),
+            restorer(broker) as one,
+        ):
             one.request(Task(0))
             assert asked.wait(60)
             began = time.monotonic()
