@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fomo_stream import FoMoDetector
@@ -215,7 +215,6 @@ NUMBERS = st.one_of(st.none(), st.booleans(), st.integers(-9, 9), st.floats(), s
         st.fixed_dictionaries({"a": NUMBERS, "b": NUMBERS, "c": st.sampled_from(["1", "2", None, ""])}), max_size=6
     )
 )
-@settings(max_examples=25)
 def test_numbers_missing_values_and_categories_never_warn(records: list[Record]) -> None:
     detector = FoMoDetector(categorical=["c"])
     for X in (records, pd.DataFrame(records, columns=["a", "b", "c"], dtype=object)):
@@ -259,7 +258,6 @@ KINDS: dict[str, Record] = {
 
 
 @given(st.lists(st.sampled_from(sorted(KINDS)), max_size=6), st.booleans())
-@settings(max_examples=40)
 def test_each_mistake_warns_at_its_first_record_whatever_came_before(order: list[str], at_once: bool) -> None:
     detector = FoMoDetector()
     detector.learn_many([{"a": 1.0, "b": 2.0}])

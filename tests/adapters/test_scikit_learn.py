@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
@@ -233,7 +233,6 @@ def test_dates_and_texts_are_refused_with_the_name_of_their_column(kind: str) ->
 
 
 @given(st.lists(st.one_of(st.none(), st.booleans(), st.floats(-1e6, 1e6), st.integers(-9, 9)), min_size=4, max_size=9))
-@settings(max_examples=30)
 def test_cells_of_an_array_are_read_as_those_of_a_frame(cells: list[Any]) -> None:
     frame = pd.DataFrame({"a": pd.Series(cells, dtype=object), "b": 1.0})
     expected = [np.nan if cell is None else float(cell) for cell in cells]

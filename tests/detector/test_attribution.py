@@ -57,7 +57,6 @@ VALUES = st.sampled_from([math.nan, 0.0, 1.0, -1.0, 0.5, 7.0, 1e60, -1e60])
 
 
 @given(st.data())
-@settings(max_examples=40)
 def test_any_record_has_reasons_of_different_features_with_shares_of_one_whole(data: st.DataObject) -> None:
     n, d = data.draw(st.integers(4, 12)), data.draw(st.integers(1, 4))
     rows = data.draw(nps.arrays(np.float64, (n, d), elements=VALUES))

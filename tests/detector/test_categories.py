@@ -6,19 +6,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fomo_stream.detector.categories import Frequencies, category_code
 
-SMALL = settings(max_examples=50)
 texts = st.text(st.characters(), max_size=8)  # lone surrogates too: JSON can hold them
 
 
 # --- codes
-
-
-@SMALL
 @given(st.one_of(texts, st.integers(), st.floats(), st.booleans(), st.text(min_size=300, max_size=400)))
 def test_a_code_is_a_whole_number_that_floats_hold_exactly_or_nan(value: Any) -> None:
     code = category_code(value)
@@ -26,7 +22,6 @@ def test_a_code_is_a_whole_number_that_floats_hold_exactly_or_nan(value: Any) ->
     assert math.isnan(code) or (0 <= code < 2**53 and code == int(code))
 
 
-@SMALL
 @given(st.lists(texts.filter(lambda text: text.strip() == text != ""), unique=True, max_size=20))
 def test_different_texts_have_different_codes(values: list[str]) -> None:
     values = [value for value in values if value.lower() not in ("nan", "inf", "-inf", "nat", "true", "false")]
@@ -40,7 +35,6 @@ def test_codes_are_the_same_in_every_process_and_release(value: Any, code: float
     assert category_code(value) == code
 
 
-@SMALL
 @given(st.integers(-(2**53), 2**53))
 @example(10**17)
 def test_a_whole_number_is_the_same_category_however_it_is_written(number: int) -> None:
@@ -69,7 +63,6 @@ def column(*counts: int) -> np.ndarray:
 NEW = np.array([[-5.0]])
 
 
-@SMALL
 @given(contexts, contexts)
 def test_rarity_is_what_the_share_of_the_other_rows_makes_it(context: np.ndarray, rows: np.ndarray) -> None:
     def naive(value: float, others: list[float]) -> float:
@@ -88,7 +81,6 @@ def test_rarity_is_what_the_share_of_the_other_rows_makes_it(context: np.ndarray
     np.testing.assert_array_equal(own[:, 1], context[:, 1])
 
 
-@SMALL
 @given(contexts, st.randoms(use_true_random=False))
 def test_the_order_of_the_context_is_irrelevant(context: np.ndarray, random: Any) -> None:
     order = list(range(len(context)))
@@ -98,7 +90,6 @@ def test_the_order_of_the_context_is_irrelevant(context: np.ndarray, random: Any
     np.testing.assert_array_equal(shuffled.encode(rows), Frequencies.fit(context, (0, 1, 2)).encode(rows))
 
 
-@SMALL
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=10))
 def test_a_new_category_is_rarer_than_all_that_the_context_has(counts: list[int]) -> None:
     context = column(*counts)

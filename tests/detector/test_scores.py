@@ -10,7 +10,7 @@ from typing import cast
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from streams import SMALL, detector, stream
@@ -105,7 +105,6 @@ def established(more: int) -> Detector:
 # --- memory
 
 MAX_KEYS = 4
-EXAMPLES = settings(max_examples=60)
 weights = st.sampled_from([0.0, 1 / 3, 0.5, 0.9])
 logit = st.floats(-20, 20) | st.just(float("nan"))
 # a logit, the number of its series, and whether the series begins
@@ -141,7 +140,6 @@ def remember(memory: Memory, stream: Stream, cuts: list[int]) -> np.ndarray:
 cuts = st.lists(st.integers(0, 40), max_size=5)
 
 
-@EXAMPLES
 @given(streams, weights, cuts)
 def test_a_remembered_logit_has_a_share_of_the_earlier_ones_of_its_series(
     stream: Stream, weight: float, cuts: list[int]
@@ -151,7 +149,6 @@ def test_a_remembered_logit_has_a_share_of_the_earlier_ones_of_its_series(
     np.testing.assert_array_equal(found, remember(Memory(weight, MAX_KEYS), stream, []))  # bit for bit
 
 
-@EXAMPLES
 @given(streams, streams, weights)
 def test_peeking_shows_what_comes_and_remembers_nothing(before: Stream, after: Stream, weight: float) -> None:
     memory = Memory(weight, MAX_KEYS)
@@ -162,7 +159,6 @@ def test_peeking_shows_what_comes_and_remembers_nothing(before: Stream, after: S
     np.testing.assert_array_equal(memory.remember(*arrays(after)), seen)
 
 
-@EXAMPLES
 @given(streams, streams, weights)
 def test_a_replay_is_as_if_the_last_records_were_the_first(before: Stream, last: Stream, weight: float) -> None:
     """Of series that have records among them; the others stay as they are."""
@@ -177,7 +173,6 @@ def test_a_replay_is_as_if_the_last_records_were_the_first(before: Stream, last:
     np.testing.assert_array_equal(memory._sums["sums"][others], state[others])
 
 
-@EXAMPLES
 @given(streams, streams, streams, weights)
 def test_a_copy_and_a_recovered_memory_go_on_alike_on_their_own(
     first: Stream, before: Stream, after: Stream, weight: float

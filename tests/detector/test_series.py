@@ -8,7 +8,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from partitions import compacted, state_of
 
@@ -16,7 +16,6 @@ from fomo_stream.detector import series
 from fomo_stream.detector.series import FEW_KEYED, HALF_LIFE, MOVEMENT, Batch, Key, Series
 from fomo_stream.errors import StateError
 
-SMALL = settings(max_examples=50)
 ENOUGH = 60  # in place of ENOUGH_KEYED, so that it matters
 cuts = st.lists(st.integers(0, 90), max_size=4)
 
@@ -118,7 +117,6 @@ def level_and_spread(values: Sequence[float]) -> tuple[float, float]:
     return level, float(0.5 * np.log(mean_by_age(squares) + (1e-6 * level) ** 2 + 1e-300))
 
 
-@SMALL
 @given(streams(), st.integers(0, 4), st.integers(1, 8), cuts)
 def test_a_record_has_its_past_and_its_movement_by_key_and_by_partition_where_keys_do_not_recur(
     stream: Stream, lags: int, max_keys: int, cuts: list[int]
@@ -133,7 +131,6 @@ def test_a_record_has_its_past_and_its_movement_by_key_and_by_partition_where_ke
     np.testing.assert_array_equal(found.begins, [begins for _, begins in expected])
 
 
-@SMALL
 @given(streams(), st.integers(0, 4), st.integers(1, 5), cuts)
 def test_no_bit_depends_on_how_records_are_split_over_calls(
     stream: Stream, lags: int, max_keys: int, cuts: list[int]
@@ -144,7 +141,6 @@ def test_no_bit_depends_on_how_records_are_split_over_calls(
     assert state_of(one) == state_of(other)
 
 
-@SMALL
 @given(streams(), st.integers(1, 6))
 def test_a_slot_is_of_one_series_from_its_beginning_on(stream: Stream, max_keys: int) -> None:
     found = follow(Series(2, 1, max_keys=max_keys), stream)
@@ -179,7 +175,6 @@ def test_keys_that_recur_later_are_series_then() -> None:
     assert (found.slots[100:] > 0).all()
 
 
-@SMALL
 @given(streams(), streams(), st.integers(0, 3), st.integers(1, 4))
 def test_peeking_shows_what_comes_and_remembers_nothing(
     before: Stream, after: Stream, lags: int, max_keys: int
@@ -193,7 +188,6 @@ def test_peeking_shows_what_comes_and_remembers_nothing(
         np.testing.assert_array_equal(found, expected)
 
 
-@SMALL
 @given(streams(), streams(), st.integers(0, 3), st.integers(1, 4), st.booleans())
 def test_copies_and_recovered_series_go_on_alike_on_their_own(
     before: Stream, after: Stream, lags: int, max_keys: int, movement: bool
@@ -211,7 +205,6 @@ def test_copies_and_recovered_series_go_on_alike_on_their_own(
     assert state_of(copied) == state_of(recovered) == state_of(original)
 
 
-@SMALL
 @given(streams(), streams(), st.integers(0, 2), st.integers(1, 4), st.booleans())
 def test_features_that_are_added_have_no_past_and_no_movement(
     before: Stream, after: Stream, lags: int, max_keys: int, movement: bool

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from partitions import (
     CONFIG,
@@ -60,7 +60,6 @@ def test_a_table_is_what_its_blocks_say(block: int, puts: list[list[int]]) -> No
             np.testing.assert_array_equal(found["pair"], pair)
 
 
-@settings(max_examples=30)
 @given(st.lists(st.sampled_from([0, 1, PART_BYTES - 20, PART_BYTES - 19, 2 * PART_BYTES + 5, 10**6]), min_size=1))
 def test_a_document_is_found_whole_whatever_it_was_before(sizes: list[int]) -> None:
     document, log = Document(), dict[str, bytes]()
@@ -270,7 +269,6 @@ def damages(value: bytes) -> st.SearchStrategy[bytes]:
     ).filter(lambda other: len(other) != len(value))
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_a_log_that_is_incomplete_or_damaged_is_refused(log: dict[str, bytes], data: st.DataObject) -> None:
     needed = sorted(key for key in log if "series/" not in key and "encoded" not in key)
@@ -283,7 +281,6 @@ def test_a_log_that_is_incomplete_or_damaged_is_refused(log: dict[str, bytes], d
         recovered({**log, key: data.draw(damages(log[key]))})
 
 
-@settings(max_examples=50)
 @given(st.data())
 def test_a_document_of_which_a_byte_is_another_is_refused(log: dict[str, bytes], data: st.DataObject) -> None:
     generations = sorted(key for key in log if key.startswith("generation/") and "encoded" not in key)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import logsumexp
 from sklearn.covariance import OAS
@@ -116,7 +116,6 @@ def test_units_of_measurement_do_not_matter(data: tuple[np.ndarray, np.ndarray])
 wild = st.floats(allow_nan=True, allow_infinity=True, width=64) | st.sampled_from([0.0, 1.0, 1e308, -1e308, np.nan])
 
 
-@settings(max_examples=150)
 @given(st.integers(2, 30), st.integers(1, 5), st.data())
 def test_channels_are_finite_whatever_the_numbers(n: int, d: int, draw: st.DataObject) -> None:
     numbers = st.lists(wild, min_size=d, max_size=d)

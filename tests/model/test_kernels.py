@@ -130,7 +130,6 @@ def test_any_size_from_the_smallest_to_the_largest(n: int, d: int) -> None:
     assert near < far
 
 
-@settings(max_examples=30)
 @given(n=st.integers(2, 100), d=st.integers(1, 64), rank=st.integers(1, 64), seed=st.integers(0, 2**16))
 def test_whitening_is_that_of_a_library(n: int, d: int, rank: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -173,7 +172,6 @@ def test_every_kernel_is_compiled_once() -> None:
     assert len(network.score_channels.signatures) == 1
 
 
-@settings(max_examples=30)
 @given(n=st.integers(4, 120), d=st.integers(1, 12), seed=st.integers(0, 2**16))
 def test_committees_score_as_other_contexts_do(n: int, d: int, seed: int) -> None:
     """Many rows against a few run through kernels of their own: side by side, with sorted keys for distances."""
@@ -238,13 +236,11 @@ def test_rows_that_do_not_fit_are_refused() -> None:
         logits_of(model, encode_rows(model, data(9, 3, 0)), np.zeros((4, 2)))
 
 
-@settings(max_examples=200)
 @given(st.floats(1e-300, 1 - 1e-16))
 def test_normal_quantiles(p: float) -> None:
     assert arithmetic.normal_quantile(p) == pytest.approx(ndtri(p), rel=1e-13, abs=1e-15)
 
 
-@settings(max_examples=100)
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=300), st.floats(-1e6, 1e6, width=32))
 def test_counting_is_a_binary_search(values: list[float], x: float) -> None:
     ordered = np.sort(np.array(values, np.float32))[None]
@@ -253,7 +249,6 @@ def test_counting_is_a_binary_search(values: list[float], x: float) -> None:
         assert arithmetic.count_smaller(table[0], last[0], wanted) == np.searchsorted(ordered[0], wanted)
 
 
-@settings(max_examples=100)
 @given(st.integers(2, 700), st.integers(0, 2**16), st.sampled_from(["any", "ties", "ascending"]))
 def test_the_nearest_are_those_of_a_sort(n: int, seed: int, kind: str) -> None:
     """Ascending: every group of rows has one of the nearest, so that none may be overlooked."""
