@@ -7,31 +7,33 @@ row's with the context's own to the last bit, and another order of additions wou
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from fomo_stream.errors import SchemaError
 from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.model.evidence import whitening as whitening_by_library
 from fomo_stream.model.imputation import VALUE_LIMIT, fit_imputation, impute
-from fomo_stream.model.kernel_weights import weights_of
 from fomo_stream.model.kernels import evidence as kernels
 from fomo_stream.model.kernels.arithmetic import STRIDE
 from fomo_stream.model.kernels.committee import fuse_rows
-from fomo_stream.model.kernels.context_network import encode_channels
+from fomo_stream.model.kernels.context_network import ContextWeights, encode_channels
 from fomo_stream.model.kernels.fit import own_channels, own_statistics, project_all
 from fomo_stream.model.kernels.neighbours import BLOCK, FAR, LANES, LIMIT
-from fomo_stream.model.kernels.network import Read, describe_rows, score_channels, score_rows
+from fomo_stream.model.kernels.network import Read, Weights, describe_rows, score_channels, score_rows
 from fomo_stream.model.kernels.whitening import MOST_FEATURES, moments, whitening
 from fomo_stream.model.quantile_map import constant_scale, fit_knots
+from fomo_stream.model.router import Attention, Layer, MeanAttention
 from fomo_stream.model.zero_shot import ZeroShotModel
 
 Float = NDArray[np.float64]
+Single = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -66,14 +68,12 @@ def encode_context(model: ZeroShotModel, rows: Float, fusion_only: bool = False)
     return CompiledContext(n, transform, described, read, score_channels(own, weights, read))
 
 
-def score(model: ZeroShotModel, context: CompiledContext, rows: Float, fusion_only: bool = False) -> Float:
+def score(model: ZeroShotModel, context: CompiledContext, rows: Float) -> Float:
     """Logits (q,) of rows (q, d), raw units, NaN = missing."""
     d = len(context.transform.center)
     if rows.shape[-1] != d:
         raise SchemaError(f"the context has {d} features, the query rows have {rows.shape[-1]}")
     weights, _ = weights_of(model)
-    if fusion_only:
-        weights = weights._replace(norms=weights.norms[:0])
     # A copy, because numba would compile once more for an array that is read-only or not contiguous.
     own = np.array(rows, dtype=np.float64, order="C")
     logits: Float = score_rows(own, context.transform, context.described, weights, context.read)
@@ -149,3 +149,88 @@ def _in_blocks(x: NDArray[np.float32]) -> NDArray[np.float32]:
     columns = np.full((spaces, d, blocks * width), FAR, np.float32)
     columns[:, :, :n] = x.transpose(0, 2, 1)
     return np.ascontiguousarray(columns.reshape(spaces, d, blocks, width).transpose(0, 2, 1, 3))
+
+
+def weights_of(model: ZeroShotModel) -> tuple[Weights, ContextWeights]:
+    """The weights for queries and for context rows; made once for each model, whose weights must not change then."""
+    if model.compiled is None:
+        layers = [layer for layer in model.layers if isinstance(layer, Layer)] if model.config.layers else []
+        model.compiled = _for_queries(model, layers), _for_context(model, layers)
+    weights: tuple[Weights, ContextWeights] = model.compiled
+    return weights
+
+
+def _for_queries(model: ZeroShotModel, layers: list[Layer]) -> Weights:
+    config, channels = model.config, 2 * kernels.STATISTICS
+    fusion, bias = np.zeros(channels), 0.0
+    if config.fusion:
+        # softplus, by `math`: the last digits of torch's depend on the processor
+        fusion = np.array([math.log1p(math.exp(raw)) for raw in model.fusion_raw.tolist()])
+        bias = float(model.fusion_bias)
+    crosses = [layer.cross for layer in layers if isinstance(layer.cross, Attention)]
+    embed, head = ([model.embed], [model.head[0]]) if layers else ([], [])
+    last = [nn.Linear(1, 1)] if not layers else [model.head[2]]
+    difference, last_bias = _outlier_minus_inlier(last[0])
+    norms = [torch.stack([n.norm1.weight, n.norm1.bias, n.norm2.weight, n.norm2.bias]) for n in layers]
+    return Weights(
+        config.fusion,
+        fusion,
+        bias,
+        *_first(_maps(embed)),
+        config.attends,
+        *_maps([cross.query for cross in crosses]),
+        *_maps([cross.out for cross in crosses]),
+        _stack(norms, 3),
+        *_maps([layer.feed_forward[0] for layer in layers]),
+        *_maps([layer.feed_forward[2] for layer in layers]),
+        *_first(_maps(head)),
+        difference,
+        last_bias,
+    )
+
+
+def _for_context(model: ZeroShotModel, layers: list[Layer]) -> ContextWeights:
+    crosses = [layer.cross for layer in layers]
+    attended = [cross for cross in crosses if isinstance(cross, Attention)]
+    routers = [layer.routers for layer in layers if layer.routers is not None]
+    none = [torch.zeros(0, model.config.width)] * (len(layers) - len(routers))
+    return ContextWeights(
+        model.config.heads,
+        *_maps([cross.project for cross in crosses if isinstance(cross, MeanAttention)]),
+        *_maps([cross.key for cross in attended]),
+        *_maps([cross.value for cross in attended]),
+        _stack([*routers, *none], 3),
+        *_attention([layer.collect for layer in layers if layer.routers is not None]),
+        *_attention([layer.spread for layer in layers]),
+    )
+
+
+def _attention(parts: Sequence[Any]) -> tuple[Single, Single]:
+    """Query, key, value and output maps of attentions: (n, 4, width, width) and biases (n, 4, width)."""
+    if not parts:
+        return np.zeros((0, 0, 0, 0), np.float32), np.zeros((0, 0, 0), np.float32)
+    maps = [_maps([part.query, part.key, part.value, part.out]) for part in parts]
+    return np.stack([weights for weights, _ in maps]), np.stack([bias for _, bias in maps])
+
+
+def _maps(maps: Sequence[Any]) -> tuple[Single, Single]:
+    """Weights (n, inputs, outputs) and biases (n, outputs) of linear maps."""
+    return _stack([m.weight.T for m in maps], 3), _stack([m.bias for m in maps], 2)
+
+
+def _first(maps: tuple[Single, Single]) -> tuple[Single, Single]:
+    """Weights (inputs, outputs) and bias (outputs,) of the only map; without any, empty."""
+    weights, bias = maps
+    return (weights[0], bias[0]) if len(weights) else (np.zeros((0, 0), np.float32), np.zeros(0, np.float32))
+
+
+def _outlier_minus_inlier(last: Any) -> tuple[Single, float]:
+    """The last map as weights (inputs,) and a bias of the outlier's logit minus the inlier's."""
+    weight, bias = last.weight.detach(), last.bias.detach()
+    return np.ascontiguousarray((weight[-1] - weight[0]).numpy()), float(bias[-1] - bias[0])
+
+
+def _stack(parts: Sequence[Tensor], dimensions: int) -> Single:
+    if not parts:
+        return np.zeros((0,) * dimensions, np.float32)
+    return np.ascontiguousarray(torch.stack(list(parts)).detach().numpy())
