@@ -113,10 +113,10 @@ class Page:
         """Wait until what has changed is drawn."""
         self.run("new Promise((next) => requestAnimationFrame(() => requestAnimationFrame(next)))")
 
-    def press(self, key: str, *, shift: bool = False) -> None:
+    def press(self, key: str) -> None:
         """Press and release a key, as a user does."""
         code = {"Enter": 13, "Tab": 9, "Home": 36, "End": 35, "ArrowLeft": 37, "ArrowRight": 39, " ": 32}.get(key, 0)
-        common = {"key": key, "windowsVirtualKeyCode": code, "modifiers": 8 if shift else 0}
+        common = {"key": key, "windowsVirtualKeyCode": code}
         text = {"text": "\r"} if key == "Enter" else {"text": key} if len(key) == 1 else {}
         self.ask("Input.dispatchKeyEvent", type="keyDown", **common, **text)
         self.ask("Input.dispatchKeyEvent", type="keyUp", **common)
@@ -157,10 +157,6 @@ class Page:
 
     def _events(self) -> list[dict[str, Any]]:
         return [event for event in self._browser.events if event.get("sessionId") == self._session]
-
-    def picture(self, path: Path, *, whole: bool = True) -> None:
-        """Save what the window shows, or the whole page, as PNG."""
-        path.write_bytes(base64.b64decode(self.ask("Page.captureScreenshot", captureBeyondViewport=whole)["data"]))
 
     def paper(self) -> bytes:
         """The page as it is printed, as PDF."""

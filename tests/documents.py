@@ -74,11 +74,6 @@ class Document:
         assert found is not None, f"{self.name} has no section {title}"
         return Document(self.name, found[1])
 
-    def subsections(self) -> dict[str, str]:
-        """By title, the parts below headings of the third level."""
-        parts = re.split(r"^### +(.*)\n", self.text, flags=re.MULTILINE)[1:]
-        return dict(zip(parts[::2], parts[1::2], strict=True))
-
 
 def table_rows(text: str) -> list[list[str]]:
     """The cells of the rows of all tables in `text`; heads and their rules are left out.

@@ -90,6 +90,7 @@ def demo(argv: Sequence[str]) -> int:
     limit_threads(settings.threads)
     from fomo_stream.demo.demo import run_demo
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     return run_demo(settings)
 
 

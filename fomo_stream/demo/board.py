@@ -58,8 +58,8 @@ class Board(Observer):
     def __init__(self, settings: DemoSettings, bootstrap: str, topic: str, out: str) -> None:
         self.settings, self.bootstrap, self.topic, self.out = settings, bootstrap, topic, out
         self.began = time.monotonic()
-        self.scored_by_partition: Counter[int] = Counter()
-        self.sent_count = self.false_alarms = self.context_rows = self.generation = 0
+        self.partition: int | None = None  # of the readings, which have one key; None: none was scored yet
+        self.scored_count = self.sent_count = self.false_alarms = self.context_rows = self.generation = 0
         self.faults: list[Episode] = []  # all that were injected
         self.flagged: deque[Episode] = deque(maxlen=FLAGS_KEPT)  # with an outlier, oldest first
         self._fault_of: dict[int, Episode] = {}  # by reading
@@ -79,7 +79,8 @@ class Board(Observer):
 
     def scored(self, seen: Observation) -> None:
         with self._lock:
-            self.scored_by_partition[seen.partition] += seen.n_records
+            self.partition = seen.partition
+            self.scored_count += seen.n_records
             self.context_rows, self.generation = seen.context_rows, seen.generation
             for record, result, _ in seen.outliers:
                 episode = self._fault_of.get(record["reading"])
@@ -116,10 +117,6 @@ class Board(Observer):
         return time.monotonic() - self.began
 
     @property
-    def scored_count(self) -> int:
-        return self.scored_by_partition.total()
-
-    @property
     def rate(self) -> float:
         """Records that were scored per second, on average."""
         return self.scored_count / max(0.1, self.seconds)
@@ -128,13 +125,17 @@ class Board(Observer):
     def caught(self) -> int:
         return sum(episode.flagged > 0 for episode in self.faults)
 
+    @property
+    def alarms(self) -> str:
+        """The false alarms in words."""
+        share = self.false_alarms / max(1, self.scored_count)
+        return f"{self.false_alarms:,} ({share:.2%} of records, alert rate {self.settings.alert_rate:.2%})"
+
     def summary(self) -> str:
         """One line about the whole run."""
-        share = self.false_alarms / max(1, self.scored_count)
         return (
             f"scored {self.scored_count:,} records in {self.seconds:.0f} s; faults caught {self.caught} of "
-            f"{len(self.faults)}; false alarms {self.false_alarms:,} ({share:.2%} of records, "
-            f"alert rate {self.settings.alert_rate:.2%})"
+            f"{len(self.faults)}; false alarms {self.alarms}"
         )
 
     def screen(self) -> Layout:
@@ -159,20 +160,14 @@ class Board(Observer):
         grid.add_column(no_wrap=True, overflow="ellipsis")
         behind = self.sent_count - self.scored_count
         late = f"   {behind:,} behind" if behind > 2 * self.settings.rate else ""
-        grid.add_row(
-            "speed", f"[bold cyan]{self.rate:,.0f} records/s[/]   {self.scored_count:,} scored[yellow]{late}[/]"
-        )
-        phase, rows = (
-            self.phase(),
-            f"   context of at most {self.context_rows:,} readings, generation {self.generation}",
-        )
+        speed = f"[bold cyan]{self.rate:,.0f} records/s[/]   {self.scored_count:,} scored[yellow]{late}[/]"
+        grid.add_row("speed", speed)
+        phase = self.phase()
         colour = "green" if phase == "scoring" else "yellow"
+        rows = f"   context of at most {self.context_rows:,} readings, generation {self.generation}"
         grid.add_row("state", f"[bold {colour}]{phase}[/][dim]{rows if self.generation else ''}[/]")
-        share = f"{self.false_alarms / max(1, self.scored_count):.2%}"
-        rates = (
-            f"   {self.false_alarms:,} false alarms = {share} of records (alert rate {self.settings.alert_rate:.2%})"
-        )
-        grid.add_row("faults", f"[bold green]{self.caught} of {len(self.faults)} caught[/]{rates}")
+        share = f"[bold green]{self.caught} of {len(self.faults)} caught[/]"
+        grid.add_row("faults", f"{share}   false alarms {self.alarms}")
         injected = Counter(episode.fault for episode in self.faults)
         caught = Counter(episode.fault for episode in self.faults if episode.flagged)
         by_fault = ", ".join(f"{name} {caught[name]}/{n}" for name, n in sorted(injected.items(), key=str))

@@ -7,7 +7,6 @@ the faults that were injected; the service does not know these faults. At the en
 from __future__ import annotations
 
 import contextlib
-import signal
 import threading
 import time
 from array import array
@@ -21,7 +20,7 @@ from rich.live import Live
 
 from fomo_stream.demo.board import Board
 from fomo_stream.demo.producer import send
-from fomo_stream.demo.report import MOST, Scored, demo_report, readings, report_path
+from fomo_stream.demo.report import MOST, demo_report, readings, report_path
 from fomo_stream.errors import BrokerError
 from fomo_stream.kafka.embedded_broker import EmbeddedBroker
 from fomo_stream.kafka.observer import Observers
@@ -29,6 +28,7 @@ from fomo_stream.kafka.service import Service
 from fomo_stream.loading import load_ready
 from fomo_stream.logs import ClientLog
 from fomo_stream.ops.progress import ProgressLog
+from fomo_stream.replaying.progress import shown_progress
 from fomo_stream.settings.service import ServiceSettings
 
 if TYPE_CHECKING:
@@ -39,14 +39,14 @@ START_S = 30.0  # for the service to join its group
 
 
 def run_demo(settings: DemoSettings) -> int:
-    """Run until Ctrl-C, SIGTERM or `settings.seconds`; returns the exit code. Raises an error of the service."""
+    """Run until Ctrl-C or `settings.seconds`; returns the exit code. Raises an error of the service."""
     console = Console(highlight=False)
     console.print("fomo-stream demo: starting an embedded broker and the service ...", style="dim")
     path = report_path(settings)
     model = load_ready(settings.model, settings.device, settings.kernel)
     times = array("q")  # milliseconds since 1970, when readings were sent; of the first MOST
     stop = threading.Event()
-    with EmbeddedBroker() as broker, stopping_on_sigterm(stop):
+    with EmbeddedBroker() as broker:
         board = Board(settings, broker.bootstrap, TOPIC, OUT)
         producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 2}, logger=ClientLog("pump"))
         producer.list_topics(TOPIC, timeout=10)  # the embedded broker creates a topic on the first request for it
@@ -74,22 +74,18 @@ def run_demo(settings: DemoSettings) -> int:
             try:
                 wait_until_ready(service, check, stop)
                 board.began = time.monotonic()
-                running.append(
-                    threads.submit(send, producer, TOPIC, noted(settings, board, times), settings.rate, stop)
-                )
+                sent = noted(settings, board, times)
+                running.append(threads.submit(send, producer, TOPIC, sent, settings.rate, stop))
                 show(console, board, check, stop)
             finally:
                 service.stop()
                 stop.set()
         console.print(board.summary(), soft_wrap=True)
         features = service.snapshot().features
-    if path is not None and board.scored_by_partition:
-        from fomo_stream.replaying.progress import shown_progress
-
-        ((partition, count),) = board.scored_by_partition.most_common(1)  # all readings have one key
-        console.print(f"replaying {min(count, len(times)):,} readings for the report ...", style="dim")
-        scored = Scored(partition, features, times[:count])
-        demo_report(settings, TOPIC, scored, shown_progress()).save_report(path)
+    if path is not None and board.partition is not None:
+        del times[board.scored_count :]
+        console.print(f"replaying {len(times):,} readings for the report ...", style="dim")
+        demo_report(settings, TOPIC, board.partition, features, times, shown_progress()).save_report(path)
         console.print(f"report: {path}", soft_wrap=True)
     return 0
 
@@ -130,13 +126,3 @@ def show(console: Console, board: Board, check: Callable[[], None], stop: thread
         while not stop.wait(0.2) and time.monotonic() < end:
             check()
             live.update(board.screen(), refresh=True)
-
-
-@contextlib.contextmanager
-def stopping_on_sigterm(stop: threading.Event) -> Iterator[None]:
-    """Let SIGTERM set `stop`."""
-    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

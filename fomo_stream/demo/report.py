@@ -7,7 +7,6 @@ those that the service gave live.
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,15 +27,6 @@ if TYPE_CHECKING:
 
 MOST = 60_000  # readings in a report: its replay takes about ten seconds
 FAULTS_EVERY_S = 3.0  # on average
-
-
-@dataclass(frozen=True)
-class Scored:
-    """What the service has scored of the demo's readings: the first ones."""
-
-    partition: int
-    features: tuple[str, ...]
-    times: array[int]  # milliseconds since 1970, when each was sent; at most MOST of them
 
 
 def readings(settings: DemoSettings) -> Readings:
@@ -60,15 +50,17 @@ def report_path(settings: DemoSettings) -> Path | None:
     return path
 
 
-def demo_report(settings: DemoSettings, topic: str, scored: Scored, progress: Progress | None = None) -> ReplayResult:
-    """Replay what was scored."""
+def demo_report(
+    settings: DemoSettings, topic: str, partition: int, features: tuple[str, ...], times: array[int], progress: Progress
+) -> ReplayResult:
+    """Replay the readings that were scored. times: milliseconds since 1970, when each was sent; at most MOST."""
     # Not from the environment, as for the demo's service.
     own = ReplaySettings.model_construct(topic=topic, report=settings.report, **settings.of_detector())
-    again = zip(scored.times, readings(settings), strict=False)
+    again = zip(times, readings(settings), strict=False)
     table = MemoryTable([{**record, "sent": time, "fault": fault is not None} for time, (record, fault) in again])
     source = FileSource(
         Path(topic), "jsonl", frozenset(), "pump", "sent", "fault",
-        records=table.count, partitions=(scored.partition,), in_memory=table,
+        records=table.count, partitions=(partition,), in_memory=table,
     )  # fmt: skip
     count = table.count
     first = "the first " if count == MOST else ""
@@ -80,12 +72,12 @@ def demo_report(settings: DemoSettings, topic: str, scored: Scored, progress: Pr
     )
     plan = Plan(
         settings=own,
-        schema=Schema(scored.features),
+        schema=Schema(features),
         source=source,
         has_labels=True,
         label_source="the simulator's faults",
         axis="time",
         notes=notes,
-        now_ms=max(scored.times) + 1,
+        now_ms=max(times) + 1,
     )
     return replay_plan(plan, progress)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -78,12 +77,6 @@ def test_keda_looks_at_the_lag_of_the_group_with_the_secrets_of_the_service() ->
     assert {"name": username["name"], "value": "fomo"} in found.container["env"]
 
 
-def test_keda_needs_no_secrets_where_the_service_needs_none() -> None:
-    found = rendered("default", partitions=4, keda={"enabled": True})
-    assert found.all("TriggerAuthentication") == []
-    assert "authenticationRef" not in found.one("ScaledObject")["spec"]["triggers"][0]
-
-
 @every_set
 def test_the_probes_ask_the_addresses_of_the_service(name: str) -> None:
     found = plain(name)
@@ -137,11 +130,6 @@ def test_a_gpu_is_asked_for_and_used() -> None:
     assert [one["key"] for one in spec["tolerations"]] == ["team", "nvidia.com/gpu"]
     assert spec["runtimeClassName"] == "nvidia"
     assert all("limits" not in check["spec"]["containers"][0]["resources"] for check in found.checks())
-
-
-@pytest.mark.parametrize("name", ["default", "tls"])
-def test_without_a_gpu_nothing_speaks_of_one(name: str) -> None:
-    assert not re.search("nvidia|cuda|gpu", json.dumps(list(plain(name).pod_specs())))
 
 
 # --- objects of operators

@@ -65,20 +65,6 @@ def test_every_value_is_in_the_schema_with_a_default() -> None:
     assert closed_keys(schema) - keys <= optional
 
 
-def test_every_value_has_a_comment() -> None:
-    """A comment stands above the value, above one before it in the same block, or above a key that it is below."""
-    lines = (CHART / "values.yaml").read_text().splitlines()
-    explained: set[int] = set()  # the indents of the comments that hold here
-    for number, line in enumerate(lines):
-        if not line.strip():
-            explained.clear()
-        indent = len(line) - len(line.lstrip())
-        if line.lstrip().startswith("#"):
-            explained = {at for at in explained if at < indent} | {indent}
-        elif re.match(r" *[\w.]+: .", line):
-            assert any(at <= indent for at in explained), f"line {number + 1}: {line}"
-
-
 BY_CHART = {"config", "device", "instance_id", "health_port", "http_host", "kafka", "reset_state"}
 # The chart explains mistakes in these.
 IN_TEMPLATES = {"topic", "bootstrap", "group", "out", "alerts", "dead_letters", "feedback"}
@@ -199,15 +185,17 @@ def nested(path: Keys, value: Any) -> Object:
     return found
 
 
-def is_nullable(schema: Object) -> bool:
-    if "$ref" in schema:
-        schema = chart().schema["definitions"][schema["$ref"].rpartition("/")[2]]
-    return "null" in schema.get("type", []) or None in schema.get("enum", [])
-
-
-def test_null_is_allowed_for_everything_that_is_not_required() -> None:
-    for path, schema, is_required in leaves(chart().schema):
-        assert is_nullable(schema) != is_required, path
+def test_what_is_left_out_by_null() -> None:
+    names = {"startupProbe", "livenessProbe", "readinessProbe"}
+    assert names & rendered("default", probes={"liveness": None}).container.keys() == names - {"livenessProbe"}
+    bare = rendered("default", probes=None, resources=None).container
+    assert not names & bare.keys()
+    assert not bare["resources"]
+    gpu = rendered("gpu", resources=None, autoscaling={"enabled": False}, tolerations=None, nodeSelector=None)
+    assert gpu.container["resources"] == {"limits": {"nvidia.com/gpu": 1}}
+    spec = gpu.pod["spec"]
+    assert [one["key"] for one in spec["tolerations"]] == ["nvidia.com/gpu"]
+    assert spec["nodeSelector"] == {"accelerator": "h100"}
 
 
 @pytest.mark.slow
@@ -224,25 +212,6 @@ def test_null_gives_valid_objects_or_a_message(name: str) -> None:
         assert not is_required, path
         for found in objects:
             validate(found, VERSIONS[0])
-
-
-@pytest.mark.parametrize("probe", ["startup", "liveness", "readiness"])
-def test_a_probe_is_left_out_by_null(probe: str) -> None:
-    names = {f"{one}Probe" for one in ("startup", "liveness", "readiness")}
-    assert names & rendered("default", probes={probe: None}).container.keys() == names - {f"{probe}Probe"}
-    assert not names & rendered("default", probes=None).container.keys()
-
-
-def test_resources_are_left_out_by_null() -> None:
-    off = {"enabled": False}  # it needs a request
-    assert not rendered("default", resources=None).container["resources"]
-    assert rendered("gpu", resources=None, autoscaling=off).container["resources"] == {"limits": {"nvidia.com/gpu": 1}}
-
-
-def test_tolerations_and_nodes_of_a_gpu_stay_when_the_others_are_null() -> None:
-    spec = rendered("gpu", tolerations=None, nodeSelector=None).pod["spec"]
-    assert [one["key"] for one in spec["tolerations"]] == ["nvidia.com/gpu"]
-    assert spec["nodeSelector"] == {"accelerator": "h100"}
 
 
 @pytest.mark.parametrize("given", [None, True, False])

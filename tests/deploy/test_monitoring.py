@@ -63,29 +63,6 @@ def test_queries_name_only_metrics_and_labels_that_exist() -> None:
     assert [name for name, one in series if unknown([one])] == []
 
 
-@pytest.mark.parametrize(
-    ("query", "wrong"),
-    [
-        ("sum(rate(fomo_recods_total[5m]))", "fomo_recods_total"),
-        ("fomo_records > 1", "fomo_records"),  # a counter ends in _total
-        ("fomo_ready or fomo_gone", "fomo_gone"),
-        ("histogram_quantile(0.5, sum by (le) (rate(fomo_score[5m])))", "fomo_score"),
-        ('fomo_dead_letters_total{cause="x"}', "fomo_dead_letters_total{cause}"),
-        ("fomo_ready unless on (pod) process_up", "process_up"),
-        ("max by (partition) (fomo_ready)", "by (partition)"),
-        ("count without (le) (fomo_score_sum)", "by (le)"),
-    ],
-)
-def test_a_name_that_does_not_exist_is_found(query: str, wrong: str) -> None:
-    assert [found.split(":")[0] for found in unknown([query])][:1] == [wrong]
-
-
-@pytest.mark.parametrize("query", ['{job="x"}', 'sum({__name__=~"fomo_.*"})', "fomo_ready ~ 1"])
-def test_queries_that_cannot_be_checked_are_refused(query: str) -> None:
-    with pytest.raises(ValueError, match=r"without a metric|cannot read"):
-        names(query)
-
-
 def test_every_metric_is_on_the_dashboard_or_has_a_reason_why_not() -> None:
     shown = {metric for query in dashboard_queries() for metric, _ in names(query).selectors}
     left_out = {
@@ -116,29 +93,16 @@ def made_series() -> Iterator[dict[str, str]]:
             yield {"series": f"{name}{{{pairs}}}", "values": "1+60x30"}
 
 
-def without_result(queries: list[str], folder: Path) -> int:
-    """How many queries promtool refuses, or find nothing though all metrics are there."""
-    expected = [{"labels": "{}", "value": 1}]
+def test_every_query_of_the_dashboard_finds_something_where_all_metrics_are(tmp_path: Path) -> None:
+    found = [{"labels": "{}", "value": 1}]
     tests = [
-        {"expr": f"count({query}) > bool 0", "eval_time": "20m", "exp_samples": expected}
-        for query in dict.fromkeys(queries)
+        {"expr": f"count({query}) > bool 0", "eval_time": "20m", "exp_samples": found}
+        for query in dict.fromkeys(dashboard_queries())
     ]
-    file = folder / "queries.yaml"
     made = {"interval": "1m", "input_series": list(made_series()), "promql_expr_test": tests}
-    file.write_text(json.dumps({"evaluation_interval": "1m", "tests": [made]}))
-    status, output = promtool("test", "rules", file)
-    failed = output.count("expr:")
-    assert (status == 0) == (failed == 0), output
-    return failed
-
-
-def test_every_query_of_the_dashboard_finds_something(tmp_path: Path) -> None:
-    assert without_result(dashboard_queries(), tmp_path) == 0
-
-
-def test_a_query_that_finds_nothing_or_cannot_be_read_is_noticed(tmp_path: Path) -> None:
-    wrong = ["fomo_records_total and on (partition) fomo_lag_records", "sum(fomo_ready"]
-    assert without_result(["fomo_ready", *wrong], tmp_path) == len(wrong)
+    (tmp_path / "queries.yaml").write_text(json.dumps({"evaluation_interval": "1m", "tests": [made]}))
+    status, output = promtool("test", "rules", tmp_path / "queries.yaml")
+    assert status == 0, output
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
@@ -168,13 +132,6 @@ def test_panels_have_ids_titles_and_places_of_their_own() -> None:
     ]
     assert len(set(cells)) == len(cells), "panels overlap"
     assert {x for x, _ in cells} <= set(range(24))
-    assert {panel["title"] for panel in everything if panel["type"] == "row"} == {
-        "Is it keeping up?",
-        "Are its answers good?",
-        "How long does it take?",
-        "What does it know?",
-        "How does it run?",
-    }
 
 
 def test_flags_and_alerts_that_texts_name_exist() -> None:
@@ -200,17 +157,6 @@ def test_promtool_accepts_the_rules() -> None:
 def test_alerts_fire_in_their_cases_and_only_there() -> None:
     status, output = promtool("test", "rules", "rules_test.yaml")
     assert status == 0, output
-
-
-def test_an_alert_that_never_fires_is_noticed(tmp_path: Path) -> None:
-    rules = (FOLDER / "rules.yaml").read_text()
-    (tmp_path / "rules.yaml").write_text(rules.replace("> 30) > 0", "> 30000) > 0"))
-    case = next(test for test in TESTS if test["name"] == "a partition waits for its next context")
-    file = tmp_path / "rules_test.yaml"
-    file.write_text(json.dumps({"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [case]}))
-    status, output = promtool("test", "rules", file)
-    assert status == 1
-    assert "FomoGenerationStale" in output
 
 
 def test_every_alert_has_a_case_and_is_quiet_in_good_health() -> None:
