@@ -17,7 +17,6 @@ from fomo_stream.settings.flags import (
     Names,
     RecordFlags,
     alert_rate_flag,
-    batch_size_flag,
     decimal_flag,
     min_context_flag,
     split_names,
@@ -140,7 +139,6 @@ class ScoreSettings(RecordFlags):
     )
     outliers_only: bool = flag("Output", False, "write only the records that are outliers")
     log_level: LogLevel = log_level_flag("warning")
-    batch_size: int = batch_size_flag("Detector")
 
     @model_validator(mode="after")
     def _key_has_an_effect(self) -> Self:

@@ -37,11 +37,6 @@ def alert_rate_flag(default: float) -> Any:
     return flag("Detector", default, text, metavar="P", ge=1e-5, le=0.5)
 
 
-def batch_size_flag(group: str) -> Any:
-    """The setting `batch_size`, which each command lists in another group of flags."""
-    return flag(group, 64, "maximum number of records scored at once", metavar="N", ge=1, le=4096)
-
-
 def decimal_flag() -> Any:
     """The setting `decimal`, of commands that read files."""
     return flag(
@@ -193,6 +188,8 @@ class RecordFlags(DetectorFlags):
         metavar="N[,M]",
         scope="group",
     )
+
+    batch_size: int = flag("Throughput", 64, "maximum number of records scored at once", metavar="N", ge=1, le=4096)
 
     @property
     def quiet(self) -> tuple[int, int]:

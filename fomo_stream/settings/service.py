@@ -12,7 +12,7 @@ from pydantic import field_validator, model_validator
 
 from fomo_stream.limits import MAX_RECORD_BYTES
 from fomo_stream.settings.broker import COOPERATIVE, SESSION_TIMEOUT_MS, BrokerFlags
-from fomo_stream.settings.flags import RecordFlags, batch_size_flag
+from fomo_stream.settings.flags import RecordFlags
 from fomo_stream.settings.sources import flag
 
 if TYPE_CHECKING:
@@ -126,7 +126,6 @@ class ServiceSettings(BrokerFlags, RecordFlags):
         scope="group",
     )
 
-    batch_size: int = batch_size_flag("Throughput")
     health_port: int | None = flag(
         "General",
         None,
