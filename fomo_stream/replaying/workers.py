@@ -91,6 +91,9 @@ def _in_processes(
                 progress.advance(done.get())
             for future in finished:
                 future.result()  # raises the error of its job
+            if any(worker.exitcode is not None for worker in workers):
+                # The pool itself may not notice the end of one that it has only just started.
+                raise BrokenProcessPool("a worker has ended")
         pool.shutdown()
         return [future.result() for future in futures]
     except BaseException as error:

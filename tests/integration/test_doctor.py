@@ -88,7 +88,8 @@ def test_a_broker_without_any_topic_is_checked(capsys: pytest.CaptureFixture[str
         fresh.remove()
     assert code == TopicError.exit_code
     assert list(found) == list(CHECKS)
-    assert [one["what"] for one in found["topics"] if one["level"] == "problem"] == ["there is no topic sensors"]
+    problems = [one["what"] for one in found["topics"] if one["level"] == "problem"]
+    assert problems == [f"there is no topic sensors on {fresh.bootstrap}"]
 
 
 def test_a_broker_that_is_away_is_the_only_problem(capsys: pytest.CaptureFixture[str]) -> None:
