@@ -13,7 +13,7 @@ from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.model.attention import Float, attention_weights, most_attended
 from fomo_stream.model.checkpoint import load_model
 from pretrain.commands.flags import add_machine, use_threads
-from pretrain.evaluation.attention_plot import plot_attended
+from pretrain.evaluation.plots import plot_attended
 from pretrain.evaluation.tables import Table, read_table
 from pretrain.priors.draws import Draws
 from pretrain.priors.gmm import GmmConfig, sample_gmm

@@ -10,9 +10,9 @@ from fomo_stream.errors import ConfigError
 from fomo_stream.limits import MAX_CONTEXT
 from pretrain.commands.flags import add_machine, listed
 from pretrain.evaluation import stress
-from pretrain.evaluation.comparison import performance_profile, scoreboard
-from pretrain.evaluation.comparison_plots import plot_comparison
+from pretrain.evaluation.comparison import scoreboard
 from pretrain.evaluation.detectors import BASELINES, Method, baselines, limit_threads, models
+from pretrain.evaluation.plots import plot_comparison
 from pretrain.evaluation.ranking_metrics import METRICS
 from pretrain.evaluation.report import stress_report, tables_report
 from pretrain.evaluation.runs import Pending, run_all
@@ -104,14 +104,13 @@ def _run_tables(options: argparse.Namespace) -> int:
     boards = {metric: scoreboard(runs, metric, listed(options.group))[0] for metric in METRICS}
     if not boards["auroc"].datasets:
         raise ConfigError(f"on every table some method failed; see the errors in {out / 'results.csv'}")
-    profiles = {metric: performance_profile(board.mean) for metric, board in boards.items()}
-    plots = plot_comparison(boards, profiles, ours, out)
+    plots = plot_comparison(boards, ours, out)
     cut = f"at most {options.max_test} queries, " if options.max_test else ""
     setting = (
         f"{len(files)} tables, {options.seeds} seeds; context: a random half of the inliers, at most {options.context} "
         f"rows; {cut}weighted as the whole table."
     )
-    return _finish(tables_report(boards, profiles, runs, list(ours), setting, plots), out)
+    return _finish(tables_report(boards, runs, list(ours), setting, plots), out)
 
 
 def _run_stress(options: argparse.Namespace) -> int:

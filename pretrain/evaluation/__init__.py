@@ -4,7 +4,7 @@ In reading order:
 
 - `tables`: labelled tables and their splits. `stress`: the synthetic stress table.
 - `detectors`: models and baselines. `runs`: runs them on tasks. `ranking_metrics`: AUROC, AUPR and F1.
-- `comparison`: ranks, tests and performance profiles. `report`, `comparison_plots`: as Markdown and plots.
-- `studies`, `ablate`: variants of a model, trained and compared. `plots`: their plots.
-- `evidence_profile`, `profile_report`: a prior compared with real tables. `attention_plot`: attended rows.
+- `comparison`: ranks and tests. `report`: as Markdown. `plots`: all plots.
+- `studies`, `ablate`: variants of a model, trained and compared.
+- `evidence_profile`, `profile_report`: a prior compared with real tables.
 """

@@ -1,10 +1,9 @@
-"""Comparison of methods over datasets, as in the paper: ranks, one-sided Wilcoxon tests, performance profiles."""
+"""Comparison of methods over datasets, as in the paper: ranks and one-sided Wilcoxon tests."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -32,12 +31,6 @@ class Scoreboard:
     def ranks(self) -> Float:
         """(m, k): 1 is the best on a dataset; ties share the mean of their ranks."""
         return average_ranks(self.mean)
-
-    def narrow(self, max_features: int) -> Scoreboard:
-        """Only the datasets with at most `max_features` features."""
-        rows = np.flatnonzero(self.features <= max_features)
-        names = [self.datasets[i] for i in rows]
-        return Scoreboard(names, self.methods, self.mean[rows], self.spread[rows], self.features[rows])
 
 
 def scoreboard(runs: Sequence[Run], metric: str, groups: Sequence[str]) -> tuple[Scoreboard, list[str]]:
@@ -87,29 +80,6 @@ def one_sided_p(baseline: Float, ours: Float) -> float:
     if np.sum(baseline != ours) < FEWEST_FOR_A_TEST:
         return float("nan")
     return float(wilcoxon(baseline, ours, alternative="greater").pvalue)
-
-
-class PerformanceProfile(NamedTuple):
-    """ratios: (g,) ascending, from 1; share: (g, k) of datasets on which a method's ratio is no larger; area: (k,)
-    under the curves over the range of ratios, 1 = best everywhere."""
-
-    ratios: Float
-    share: Float
-    area: Float
-
-
-def performance_profile(values: Float) -> PerformanceProfile:
-    """Performance profiles (Dolan & More 2002) as in the paper's appendix: the ratio tau is the best value on a dataset
-    over the method's own. values: (m, k), not negative, higher = better."""
-    best = values.max(1, keepdims=True)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        tau = np.where(values == best, 1.0, best / values)
-    ratios = np.unique(np.concatenate([[1.0], tau[np.isfinite(tau)]]))
-    share = (tau[None] <= ratios[:, None, None]).mean(1)
-    if len(ratios) == 1:
-        return PerformanceProfile(ratios, share, share[0])
-    area = (share[:-1] * np.diff(ratios)[:, None]).sum(0) / (ratios[-1] - 1.0)
-    return PerformanceProfile(ratios, share, area)
 
 
 def wilcoxon_p_values(board: Scoreboard, ours: str) -> Mapping[str, float]:

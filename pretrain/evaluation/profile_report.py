@@ -1,8 +1,7 @@
-"""Evidence profiles as text, JSON, CSV and a plot. matplotlib is optional: without it there is no plot."""
+"""Evidence profiles as text, JSON and a plot. matplotlib is optional: without it there is no plot."""
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,19 +40,13 @@ def report_text(prior: Profile, tables: Profile | None = None) -> str:
 
 
 def write_report(prior: Profile, tables: Profile | None, directory: Path) -> None:
-    """Write profile.json, profile.csv (one line per channel) and, with matplotlib, profile.png."""
+    """Write profile.json and, with matplotlib, profile.png."""
     directory.mkdir(parents=True, exist_ok=True)
     both = {"prior": prior} if tables is None else {"prior": prior, "tables": tables}
     summary: dict[str, Any] = {name: as_json(profile) for name, profile in both.items()}
     if tables is not None:
         summary["distance"] = round(distance(prior, tables), 3)
     (directory / "profile.json").write_text(json.dumps(summary, indent=1) + "\n")
-    with open(directory / "profile.csv", "w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["channel", *(f"{name}_{part}" for name in both for part in ("offset", "error", "spread"))])
-        for i, channel in enumerate(CHANNELS):
-            numbers = [x for profile in both.values() for x in (profile.offset[i], profile.error[i], profile.spread[i])]
-            writer.writerow([channel, *(f"{number:.3f}" for number in numbers)])
     _plot(both, directory / "profile.png")
 
 

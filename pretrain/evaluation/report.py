@@ -7,29 +7,27 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from pretrain.evaluation.comparison import PerformanceProfile, Scoreboard, wilcoxon_p_values
+from pretrain.evaluation.comparison import Scoreboard, wilcoxon_p_values
 from pretrain.evaluation.ranking_metrics import METRICS
 from pretrain.evaluation.runs import Run
 from pretrain.evaluation.stress import StressRow
 
 TITLES = {"auroc": "AUROC", "aupr": "AUPR", "f1": "F1"}
-WIDTHS = (20, 50, 100, 500)  # subsets by features, as in the paper's tables
 BEHIND = 1.0  # points; smaller gaps to the best method are not listed
 
 
 def tables_report(
     boards: dict[str, Scoreboard],
-    profiles: dict[str, PerformanceProfile],
     runs: Sequence[Run],
     models: Sequence[str],
     setting: str,
     plots: Iterable[str],
 ) -> str:
-    """The report on a folder of tables. boards, profiles: by metric; models: the zero-shot models among the methods;
-    plots: file names."""
+    """The report on a folder of tables. boards: by metric; models: the zero-shot models among the methods; plots:
+    file names."""
     board = boards["auroc"]
     failures = [run for run in runs if run.error]
-    parts = ["# Evaluation", setting, _summary(boards, profiles, runs)]
+    parts = ["# Evaluation", setting, _summary(boards, runs)]
     for model in models:
         if len(board.methods) > 1:
             parts += [_tests(boards, model), _losses(boards["auroc"], model)]
@@ -44,7 +42,7 @@ def tables_report(
     return "\n\n".join(parts) + "\n"
 
 
-def _summary(boards: dict[str, Scoreboard], profiles: dict[str, PerformanceProfile], runs: Sequence[Run]) -> str:
+def _summary(boards: dict[str, Scoreboard], runs: Sequence[Run]) -> str:
     board = boards["auroc"]
     ranks = {metric: each.ranks().mean(0) for metric, each in boards.items()}
     rows = []
@@ -53,32 +51,23 @@ def _summary(boards: dict[str, Scoreboard], profiles: dict[str, PerformanceProfi
         seconds = [run.fit_seconds + run.score_seconds for run in runs if run.method == method and not run.error]
         cells = [method, *(f"{boards[metric].mean[:, j].mean():.2f}" for metric in METRICS)]
         cells += [f"{ranks[metric][j]:.2f}" for metric in METRICS]
-        cells += [f"{profiles[metric].area[j]:.3f}" for metric in METRICS]
         rows.append([*cells, f"{np.mean(seconds):.2f}"])
-    heads = ["method", *TITLES.values()]
-    heads += [f"{kind} {title}" for kind in ("rank", "profile area") for title in TITLES.values()] + ["s per run"]
-    count = f"{len(board.datasets)} datasets, means in percent; rank 1 and area 1 are the best."
+    heads = ["method", *TITLES.values(), *(f"rank {title}" for title in TITLES.values()), "s per run"]
+    count = f"{len(board.datasets)} datasets, means in percent; rank 1 is the best."
     return f"## Summary\n\n{count}\n\n{markdown_table(heads, rows)}"
 
 
 def _tests(boards: dict[str, Scoreboard], model: str) -> str:
     rows = []
     for metric, board in boards.items():
-        subsets = [("all", board)]
-        narrow = [(f"d ≤ {width}", board.narrow(width)) for width in WIDTHS]
-        for name, part in narrow:
-            if 1 < len(part.datasets) < len(board.datasets) and len(part.datasets) != len(subsets[-1][1].datasets):
-                subsets.append((name, part))
-        for name, part in subsets:
-            found = wilcoxon_p_values(part, model)
-            rows.append([TITLES[metric], f"{name} ({len(part.datasets)})", *map(_p_cell, found.values())])
+        rows.append([TITLES[metric], *map(_p_cell, wilcoxon_p_values(board, model).values())])
     others = [method for method in boards["auroc"].methods if method != model]
     text = (
         f"## {model} against the others\n\np of the one-sided Wilcoxon signed rank test, alternative "
         f'"baseline minus {model} is above zero": below 0.05 (underlined) the baseline is better, above 0.95 (bold) '
         f"{model} is better; -: too few datasets on which the two differ."
     )
-    return f"{text}\n\n{markdown_table(['metric', 'datasets', *others], rows)}"
+    return f"{text}\n\n{markdown_table(['metric', *others], rows)}"
 
 
 def _p_cell(p: float) -> str:

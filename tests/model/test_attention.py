@@ -16,7 +16,7 @@ from fomo_stream.model.attention import Float, attended_context, attention_weigh
 from fomo_stream.model.checkpoint import load_model, save_model
 from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel
 from pretrain.__main__ import main
-from pretrain.evaluation.attention_plot import plane, plot_attended
+from pretrain.evaluation.plots import plane, plot_attended
 
 PAPER_LIKE = ModelConfig(
     raw_features=4, evidence=False, fusion=False, layers=2, width=16, heads=2, feed_forward=32, routers=6

@@ -1,4 +1,4 @@
-"""Comparisons of methods: ranks, performance profiles, Wilcoxon tests and scoreboards."""
+"""Comparisons of methods: ranks, Wilcoxon tests and scoreboards."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import rankdata, wilcoxon
 
@@ -14,38 +14,19 @@ from pretrain.evaluation.comparison import (
     FEWEST_FOR_A_TEST,
     average_ranks,
     one_sided_p,
-    performance_profile,
     scoreboard,
     wilcoxon_p_values,
 )
 from pretrain.evaluation.runs import Run
 
-SMALL = settings(max_examples=40)
 
-
-@SMALL
 @given(seed=st.integers(0, 2**32), datasets=st.integers(1, 12), methods=st.integers(1, 6), levels=st.integers(2, 20))
-def test_ranks_and_profiles_say_the_same_of_the_best(seed: int, datasets: int, methods: int, levels: int) -> None:
+def test_the_best_has_rank_one_and_ties_share_their_ranks(seed: int, datasets: int, methods: int, levels: int) -> None:
     values = np.random.default_rng(seed).integers(0, levels, (datasets, methods)).astype(float)
-    ranks = average_ranks(values)
-    for i in range(datasets):
-        assert ranks[i].tolist() == (methods + 1 - rankdata(values[i])).tolist()
-    profile = performance_profile(values)
-    best = values == values.max(1, keepdims=True)
-    assert profile.share[0] == pytest.approx(best.mean(0))  # at a ratio of 1
-    assert (np.diff(profile.share, axis=0) >= 0).all()
-    assert ((profile.area >= profile.share[0] - 1e-12) & (profile.area <= 1 + 1e-12)).all()
-    assert profile.area[best.all(0)] == pytest.approx(np.ones(best.all(0).sum()))
+    for row, ranks in zip(values, average_ranks(values), strict=True):
+        assert ranks.tolist() == (methods + 1 - rankdata(row)).tolist()
 
 
-def test_profile_area_is_one_less_the_mean_excess_of_the_ratio() -> None:
-    values = np.array([[90.0, 60.0, 45.0], [80.0, 100.0, 50.0], [30.0, 30.0, 30.0]])
-    ratio = values.max(1, keepdims=True) / values
-    wanted = 1 - (ratio - 1).mean(0) / (ratio.max() - 1)
-    assert performance_profile(values).area == pytest.approx(wanted)
-
-
-@SMALL
 @given(seed=st.integers(0, 2**32), datasets=st.integers(FEWEST_FOR_A_TEST, 20))
 def test_wilcoxon_is_one_sided_in_favour_of_the_baseline(seed: int, datasets: int) -> None:
     rng = np.random.default_rng(seed)
@@ -97,5 +78,4 @@ def test_scoreboard_averages_seeds_then_parts_and_leaves_out_failures() -> None:
     assert (board.datasets, failed) == (["MVTec", "plain"], ["gone"])
     assert board.mean.tolist() == [[65.0, 70.0], [50.0, 50.0]]
     assert board.ranks().tolist() == [[2.0, 1.0], [1.5, 1.5]]  # a thousandth of a point is a tie
-    assert board.narrow(3).datasets == []
     assert list(wilcoxon_p_values(board, "x")) == ["y"]
