@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
-from one_partition import FLAGS, Instance, as_record, restored
-from pipelines import Recording, make_pipeline
+from pipelines import FLAGS, Instance, Recording, as_record, make_pipeline, restored
 from pydantic import ValidationError
 
 from fomo_stream.kafka.delivery.output import Output

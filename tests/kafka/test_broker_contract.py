@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from brokers import Broker, wait_for
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from memory_broker import MemoryBroker, MemoryConsumer, MemoryReader
-from memory_producer import Produced
+from memory_broker import MemoryBroker, MemoryConsumer, MemoryReader, Produced
 
 from fomo_stream.kafka.broker.clients import make_consumer, make_producer, make_reader
 from fomo_stream.settings.service import ServiceSettings

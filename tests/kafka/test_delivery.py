@@ -6,24 +6,91 @@ The broker is one in memory that fails on demand.
 from __future__ import annotations
 
 import threading
+import time
+from functools import partial
 from threading import Event
+from typing import Any
+from unittest.mock import patch
 
 import pytest
-from confluent_kafka import KafkaError
-from delivery_setup import LONG_S, Kind, Setup, both, output
-from memory_producer import abortable, retriable
+from confluent_kafka import KafkaError, TopicPartition
+from hypothesis import given
+from hypothesis import strategies as st
+from memory_broker import MemoryBroker, MemoryConsumer, Produced, abortable, fatal, retriable
 
+from fomo_stream.errors import BrokerError, ConfigError, FencedError, FomoError, NotPermittedError
 from fomo_stream.kafka.delivery import exactly_once
+from fomo_stream.kafka.delivery.at_least_once import AtLeastOnce
 from fomo_stream.kafka.delivery.base import MOST_BYTES, Outcome
+from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
+from fomo_stream.kafka.delivery.output import Output
+from fomo_stream.partition.record import Record
+
+LONG_S = 10.0  # no call takes so long
 
 
-def test_outputs_are_not_visible_before_their_commit() -> None:
-    setup = Setup()
-    setup.send(b"1")
-    setup.broker.producers[-1].poll(0)
-    assert (setup.out(), setup.broker.offsets) == ([], {})
-    assert setup.commit(1) is Outcome.COMMITTED
-    assert (setup.out(), setup.broker.offsets) == ([b"1"], {("t", 0): 1})
+class Setup:
+    """A delivery over a broker in memory, and the member of the group that commits."""
+
+    def __init__(self, kind: type[ExactlyOnce] | type[AtLeastOnce] = ExactlyOnce, **options: Any) -> None:
+        self.broker = MemoryBroker()
+        self.broker.refuses = refuses_by_name
+        name = "instance" if kind is ExactlyOnce else None
+        self.delivery = kind(partial(self.broker.producer, name), **{"limits": {}, **options})
+        self.member = MemoryConsumer(self.broker)
+        if isinstance(self.delivery, ExactlyOnce):
+            self.delivery.start(1.0)
+        else:
+            self.member.on_commit = self.delivery.offsets_committed
+
+    @property
+    def as_member(self) -> tuple[MemoryConsumer, Any]:
+        """The member and its membership of now, to commit with."""
+        return self.member, self.member.consumer_group_metadata()
+
+    def send(self, value: bytes, number: int = 0, topic: str = "out") -> None:
+        self.delivery.send(output(value, number, topic))
+
+    def proceed(self) -> Outcome:
+        while (outcome := self.delivery.proceed(LONG_S)) is Outcome.PENDING:
+            pass
+        return outcome
+
+    def commit(self, position: int = 1) -> Outcome:
+        outcome = self.delivery.commit([TopicPartition("t", 0, position)], *self.as_member)
+        return self.proceed() if outcome is Outcome.PENDING else outcome
+
+    def stay_pending(self, position: int = 1) -> None:
+        """Begin a commit that gets no answer because the broker is down."""
+        outcomes = [self.delivery.commit([TopicPartition("t", 0, position)], *self.as_member)]
+        outcomes += [self.delivery.proceed(LONG_S) for _ in range(2)]
+        assert set(outcomes) == {Outcome.PENDING}
+        assert self.delivery.trouble.startswith("nothing can be committed")
+
+    def out(self) -> list[bytes | None]:
+        return self.broker.values("out")
+
+
+def refuses_by_name(produced: Produced) -> int | None:
+    """The values of records that the broker never accepts say so."""
+    value = produced.value or b""
+    if value.startswith(b"large"):
+        return int(KafkaError.MSG_SIZE_TOO_LARGE)
+    if value.startswith(b"denied"):
+        return int(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    return int(KafkaError.INVALID_TIMESTAMP) if produced.stamp < 0 else None
+
+
+def record(number: int, topic: str = "t") -> Record:
+    return Record(topic, 0, number, None, None, b"", [])
+
+
+def output(value: bytes, number: int = 0, topic: str = "out") -> Output:
+    return Output(topic, None, value, [], 0, source=record(number))
+
+
+Kind = type[ExactlyOnce] | type[AtLeastOnce]
+both = pytest.mark.parametrize("kind", [ExactlyOnce, AtLeastOnce])
 
 
 @both
@@ -71,38 +138,6 @@ def test_an_abort_forgets_everything(kind: Kind) -> None:
     assert (setup.delivery.sent, setup.delivery.has_failed, setup.delivery.is_full) == (0, False, False)
     assert setup.commit(5) is Outcome.COMMITTED
     assert (setup.out(), setup.broker.offsets) == ([], {("t", 0): 5})
-
-
-def test_an_abort_that_gets_no_answer_is_tried_again() -> None:
-    setup = Setup()
-    setup.send(b"1")
-    setup.broker.answers["abort_transaction"] = [retriable(), retriable()]
-    assert [setup.delivery.abort() for _ in range(3)] == [False, False, True]
-    assert setup.delivery.trouble == ""
-    setup.send(b"2")
-    assert setup.commit() is Outcome.COMMITTED
-    assert setup.out() == [b"2"]
-
-
-@pytest.mark.parametrize("call", ["send_offsets_to_transaction", "commit_transaction"])
-def test_an_abortable_error_fails_the_commit_and_a_retriable_one_does_not(call: str) -> None:
-    setup = Setup()
-    setup.broker.answers[call] = [retriable(), retriable(), None, abortable()]
-    setup.send(b"1")
-    assert setup.commit(1) is Outcome.COMMITTED
-    setup.send(b"2")
-    assert setup.commit(2) is Outcome.FAILED
-    assert setup.delivery.abort()
-    assert (setup.out(), setup.broker.offsets) == ([b"1"], {("t", 0): 1})
-
-
-def test_a_commit_whose_answer_is_lost_is_not_made_twice() -> None:
-    setup = Setup()
-    setup.broker.loses_answers = True
-    setup.broker.answers["commit_transaction"] = [retriable()] * 3
-    setup.send(b"1")
-    assert setup.commit(1) is Outcome.COMMITTED
-    assert setup.out() == [b"1"]
 
 
 @both
@@ -194,3 +229,283 @@ def test_a_full_queue_is_waited_for_and_finally_a_failure(kind: Kind) -> None:
     setup.broker.answers["produce"] = []
     assert setup.delivery.abort()
     assert not setup.delivery.has_failed
+
+
+def test_offsets_are_committed_once_everything_is_acknowledged() -> None:
+    setup = Setup(AtLeastOnce)
+    setup.broker.slow = {"slow"}
+    setup.send(b"1")
+    setup.send(b"2", topic="slow")
+    setup.stay_pending()
+    assert (setup.out(), setup.broker.offsets) == ([b"1"], {})
+    setup.broker.slow = set()
+    assert setup.proceed() is Outcome.COMMITTED
+    assert setup.broker.offsets == {("t", 0): 1}
+
+
+def test_an_offset_commit_without_an_answer_blocks_nothing() -> None:
+    setup = Setup(AtLeastOnce)
+    setup.member.on_commit = None  # no answer comes
+    setup.send(b"1")
+    commit = [TopicPartition("t", 0, 1)]
+    assert setup.delivery.commit(commit, *setup.as_member) is Outcome.PENDING
+    outcome = Outcome.PENDING
+    for _ in range(100):
+        outcome = setup.delivery.proceed()
+    assert outcome is Outcome.PENDING
+    assert isinstance(setup.delivery, AtLeastOnce)
+    setup.delivery.offsets_committed(None, [TopicPartition("t", 0, 0)])  # of a commit before
+    assert setup.delivery.proceed() is Outcome.PENDING
+    setup.delivery.offsets_committed(None, commit)
+    assert setup.delivery.proceed() is Outcome.COMMITTED
+
+
+def test_a_call_without_a_time_limit_is_made_only_after_the_broker_has_answered() -> None:
+    setup = Setup(AtLeastOnce)
+    setup.member.on_commit = None
+    setup.broker.answers["committed"] = [retriable()] * 3
+    setup.member.failures = [KafkaError(KafkaError._TIMED_OUT)]  # of the call without an answer
+    setup.send(b"1")
+    commit = [TopicPartition("t", 0, 1)]
+    setup.delivery.commit(commit, *setup.as_member)
+    pending = 0
+    while setup.delivery.proceed(LONG_S) is Outcome.PENDING:
+        pending += 1
+    assert pending >= 3
+    assert setup.broker.offsets == {("t", 0): 1}
+
+
+def test_offsets_of_partitions_that_other_members_own_are_not_committed() -> None:
+    setup = Setup(AtLeastOnce)
+    setup.member.failures = [KafkaError(KafkaError.ILLEGAL_GENERATION)]
+    setup.send(b"1")
+    assert setup.commit(1) is Outcome.REFUSED
+    assert setup.delivery.abort()
+    assert setup.broker.offsets == {}
+
+
+class Sending(Setup):
+    """Sends records as the service does: after a failure again from the last commit on, refused ones to `dead`."""
+
+    def __init__(self, kind: Kind) -> None:
+        super().__init__(kind)
+        self.position = 0  # committed
+        self.waiting: list[bytes] = []
+
+    def take(self, value: bytes) -> None:
+        number = self.position + len(self.waiting)
+        self.waiting.append(value)
+        refusals, why = self.delivery.refused("out", record(number))
+        assert (why is None) == (refusals == 0)
+        self.send(value if not refusals else b"dead " + value, number, "dead" if refusals else "out")
+
+    def try_to_commit(self) -> bool:
+        if self.commit(self.position + len(self.waiting)) is Outcome.COMMITTED:
+            self.position += len(self.waiting)
+            self.waiting.clear()
+            return True
+        while not self.delivery.abort():
+            pass
+        again, self.waiting = self.waiting, []
+        for value in again:
+            self.take(value)
+        return False
+
+
+steps = st.lists(st.sampled_from(["good", "good", "large", "commit"]), max_size=30)
+troubles = st.lists(st.sampled_from([None, None, retriable(), abortable()]), max_size=6)
+
+
+@both
+@given(steps, st.fixed_dictionaries(dict.fromkeys(("send_offsets_to_transaction", "commit_transaction"), troubles)))
+def test_exactly_the_outputs_that_the_broker_never_accepts_are_refused(
+    kind: Kind, what: list[str], answers: dict[str, list[KafkaError | None]]
+) -> None:
+    sending = Sending(kind)
+    sending.broker.answers.update(answers)
+    wanted = []
+    for number, step in enumerate(what):
+        if step == "commit":
+            sending.try_to_commit()
+        else:
+            wanted.append(f"{step} {number}".encode())
+            sending.take(wanted[-1])
+    attempts = 0
+    while not sending.try_to_commit():
+        attempts += 1
+        assert attempts < 2 * len(what) + 20
+    good = [value for value in wanted if value.startswith(b"good")]
+    dead = [b"dead " + value for value in wanted if value.startswith(b"large")]
+    if kind is ExactlyOnce:
+        assert (sending.out(), sending.broker.values("dead")) == (good, dead)
+    else:  # what was taken before the commit failed is sent again
+        assert (list(dict.fromkeys(sending.out())), list(dict.fromkeys(sending.broker.values("dead")))) == (good, dead)
+    assert sending.broker.offsets == {("t", 0): len(wanted)}
+    assert "batch.num.messages" not in sending.broker.producers[-1].options  # batches are whole again
+
+
+def test_a_record_can_be_refused_again_and_for_another_reason() -> None:
+    setup = Setup()
+    codes = []
+    for value, stamp in ((b"late", -1), (b"late", -1), (b"large", 0)):
+        sent = output(value)
+        sent.timestamp = stamp
+        setup.delivery.send(sent)
+        assert setup.commit() is Outcome.FAILED
+        assert setup.delivery.abort()
+        refusals, why = setup.delivery.refused("out", record(0))
+        codes.append((refusals, why.code() if why is not None else None))
+    assert codes == [(0, None), (1, KafkaError.INVALID_TIMESTAMP), (2, KafkaError.MSG_SIZE_TOO_LARGE)]
+
+
+def test_a_refusal_is_of_one_topic_and_one_source() -> None:
+    """A record of the input and one of the feedback topic may have the same partition and offset."""
+    setup = Setup()
+    for _ in range(2):
+        setup.send(b"large", number=7, topic="dead")
+        setup.commit()
+        setup.delivery.abort()
+    assert setup.delivery.refused("dead", record(7))[0] == 1
+    assert setup.delivery.refused("out", record(7))[0] == 0
+    assert setup.delivery.refused("dead", record(7, "feedback"))[0] == 0
+
+
+def test_a_refused_record_without_a_source_ends_the_service_with_an_error() -> None:
+    setup = Setup()
+    state = Output("state", b"k", b"large", [], 0)
+    setup.delivery.send(state)
+    assert setup.commit() is Outcome.FAILED
+    assert setup.delivery.abort()
+    setup.delivery.send(state)
+    with pytest.raises(BrokerError, match=r"topic state refuses a record .* check that topic's configuration"):
+        setup.commit()
+
+
+@both
+def test_an_output_that_may_succeed_later_is_never_refused(kind: Kind) -> None:
+    setup = Setup(kind)
+    for _ in range(3):
+        setup.send(b"denied")
+        assert setup.commit() is Outcome.FAILED
+        assert setup.delivery.abort()
+    assert setup.delivery.refused("out", record(0)) == (0, None)
+    assert all("batch.num.messages" not in producer.options for producer in setup.broker.producers)
+
+
+def test_a_fenced_instance_ends_and_says_what_to_do() -> None:
+    setup = Setup()
+    setup.send(b"1")
+    other = ExactlyOnce(partial(setup.broker.producer, "instance"), {})
+    other.start(1.0)
+    with pytest.raises(FencedError, match=r"fenced: .* --instance-id\. Nothing is lost; restart this instance"):
+        setup.commit()
+    assert (setup.out(), setup.broker.offsets) == ([], {})
+    other.send(output(b"2"))
+    assert other.commit([], *setup.as_member) is Outcome.COMMITTED
+    assert setup.out() == [b"2"]
+
+
+@pytest.mark.parametrize("at", ["commit", "abort"])
+def test_after_an_outage_that_ended_its_transactions_an_instance_continues(at: str) -> None:
+    setup = Setup()
+    setup.send(b"1")
+    setup.broker.is_down = True
+    setup.stay_pending()
+    setup.broker.expire("instance")
+    setup.broker.is_down = False
+    assert setup.proceed() is Outcome.FAILED
+    if at == "abort":
+        setup.broker.answers["init_transactions"] = [retriable()]
+        assert not setup.delivery.abort()
+    assert setup.delivery.abort()
+    setup.send(b"2")
+    assert setup.commit(2) is Outcome.COMMITTED
+    assert (setup.out(), setup.broker.offsets) == ([b"2"], {("t", 0): 2})
+    setup.send(b"3")
+    setup.broker.expire("instance")  # and there was no outage since
+    with pytest.raises(FencedError, match="fenced"):
+        setup.commit(3)
+
+
+def test_a_member_that_has_lost_its_partitions_commits_nothing() -> None:
+    setup = Setup()
+    setup.broker.generations[setup.member.name] = setup.member.generation + 1
+    setup.send(b"1")
+    assert setup.commit() is Outcome.REFUSED
+    assert setup.delivery.abort()
+    assert (setup.out(), setup.broker.offsets) == ([], {})
+
+
+def test_closing_undoes_uncommitted_outputs() -> None:
+    setup = Setup()
+    setup.send(b"1")
+    assert setup.commit() is Outcome.COMMITTED
+    setup.send(b"2")
+    setup.delivery.close()
+    assert setup.out() == [b"1"]
+    setup.broker.producers[-1].begin_transaction()  # it has no other
+
+
+def test_a_broker_that_was_away_during_an_abort_does_not_end_the_instance() -> None:
+    setup = Setup()
+    setup.send(b"1")
+    setup.broker.answers["send_offsets_to_transaction"] = [abortable()]
+    assert setup.commit() is Outcome.FAILED
+    setup.broker.answers["abort_transaction"] = [retriable(), retriable(), fatal()]
+    assert [setup.delivery.abort() for _ in range(2)] == [False, False]
+    while not setup.delivery.abort():
+        pass
+    setup.send(b"2")
+    assert setup.commit() is Outcome.COMMITTED
+    assert setup.out() == [b"2"]
+
+
+def test_a_new_producer_with_a_fatal_error_is_replaced() -> None:
+    setup = Setup()
+    setup.send(b"1")
+    setup.broker.answers["commit_transaction"] = [retriable(), fatal()]
+    assert setup.commit() is Outcome.FAILED
+    setup.broker.answers["init_transactions"] = [fatal()]
+    before = len(setup.broker.producers)
+    assert not setup.delivery.abort()
+    assert not setup.delivery.abort()  # not at once
+    assert len(setup.broker.producers) == before + 1
+    with patch("fomo_stream.kafka.delivery.exactly_once.monotonic", lambda: time.monotonic() + 2):
+        assert setup.delivery.abort()
+    setup.send(b"2")
+    assert setup.commit() is Outcome.COMMITTED
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (
+            KafkaError(KafkaError._UNSUPPORTED_FEATURE, "needs 0.11", fatal=True),
+            BrokerError,
+            r"takes no transactions \(needs 0.11\); .* use --delivery at-least-once",
+        ),
+        (KafkaError(KafkaError.UNSUPPORTED_VERSION, fatal=True), BrokerError, "takes no transactions"),
+        # Whatever it is, the client says that it may pass.
+        (retriable(KafkaError._STATE), BrokerError, "does not answer .* nothing is lost; .* restart the instance"),
+        (KafkaError(KafkaError._ALL_BROKERS_DOWN), BrokerError, "does not answer .* nothing is lost"),
+        (KafkaError(KafkaError.NOT_COORDINATOR), BrokerError, "does not answer .* nothing is lost"),
+        (
+            KafkaError(KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, fatal=True),
+            NotPermittedError,
+            "not permitted: Write on the transactional ids",
+        ),
+        (
+            KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED, fatal=True),
+            NotPermittedError,
+            "not permitted: IdempotentWrite on the cluster",
+        ),
+        (KafkaError(KafkaError.INVALID_TRANSACTION_TIMEOUT, fatal=True), ConfigError, "lower --kafka.session.timeout"),
+    ],
+    ids=str,
+)
+def test_a_start_that_is_refused_says_why(error: KafkaError, kind: type[FomoError], words: str) -> None:
+    broker = MemoryBroker()
+    broker.answers["init_transactions"] = [error]
+    with pytest.raises(kind, match=words) as caught:
+        ExactlyOnce(partial(broker.producer, "instance"), {}).start(1.0)
+    assert ("at-least-once" in str(caught.value)) == ("takes no transactions" in words)

@@ -18,8 +18,7 @@ from confluent_kafka import KafkaError
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from memory_broker import MemoryBroker, MemoryReader
-from memory_producer import Produced, abortable, retriable
+from memory_broker import MemoryBroker, MemoryReader, Produced, abortable, retriable
 from memory_service import ALERTS, DEAD, IDS, NUMBERS, OUT, SETTINGS, STATE, Instance, Topics
 
 from fomo_stream.partition.position import Position

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from one_partition import IDS, Instance, as_record, restored
-from pipelines import AtOnce, cheap_model
+from pipelines import IDS, AtOnce, Instance, as_record, cheap_model, restored
 
 from fomo_stream.detector.changelog import Document
 from fomo_stream.errors import StateError
@@ -63,19 +62,6 @@ def test_what_one_writes_another_becomes(what: Any) -> None:
         {key: value for key, value in each.copy().changes().items() if "/encoded/" not in key} for each in (one, other)
     ]
     assert states[0] == states[1]
-
-
-def test_a_regime_is_announced_by_one_owner_of_the_partition() -> None:
-    entries: dict[str, bytes] = {}
-    one = Instance()
-    one.score(0, 240)
-    assert one.progress.counts.regimes == 1
-    committed = one.commit(entries)
-    other = Instance()
-    other.restore(restored(entries, committed))
-    other.score(240, 260)
-    assert b'"regime":2' in (other.results()[-1][1] or b"")
-    assert other.progress.counts.regimes == 0
 
 
 # --- what is replayed

@@ -7,34 +7,32 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 from confluent_kafka import KafkaError
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import (
     AtOnce,
-    Held,
     Patient,
     Recording,
     begin,
     commit,
     make_pipeline,
-    offsets,
     record,
     sources,
 )
 
 from fomo_stream.detector.views import DEFAULT
 from fomo_stream.errors import BrokerError
+from fomo_stream.kafka.observer import Observer, Observers
 from fomo_stream.kafka.topics.watch import TopicsSeen
-from fomo_stream.partition.position import Restored
-from fomo_stream.partition.record import Headers, Record
+from fomo_stream.partition.record import Headers, MicroBatch, Record
 
 # --- offsets
 
 
-@settings(max_examples=20)
 @given(
     st.lists(st.sampled_from(["record", "record", "bad", "due", "commit"]), max_size=40),
     st.integers(1, 5),
@@ -95,52 +93,6 @@ def test_a_partition_of_which_nothing_is_new_commits_nothing() -> None:
     sent = delivery.sent
     assert commit(pipeline) == {}
     assert delivery.sent == sent
-
-
-def test_a_partition_that_is_not_restored_takes_nothing_and_commits_nothing() -> None:
-    delivery = Recording()
-    pipeline = make_pipeline(delivery)
-    commit(pipeline)
-    delivery.outputs.clear()
-    task = pipeline.add(0, {})
-    for offset in range(5):
-        pipeline.receive(record(offset), 0.0)
-    pipeline.score_due(1e9)
-    pipeline.finish([0])
-    assert (commit(pipeline), delivery.outputs, len(task.waiting)) == ({}, [], 0)
-    pipeline.activate(task, Restored(start=3))
-    for offset in (0, 2, 3, 4, 4, 3):  # those before the start, or fetched twice, are of an earlier time
-        pipeline.receive(record(offset), 0.0)
-    assert sources(delivery.outputs) == [3, 4]
-
-
-def test_an_abort_begins_every_partition_anew() -> None:
-    delivery = Recording()
-    pipeline = make_pipeline(delivery)
-    for partition in (0, 1):
-        for offset in range(3):
-            pipeline.receive(record(offset, partition), 0.0)
-    pipeline.finish([0, 1])
-    tasks = pipeline.aborted({"t": "T1"})
-    assert [(task.number, task.is_active, task.position) for task in tasks] == [(0, False, None), (1, False, None)]
-    delivery.outputs.clear()
-    assert commit(pipeline) == {}
-    assert not delivery.outputs
-    pipeline.activate(tasks[0], Restored(start=0))
-    pipeline.receive(record(0), 0.0)
-    pipeline.finish([0])
-    assert commit(pipeline) == {("t", 0): 1}
-
-
-def test_a_partition_that_was_given_up_counts_for_nothing() -> None:
-    delivery = Recording()
-    pipeline = make_pipeline(delivery)
-    pipeline.receive(record(0), 0.0)
-    pipeline.drop(0)
-    pipeline.receive(record(1), 0.0)
-    pipeline.finish([0])
-    assert not delivery.outputs
-    assert ("t", 0) not in commit(pipeline)
 
 
 def test_a_label_topic_that_is_gone_gets_no_offset_but_outputs_never_go_without_their_input_s() -> None:
@@ -263,28 +215,6 @@ def test_records_without_a_key_keep_together_where_partition_counts_differ(
 # --- generations
 
 
-def test_a_late_generation_stops_only_its_own_partition_and_nothing_is_lost() -> None:
-    delivery, executor = Recording(), Held()
-    pipeline = make_pipeline(delivery, executor)
-    for offset in range(60):
-        pipeline.receive(record(offset, partition=0), 0.0)
-    assert executor.submitted == len(DEFAULT)  # the first generations, of partition 0
-    for offset in range(60):
-        pipeline.receive(record(offset, partition=1), 0.0)
-    pipeline.score_due(1e9)
-    scored = [json.loads(output.value or b"")["fomo"] for output in delivery.outputs]
-    assert [len([s for s in scored if s["partition"] == number]) for number in (0, 1)] == [20, 60]
-    assert len(pipeline.tasks[0].waiting) == 40
-    assert [pipeline.tasks[number].late_since is not None for number in (0, 1)] == [True, False]
-    assert executor.release is not None
-    executor.release()
-    pipeline.score_due(1e9)
-    assert pipeline.tasks[0].late_since is None
-    ours = [output for output in delivery.outputs if output.partition == 0]
-    assert list(offsets(ours)) == list(range(60))
-    assert json.loads(ours[20].value or b"")["fomo"]["generation"] == 1
-
-
 @pytest.mark.parametrize("batch_size", [1, 64, 1000])
 def test_no_micro_batch_waits_for_a_generation_that_it_brings_about(batch_size: int) -> None:
     class Never(Executor):
@@ -319,3 +249,51 @@ def test_a_seed_context_is_encoded_once_for_all_partitions(tmp_path: Path) -> No
         for result in (json.loads(output.value or b"")["fomo"] for output in delivery.outputs)
     }
     assert by_source[0, 1] == by_source[1, 1]
+
+
+@given(
+    size=st.integers(1, 10),
+    age=st.floats(0, 1),
+    steps=st.lists(st.floats(0, 0.5), max_size=50),
+)
+def test_every_item_leaves_once_in_order_and_no_batch_is_too_large(size: int, age: float, steps: list[float]) -> None:
+    batch = MicroBatch[int](size, age)
+    now, taken = 0.0, []
+    for number, step in enumerate(steps):
+        now += step
+        full = batch.add(number, now)
+        assert batch.is_due(now) >= full
+        assert len(batch) <= size
+        if batch.is_due(now):
+            items = batch.take()
+            assert len(items) == size if full else items
+            taken += items
+    assert taken + batch.take() == list(range(len(steps)))
+    assert not batch.is_due(now + 2)
+
+
+def test_a_batch_is_due_once_its_oldest_item_is_old_enough() -> None:
+    batch = MicroBatch[str](size=10, age=0.02)
+    batch.add("first", now=1.0)
+    batch.add("second", now=1.019)
+    assert not batch.is_due(now=1.0199)
+    assert batch.is_due(now=1.02)
+    batch.take()
+    batch.add("third", now=5.0)
+    assert not batch.is_due(now=5.01)
+
+
+# --- reports
+
+
+def test_every_report_reaches_all_observers_in_order() -> None:
+    reports = [name for name in vars(Observer) if not name.startswith("_")]
+    assert len(reports) > 5
+    first, second = Mock(), Mock()
+    calls = Mock()
+    calls.attach_mock(first, "first")
+    calls.attach_mock(second, "second")
+    both = Observers([first, second])
+    for name in reports:
+        getattr(both, name)(name)
+    assert calls.mock_calls == [getattr(call, f"{who}.{name}")(name) for name in reports for who in ("first", "second")]

@@ -9,8 +9,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from one_partition import FLAGS, SCHEMA, Instance, as_record
-from pipelines import QuickSettings, cheap_model
+from pipelines import FLAGS, SCHEMA, Instance, QuickSettings, as_record, cheap_model
 
 from fomo_stream.errors import RecordError
 from fomo_stream.partition.first import first_detector

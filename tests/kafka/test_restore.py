@@ -17,8 +17,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_broker import MemoryBroker, MemoryConsumer, MemoryReader
-from memory_producer import retriable
+from memory_broker import MemoryBroker, MemoryConsumer, MemoryReader, retriable
 
 from fomo_stream.errors import BrokerError, FomoError, StateError
 from fomo_stream.kafka.delivery.base import Outcome

@@ -1,4 +1,4 @@
-"""Scoring with one schema: features of records, missing values, categories and past values."""
+"""Scoring with one schema: features of records, missing values, categories and past values; how long to wait for it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pipelines import (
     Recording,
     cheap_model,
@@ -19,6 +21,7 @@ from pipelines import (
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.kafka.pipeline import Pipeline
+from fomo_stream.kafka.schema_search import Patience
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.ops.progress import ProgressLog
 from fomo_stream.partition.record import Record
@@ -54,14 +57,6 @@ def test_a_schema_of_few_records_is_warned_of(caplog: pytest.LogCaptureFixture) 
     pipeline.receive(record(19), 0.0)
     pipeline.infer()
     assert "schema_of_few_records" not in caplog.text
-
-
-def test_the_log_shows_some_of_many_features(caplog: pytest.LogCaptureFixture) -> None:
-    pipeline = make_pipeline(Recording(), known=False, model=shared_model())
-    with caplog.at_level("INFO"):
-        pipeline.begin(Schema(tuple(f"f{i:03}" for i in range(60))))
-    assert "f049,... count=60" in caplog.text
-    assert "f050" not in caplog.text
 
 
 # --- categories, missing values, and the past
@@ -147,3 +142,33 @@ def test_a_view_that_becomes_too_wide_is_left_out_and_the_log_says_so(caplog: py
     with caplog.at_level("WARNING"):
         pipeline.begin(schema)
     assert "view_left_out view=past columns=209 limit=200" in caplog.text
+
+
+@given(
+    gap=st.floats(0.001, 10),
+    wanted=st.integers(1, 300),
+    seconds=st.floats(0.1, 60),
+)
+def test_a_slow_topic_gets_time_for_a_sample_and_a_fast_one_is_not_kept_waiting(
+    gap: float, wanted: int, seconds: float
+) -> None:
+    patience = Patience(wanted, seconds)
+    waiting, now = 1, 0.0
+    while not patience.is_over(waiting, now):
+        waiting += 1
+        now += gap
+    if waiting < min(wanted, 20):
+        assert now >= 6 * seconds
+    elif waiting < wanted:
+        assert now >= min(6 * seconds, 19 * gap + seconds)
+    assert now <= 6 * seconds + gap
+    assert now <= max(0, 19 * gap) + seconds + gap
+
+
+def test_patience_begins_anew_when_nothing_waits_any_more() -> None:
+    patience = Patience(wanted=200, seconds=1)
+    assert not patience.is_over(30, now=0.0)
+    assert patience.is_over(30, now=1.0)
+    assert not patience.is_over(0, now=1.0)
+    assert not patience.is_over(30, now=1.5)
+    assert patience.is_over(30, now=2.5)

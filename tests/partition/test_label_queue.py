@@ -161,19 +161,6 @@ def index_of(offsets: Iterable[int], capacity: int = 100) -> RecordIndex:
     return index
 
 
-def test_a_label_waits_until_its_record_was_scored() -> None:
-    queue = queue_of([Label(2, None, True), Label(0, None, True)])
-    assert queue.take_due(index_of([]), 0) is None
-    assert queue.take_due(index_of([]), None) is None
-    first = queue.take_due(index_of(range(2)), 2)
-    assert first is not None
-    assert (first.takes_effect, first.labels) == (2, [(1, 0, True)])
-    assert queue.take_due(index_of(range(2)), 2) is None
-    second = queue.take_due(index_of(range(3)), 3)
-    assert second is not None
-    assert (second.takes_effect, second.labels, len(queue)) == (3, [(0, 2, True)], 0)
-
-
 events = st.lists(
     st.one_of(
         st.sampled_from(["score", "read", "read", "take", "restart", "bad"]),
@@ -257,27 +244,6 @@ def test_labels_finished_in_another_topic_of_that_name_are_ignored() -> None:
 def test_a_damaged_list_of_finished_labels_is_named(value: bytes) -> None:
     with pytest.raises(DamagedStateError, match="labels is no list of offsets"):
         LabelQueue("F1").recover({"labels": value}, "labels")
-
-
-@given(st.permutations(range(8)), st.lists(st.integers(0, 7)), st.integers(0, 8))
-def test_order_and_repetition_of_labels_do_not_matter(order: list[int], again: list[int], scored_before: int) -> None:
-    index, queue = index_of(range(scored_before)), LabelQueue()
-    verdict = {offset: offset % 3 == 0 for offset in range(8)}
-    given_so_far: dict[int, bool] = {}
-
-    def take(position: int) -> None:
-        verdicts = queue.take_due(index, position)
-        for _, offset, outlier in verdicts.labels if verdicts else ():
-            given_so_far[offset] = outlier
-
-    for at, offset in enumerate([*order, *again]):
-        queue.open(at)
-        queue.add(at, Label(offset, None, verdict[offset]))
-        take(scored_before)
-    for offset in range(scored_before, 8):
-        index.add(offset, offset, None)
-        take(offset + 1)
-    assert given_so_far == verdict
 
 
 def test_of_two_verdicts_on_one_record_the_later_one_counts() -> None:
