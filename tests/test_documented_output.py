@@ -12,7 +12,7 @@ import fomo_stream.kafka.dead_letters as letters
 from fomo_stream.detector.calibration import AlertThreshold
 from fomo_stream.detector.results import Cause, Reason, Results, Scores
 from fomo_stream.errors import REASONS
-from fomo_stream.records.reasons import reasons_of
+from fomo_stream.records.explanation import reasons_of
 from fomo_stream.records.result import results_of
 from fomo_stream.records.schema import Schema
 

@@ -7,8 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from fomo_stream.detector.results import Reason
-from fomo_stream.records.explanation import sentence
-from fomo_stream.records.reasons import reasons_of
+from fomo_stream.records.explanation import reasons_of, sentence
 from fomo_stream.records.schema import Schema
 
 

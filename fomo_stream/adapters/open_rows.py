@@ -106,8 +106,8 @@ _NO_MISTAKE = frozenset({float, np.float64, type(None)})  # types whose missing 
 class OpenRows:
     """Makes rows of records whose features may come and go; the columns of a new feature come after all others.
 
-    It knows up to MAX_FEATURES features and ignores further ones. A `RowReader` is not used here, because features can
-    be added later, and names are not paths.
+    It knows up to MAX_FEATURES features and ignores further ones. A `Schema` is not used here, because features can be
+    added later, and names are not paths.
     """
 
     def __init__(self, categorical: Collection[Hashable]) -> None:

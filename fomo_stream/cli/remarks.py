@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fomo_stream.records.choice import NAMES_SHOWN
-from fomo_stream.records.decimals import comma_number, point_number
+from fomo_stream.records.csv_rows import number_in
 from fomo_stream.records.files import RecordFile
+from fomo_stream.records.inference import NAMES_SHOWN
 from fomo_stream.records.lines import Note
 from fomo_stream.records.schema import Schema, shown
 from fomo_stream.wording import counted, did_you_mean
@@ -16,7 +16,7 @@ def note_texts(table: RecordFile, schema: Schema, note: Note) -> None:
     """Name the features with cells that are text, and count as missing."""
     for name, texts in table.texts.items():
         if texts.count and name in schema.features and name not in schema.categorical:
-            other = "comma" if comma_number(texts.first) is not None else "point" if point_number(texts.first) else ""
+            other = next((mark for mark in ("comma", "point") if number_in(texts.first, mark) is not None), "")
             remedy = f"; --decimal {other} reads such numbers" if other else ""
             are, count = ("is", "counts") if texts.count == 1 else ("are", "count")
             found = f"{counted(texts.count, 'cell')} of the column {name} of {table.name} {are} text"

@@ -22,8 +22,8 @@ from fomo_stream.cli.remarks import note_absent, note_texts, note_unscored
 from fomo_stream.cli.scorers import Batch, FixedContextScorer, PrequentialScorer
 from fomo_stream.errors import ConfigError, FomoError, SkippedError
 from fomo_stream.loading import load_ready
-from fomo_stream.records.choice import text_columns
 from fomo_stream.records.files import FORMATS, Line, RecordFile, open_records
+from fomo_stream.records.inference import text_columns
 from fomo_stream.records.lines import Note
 from fomo_stream.records.result import Result
 from fomo_stream.records.writers import CsvWriter, Form, JsonWriter

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import compress, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -24,10 +24,9 @@ from fomo_stream.errors import RecordError, SchemaError
 from fomo_stream.limits import MAX_CONTEXT, MAX_FEATURES
 from fomo_stream.model.zero_shot import ZeroShotModel
 from fomo_stream.partition.partition import Partition, Process, Scored
-from fomo_stream.records.choice import choose_features, key_of, text_columns
 from fomo_stream.records.files import BLOCK, Line, RecordFile, open_records, trusted_records
+from fomo_stream.records.inference import KEY, choose_features, key_of, text_columns
 from fomo_stream.records.lines import Note
-from fomo_stream.records.rows import RowReader
 from fomo_stream.records.schema import Schema
 from fomo_stream.wording import counted
 
@@ -84,12 +83,14 @@ class FixedContextScorer(_LineScorer):
             sample = list(islice(records, BLOCK))
             if not sample:
                 raise no_records(file, has_errors=False)
-            schema = choose_features(settings, file.format, sample, str(path), special(settings), note)
-            reader, blocks = RowReader(schema), []
-            self._series = Series(reader.width, settings.lags, movement=False)
+            schema = choose_features(settings, file.format, sample, str(path), roles_of(settings), note)
+            blocks, width = [], len(schema.features)
+            self._series = Series(width, settings.lags, movement=False)
             while sample:
-                read = reader.read(sample, [key_of(record, settings.key) for record in sample])
-                blocks.append(self._with_past(read.rows, read.keys))
+                values = schema.rows(sample)
+                usable = ~np.isnan(values).all(axis=1)
+                keys = [key_of(record, settings.key) for record in compress(sample, usable.tolist())]
+                blocks.append(self._with_past(values[usable], keys))
                 sample = list(islice(records, BLOCK))
         note_texts(file, schema, note)
         rows = np.concatenate(blocks)
@@ -99,10 +100,10 @@ class FixedContextScorer(_LineScorer):
         if "context_size" not in settings.model_fields_set:
             config = replace(config, context_size=min(MAX_CONTEXT, max(config.context_size, len(rows))))
         # the input does not continue the series of the context
-        self._series = Series(reader.width, settings.lags, movement=False)
+        self._series = Series(width, settings.lags, movement=False)
         # one view, and no memory: the input need not be a stream
         config = replace(config, views=("all",), lags=0, memory=0.0)
-        codes = VIEWS["past"].codes(reader.width, settings.lags, reader.categorical)
+        codes = VIEWS["past"].codes(width, settings.lags, schema.categorical_columns)
         self._detector = Detector(model, rows.shape[1], config, categorical=codes, n_past=settings.lags)
         self._detector.seed_context(rows)
         self.partition.begin(self._detector, schema)
@@ -171,7 +172,7 @@ class PrequentialScorer(_LineScorer):
             if not records:
                 raise no_records(self._table, any(line.error for line in self._held))
             self._features = choose_features(
-                self._settings, self._table.format, records, name, special(self._settings), self._note
+                self._settings, self._table.format, records, name, roles_of(self._settings), self._note
             )
         values = self._features.rows([line.record or {} for line in self._held])
         n_usable = len(values) - int(np.isnan(values).all(axis=1).sum())
@@ -214,6 +215,6 @@ def no_records(file: RecordFile, has_errors: bool) -> SchemaError:
     return SchemaError(f"{file.name} has only a line of column names, and no rows under it")
 
 
-def special(settings: ScoreSettings) -> dict[str, str]:
-    """The fields that have another role than to be a feature, by name, with the flags that name them."""
-    return {settings.key: "--key"} if settings.key is not None else {}
+def roles_of(settings: ScoreSettings) -> dict[str, str]:
+    """The fields that have another role than to be a feature, with this role."""
+    return {settings.key: KEY} if settings.key is not None else {}

@@ -2,8 +2,8 @@
 
 In reading order:
 
-- `json_codec`: one record from and to JSON. `files`: CSV and JSON lines, as they arrive.
-- `inference`: chooses the features of a stream from its first records. `schema`: the chosen features, and their values.
-- `rows`: the rows for a detector, with past values.
-- `result`: the result of a record as JSON. `writers`: files with results.
+- `codec`: what the value of a record can be written in. `json_codec`: JSON, the only one so far.
+- `lines`, `csv_rows`, `files`: CSV and JSON lines, as they arrive. `writers`: the same with results.
+- `schema`: the features of a stream, and the rows of their values. `inference`: which fields are features.
+- `result`: the result of a record as JSON. `explanation`: its reasons, and a sentence.
 """

@@ -1,11 +1,12 @@
-"""The rows of CSV, one line or several; after a quote that is not closed, reading goes on at the next line."""
+"""CSV: its rows, one line or several, and its cells as values."""
 
 from __future__ import annotations
 
 import csv
+import re
 from collections import deque
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Literal, NamedTuple
 
 from fomo_stream.errors import RecordError
 from fomo_stream.limits import MAX_RECORD_BYTES
@@ -13,7 +14,6 @@ from fomo_stream.records.lines import LineSource
 from fomo_stream.wording import counted
 
 QUOTE = '"'
-_LEAST_BETWEEN = 2  # lines like rows within a quoted cell, from which on a quote is taken to be missing
 
 
 class Row(NamedTuple):
@@ -29,8 +29,8 @@ class CsvRows:
     """The rows of the lines of a source, as they arrive and in constant memory.
 
     A quoted cell may hold line breaks, up to `MAX_RECORD_BYTES` in all. Where a quote is not closed (the input or the
-    limit ends it, text follows the closing quote, or lines that look like rows are inside), its line is an error, and
-    the lines after it are read again. Cells in another encoding than UTF-8 are kept, as surrogates.
+    limit ends it, text follows the closing quote, or the row gets a wrong number of cells), its line is an error, and
+    the lines after it are read again. Lines that are not UTF-8 are read as Windows-1252.
     """
 
     def __init__(self, source: LineSource, delimiter: str) -> None:
@@ -55,87 +55,133 @@ class CsvRows:
             raise StopIteration
         number, text = taken
         if len(text) > MAX_RECORD_BYTES:
-            size = f"the row has more than {MAX_RECORD_BYTES} bytes"
-            return Row(number, number, self._pieces(text), RecordError("too_large", size))
+            return self._bad(number, text, "too_large", f"the row has more than {MAX_RECORD_BYTES} bytes")
         if QUOTE in text:
             return self._quoted(number, text)
         if not text.strip(self._blank):
             return Row(number, number, [], None)
-        cells = self._pieces(text)
         if "\r" in text.rstrip("\r\n"):
-            return Row(number, number, cells, RecordError("not_csv", "the row has a carriage return inside"))
-        return self._checked(number, number, cells)
+            return self._bad(number, text, "not_csv", "the row has a carriage return inside")
+        return self._checked(number, text, self._pieces(text))
 
     def _take(self) -> tuple[int, str] | None:
         """The next line with its number; None at the end."""
         if self._again:
             return self._again.popleft()
         raw = next(self._source, None)
-        return None if raw is None else (self._source.number, raw.decode("utf-8", "surrogateescape") + "\n")
+        return None if raw is None else (self._source.number, decoded(raw) + "\n")
 
     def _quoted(self, number: int, text: str) -> Row:
         """The row that begins in this line, which has a quote."""
-        lines = [(number, text)]
-        is_cut = False
+        others: list[tuple[int, str]] = []
 
         def feed() -> Iterator[str]:
-            nonlocal is_cut
             yield text
             size = len(text)
             while number > self._alone_until and size <= MAX_RECORD_BYTES and (line := self._take()) is not None:
-                lines.append(line)
+                others.append(line)
                 size += len(line[1])
                 yield line[1]
-            is_cut = True
 
         try:
             cells = next(csv.reader(feed(), delimiter=self._delimiter, strict=True))
         except csv.Error:
-            if len(lines) == 1:
-                return self._lenient(number, text)
-            return self._unclosed(lines, lines[-1][0] - (not is_cut))
-        if self._holds_rows(lines):
-            return self._unclosed(lines, lines[-1][0] - 1)
-        return self._checked(number, lines[-1][0], cells)
-
-    def _lenient(self, number: int, text: str) -> Row:
-        """A row of one line with a quote in an unusual place."""
-        is_open = False
-
-        def feed() -> Iterator[str]:
-            nonlocal is_open
-            yield text
-            is_open = True
-
-        try:
-            cells = next(csv.reader(feed(), delimiter=self._delimiter))
-        except csv.Error as error:
-            message = f"the row is not CSV: {str(error).partition(' - ')[0]}"  # without the advice to programmers
-            return Row(number, number, self._pieces(text), RecordError("not_csv", message))
-        return self._unclosed([(number, text)], number) if is_open else self._checked(number, number, cells)
-
-    def _unclosed(self, lines: list[tuple[int, str]], alone_until: int) -> Row:
-        """The error of the first line; the others are read again, up to line `alone_until` one by one."""
-        (number, text), *others = lines
+            cells = None
+        if cells is not None and not others:
+            return self._checked(number, text, cells)
+        if cells is not None and self.width in (None, len(cells)):
+            return Row(number, others[-1][0], cells, None)
         self._again.extendleft(reversed(others))
-        self._alone_until = max(self._alone_until, alone_until)
-        message = "the row is not CSV: a quote opens and is not closed"
-        return Row(number, number, self._pieces(text), RecordError("not_csv", message))
+        if others:
+            self._alone_until = max(self._alone_until, others[-1][0] - 1)
+        return self._bad(number, text, "not_csv", "the row is not CSV: a quote is missing, or at a wrong place")
 
-    def _holds_rows(self, lines: list[tuple[int, str]]) -> bool:
-        """Whether the lines inside a quoted cell all look like rows, so that its quotes belong to two cells."""
-        between = [text for _, text in lines[1:-1]]
-        if self.width is None or self.width < 2 or len(between) < _LEAST_BETWEEN:
-            return False
-        return all(text.count(self._delimiter) + 1 == self.width for text in between)
+    def _checked(self, number: int, text: str, cells: list[str]) -> Row:
+        if self.width in (None, len(cells)):
+            return Row(number, number, cells, None)
+        has = f"the row has {counted(len(cells), 'cell')}, the header has {self.width}"
+        return self._bad(number, text, "ragged", has)
 
-    def _checked(self, number: int, last: int, cells: list[str]) -> Row:
-        if self.width is None or len(cells) == self.width:
-            return Row(number, last, cells, None)
-        message = f"the row has {counted(len(cells), 'cell')}, the header has {self.width}"
-        if last > number:
-            message += f"; it goes on to line {last}: is a quote missing?"
-        return Row(number, last, cells, RecordError("ragged", message))
+    def _bad(self, number: int, text: str, reason: str, message: str) -> Row:
+        return Row(number, number, self._pieces(text), RecordError(reason, message))
 
     def _pieces(self, text: str) -> list[str]:
         return text.rstrip("\r\n").split(self._delimiter)
+
+
+def decoded(line: bytes) -> str:
+    """A line as text: UTF-8, or else Windows-1252, which Excel writes in most of Europe and America."""
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        return line.decode("cp1252", "replace")
+
+
+# --- cells ---------------------------------------------------------------------------------------------------
+
+Mark = Literal["point", "comma"]  # what stands before the fraction of a number
+Value = float | bool | str | None
+
+# Separators of thousands besides points and commas: spaces, as in France, and apostrophes, as in Switzerland.
+_BETWEEN = " '\u00a0\u2009\u202f\u2019"
+_GROUPED = re.compile(rf"([+-]?[1-9]\d{{0,2}})([{_BETWEEN}])(\d{{3}}(?:\2\d{{3}})*)([.,]\d+)?", re.ASCII)
+_THOUSANDS_POINT = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?(?:[eE][+-]?\d+)?", re.ASCII)
+_WITH_COMMA = re.compile(
+    r"[+-]?(?:[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?|\d*,\d+)(?:[eE][+-]?\d+)?", re.ASCII
+)  # 1.234 and 1.234,5; 12,5 and ,5
+
+# Words for a missing value: those of pandas, and the marks and errors that spreadsheets write.
+MISSING = frozenset(
+    [
+        *("", "na", "n/a", "#n/a", "#na", "<na>", "null", "none", "-nan", "1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"),
+        *("-", "--", "?", "#div/0!", "#value!", "#ref!", "#num!", "#name?", "#null!"),
+    ]
+)
+_WORDS: dict[str, bool | None] = {**dict.fromkeys(MISSING), "true": True, "false": False}
+
+
+def number_in(text: str, mark: Mark) -> float | None:
+    """The number in `text`, with this mark before its fraction; None if it is none.
+
+    >>> [number_in(text, "point") for text in ("12.5", "1,234.5", "1 234.5", "1,234", "12,5")]
+    [12.5, 1234.5, 1234.5, 1234.0, None]
+    >>> [number_in(text, "comma") for text in ("12,5", "1.234,5", "1 234,5", "1,234", "12.5")]
+    [12.5, 1234.5, 1234.5, 1.234, None]
+    """
+    text = text.strip().replace("\u2212", "-")  # the minus sign of typography
+    if grouped := _GROUPED.fullmatch(text):
+        text = grouped[1] + grouped[3].replace(grouped[2], "") + (grouped[4] or "")
+    if mark == "comma" and ("," in text or "." in text):
+        return float(text.replace(".", "").replace(",", ".")) if _WITH_COMMA.fullmatch(text) else None
+    if "," in text:
+        return float(text.replace(",", "")) if _THOUSANDS_POINT.fullmatch(text) else None
+    try:
+        return None if "_" in text else float(text)  # float() would read 1_000 as a number
+    except ValueError:
+        return None
+
+
+def cell_reader(mark: Mark, is_text: Callable[[str], None]) -> Callable[[str], Value]:
+    """A function that reads a CSV cell as a number, True, False, text, or None where a value is missing.
+
+    is_text is called with each cell that is none of the others.
+    """
+    is_comma = mark == "comma"
+
+    def read(text: str) -> Value:
+        try:  # fast where it can be
+            if "_" not in text and not (is_comma and ("," in text or "." in text)):
+                return float(text)
+        except ValueError:
+            pass
+        stripped = text.strip()
+        lower = stripped.lower()
+        if lower in _WORDS:
+            return _WORDS[lower]
+        value = number_in(stripped, mark)
+        if value is None:
+            is_text(stripped)
+            return stripped
+        return value
+
+    return read

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,20 +12,18 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 
 from fomo_stream.errors import ConfigError, RecordError, SchemaError
-from fomo_stream.records.csv_rows import CsvRows, Row
-from fomo_stream.records.decimals import Mark, Value, cell_reader, comma_number, is_missing, point_number
+from fomo_stream.records.csv_rows import MISSING, CsvRows, cell_reader, decoded, number_in
 from fomo_stream.records.json_codec import decode
 from fomo_stream.records.lines import BLANK, LineSource, Note, plain_text, silent
 from fomo_stream.records.schema import Schema, shown
 from fomo_stream.wording import counted
 
 BLOCK = 1000  # records of a file that become rows at once
-SAMPLE = 100  # rows that show the decimal mark, from the first one that depends on it
+SAMPLE = 100  # first lines that show the decimal mark
 Format = Literal["csv", "jsonl"]
 FORMATS: dict[str, Format] = {
     ".csv": "csv", ".tsv": "csv", ".txt": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"
 }  # fmt: skip
-ENCODING = "cp1252"  # of CSV that is not UTF-8: Excel's in most of Europe and America
 _DELIMITERS = ",;\t|"
 _SEPARATOR = re.compile(rb'"?sep=([^"\r\n\w\x80-\xff])"?\s*', re.IGNORECASE)  # the first line that Excel takes
 _ONE_ARRAY = re.compile(rb"\s*\[\s*(\{.*)?", re.DOTALL)  # how a file that is one JSON array begins
@@ -74,8 +71,8 @@ class RecordFile:
     the first character. text: columns whose cells stay text, so that 007 is not 7. CSV needs a line of column names,
     which also shows the delimiter: comma, semicolon, tab or vertical bar; Excel's line `sep=;` may be before it.
     decimal: whether numbers of CSV have a decimal point or comma, or auto: a comma if semicolons separate cells and a
-    number has a comma (in `SAMPLE` rows from the first one with a comma or point in a number), else a point. Raises
-    SchemaError if the input is empty or has no usable header.
+    number has a comma (in the `SAMPLE` lines below the header), else a point. Raises SchemaError if the input is empty
+    or has no usable header.
     """
 
     def __init__(
@@ -90,17 +87,15 @@ class RecordFile:
         self.name = name
         self.texts: dict[str, Texts] = {}  # by column: cells that are text, of the rows so far
         self._text, self._decimal, self._note = text, decimal, note
-        self._source = LineSource(plain_text(stream, name, note))
+        self._source = LineSource(plain_text(stream, name))
         first = self._source.peek()
         if not first:
             raise SchemaError(f"{name} is empty; it must be CSV with a line of column names, or JSON lines")
         self.format = format if format != "auto" else text_format(name, first, note)
         self.blank_before = self._source.number  # blank lines before the header, or before the first record of JSON
         self.separator = b""  # the line that names the delimiter, if there is one
-        self.header: list[str] = []  # names of the columns; those that are not UTF-8 are read as `ENCODING`
-        self.header_cells: list[str] = []  # the same as they are in the file
+        self.header: list[str] = []  # names of the columns
         self.delimiter = ","
-        self._held: deque[Row] = deque()  # rows that are read, but not given yet
         if self.format == "csv":
             self._read_header(first)
         elif _ONE_ARRAY.fullmatch(first):
@@ -117,7 +112,7 @@ class RecordFile:
     @property
     def drained(self) -> bool:
         """True when the next record would have to wait for more input."""
-        return not self._held and (self._rows if self.format == "csv" else self._source).drained
+        return (self._rows if self.format == "csv" else self._source).drained
 
     def __iter__(self) -> Iterator[Line]:
         return self._csv_lines() if self.format == "csv" else self._json_lines()
@@ -148,42 +143,32 @@ class RecordFile:
         row = next(self._rows, None)
         if row is None:
             raise SchemaError(f"{self.name} has no line of column names")
-        if row.error is not None and b"\r" in first.rstrip(b"\r"):
-            raise SchemaError(
-                f"{self.name} has lines that end with a carriage return alone, as of an old Macintosh; convert it, for "
-                "example with tr '\\r' '\\n'"
-            )
         if row.error is not None:
             raise SchemaError(f"{self.name} has no readable line of column names: {row.error}")
-        if _has_no_names(row.cells) or any(_has_no_names(first.decode("latin-1").split(mark)) for mark in _DELIMITERS):
+        if any(map(_has_no_names, (row.cells, *(decoded(first).split(mark) for mark in _DELIMITERS)))):
             raise SchemaError(f"{self.name} starts with numbers; add a first line that names the columns")
-        self.header_cells = [text.strip() or f"column_{i}" for i, text in enumerate(row.cells, 1)]
-        self.header = [_readable(cell) for cell in self.header_cells]
+        self.header = [text.strip() or f"column_{i}" for i, text in enumerate(row.cells, 1)]
         _check_names(self.name, self.header)
         self._rows.width = len(self.header)
-        self._is_undecided = self._decimal == "auto" and self.delimiter == ";"
-        self._read_as("comma" if self._decimal == "comma" else "point")
+        mark = self._decimal_mark()
+        self.texts = {name: Texts() for name in self.header}
+        self._cells = [
+            _text_cell if name in self._text else cell_reader(mark, texts.add) for name, texts in self.texts.items()
+        ]
 
-    def _read_as(self, mark: Mark) -> None:
-        """Read cells with this decimal mark from now on."""
-        self._cells: list[Callable[[str], Value]] = []
-        for name in self.header:
-            is_text = self.texts.setdefault(name, Texts()).add
-            self._cells.append(_text_cell if name in self._text else cell_reader(mark, is_text))
+    def _decimal_mark(self) -> Literal["point", "comma"]:
+        """As it was asked for, or as the first lines show it."""
+        if self._decimal != "auto" or self.delimiter != ";":
+            return "comma" if self._decimal == "comma" else "point"
+        for line in self._source.ahead(SAMPLE):
+            for name, cell in zip(self.header, decoded(line).split(";"), strict=False):
+                if "," in cell and name not in self._text and number_in(cell, "comma") is not None:
+                    self._note(f"the numbers of {self.name} are read with decimal commas")
+                    return "comma"
+        return "point"
 
     def _csv_lines(self) -> Iterator[Line]:
-        while True:
-            row = self._held.popleft() if self._held else next(self._rows, None)
-            if row is None:
-                return
-            if self._is_undecided and self._marked_numbers(row):
-                self._is_undecided = False
-                self._held.extend([row, *islice(self._rows, SAMPLE - 1)])
-                if any("," in cell for held in self._held for cell in self._marked_numbers(held)):
-                    self._note(f"the numbers of {self.name} are read with decimal commas")
-                    self._read_as("comma")
-                continue
-            number, last, cells, error = row
+        for number, last, cells, error in self._rows:
             if error is not None:
                 yield Line(number, cells, None, error, last)
             elif not cells:
@@ -191,13 +176,6 @@ class RecordFile:
             else:
                 values = [read(cell) for read, cell in zip(self._cells, cells, strict=True)]
                 yield Line(number, cells, dict(zip(self.header, values, strict=True)), None, last)
-
-    def _marked_numbers(self, row: Row) -> list[str]:
-        """The numbers with decimal commas and those with a point, of columns that are not text."""
-        if row.error is not None or not row.cells:
-            return []
-        cells = (cell for name, cell in zip(self.header, row.cells, strict=True) if name not in self._text)
-        return [c for c in cells if (comma_number(c) is not None if "," in c else "." in c and _is_number(c))]
 
 
 def text_format(name: str, first: bytes, note: Note = silent) -> Format:
@@ -214,14 +192,6 @@ def text_format(name: str, first: bytes, note: Note = silent) -> Format:
     return "jsonl"
 
 
-def _readable(cell: str) -> str:
-    """A cell with its bytes that are not UTF-8 as characters."""
-    try:
-        return cell.encode().decode()
-    except UnicodeEncodeError:
-        return cell.encode("utf-8", "surrogateescape").decode(ENCODING, "replace")
-
-
 def _check_names(name: str, header: Sequence[str]) -> None:
     """Raise SchemaError if two columns have one name."""
     places: dict[str, list[str]] = {}
@@ -234,11 +204,10 @@ def _check_names(name: str, header: Sequence[str]) -> None:
 
 
 def _has_no_names(cells: Sequence[str]) -> bool:
-    return all(is_missing(cell) or _is_number(cell) for cell in cells)
-
-
-def _is_number(cell: str) -> bool:
-    return point_number(cell) is not None or comma_number(cell) is not None
+    return all(
+        cell.strip().lower() in MISSING or any(number_in(cell, mark) is not None for mark in ("point", "comma"))
+        for cell in cells
+    )
 
 
 def _text_cell(text: str) -> str | None:

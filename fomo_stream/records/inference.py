@@ -1,4 +1,4 @@
-"""Inference of features from the first records of a stream, with a reason for each field that is left out."""
+"""The features of a stream: those that are named, or else those inferred from its first records."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from numbers import Real
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from fomo_stream.errors import SchemaError
+from fomo_stream.errors import ConfigError, SchemaError
 from fomo_stream.limits import MAX_FEATURES
-from fomo_stream.records.schema import Schema, numbers, shown
-from fomo_stream.wording import counted
+from fomo_stream.records.lines import Note
+from fomo_stream.records.schema import Schema, look_up, numbers, shown
+from fomo_stream.records.writers import csv_columns
+from fomo_stream.wording import counted, did_you_mean
+
+NAMES_SHOWN = 20  # fields that a note lists
+# Why a field that has another role is no feature.
+KEY, TIME, LABEL = "key of the series", "time of the record", "label of the record"
 
 
 class TooManyFeaturesError(SchemaError):
@@ -187,3 +193,104 @@ def _is_identifier(x: np.ndarray, words: set[str]) -> bool:
     return (distinct >= 0.5 and bool(words & _ID_WORDS)) or (
         distinct >= 0.99 and len(x) >= _ENOUGH and float(np.median(np.abs(x))) >= 2.0**53
     )
+
+
+# --- features of a file ----------------------------------------------------------------------------------------
+
+
+class RecordSettings(Protocol):
+    """The settings that say which fields are features."""
+
+    @property
+    def features(self) -> tuple[str, ...] | None: ...
+    @property
+    def categorical(self) -> tuple[str, ...]: ...
+    @property
+    def result_field(self) -> str: ...
+
+
+def choose_features(
+    settings: RecordSettings,
+    format: str,
+    records: Sequence[Mapping[str, Any]],
+    source: str,
+    roles: Mapping[str, str],
+    note: Note,
+) -> Schema:
+    """The schema of `settings.features`, or else the one inferred from `records`, which is noted.
+
+    format: of the input. roles: fields that are never inferred as features, each with KEY, TIME or LABEL. Raises
+    SchemaError if there are no records or no features, and ConfigError if records lack a field that is named, or have
+    only text in a feature; the first records may lack labels.
+    """
+    if not records:
+        raise SchemaError(f"no line of {source} is a record")
+    left_out: Mapping[str, str] = {}
+    if settings.features is not None:
+        schema = Schema.of(settings.features, settings.categorical)
+    else:
+        earlier = set() if format == "jsonl" else set(csv_columns(settings.result_field))
+        own = [{name: v for name, v in record.items() if name not in earlier} for record in records]
+        try:
+            schema, left_out = infer_schema(own, settings.result_field, settings.categorical, roles)
+        except NoFeaturesError as error:
+            raise NoFeaturesError(len(records), _with_examples(error.left_out, records), source) from None
+    absent = np.array(schema.features)[np.isnan(schema.rows(records)).all(axis=0)].tolist()
+    others = [name for name, role in roles.items() if role != LABEL and not any(key_of(r, name) for r in records)]
+    for name in (*absent, *others):
+        is_number = name in absent and name not in schema.categorical
+        raise _absent(name, "number" if is_number else "value", records, source)
+    if settings.features is None:
+        note(features_note(schema, _with_examples(left_out, records)))
+    return schema
+
+
+def features_note(schema: Schema, left_out: Mapping[str, str]) -> str:
+    """The inferred features and the fields that are none, in one line."""
+    names = ", ".join(schema.features[:NAMES_SHOWN]) + (", ..." if len(schema.features) > NAMES_SHOWN else "")
+    reasons = ", ".join(f"{path} ({reason})" for path, reason in list(left_out.items())[:NAMES_SHOWN])
+    more = f", and {len(left_out) - NAMES_SHOWN} more" if len(left_out) > NAMES_SHOWN else ""
+    return f"features: {names}" + (f"; left out: {reasons}{more}" if reasons else "")
+
+
+def _with_examples(left_out: Mapping[str, str], records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The reasons; for text with digits with an example, because it may have been meant as numbers."""
+    reasons = dict(left_out)
+    for path in (path for path, why in left_out.items() if why == TEXT):
+        values = (look_up(record, path) for record in records)
+        text = next((v for v in values if isinstance(v, str) and any(map(str.isdigit, v))), None)
+        if text is not None:
+            reasons[path] = f"{TEXT} such as {text[:20]!r}"
+    return reasons
+
+
+def _absent(name: str, kind: str, records: Sequence[Mapping[str, Any]], source: str) -> ConfigError | SchemaError:
+    """The error for a named field without values: of the name, or of the data if the field is there, but empty."""
+    where = f"in the {first_records(len(records))} of {source}"
+    fields = list(dict.fromkeys(path for record in records for path, _ in leaves_of(record)))
+    if name not in fields:
+        parts = [path for path in fields if path.startswith(f"{name}.")]
+        if parts and any(isinstance(record.get(name.partition(".")[0]), dict) for record in records):
+            return ConfigError(f"{name} is an object {where}", f"name one of {shown(parts, NAMES_SHOWN)}")
+        hint = did_you_mean(name, fields) or f"; the fields are {shown(fields, NAMES_SHOWN)}"
+        return ConfigError(f"there is no field {name[:60]} {where}{hint}")
+    values = (look_up(record, name) for record in records)
+    text = next((value for value in values if isinstance(value, str)), None)
+    if text is None:
+        return SchemaError(f"there is no {kind} in {name[:60]} {where}")
+    what = f"{name[:60]} has text such as {text[:20]!r}, and no {kind}, {where}"
+    return ConfigError(what, "if it is a category, name it as categorical")
+
+
+def text_columns(settings: RecordSettings, key: str | None) -> set[str]:
+    """Columns of a CSV file whose cells are text, even where they look like numbers, and those of an earlier result.
+
+    key: field that names a series.
+    """
+    return {*settings.categorical, *({key or "", *csv_columns(settings.result_field)} - set(settings.features or ()))}
+
+
+def key_of(record: Mapping[str, Any], field: str | None) -> str | None:
+    """The series that a record belongs to; None if it has no such field."""
+    value = None if field is None else look_up(record, field)
+    return None if value is None else str(value)

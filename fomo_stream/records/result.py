@@ -10,8 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from fomo_stream.detector.results import Results, Severity
-from fomo_stream.records.explanation import sentence
-from fomo_stream.records.reasons import reasons_of
+from fomo_stream.records.explanation import reasons_of, sentence
 from fomo_stream.records.schema import Schema
 
 Result = dict[str, Any]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from fomo_stream.records.files import ENCODING, Line, RecordFile
+from fomo_stream.records.files import Line, RecordFile
 from fomo_stream.records.json_codec import encode
 from fomo_stream.records.result import Result
 
@@ -67,13 +67,12 @@ class CsvWriter:
     """Writes each row's cells unchanged, then the result's.
 
     The line that names the delimiter is kept. A malformed row is filled to fit the header, or its last cells become
-    one. Result columns of an earlier run are replaced. Where names of columns are not UTF-8, results are as they are.
+    one. Result columns of an earlier run are replaced.
     """
 
     def __init__(self, out: BinaryIO, table: RecordFile, form: Form) -> None:
         self._out, self._form, self._delimiter, self._width = out, form, table.delimiter, len(table.header)
         self._fields = CSV_FIELDS + PLACE_FIELDS * form.outliers_only + EXPLAINED_FIELDS * form.is_explained
-        self._encoding = ENCODING if table.header != table.header_cells else "utf-8"
         earlier = csv_columns(form.field)
         self._kept = [] if form.scores_only else [i for i, name in enumerate(table.header) if name not in earlier]
         self._text = _Rows()
@@ -83,9 +82,7 @@ class CsvWriter:
             self._text.append(table.separator.decode().strip() + "\n")
         if not form.outliers_only:
             self._text.append("\n" * table.blank_before)
-        self._csv.writerow(
-            [table.header_cells[i] for i in self._kept] + [f"{form.field}_{name}" for name in self._fields]
-        )
+        self._csv.writerow([table.header[i] for i in self._kept] + [f"{form.field}_{name}" for name in self._fields])
 
     def write(self, lines: Sequence[Line], results: Sequence[Result]) -> None:
         """Write these lines; a blank one stays blank."""
@@ -93,8 +90,8 @@ class CsvWriter:
             if line.is_blank:
                 self._text.append("\n")
             else:
-                self._csv.writerow(self._cells(line) + [self._cell(result.get(name)) for name in self._fields])
-        self._out.write("".join(self._text).encode("utf-8", "surrogateescape"))
+                self._csv.writerow(self._cells(line) + [_csv_cell(result.get(name)) for name in self._fields])
+        self._out.write("".join(self._text).encode("utf-8", "replace"))
         self._out.flush()
         self._text.clear()
 
@@ -104,16 +101,6 @@ class CsvWriter:
             cells[self._width - 1 :] = [self._delimiter.join(cells[self._width - 1 :])]
             cells += [""] * (self._width - len(cells))
         return [cells[i] for i in self._kept]
-
-    def _cell(self, value: Any) -> str:
-        """A value of the result as text, with the bytes of the file's encoding if that has all its characters."""
-        text = _csv_cell(value)
-        if self._encoding == "utf-8":
-            return text
-        try:
-            return text.encode(self._encoding, "surrogateescape").decode("utf-8", "surrogateescape")
-        except UnicodeEncodeError:
-            return text
 
 
 class _Rows(list[str]):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fomo_stream.errors import ConfigError, SchemaError
 from fomo_stream.kafka.bounds import parse_bounds
 from fomo_stream.limits import INFER_RECORDS
-from fomo_stream.records.choice import choose_features, text_columns
+from fomo_stream.records.inference import KEY, LABEL, TIME, choose_features, text_columns
 from fomo_stream.records.schema import Schema, look_up
 from fomo_stream.replaying.labels import read_label_file, verdict_of
 from fomo_stream.replaying.sources.base import Source
@@ -74,16 +74,16 @@ def _plan_of_file(settings: ReplaySettings, now_ms: int, in_memory: Table | None
     assert path is not None
     notes: list[str] = [_file_start(settings)]
     format = format_of(path, settings.format, notes.append) if in_memory is None else "jsonl"
-    flags = {"--key": settings.key, "--time": settings.time, "--label": settings.label}
-    special = {field: flag for flag, field in flags.items() if field is not None}
+    named = ((settings.key, KEY), (settings.time, TIME), (settings.label, LABEL))
+    roles = {field: role for field, role in named if field is not None}
     text = frozenset(text_columns(settings, settings.key))
     source = FileSource(path, format, text, settings.key, settings.time, settings.label, in_memory=in_memory)
     source = replace(source, decimal=settings.decimal)
     table = source.table()
-    check_columns(table, source.name, [*special, *(settings.features or ()), *settings.categorical])
+    check_columns(table, source.name, [*roles, *(settings.features or ()), *settings.categorical])
     source = replace(source, records=table.count)
     sample = _first_records(source, INFER_RECORDS)
-    schema = choose_features(settings, format, sample, source.name, special, notes.append)
+    schema = choose_features(settings, format, sample, source.name, roles, notes.append)
     if settings.time is not None:
         source = _with_time(source, settings.time, sample)
     if settings.labels_file is not None:

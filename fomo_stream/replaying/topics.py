@@ -14,8 +14,7 @@ from fomo_stream.kafka.recorded import recorded_group
 from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.partition.labels import parse_label
 from fomo_stream.partition.record import Record
-from fomo_stream.records.choice import ROLES, features_note
-from fomo_stream.records.inference import TooManyFeaturesError, infer_schema
+from fomo_stream.records.inference import LABEL, TooManyFeaturesError, features_note, infer_schema
 from fomo_stream.records.json_codec import decode
 from fomo_stream.records.schema import Schema, look_up
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, Sample
@@ -143,7 +142,7 @@ def _infer(settings: ReplaySettings, source: TopicSource) -> tuple[Schema, str]:
 
     The service makes dead letters of records without features and looks at the next ones, and so does this.
     """
-    roles = {settings.label: ROLES["--label"]} if settings.label is not None else {}
+    roles = {settings.label: LABEL} if settings.label is not None else {}
     samples = _samples(source)
     failure: SchemaError | None = None
     bad: Counter[str] = Counter()

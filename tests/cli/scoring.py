@@ -46,3 +46,7 @@ def score(model_path: Path, data: bytes, **flags: Any) -> tuple[bytes, str]:
 
 def results(output: bytes) -> list[dict[str, Any]]:
     return [json.loads(line)["fomo"] for line in output.splitlines()]
+
+
+def table(output: bytes) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(output.decode())))

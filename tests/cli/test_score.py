@@ -10,79 +10,59 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scoring import RECORDS, N, as_csv, as_jsonl, results, score
+from scoring import RECORDS, N, as_csv, as_jsonl, results, score, table
 
+from fomo_stream.cli.score import run_score
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
-from fomo_stream.errors import ConfigError, SchemaError
+from fomo_stream.errors import ConfigError, SchemaError, SkippedError
 from fomo_stream.model.checkpoint import load_model
 from fomo_stream.records.inference import infer_schema
+from fomo_stream.records.writers import CSV_FIELDS, EXPLAINED_FIELDS
+from fomo_stream.settings.commands import ScoreSettings
 
-FIELDS = (
-    "score",
-    "remembered_logit",
-    "logit",
-    "p_value",
-    "outlier",
-    "severity",
-    "confidence",
-    "missing",
-    "generation",
-    "regime",
-    "status",
-    "incident",
-)
-RESULT = [f"fomo_{name}" for name in (*FIELDS, "reasons", "explanation")]
+RESULT = [f"fomo_{name}" for name in (*CSV_FIELDS, *EXPLAINED_FIELDS)]
 STATUS = RESULT.index("fomo_status") - len(RESULT)
 
 
-def test_json_lines_come_back_with_their_fields_and_a_result(model_path: Path) -> None:
+def test_records_come_back_with_the_scores_of_the_detector_and_the_first_ones_are_cross_scored(
+    model_path: Path,
+) -> None:
     output, notes = score(model_path, as_jsonl(RECORDS))
     lines = [json.loads(line) for line in output.splitlines()]
-    found = [line.pop("fomo") for line in lines]
+    logits = [line.pop("fomo")["logit"] for line in lines]
     assert lines == RECORDS
-    assert all(0 <= result["score"] <= 1 for result in found)
     assert f"scored={N}" in notes
     assert "reading (monotone counter)" in notes
-
-
-def test_csv_comes_back_with_its_cells_and_new_columns(model_path: Path) -> None:
-    data = as_csv(RECORDS)
-    output, _ = score(model_path, data)
-    rows = list(csv.DictReader(io.StringIO(output.decode())))
-    assert list(rows[0])[-len(RESULT) :] == RESULT
-    assert [{name: row[name] for name in RECORDS[0]} for row in rows] == list(
-        csv.DictReader(io.StringIO(data.decode()))
-    )
-    assert {row["fomo_status"] for row in rows} == {"ok", "calibrating"}
-
-
-def test_csv_and_json_lines_of_the_same_records_get_the_same_scores(model_path: Path) -> None:
-    rows = csv.DictReader(io.StringIO(score(model_path, as_csv(RECORDS))[0].decode()))
-    logits = [result["logit"] for result in results(score(model_path, as_jsonl(RECORDS))[0])]
-    assert [float(row["fomo_logit"]) for row in rows] == pytest.approx(logits, rel=1e-8)
-
-
-def test_scores_are_those_of_the_detector_and_the_first_ones_are_cross_scored(model_path: Path) -> None:
     schema, _ = infer_schema(RECORDS[:50])
     detector = Detector(load_model(str(model_path), "cpu"), len(schema.features), DetectorConfig(min_context=50))
     rows = schema.rows(RECORDS)
     detector.process(rows[:50])
     expected = np.concatenate([detector.cross_scored().logit, detector.process(rows[50:]).logit])
-    found = [result["logit"] for result in results(score(model_path, as_jsonl(RECORDS))[0])]
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(logits, expected)
 
 
-@pytest.mark.parametrize("batch_size", [1, 37, 4096])
+def test_csv_comes_back_with_its_cells_and_the_results_of_json_lines(model_path: Path) -> None:
+    data = as_csv(RECORDS)
+    rows = table(score(model_path, data)[0])
+    of_json = results(score(model_path, as_jsonl(RECORDS))[0])
+    assert list(rows[0])[-len(RESULT) :] == RESULT
+    assert [{name: row[name] for name in RECORDS[0]} for row in rows] == table(data)
+    assert [float(row["fomo_logit"]) for row in rows] == pytest.approx([one["logit"] for one in of_json], rel=1e-8)
+    for row, result in zip(rows, of_json, strict=True):
+        assert row["fomo_explanation"] == result.get("explanation", "")
+        names = [reason["feature"] for reason in result.get("reasons", [])]
+        assert row["fomo_reasons"].split("; ") == (names or [""])
+        assert row["fomo_incident"] == ("" if "incident" not in result else str(int(result["incident"]) + 1))
+    assert any(row["fomo_reasons"] for row in rows)
+    plain = table(score(model_path, as_csv(RECORDS[:60]), explain="none")[0])
+    assert not {"fomo_reasons", "fomo_explanation"} & plain[0].keys()
+
+
+@pytest.mark.parametrize("batch_size", [1, 4096])
 def test_scores_do_not_depend_on_the_batch_size(model_path: Path, batch_size: int) -> None:
-    data = as_jsonl(RECORDS[:300])
+    data = as_jsonl(RECORDS[:150])
     assert score(model_path, data, batch_size=batch_size)[0] == score(model_path, data)[0]
-
-
-def test_an_input_shorter_than_the_context_is_cross_scored(model_path: Path) -> None:
-    found = results(score(model_path, as_jsonl(RECORDS[:20]))[0])
-    assert len(found) == 20
-    assert all(result["score"] is not None for result in found)
 
 
 def test_three_records_go_out_unscored_with_a_note(model_path: Path) -> None:
@@ -156,7 +136,7 @@ def test_scores_only_leaves_the_record_out(model_path: Path) -> None:
         ),
         (b"a,b\n" + b",1\n" * 60, {"features": ("a",)}, "no number in a in the first 60 records of the input$"),
         (
-            as_jsonl([{f"f{j}": (i * (j + 2)) % 13 for j in range(101)} for i in range(60)]),
+            as_jsonl([{f"f{j}": (i * (j + 2)) % 13 for j in range(101)} for i in range(50)]),
             {"model": "paper-100"},
             "takes up to 100 features .*, the rows have 101; name the features to use",
         ),
@@ -168,38 +148,120 @@ def test_an_input_that_cannot_be_scored_is_refused(model_path: Path, data: bytes
         score(model_path, data, **flags)
 
 
+OBJECTS = [{"a": i % 7, "m": {"x": i % 5, "n": {"y": i % 3}}} for i in range(60)]
+
+
 @pytest.mark.parametrize(
-    ("flags", "complaint"),
+    ("records", "flags", "complaint"),
     [
-        (
-            {"features": ("flow",)},
-            "--features: there is no field flow in the first 60 records .*; did you mean flow",
-        ),
-        ({"features": ("reading", "Pump_2")}, "--features: .* no field Pump_2 .*; did you mean pump?"),
-        ({"features": ("pump",)}, "--features: pump has text such as 'P-101', .* name it with --categorical"),
-        ({"categorical": ("colour",)}, "--categorical: .* no field colour .*; the fields are pump,reading,"),
-        ({"lags": 2, "key": "PUMPS"}, "--key: .* no field PUMPS .*; did you mean pump?"),
+        (RECORDS, {"features": ("flow",)}, "there is no field flow in the first 50 records .*; did you mean flow"),
+        (RECORDS, {"features": ("reading", "Pump_2")}, "no field Pump_2 .*; did you mean pump?"),
+        (RECORDS, {"features": ("pump",)}, "^pump has text such as 'P-101', .* name it as categorical"),
+        (RECORDS, {"categorical": ("colour",)}, "no field colour .*; the fields are pump,reading,"),
+        (RECORDS, {"lags": 2, "key": "PUMPS"}, "no field PUMPS .*; did you mean pump?"),
+        (OBJECTS, {"features": ("m",)}, "^m is an object .*; name one of m.x,m.n.y$"),
+        (OBJECTS, {"key": "m.n", "lags": 1}, "^m.n is an object .*; name one of m.n.y$"),
     ],
 )
-@pytest.mark.parametrize("as_bytes", [as_jsonl, as_csv])
-def test_a_mistyped_field_is_a_mistake_in_a_flag(model_path: Path, flags: Any, complaint: str, as_bytes: Any) -> None:
-    data = as_bytes(RECORDS[:60])
-    with pytest.raises(ConfigError, match=complaint) as caught:
-        score(model_path, data, **flags)
-    assert caught.value.exit_code == 2
-    context = model_path.parent / "named.context"
-    context.write_bytes(data)
-    with pytest.raises(ConfigError, match=complaint):
-        score(model_path, data, **{"lags": 1, **flags}, context=context)
+def test_a_mistyped_field_is_a_mistake_in_a_flag(
+    model_path: Path, tmp_path: Path, records: list[dict[str, Any]], flags: Any, complaint: str
+) -> None:
+    context = tmp_path / "named.context"
+    context.write_bytes(as_jsonl(records[:50]))
+    for more in ({}, {"lags": 1, "context": context}):
+        with pytest.raises(ConfigError, match=complaint) as caught:
+            score(model_path, as_jsonl(records[:50]), **{**more, **flags})
+        assert caught.value.exit_code == 2
 
 
-@pytest.mark.parametrize("flag", ["features", "categorical", "key"])
-@pytest.mark.parametrize(("name", "fields"), [("m", "m.x,m.n.y"), ("m.n", "m.n.y")])
-def test_an_object_is_no_field_and_its_fields_are_named(model_path: Path, flag: str, name: str, fields: str) -> None:
-    records = [{"a": i % 7, "m": {"x": i % 5, "n": {"y": i % 3}}} for i in range(60)]
-    value = name if flag == "key" else (name,)
-    with pytest.raises(ConfigError, match=f"--{flag}: {name} is an object .*; name one of {fields}$"):
-        score(model_path, as_jsonl(records), **{flag: value})
-    columns = as_csv([{"a": i % 7, "m.x": i % 5} for i in range(60)])
-    with pytest.raises(ConfigError, match="there is no field m"):
-        score(model_path, columns, **{flag: value})
+# --- files as they come, and only the outliers
+
+
+def summary(notes: str) -> str:
+    return next(line for line in notes.splitlines() if line.startswith("scored="))
+
+
+def test_only_the_outliers_are_written_and_everything_is_counted(model_path: Path) -> None:
+    everything, notes = score(model_path, as_csv(RECORDS))
+    only, few_notes = score(model_path, as_csv(RECORDS), outliers_only=True)
+    rows = enumerate(table(everything), 2)  # the header is line 1
+    assert table(only) == [row | {"fomo_line": str(n)} for n, row in rows if row["fomo_outlier"] == "true"]
+    assert 0 < len(table(only)) < 60
+    assert summary(notes) == summary(few_notes) + " (to see only the outliers: --outliers-only)"
+    lines, _ = score(model_path, as_jsonl(RECORDS), outliers_only=True)
+    found = enumerate(results(score(model_path, as_jsonl(RECORDS))[0]), 1)
+    assert results(lines) == [result | {"line": n} for n, result in found if result["outlier"]]
+    assert len(results(lines)) == len(table(only))
+    assert score(model_path, only, may_skip=True, outliers_only=True)[0].splitlines()[0] == only.splitlines()[0]
+
+
+def test_alerts_that_belong_together_have_the_line_of_the_first_one(model_path: Path) -> None:
+    data = b"\n" + as_jsonl(RECORDS)  # the first record is in line 2
+    found = results(score(model_path, data)[0].lstrip(b"\n"))
+    expected: dict[int, str] = {}
+    last = -100
+    for number, result in enumerate(found, 2):
+        if result["outlier"]:
+            expected[number] = expected[last] if number - last <= 10 else str(number)
+            last = number
+    assert {number: result["incident"] for number, result in enumerate(found, 2) if "incident" in result} == expected
+    assert len(set(expected.values())) < len(expected)
+
+
+def test_decimal_commas_give_the_scores_of_decimal_points(model_path: Path) -> None:
+    records = [{name: value for name, value in one.items() if name != "pump"} for one in RECORDS[:200]]
+    with_points = as_csv(records).replace(b",", b";")
+    with_commas = with_points.replace(b".", b",")
+    assert with_points != with_commas
+    expected, _ = score(model_path, with_points)
+    found, notes = score(model_path, with_commas)
+    assert "read with decimal commas" in notes
+    header, *lines = [line.split(";") for line in found.decode().splitlines()]
+    results_at = header.index("fomo_score")
+    cells = [";".join(line[:results_at]) for line in lines]
+    assert cells == with_commas.decode().splitlines()[1:]
+    assert [line[results_at : results_at + 5] for line in lines] == [
+        line.split(";")[results_at : results_at + 5] for line in expected.decode().splitlines()[1:]
+    ]
+
+
+def test_columns_and_cells_that_do_not_count_are_named(model_path: Path) -> None:
+    rows = [f"{i % 7},{i % 5}.5,{i % 3} %,{'x7' if i == 58 else i % 4}" for i in range(60)]
+    _, notes = score(model_path, "\n".join(["a,b,load,d", *rows]).encode())
+    assert "left out: load (text such as '0 %')" in notes
+    assert "1 cell of the column d of the input is text, such as 'x7', and counts as missing" in notes
+    assert "missing=1" in summary(notes)
+
+
+def test_records_without_a_value_are_counted_with_the_line_of_the_first(model_path: Path) -> None:
+    rows = [f"{i % 7},{i % 5}" for i in range(60)]
+    rows[20] = rows[40] = ","
+    _, notes = score(model_path, "\n".join(["a,b", *rows]).encode())
+    assert "2 records of the input have no value of any feature (a,b), the first in line 22" in notes
+    assert "no value of any feature" not in score(model_path, "\n".join(["a,b", *rows[:20]]).encode())[1]
+    rows[20] = rows[40] = '"x\ny",'
+    _, notes = score(model_path, "\n".join(["a,b", *rows]).encode(), may_skip=True)
+    assert "2 records of the input have no value of any feature (a,b), the first in line 22" in notes
+    assert "skipped=4 " in notes  # lines
+
+
+def test_json_lines_under_the_name_of_csv_are_known_by_their_first_line(model_path: Path, tmp_path: Path) -> None:
+    path = tmp_path / "export.csv"
+    path.write_bytes(as_jsonl(RECORDS[:60]))
+    out = tmp_path / "out.jsonl"
+    run_score(ScoreSettings(file=str(path), model=str(model_path), min_context=50, output=str(out)))
+    assert out.read_bytes() == score(model_path, as_jsonl(RECORDS[:60]))[0]
+
+
+@pytest.mark.parametrize(("bad", "passes"), [(5, True), (6, False)])
+def test_too_many_skipped_lines_are_an_error(model_path: Path, tmp_path: Path, bad: int, passes: bool) -> None:
+    good = as_jsonl(RECORDS[: 50 - bad])
+    data = good + b"{\n" * (bad - bad // 2) + b'{"other": 1}\n' * (bad // 2)
+    context = tmp_path / "few.jsonl"
+    context.write_bytes(as_jsonl(RECORDS[:50]))
+    if passes:
+        assert f"skipped={bad} " in score(model_path, data, context=context)[1]
+    else:
+        with pytest.raises(SkippedError, match=f"{bad} of 50 lines could not be scored") as caught:
+            score(model_path, data, context=context)
+        assert caught.value.exit_code == 13

@@ -1,57 +1,71 @@
-"""`fomo-stream score` as a command: pipes, and files that cannot be read or written."""
+"""`fomo-stream score` as a command: pipes, exit codes, and its output file, which is complete or not there."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
-from scoring import RECORDS, as_jsonl
+from scoring import RECORDS, as_csv, as_jsonl
 
-from fomo_stream.cli.score import run_score
-from fomo_stream.errors import ConfigError
-from fomo_stream.settings.commands import ScoreSettings
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_is_one_line(model_path: Path) -> None:
-    with open("/dev/full", "wb") as full:
-        done = subprocess.run(command(model_path), input=as_jsonl(RECORDS[:50]), stdout=full, stderr=subprocess.PIPE)
-    assert done.returncode == 1
-    assert b"cannot write the results to standard output: No space left on device" in done.stderr
-    assert b"Traceback" not in done.stderr
+from fomo_stream.cli.main import main
+from fomo_stream.cli.output import Output
+from fomo_stream.errors import ConfigError, SchemaError
 
 
-def test_an_output_that_is_not_as_its_name_says_is_noted(
-    model_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def arguments(model_path: Path, *flags: object) -> list[str]:
+    return ["score", f"--model={model_path}", "--min-context=50", "--device=cpu", *map(str, flags)]
+
+
+def test_a_file_gets_what_standard_output_gets(
+    model_path: Path, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes], restored_logging: None
 ) -> None:
-    (tmp_path / "in.jsonl").write_bytes(as_jsonl(RECORDS[:50]))
-    for name, note in (("out.csv.gz", "will not be compressed"), ("out.csv", "will be jsonl"), ("out.jsonl", "")):
-        place = {"file": str(tmp_path / "in.jsonl"), "output": str(tmp_path / name)}
-        run_score(ScoreSettings(**place, model=str(model_path), min_context=50))  # type: ignore[arg-type]
-        assert (f"{name} will" in capsys.readouterr().err) == bool(note)
+    (tmp_path / "in.csv").write_bytes(as_csv(RECORDS[:80]))
+    assert main(arguments(model_path, tmp_path / "in.csv", "-o", tmp_path / "out.csv")) == 0
+    assert main(arguments(model_path, tmp_path / "in.csv")) == 0
+    assert (tmp_path / "out.csv").read_bytes() == capsysbinary.readouterr().out
+    assert sorted(os.listdir(tmp_path)) == ["in.csv", "out.csv"]
 
 
-def test_a_file_that_is_not_there_is_named(model_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"cannot read nowhere\.csv"):
-        run_score(ScoreSettings(file="nowhere.csv", model=str(model_path)))
+@pytest.mark.parametrize(
+    ("data", "flags", "code", "words", "left"),
+    [
+        (as_jsonl(RECORDS[:60]) + b"{\n" * 10, ["-o", "out.jsonl"], 13, "10 of 70 lines could not be scored", 70),
+        (as_jsonl(RECORDS[:60]), ["-o", "out.csv.gz"], 0, "out.csv.gz will not be compressed", 60),
+        (as_jsonl(RECORDS[:60]), ["-o", "out.csv"], 0, "out.csv will be jsonl", 60),
+        (b"a,b\nx,y\n", ["-o", "out.csv"], 5, "no numeric field", None),
+        (None, ["-o", "out.csv"], 2, "cannot read in", None),
+        (as_jsonl(RECORDS[:60]), ["-o", "/dev/full"], 1, "cannot write the results to /dev/full: No space left", None),
+    ],
+)
+def test_the_exit_code_and_one_line_say_how_it_went(
+    model_path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    restored_logging: None,
+    data: bytes | None,
+    flags: list[str],
+    code: int,
+    words: str,
+    left: int | None,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if data is not None:
+        (tmp_path / "in").write_bytes(data)
+    assert main(arguments(model_path, "in", *flags)) == code
+    assert words in capsys.readouterr().err
+    files = sorted(path for path in tmp_path.iterdir() if path.name != "in")
+    assert [len(path.read_bytes().splitlines()) for path in files] == ([] if left is None else [left])
 
 
-def command(model_path: Path, *flags: str) -> list[str]:
-    return [
-        sys.executable,
-        "-m",
-        "fomo_stream.cli",
-        "score",
-        f"--model={model_path}",
-        "--min-context=50",
-        *flags,
-        "-",
-    ]
+def command(model_path: Path) -> list[str]:
+    return [sys.executable, "-m", "fomo_stream.cli", *arguments(model_path, "-")]
 
 
 def test_in_a_pipe_each_record_is_scored_before_the_next_one_comes(model_path: Path) -> None:
@@ -71,26 +85,6 @@ def test_in_a_pipe_each_record_is_scored_before_the_next_one_comes(model_path: P
         assert process.wait(60) == 0
 
 
-def test_ctrl_c_leaves_an_output_file_that_does_not_look_complete(model_path: Path, tmp_path: Path) -> None:
-    path, part = tmp_path / "out.jsonl", tmp_path / "out.jsonl.part"
-    with subprocess.Popen(
-        command(model_path, "-o", str(path), "--log-level=error"), stdin=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        assert process.stdin is not None
-        assert process.stderr is not None
-        process.stdin.write(as_jsonl(RECORDS[:50]))
-        process.stdin.flush()
-        assert process.stderr.readline().startswith(b"fomo-stream: features: ")
-        process.stdin.write(b"{\n")
-        process.stdin.flush()
-        assert b"line 51" in process.stderr.readline()  # the first 50 are written before line 51 is read
-        process.send_signal(signal.SIGINT)
-        assert b"not complete: the results so far are in" in process.stderr.read()
-        assert process.wait(60) == 130
-    assert len(part.read_bytes().splitlines()) >= 50
-    assert not path.exists()
-
-
 def test_a_reader_that_goes_away_ends_it_quietly(model_path: Path) -> None:
     with subprocess.Popen(
         command(model_path), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -107,3 +101,77 @@ def test_a_reader_that_goes_away_ends_it_quietly(model_path: Path) -> None:
         process.stdin.close()
         assert process.wait(60) == 0
         assert b"Error" not in process.stderr.read()
+
+
+# --- the output file
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SchemaError("damaged"), OSError(28, "No space left on device")])
+@pytest.mark.parametrize("existing", [b"old", None])
+def test_an_error_halfway_leaves_the_old_file_and_says_where_the_rest_is(
+    tmp_path: Path, error: Any, existing: bytes | None
+) -> None:
+    path = tmp_path / "out.csv"
+    notes: list[str] = []
+    if existing is not None:
+        path.write_bytes(existing)
+
+    def write() -> None:
+        with Output(str(path), [], notes.append) as out:
+            out.write(b"half")
+            raise error
+
+    with pytest.raises(error if isinstance(error, type) else type(error)):
+        write()
+    assert (path.read_bytes() if path.exists() else None) == existing
+    assert (tmp_path / "out.csv.part").read_bytes() == b"half"
+    state = "is as it was" if existing is not None else "was not written"
+    assert notes == [f"not complete: the results so far are in {path}.part; {path} {state}"]
+
+
+def test_the_file_keeps_its_mode_and_its_links(tmp_path: Path) -> None:
+    target, link = tmp_path / "target.csv", tmp_path / "link.csv"
+    target.write_bytes(b"old")
+    target.chmod(0o640)
+    link.symlink_to(target)
+    with Output(str(link), [], lambda text: None) as out:
+        out.write(b"new")
+    assert link.is_symlink()
+    assert target.read_bytes() == b"new"
+    assert target.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_pipe_is_written_directly(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    found: list[bytes] = []
+    reader = threading.Thread(target=lambda: found.append(pipe.read_bytes()))
+    reader.start()
+    with Output(str(pipe), [], lambda text: None) as out:
+        out.write(b"all")
+    reader.join(30)
+    assert found == [b"all"]
+    assert os.listdir(tmp_path) == ["pipe"]
+
+
+def test_what_cannot_be_an_output_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    data, part, link = tmp_path / "in.csv", tmp_path / "x.csv.part", tmp_path / "link.csv"
+    data.write_bytes(b"in")
+    part.write_bytes(b"in")
+    os.link(data, link)
+    before = sorted(os.listdir(tmp_path))
+    with open(data, "rb") as stdin:
+        for path, inputs, complaint in (
+            (data, [data], "is also read"),
+            (link, [data], "is also read"),
+            (data, [tmp_path / "other", data], "is also read"),
+            (data, [stdin.fileno()], "is also read"),
+            (tmp_path / "x.csv", [part], "which is written until"),
+            (tmp_path, [data], "is a folder"),
+            (tmp_path / "no" / "x.csv", [data], "there is no folder"),
+            (tmp_path / ("x" * 252), [data], "cannot be written"),
+        ):
+            with pytest.raises(ConfigError, match=complaint), Output(str(path), inputs, lambda text: None):
+                pytest.fail("was opened")
+    assert sorted(os.listdir(tmp_path)) == before
+    assert data.read_bytes() == part.read_bytes() == b"in"

@@ -17,9 +17,8 @@ from random_records import flat, records
 from fomo_stream.detector.calibration import AlertThreshold
 from fomo_stream.detector.categories import category_code
 from fomo_stream.detector.results import Cause, Reason, Results, Scores
-from fomo_stream.records.explanation import EARLIER, number_text, sentence
+from fomo_stream.records.explanation import EARLIER, number_text, reasons_of, sentence
 from fomo_stream.records.json_codec import decode, encode
-from fomo_stream.records.reasons import reasons_of
 from fomo_stream.records.result import results_of
 from fomo_stream.records.schema import Schema
 

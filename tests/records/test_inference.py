@@ -93,6 +93,11 @@ def test_each_leaf_is_left_out_or_a_feature_with_at_least_one_number(batch: list
     assert not np.isnan(schema.rows(batch)).all(axis=0).any()
 
 
+def test_names_that_would_take_too_long_to_look_up_are_passed_over() -> None:
+    records = [{"a": i % 7, "b." * 501: i % 7, "c": {"d" * 998: i % 7, "e" * 999: i % 7}} for i in range(50)]
+    assert infer_schema(records)[0].features == ("a", "c." + "d" * 998)
+
+
 # --- where the rules begin and end
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 from unittest.mock import patch
@@ -14,7 +16,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from random_records import finite, records
 
-from fomo_stream.errors import RecordError
+from fomo_stream.errors import RecordError, SchemaError
+from fomo_stream.partition.labels import parse_label
+from fomo_stream.records.inference import infer_schema
 from fomo_stream.records.json_codec import MAX_DEPTH, decode, encode
 from fomo_stream.records.schema import Schema
 
@@ -82,6 +86,8 @@ def test_copied_bytes_are_the_same_json_as_fields_that_are_written_again(
     if refusals:
         assert refusals == refusals[:1] * 2
         return
+    with suppress(RecordError):
+        parse_label(value, b"k", 0, "t", "fomo")
     record = decode(value)
     expected = encode(exactly(value), RESULT, field, scores_only)
     assert encode(record, RESULT, field, scores_only) == expected
@@ -174,3 +180,51 @@ def test_an_earlier_result_is_replaced_where_it_stood() -> None:
 
 def test_scores_only_leaves_the_record_out() -> None:
     assert encode({"a": 1}, {"score": 0.9}, field="f", scores_only=True) == b'{"f":{"score":0.9}}'
+
+
+# --- memory
+
+SIZE = 1 << 18  # bytes of a hostile record, about
+
+
+def filled(head: str, body: str, tail: str) -> bytes:
+    return (head + body * (SIZE // len(body)) + tail).encode()
+
+
+HOSTILE = {
+    "open arrays": filled("", "[", ""),
+    "open objects": filled("", '{"a":', ""),
+    "closed arrays": filled('{"a":', "[", "]" * SIZE + "}"),
+    "the deepest objects": b'{"a":' * 199 + b"1" + b"}" * 199,
+    "empty arrays": filled('{"a":[', "[],", "0]}"),
+    "empty objects": filled('{"a":[', "{},", "0]}"),
+    "empty arrays beside NaN": filled('{"b":NaN,"a":[', "[],", "0]}"),
+    "empty arrays beside wide characters": filled('{"b":"\U0001f600","c":NaN,"a":[', "[],", "0]}"),
+    "small numbers": filled('{"a":[', "1e9,", "0]}"),
+    "one name many times": filled("{", '"a":{"b":[]},', '"c":0}'),
+    "many names": ("{" + ",".join(f'"{i:x}":0' for i in range(SIZE // 10)) + "}").encode(),
+    "long names in one another": (
+        "".join(f'{{"x{i}":0,"{"k" * (SIZE // 200)}":' for i in range(199)) + "1" + "}" * 199
+    ).encode(),
+    "a name full of dots": filled('{"', "a.", '":1}'),
+    "a string": filled('{"a":"', "x", '"}'),
+    "escapes": filled('{"a":"', "\\ud800", '"}'),
+    "an integer": filled('{"a":', "9", "}"),
+    "long integers": filled('{"a":[', "9" * 3999 + ",", "0]}"),
+    "a long fraction": filled('{"a":0.', "1", "}"),
+    "no text": b"\xff" * SIZE,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_memory_stays_in_proportion_to_the_record(name: str) -> None:
+    value = HOSTILE[name]
+    tracemalloc.start()
+    try:
+        with suppress(RecordError, SchemaError):
+            records = [decode(value), {"a": 1}]
+            infer_schema(records)[0].rows(records)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 50 * SIZE  # an empty array takes 3 bytes there, 64 here

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from random_records import flat, keys, records
 
 from fomo_stream.detector.categories import category_code
-from fomo_stream.records.rows import RowReader
 from fomo_stream.records.schema import Schema
 
 scalars = st.one_of(
@@ -76,25 +75,3 @@ def test_categorical_fields_are_added_to_the_features_that_are_named() -> None:
     assert schema == Schema(("x", "site", "kind"), frozenset({"site", "kind"}))
     assert schema.categorical_columns == (1, 2)
     assert Schema(("x",)).categorical_columns == ()
-
-
-# --- missing values
-
-series_keys = st.sampled_from(["p", "q", None])
-
-
-@given(st.lists(st.tuples(series_keys, small_records), max_size=12))
-def test_rows_keep_their_keys_and_records_without_any_value_are_left_out(
-    stream: list[tuple[str | None, dict[str, Any]]],
-) -> None:
-    schema = Schema(("a", "c"), frozenset({"c"}))
-    reader = RowReader(schema)
-    found = reader.read([record for _, record in stream], [key for key, _ in stream])
-    values = [schema.rows([record])[0] for _, record in stream]
-    missing = [int(np.isnan(row).sum()) for row in values]
-    usable = [number < 2 for number in missing]
-    np.testing.assert_array_equal(found.rows, np.array(values).reshape(-1, 2)[np.array(usable, dtype=bool)])
-    assert found.keys == [key for (key, _), is_usable in zip(stream, usable, strict=True) if is_usable]
-    assert found.missing.tolist() == missing
-    assert found.usable.tolist() == usable
-    assert (reader.width, reader.categorical) == (2, (1,))

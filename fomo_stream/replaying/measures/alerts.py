@@ -10,8 +10,7 @@ import numpy as np
 import orjson
 
 from fomo_stream.detector.results import Severity
-from fomo_stream.records.explanation import sentence
-from fomo_stream.records.reasons import reasons_of
+from fomo_stream.records.explanation import reasons_of, sentence
 from fomo_stream.records.schema import Schema
 from fomo_stream.replaying.blocks import Block
 

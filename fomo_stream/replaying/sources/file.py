@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fomo_stream.errors import RecordError
-from fomo_stream.records.choice import key_of
+from fomo_stream.records.inference import key_of
 from fomo_stream.records.schema import look_up
 from fomo_stream.replaying.blocks import UNKNOWN, Sample
 from fomo_stream.replaying.labels import NO_LABELS, Labels, verdict_of

@@ -13,7 +13,6 @@ from fomo_stream.detector.calibration import AlertThreshold
 from fomo_stream.detector.results import Results, Scores
 from fomo_stream.records.json_codec import decode, encode
 from fomo_stream.records.result import results_of
-from fomo_stream.records.rows import RowReader
 from fomo_stream.records.schema import Schema
 
 from .contenders import Float, sensor_rows
@@ -43,11 +42,10 @@ def measure(scale: Scale) -> Iterator[Measurement]:
 
 def reading(values: list[bytes], features: int) -> Work:
     """From the bytes of records to rows."""
-    reader = RowReader(_schema(features))
-    keys = [b"k"] * len(values)
+    schema = _schema(features)
 
     def work() -> int:
-        reader.read([decode(value) for value in values], keys)
+        schema.rows([decode(value) for value in values])
         return len(values)
 
     return work
