@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from fomo_stream.kafka.embedded_broker import EmbeddedBroker
@@ -96,8 +96,8 @@ class Broker:
         """Write records: dicts as JSON, bytes and None as they are. Record i has key `k{i % 16}` unless given."""
         names = (f"k{i % 16}" for i in itertools.count()) if keys is None else iter(keys)
         failures: list[Any] = []
-        config = {**self.config, "message.max.bytes": 32 << 20, "enable.idempotence": True}
-        producer = Producer(config)
+        producer = Producer({**self.config, "message.max.bytes": 32 << 20, "enable.idempotence": True})
+        producer.list_topics(topic, timeout=10)  # an idempotent producer that is not connected yet waits half a second
         for record in records:
             value = json.dumps(record) if isinstance(record, dict) else record
             producer.produce(
@@ -111,13 +111,10 @@ class Broker:
 
     def read(self, topic: str, at_least: int = 0, seconds: float = 60.0) -> list[Any]:
         """Every message of a topic, in order within a partition; waits until there are `at_least` so many."""
-        quick = {
-            "enable.partition.eof": True,
-            "fetch.wait.max.ms": 20,
-        }  # report ends at once
+        quick = {"enable.partition.eof": True, "fetch.wait.max.ms": 20, "auto.offset.reset": "earliest"}
         consumer = Consumer({**self.config, "group.id": "test-reader", **quick})
         count = wait_for(lambda: self.partitions(topic), f"topic {topic}", seconds)
-        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(count)])
+        consumer.assign([TopicPartition(topic, number, 0) for number in range(count)])
         messages: list[Any] = []
         ended: set[int] = set()
         deadline = time.monotonic() + seconds
@@ -146,21 +143,18 @@ class Broker:
 
     def committed(self, group: str, topic: str) -> int:
         """Sum over partitions of the group's committed offsets."""
-        consumer = Consumer({**self.config, "group.id": group})
         every = [TopicPartition(topic, number) for number in range(self.partitions(topic))]
 
         def answer() -> list[Any] | None:
+            asked = self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group, every)])
             try:
-                return list(consumer.committed(every, timeout=10))
+                return list(asked[group].result(10).topic_partitions)
             except KafkaException as error:
                 if error.args[0].code() not in (KafkaError.NOT_COORDINATOR, KafkaError._WAIT_COORD):
                     raise
                 return None  # the coordinator is just moving, or the group is new
 
-        try:
-            return sum(max(0, found.offset) for found in wait_for(answer, f"the offsets of {group}"))
-        finally:
-            consumer.close()
+        return sum(max(0, found.offset) for found in wait_for(answer, f"the offsets of {group}"))
 
 
 class Embedded(Broker):

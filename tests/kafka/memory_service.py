@@ -43,6 +43,8 @@ SETTINGS = QuickSettings(
     context_size=20,
     adapt_after=60,
     alert_rate=0.1,
+    views=("trimmed", "recent"),
+    explain="none",  # half of the time of the tests
 )
 OUT, ALERTS, DEAD, STATE = SETTINGS.out, "a", SETTINGS.dead_letters, SETTINGS.state_topic
 NUMBERS = (0, 1)

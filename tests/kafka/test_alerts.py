@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
-from pipelines import FLAGS, Instance, Recording, as_record, make_pipeline, restored
+from pipelines import Instance, Recording, as_record, make_pipeline, restored
 from pydantic import ValidationError
 
 from fomo_stream.kafka.delivery.output import Output
-from fomo_stream.kafka.observer import Observation, Observer
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.partition.incidents import Closed
 from fomo_stream.partition.record import Pending, Record
@@ -21,16 +21,6 @@ from fomo_stream.settings.service import ServiceSettings
 N = 600
 COUNTS = {"t": 2, "t-scores": 2, "t-dead-letters": 2, "a": 2}
 ALERTS: dict[str, Any] = {"alerts": "a", "alert_rate": 0.05, "partitions": COUNTS}
-
-
-class Counting(Observer):
-    """Counts incidents."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-
-    def scored(self, seen: Observation) -> None:
-        self.counts.update(opened=seen.opened, closed=seen.closed)
 
 
 def value(output: Output) -> dict[str, Any]:
@@ -44,90 +34,42 @@ def split(outputs: list[Output]) -> tuple[list[Output], list[Output]]:
     return [output for output in outputs if output not in sums], sums
 
 
-def run(batches: list[int], moves: bool = False, **changes: Any) -> list[Output]:
-    """All outputs of N records, in batches; between two of them the partition may move to another instance."""
-    one, at = Instance(**{**ALERTS, **changes}), 0
-    outputs: list[Output] = []
-    entries: dict[str, bytes] = {}
-    committed: dict[tuple[str, int], int] = {}
-    while at < N:
-        stop = min(N, at + batches[at % len(batches)])
-        one.score(at, stop)
-        at = stop
-        committed |= one.commit(entries)
-        outputs += one.delivery.outputs
-        one.delivery.outputs.clear()
-        if moves:
-            one = Instance(**{**ALERTS, **changes})
-            one.restore(restored(entries, committed))
-    return outputs
-
-
-@pytest.fixture(scope="module")
-def outputs() -> list[Output]:
-    return run([64])
+def run(**changes: Any) -> tuple[list[Output], Counter[str]]:
+    """The outputs about N records, and how many incidents have been reported as opened and as closed."""
+    counts: Counter[str] = Counter()
+    one = Instance(**{**ALERTS, **changes})
+    one.progress.scored = lambda seen: counts.update(opened=seen.opened, closed=seen.closed)  # type: ignore[method-assign]
+    one.score(0, N)
+    return one.delivery.outputs, counts
 
 
 def to(outputs: list[Output], topic: str) -> list[Output]:
     return [output for output in outputs if output.topic == topic]
 
 
-def test_alerts_are_the_outliers_of_the_output_and_each_incident_is_summed_up_once(outputs: list[Output]) -> None:
+def values(outputs: list[Output], topic: str) -> list[bytes | None]:
+    return [output.value for output in to(outputs, topic)]
+
+
+def test_incidents_are_the_same_and_counted_whichever_topics_are_written() -> None:
+    outputs, counts = run()
     alerts, sums = split(to(outputs, "a"))
-    outliers = [output for output in to(outputs, "t-scores") if value(output)["outlier"]]
-    assert [(one.key, one.value, one.headers, one.partition, one.timestamp) for one in alerts] == [
-        (one.key, one.value, one.headers, one.partition, one.timestamp) for one in outliers
+    assert [replace(alert, topic="t-scores") for alert in alerts] == [
+        output for output in to(outputs, "t-scores") if value(output)["outlier"]
     ]
-    assert not any("incident" in value(one) for one in to(outputs, "t-scores") if not value(one)["outlier"])
-    incidents: dict[str, list[dict[str, Any]]] = {}
-    for alert in alerts:
-        incidents.setdefault(value(alert)["incident"], []).append(value(alert))
-    assert all(name == f"0-{members[0]['offset']}" for name, members in incidents.items())
-    assert len(sums) > 5
-    assert len({value(one)["incident"] for one in sums}) == len(sums) >= len(incidents) - 3  # at most three are open
-    assert any(one.key is None for one in sums)
-    assert any(one.key is not None for one in sums)
-    for one in sums:
-        summary, members = value(one), incidents[value(one)["incident"]]
-        assert one.key == as_record(members[0]["offset"]).key
-        assert (one.partition, one.timestamp, one.headers) == (0, as_record(0).timestamp, [])
-        assert summary["records"] == len(members) <= summary["span"]
-        assert summary["from"]["offset"] == members[0]["offset"]
-        assert summary["to"]["offset"] == members[-1]["offset"]
-        worst = min(members, key=lambda alert: (alert["p_value"], -alert["remembered_logit"]))
-        assert {name: worst[name] for name in summary["worst"]} == summary["worst"]
-        assert summary.get("reasons") == worst.get("reasons")
-        written = [value(output) for output in to(outputs, "a")]
-        assert written.index(members[-1]) < written.index(summary)
-
-
-def test_neither_batches_nor_moves_change_alerts(outputs: list[Output]) -> None:
-    expected = [(one.key, one.value) for one in to(outputs, "a")]
-    for moved in (False, True):
-        found = run([1, 17, 3, 40, 80], moves=moved)
-        assert [(one.key, one.value) for one in to(found, "a")] == expected
-
-
-def test_incidents_are_counted(outputs: list[Output]) -> None:
-    counting = Counting()
-    pipeline = make_pipeline(Recording(), observer=counting, **{**FLAGS, **ALERTS})
-    for offset in range(N):
-        pipeline.receive(as_record(offset), 0.0)
-    pipeline.finish([0])
-    alerts, sums = split(to(outputs, "a"))
-    assert counting.counts == {"opened": len({value(alert)["incident"] for alert in alerts}), "closed": len(sums)}
-
-
-def test_without_an_output_topic_only_alerts_are_written(outputs: list[Output]) -> None:
-    found = run([64], out="none")
-    assert {one.topic for one in found} == {"a", "t-dead-letters"}
-    assert [one.value for one in to(found, "a")] == [one.value for one in to(outputs, "a")]
-
-
-def test_without_a_topic_of_alerts_the_output_has_the_same_incidents(outputs: list[Output]) -> None:
-    found = run([64], alerts=None)
-    assert [one.value for one in to(found, "t-scores")] == [one.value for one in to(outputs, "t-scores")]
-    assert {one.topic for one in found} == {"t-scores", "t-dead-letters"}
+    opened = len({value(alert)["incident"] for alert in alerts})
+    assert counts == {"opened": opened, "closed": len(sums)}
+    assert opened >= len(sums) > 5
+    for summed in sums:
+        (worst,) = [value(alert) for alert in alerts if value(alert)["offset"] == value(summed)["worst"]["offset"]]
+        assert value(summed).get("reasons") == worst.get("reasons")
+        assert (summed.partition, summed.timestamp, summed.headers) == (0, as_record(0).timestamp, [])
+    alerts_alone, _ = run(out="none")
+    assert {output.topic for output in alerts_alone} == {"a", "t-dead-letters"}
+    assert values(alerts_alone, "a") == values(outputs, "a")
+    without_alerts, _ = run(alerts=None)
+    assert {output.topic for output in without_alerts} == {"t-scores", "t-dead-letters"}
+    assert values(without_alerts, "t-scores") == values(outputs, "t-scores")
 
 
 def test_records_that_are_scored_again_neither_open_nor_end_an_incident() -> None:
@@ -215,11 +157,7 @@ def test_topics_of_the_service() -> None:
     assert ServiceSettings(topic="t").outputs == ("t-scores", "t-dead-letters")
     assert ServiceSettings(topic="t", alerts="a").outputs == ("t-scores", "a", "t-dead-letters")
     assert ServiceSettings(topic="t", alerts="a", out="none").outputs == ("a", "t-dead-letters")
-    for flags, words in (
-        ({"out": "none"}, "--out none needs --alerts"),
-        ({"alerts": "t-scores"}, "--alerts t-scores, --dead-letters t-dead-letters and the state topic .* five"),
-        ({"alerts": "t", "feedback": "f"}, "must be six different topics"),
-        ({"out": "none", "alerts": "t-dead-letters"}, "must be four different topics"),
-    ):
-        with pytest.raises(ValidationError, match=words):
-            ServiceSettings(topic="t", **flags)  # type: ignore[arg-type]
+    with pytest.raises(ValidationError, match="--out none needs --alerts"):
+        ServiceSettings(topic="t", out="none")
+    with pytest.raises(ValidationError, match=r"--alerts t-scores, --dead-letters .* five different"):
+        ServiceSettings(topic="t", alerts="t-scores")

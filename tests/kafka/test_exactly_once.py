@@ -293,5 +293,10 @@ def test_a_late_generation_pauses_its_own_partition_alone_and_nothing_is_lost() 
     machine.teardown()
 
 
-TestExactlyOnce = ExactlyOnceMachine.TestCase
-TestExactlyOnce.settings = settings(max_examples=10, stateful_step_count=25)
+class TestExactlyOnce(ExactlyOnceMachine.TestCase):  # type: ignore[misc, valid-type]
+    settings = settings(stateful_step_count=12)
+
+
+@pytest.mark.slow
+class TestExactlyOnceForLonger(ExactlyOnceMachine.TestCase):  # type: ignore[misc, valid-type]
+    settings = settings(stateful_step_count=25)

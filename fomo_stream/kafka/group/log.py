@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from fomo_stream.errors import BrokerError, TopicError
 from fomo_stream.kafka.broker.clients import make_producer
@@ -38,7 +38,7 @@ class GroupLog:
         self._settings = settings
         self._topic = settings.state_topic
         self._entries: dict[bytes, Entry] = {}  # read so far, in order
-        self._next = OFFSET_BEGINNING
+        self._next = 0  # not OFFSET_BEGINNING: a client that asks for an offset of a new topic may wait half a second
 
     def entries(self, kind: bytes) -> list[Entry]:
         """All present records of one of the KINDS, in the order of the log."""
@@ -66,6 +66,7 @@ class GroupLog:
         key = kind + uuid.uuid4().hex.encode()
         producer = make_producer(self._settings, None, **{"message.timeout.ms": int(TIMEOUT_S * 1000)})
         try:
+            producer.list_topics(self._topic, timeout=TIMEOUT_S)  # one that is not connected yet waits half a second
             producer.produce(self._topic, key=key, value=value, partition=PARTITION, on_delivery=delivered)
         except KafkaException as error:
             failures.append(error.args[0])
