@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from array import array
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Producer
@@ -20,7 +20,7 @@ from rich.live import Live
 
 from fomo_stream.demo.board import Board
 from fomo_stream.demo.producer import send
-from fomo_stream.demo.report import MOST, demo_report, readings, report_path
+from fomo_stream.demo.sensors import Readings, sensor_stream
 from fomo_stream.errors import BrokerError
 from fomo_stream.kafka.embedded_broker import EmbeddedBroker
 from fomo_stream.kafka.observer import Observers
@@ -28,7 +28,12 @@ from fomo_stream.kafka.service import Service
 from fomo_stream.loading import load_ready
 from fomo_stream.logs import ClientLog
 from fomo_stream.ops.progress import ProgressLog
+from fomo_stream.replaying.command import replay_settings
 from fomo_stream.replaying.progress import shown_progress
+from fomo_stream.replaying.results import ReplayResult
+from fomo_stream.replaying.sources.memory import MemoryTable
+from fomo_stream.replaying.writing import check_writable
+from fomo_stream.settings.replay import NO_REPORT, ReplaySettings
 from fomo_stream.settings.service import ServiceSettings
 
 if TYPE_CHECKING:
@@ -36,15 +41,19 @@ if TYPE_CHECKING:
 
 TOPIC, OUT = "sensors", "anomalies"
 START_S = 30.0  # for the service to join its group
+FAULTS_EVERY_S = 3.0  # on average
+MOST = 60_000  # readings in a report: its replay takes about ten seconds
 
 
 def run_demo(settings: DemoSettings) -> int:
     """Run until Ctrl-C or `settings.seconds`; returns the exit code. Raises an error of the service."""
     console = Console(highlight=False)
     console.print("fomo-stream demo: starting an embedded broker and the service ...", style="dim")
-    path = report_path(settings)
+    path = None if settings.report == NO_REPORT else Path(settings.report).absolute()
+    if path is not None:
+        check_writable("--report", path)
     model = load_ready(settings.model, settings.device, settings.kernel)
-    times = array("q")  # milliseconds since 1970, when readings were sent; of the first MOST
+    sent: list[dict[str, Any]] = []  # the first MOST readings
     stop = threading.Event()
     with EmbeddedBroker() as broker:
         board = Board(settings, broker.bootstrap, TOPIC, OUT)
@@ -74,29 +83,45 @@ def run_demo(settings: DemoSettings) -> int:
             try:
                 wait_until_ready(service, check, stop)
                 board.began = time.monotonic()
-                sent = noted(settings, board, times)
-                running.append(threads.submit(send, producer, TOPIC, sent, settings.rate, stop))
+                running.append(threads.submit(send, producer, TOPIC, noted(settings, board, sent), settings.rate, stop))
                 show(console, board, check, stop)
             finally:
                 service.stop()
                 stop.set()
         console.print(board.summary(), soft_wrap=True)
         features = service.snapshot().features
-    if path is not None and board.partition is not None:
-        del times[board.scored_count :]
-        console.print(f"replaying {len(times):,} readings for the report ...", style="dim")
-        demo_report(settings, TOPIC, board.partition, features, times, shown_progress()).save_report(path)
+    if path is not None and board.scored_count:
+        scored = sent[: board.scored_count]
+        console.print(f"replaying {len(scored):,} readings for the report ...", style="dim")
+        demo_report(settings, features, scored).save_report(path)
         console.print(f"report: {path}", soft_wrap=True)
     return 0
 
 
-def noted(settings: DemoSettings, board: Board, times: array[int]) -> Iterator[dict[str, Any]]:
-    """The readings to send; the board and `times` learn of each when it is taken."""
-    for record, fault in readings(settings):
+def readings(settings: DemoSettings) -> Readings:
+    """The demo's readings, each with the name of the fault in it; the same for the same settings."""
+    fault_every = max(300.0, FAULTS_EVERY_S * settings.rate)
+    first_fault = settings.min_context + 500  # no fault in the first context
+    return sensor_stream(settings.seed, fault_every=fault_every, first_fault=first_fault)
+
+
+def noted(settings: DemoSettings, board: Board, sent: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The readings to send; the board and `sent` learn of each when it is taken."""
+    for number, (record, fault) in enumerate(readings(settings)):
         board.sent(record, fault)
-        if len(times) < MOST:
-            times.append(time.time_ns() // 1_000_000)
+        if number < MOST:
+            sent.append({**record, "sent": time.time_ns() // 1_000_000, "fault": fault is not None})
         yield record
+
+
+def demo_report(settings: DemoSettings, features: tuple[str, ...], scored: list[dict[str, Any]]) -> ReplayResult:
+    """The readings once more, by the replay, with the injected faults as labels. The results equal the live ones."""
+    # Not from the environment, as for the demo's service.
+    own = ReplaySettings.model_construct(
+        file=Path(TOPIC), key="pump", time="sent", label="fault", features=features, report=NO_REPORT,
+        **settings.of_detector(),
+    )  # fmt: skip
+    return replay_settings(own, shown_progress(), MemoryTable(scored))
 
 
 def wait_until_ready(service: Service, check: Callable[[], None], stop: threading.Event) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -59,32 +59,21 @@ PUMP = (
 )
 
 
-def pump_sensors(n: int) -> tuple[Sensor, ...]:
-    """The first n sensors; above ten, also those of a second pump on the same line (``flow_m3_h_2``)."""
-    copies = [(sensor, copy) for copy in range(n) for sensor in PUMP][:n]
-    return tuple(
-        replace(s, name=f"{s.name}_{copy + 1}", centre=s.centre * (1 + 0.07 * copy), load=s.load / (1 + 0.07 * copy))
-        if copy
-        else s
-        for s, copy in copies
-    )
-
-
 Readings = Iterator[tuple[dict[str, Any], str | None]]
 
 
 def sensor_stream(seed: int = 0, n_sensors: int = 10, fault_every: float = 1500.0, first_fault: int = 1000) -> Readings:
     """Yield (record, name of the fault in it or None), endlessly; the same for the same arguments.
 
-    A record holds the pump's name, a running number `reading`, and one rounded value or None per sensor.
-    fault_every: mean number of readings between two faults; no fault begins before reading `first_fault`.
+    A record holds the pump's name, a running number `reading`, and one rounded value or None for each of the first
+    `n_sensors` of `PUMP`. fault_every: mean number of readings between two faults; none begins before `first_fault`.
 
     >>> record, fault = next(sensor_stream(n_sensors=3))
     >>> sorted(record), fault
     (['pressure_bar', 'pump', 'reading', 'temperature_c', 'vibration_x_mm_s'], None)
     """
     rng = np.random.default_rng(seed)
-    sensors = pump_sensors(n_sensors)
+    sensors = PUMP[:n_sensors]
     steps = np.array([s.step for s in sensors])
     highest = np.array([100.0 if "_pct" in s.name else np.inf for s in sensors])
     digits = [max(0, int(np.ceil(-np.log10(s.step)))) for s in sensors]

@@ -8,10 +8,8 @@ reach it, the names that they use are not known: there the network has to be res
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import logging
-import os
 import socket
 import threading
 from collections.abc import Callable
@@ -80,15 +78,13 @@ class HttpServer(ThreadingTCPServer):
     def __init__(self, host: str, port: int, sources: Sources) -> None:
         try:
             self.address_family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        except (OSError, UnicodeError):
-            raise _wrong_host(host, "there is no such host") from None
-        try:
             super().__init__(address, _Handler)  # type: ignore[arg-type]
-        except OSError as error:
-            if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-                raise _wrong_host(host, "it is no address of this machine") from None
-            advice = "choose a port above 1023" if error.errno == errno.EACCES else "choose a free port"
-            raise ConfigError(f"--health-port {port}: {os.strerror(error.errno or 0)}; {advice}") from None
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or "there is no such host"
+            raise ConfigError(
+                f"cannot serve at --http-host {host}, --health-port {port}: {reason}",
+                "use a free port above 1023, and the host 127.0.0.1 for this machine alone, or 0.0.0.0 (with IPv6: ::)",
+            ) from None
         self.sources = sources
         self.port = int(self.server_address[1])
         self.is_local = ip_address(str(self.server_address[0])).is_loopback
@@ -108,12 +104,6 @@ class HttpServer(ThreadingTCPServer):
         with self._lock:
             for request in self._open:
                 _end(request)
-
-    def server_bind(self) -> None:
-        """With IPv6, all addresses include those of IPv4."""
-        if self.address_family == socket.AF_INET6:
-            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        super().server_bind()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread of its own. A client that sends nothing keeps no other one from its answer."""
@@ -210,9 +200,3 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _wrong_host(host: str, reason: str) -> ConfigError:
-    return ConfigError(
-        f"--http-host {host}: {reason}; use 127.0.0.1 for this machine alone, or 0.0.0.0 (with IPv6: ::) for all"
-    )

@@ -25,7 +25,10 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 
 class Metric(NamedTuple):
-    """A metric. A counter is exposed as `<name>_total`, a histogram as `<name>_bucket`, `_sum` and `_count`."""
+    """A metric. A counter is exposed as `<name>_total`, a histogram as `<name>_bucket`, `_sum` and `_count`.
+
+    The unit is the end of the name; numbers of things have none. Names are exposed with PREFIX.
+    """
 
     name: str
     kind: Kind
@@ -33,57 +36,51 @@ class Metric(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
-def _metric(name: str, kind: Kind, text: str, *labels: str) -> Metric:
-    return Metric(PREFIX + name, kind, text, labels)
-
-
-# The unit is the end of the name; numbers of things have none.
 METRICS = (
-    _metric(
-        "info", "gauge", "Version, checkpoint, kernel, topic and group.", "version", "model", "kernel", "topic", "group"
+    Metric(
+        "info",
+        "gauge",
+        "Version, checkpoint, kernel, topic and group.",
+        ("version", "model", "kernel", "topic", "group"),
     ),
-    _metric("ready", "gauge", "1 while records are being scored, else 0; /readyz has the reasons."),
-    _metric("partitions_assigned", "gauge", "Input partitions that the group has given to this instance."),
-    _metric("partitions_restoring", "gauge", "Of these, partitions that wait for their state."),
-    _metric("records", "counter", "Records scored."),
-    _metric("records_calibrated", "counter", "Records scored with status ok: only these can be outliers."),
-    _metric("score", "histogram", "Scores, from 0 to 1."),
-    _metric("alerts", "counter", "Records by severity; warning and critical are outliers.", "severity"),
-    _metric("incidents", "counter", "Incidents, by event: opened or closed.", "event"),
-    _metric("alert_rate_requested_ratio", "gauge", "The setting --alert-rate."),
-    _metric("alert_rate_realised_ratio", "gauge", "Share of outliers among the last calibrated records, about 10,000."),
-    _metric("dead_letters", "counter", "Records that could not be used, by reason.", "reason"),
-    _metric("missing_values", "counter", "Feature values that scored records lack."),
-    _metric("features", "gauge", "Features that are scored; 0 while they are not known."),
-    _metric("labels", "counter", "Labels that took effect."),
-    _metric("rows_learned", "counter", "Rows that were learned."),
-    _metric("trimmed_rows", "gauge", "Rows that the newest trimmed context has left out.", "partition"),
-    _metric("regimes", "counter", "Lasting shifts that were announced."),
-    _metric("drift", "gauge", "How much of what announces a new regime was seen, from 0 to 1.", "partition"),
-    _metric("position", "gauge", "Offset before which every record of the partition is finished.", "partition"),
-    _metric("lag_records", "gauge", "Records from the committed offset to the end of the partition.", "partition"),
-    _metric("oldest_unscored_seconds", "gauge", "Age of the oldest record not scored yet; 0: none.", "partition"),
-    _metric(
-        "open_transaction_seconds", "gauge", "How long readers wait for a transaction's end.", "topic", "partition"
+    Metric("ready", "gauge", "1 while records are being scored, else 0; /readyz has the reasons."),
+    Metric("partitions_assigned", "gauge", "Input partitions that the group has given to this instance."),
+    Metric("partitions_restoring", "gauge", "Of these, partitions that wait for their state."),
+    Metric("records", "counter", "Records scored."),
+    Metric("records_calibrated", "counter", "Records scored with status ok: only these can be outliers."),
+    Metric("score", "histogram", "Scores, from 0 to 1."),
+    Metric("alerts", "counter", "Records by severity; warning and critical are outliers.", ("severity",)),
+    Metric("incidents", "counter", "Incidents, by event: opened or closed.", ("event",)),
+    Metric("alert_rate_requested_ratio", "gauge", "The setting --alert-rate."),
+    Metric("alert_rate_realised_ratio", "gauge", "Share of outliers among the last calibrated records, about 10,000."),
+    Metric("dead_letters", "counter", "Records that could not be used, by reason.", ("reason",)),
+    Metric("missing_values", "counter", "Feature values that scored records lack."),
+    Metric("features", "gauge", "Features that are scored; 0 while they are not known."),
+    Metric("labels", "counter", "Labels that took effect."),
+    Metric("regimes", "counter", "Lasting shifts that were announced."),
+    Metric("drift", "gauge", "How much of what announces a new regime was seen, from 0 to 1.", ("partition",)),
+    Metric("position", "gauge", "Offset before which every record of the partition is finished.", ("partition",)),
+    Metric("lag_records", "gauge", "Records from the committed offset to the end of the partition.", ("partition",)),
+    Metric("oldest_unscored_seconds", "gauge", "Age of the oldest record not scored yet; 0: none.", ("partition",)),
+    Metric(
+        "open_transaction_seconds", "gauge", "How long readers wait for a transaction's end.", ("topic", "partition")
     ),
-    _metric("decode_seconds", "histogram", "Time to decode the records of one poll."),
-    _metric("score_seconds", "histogram", "Time to score and learn one micro-batch."),
-    _metric("produce_seconds", "histogram", "Time to encode and send the outputs of one micro-batch."),
-    _metric("commit_seconds", "histogram", "Time of one commit."),
-    _metric("end_to_end_seconds", "histogram", "Time from the timestamp of a record to the commit of its score."),
-    _metric("commits", "counter", "Commits (with exactly-once: transactions), by outcome.", "outcome"),
-    _metric("rebalances", "counter", "Partitions that the group has given or taken, by event.", "event"),
-    _metric("restores", "counter", "Partitions whose state was restored."),
-    _metric("restore_retries", "counter", "Attempts to restore a partition that have to be repeated."),
-    _metric("restore_seconds", "histogram", "Time from the assignment of a partition until it is read."),
-    _metric("generations", "counter", "Contexts that took effect."),
-    _metric("generation_age_seconds", "gauge", "Time since the newest context took effect.", "partition"),
-    _metric("generation_age_records", "gauge", "Records since the newest context took effect.", "partition"),
-    _metric("build_seconds", "histogram", "Time to build one context."),
-    _metric(
-        "context_late_seconds", "gauge", "How long a partition has waited for its next context; 0: not.", "partition"
+    Metric("decode_seconds", "histogram", "Time to decode the records of one poll."),
+    Metric("score_seconds", "histogram", "Time to score and learn one micro-batch."),
+    Metric("produce_seconds", "histogram", "Time to encode and send the outputs of one micro-batch."),
+    Metric("commit_seconds", "histogram", "Time of one commit."),
+    Metric("end_to_end_seconds", "histogram", "Time from the timestamp of a record to the commit of its score."),
+    Metric("commits", "counter", "Commits (with exactly-once: transactions), by outcome.", ("outcome",)),
+    Metric("rebalances", "counter", "Partitions that the group has given or taken, by event.", ("event",)),
+    Metric("restores", "counter", "Partitions whose state was restored."),
+    Metric("restore_retries", "counter", "Attempts to restore a partition that have to be repeated."),
+    Metric("restore_seconds", "histogram", "Time from the assignment of a partition until it is read."),
+    Metric("generation_age_seconds", "gauge", "Time since the newest context took effect.", ("partition",)),
+    Metric("build_seconds", "histogram", "Time to build one context."),
+    Metric(
+        "context_late_seconds", "gauge", "How long a partition has waited for its next context; 0: not.", ("partition",)
     ),
-    _metric("context_rows", "gauge", "Rows of the history of which contexts are made.", "partition"),
+    Metric("context_rows", "gauge", "Rows of the history of which contexts are made.", ("partition",)),
 )
 
 SECONDS_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -114,15 +111,13 @@ class Metrics(Observer):
         self._counters: dict[str, Counter] = {}
         self._histograms: dict[str, Histogram] = {}
         for name, kind, text, labels in METRICS:
-            own = name.removeprefix(PREFIX)
-            if kind == "counter" and own != "restore_retries":  # which the snapshot has
-                counter = self._counters[own] = Counter(name, text, labels, registry=self._registry)
-                for value in LABELS.get(own, ()):
+            if kind == "counter" and name != "restore_retries":  # which the snapshot has
+                counter = self._counters[name] = Counter(PREFIX + name, text, labels, registry=self._registry)
+                for value in LABELS.get(name, ()):
                     counter.labels(value)
             elif kind == "histogram":
-                bounds = BOUNDS.get(own, SECONDS_BOUNDS)
-                self._histograms[own] = Histogram(name, text, buckets=bounds, registry=self._registry)
-        self._generations: dict[int, int] = {}  # by partition, as last seen
+                bounds = BOUNDS.get(name, SECONDS_BOUNDS)
+                self._histograms[name] = Histogram(PREFIX + name, text, buckets=bounds, registry=self._registry)
         self._recent: deque[tuple[int, int]] = deque()  # (calibrated records, outliers) of micro-batches
         self._recent_records = self._recent_outliers = 0
         self._working_s = 0.0  # scoring and producing since the last report of a poll
@@ -133,7 +128,6 @@ class Metrics(Observer):
 
     def scored(self, seen: Observation) -> None:
         self._count("records", n=seen.n_records)
-        self._count("rows_learned", n=seen.learned)
         self._count("missing_values", n=seen.missing)
         self._observe("score", *[result["score"] for result in seen.results if result["score"] is not None])
         for severity in [result["severity"] for result in seen.results if result["severity"] is not None]:
@@ -144,10 +138,6 @@ class Metrics(Observer):
         self._observe("score_seconds", seen.score_s)
         self._observe("produce_seconds", seen.produce_s)
         self._working_s += seen.score_s + seen.produce_s
-        known = self._generations.get(seen.partition)
-        if known is not None and seen.generation > known:
-            self._count("generations", n=seen.generation - known)
-        self._generations[seen.partition] = seen.generation
 
     def dead_letter(self, reason: str) -> None:
         self._count("dead_letters", reason)
@@ -165,11 +155,9 @@ class Metrics(Observer):
 
     def aborted(self) -> None:
         self._count("commits", "aborted")
-        self._generations.clear()
 
     def rebalanced(self, event: str, n: int) -> None:
         self._count("rebalances", event, n=n)
-        self._generations.clear()  # an older state may come back
 
     def restored(self, seconds: float) -> None:
         self._count("restores")
@@ -207,8 +195,8 @@ class Metrics(Observer):
         registry = CollectorRegistry()
         values = self._of_snapshot(snapshot)
         for name, kind, text, labels in METRICS:
-            if samples := values.get(name.removeprefix(PREFIX)):
-                metric = (Gauge if kind == "gauge" else Counter)(name, text, labels, registry=registry)
+            if samples := values.get(name):
+                metric = (Gauge if kind == "gauge" else Counter)(PREFIX + name, text, labels, registry=registry)
                 for its_labels, value in samples:
                     (metric.labels(*its_labels) if labels else metric).inc(value)
         return generate_latest(self._registry) + generate_latest(registry)
@@ -237,13 +225,11 @@ class Metrics(Observer):
         note("restore_retries", snapshot.restore_retries)
         for partition in snapshot.partitions:
             number, detector = str(partition.number), partition.detector
-            note("trimmed_rows", detector.trimmed_rows, number)
             note("drift", detector.drift, number)
             note("position", partition.position, number)
             note("lag_records", partition.lag, number)
             note("oldest_unscored_seconds", partition.oldest_unscored_s, number)
             note("generation_age_seconds", partition.generation_age_s, number)
-            note("generation_age_records", detector.generation_age, number)
             note("context_late_seconds", partition.context_late_s, number)
             note("context_rows", detector.context_rows, number)
             for topic, seconds in partition.open_transactions:

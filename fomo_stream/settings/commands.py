@@ -99,7 +99,6 @@ class DemoSettings(DetectorFlags):
     log_level: LogLevel = log_level_flag("warning")
     seconds: float | None = flag("Demo", None, "stop after this long (default: until Ctrl-C)", metavar="SECONDS", gt=0)
     rate: float = flag("Demo", 500.0, "sensor records per second", metavar="N", gt=0, le=100_000)
-    sensors: int = flag("Demo", 10, "number of sensors in a record", metavar="N", ge=2, le=100)
     plain: bool = flag("Demo", False, "print lines instead of a live screen")
     report: str = flag(
         "Demo", "fomo-demo.html", "HTML file for the report at the end; none: write none", metavar="FILE", min_length=1

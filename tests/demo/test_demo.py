@@ -19,15 +19,13 @@ from rich.console import Console
 
 from fomo_stream.demo import demo
 from fomo_stream.demo.board import Board
-from fomo_stream.demo.report import demo_report, readings, report_path
-from fomo_stream.errors import ConfigError
 from fomo_stream.kafka.embedded_broker import EmbeddedBroker
 from fomo_stream.kafka.observer import Observation, Outlier
 from fomo_stream.records.result import Result
 from fomo_stream.replaying.results import ReplayResult
 from fomo_stream.settings.commands import DemoSettings
 
-SETTINGS = DemoSettings(sensors=3, min_context=50, alert_rate=0.01)
+SETTINGS = DemoSettings(min_context=50, alert_rate=0.01)
 
 
 def board_after(readings: Sequence[tuple[str | None, float | None]], explanation: str | None = None) -> Board:
@@ -88,16 +86,23 @@ def test_the_demo_scores_a_live_stream_and_ends_with_a_report(
         observe(board, seen)
 
     def reported(*given: Any) -> ReplayResult:
-        result = demo_report(*given)
+        result = make(*given)
         replayed.append(result.report)
         return result
 
-    observe = Board.scored
+    observe, make = Board.scored, demo.demo_report
     monkeypatch.setattr(Board, "scored", observed)
     monkeypatch.setattr(demo, "demo_report", reported)
     path = tmp_path / "demo.html"
-    flags: dict[str, Any] = {"rate": 400, "min_context": 100, "context_size": 300, "plain": True, "report": str(path)}
-    settings = DemoSettings(model=str(model_path), seconds=4, **flags)
+    flags: dict[str, Any] = {
+        "rate": 400,
+        "min_context": 100,
+        "context_size": 200,
+        "plain": True,
+        "views": "fast",
+        "report": str(path),
+    }
+    settings = DemoSettings(model=str(model_path), seconds=3, **flags)
     assert demo.run_demo(settings) == 0
     output = capsys.readouterr().out
     assert "at least once" in output
@@ -107,30 +112,18 @@ def test_the_demo_scores_a_live_stream_and_ends_with_a_report(
     assert f"report: {path}" in output
     assert "<html" in path.read_text()
     (report,) = replayed
-    assert report["notes"][0].startswith("This is the end of a demonstration")
     assert report["source"]["scored"] == sum(result["score"] is not None for result in live)
     assert report["source"]["kind"] == "memory"  # no command can replay it again
     (own,) = report["detectors"]
     outliers = [result for result in live if result["outlier"]]
     assert own["counts"]["alerts"] == len(outliers) > 0
-    assert own["counts"]["outliers"] == sum(fault is not None for _, fault in islice(readings(settings), len(live)))
+    assert own["counts"]["outliers"] == sum(
+        fault is not None for _, fault in islice(demo.readings(settings), len(live))
+    )
     shown = {alert["offset"]: (alert["score"], alert["p_value"]) for alert in report["alerts"]}
     assert len(shown) == min(100, len(outliers))
     of_live = {result["offset"]: (result["score"], result["p_value"]) for result in outliers}
     assert shown == {offset: pytest.approx(of_live[offset], rel=1e-5) for offset in shown}
-
-
-@pytest.mark.parametrize("given", [{}, {"report": "no/folder/demo.html"}, {"report": "none"}])
-def test_a_report_that_cannot_be_written_is_refused_at_the_start_if_it_was_named(
-    given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "fomo-demo.html").mkdir()
-    if "folder" in given.get("report", ""):
-        with pytest.raises(ConfigError, match="there is no folder"):
-            report_path(DemoSettings(**given))
-    else:
-        assert report_path(DemoSettings(**given)) is None
 
 
 @pytest.mark.slow

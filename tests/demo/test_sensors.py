@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fomo_stream.demo.sensors import MISSING_SHARE, PUMP, pump_sensors, sensor_stream
+from fomo_stream.demo.sensors import MISSING_SHARE, PUMP, sensor_stream
 from fomo_stream.records.inference import infer_schema
 
 ALL_FAULTS = {"spike", "stuck", "drift", "broken correlation", "vibration burst"}
@@ -19,10 +19,9 @@ def test_the_same_seed_gives_the_same_stream_and_another_seed_another() -> None:
     assert first != other
 
 
-@given(st.integers(0, 2**32), st.integers(1, 35))
+@given(st.integers(0, 2**32), st.integers(1, 10))
 def test_every_record_has_all_sensors_and_no_trace_of_the_truth(seed: int, n_sensors: int) -> None:
-    names = {sensor.name for sensor in pump_sensors(n_sensors)}
-    assert len(names) == n_sensors
+    names = {sensor.name for sensor in PUMP[:n_sensors]}
     for number, (record, _) in enumerate(islice(sensor_stream(seed, n_sensors, fault_every=5, first_fault=0), 100)):
         assert set(record) == names | {"pump", "reading"}
         assert record["reading"] == number
@@ -33,11 +32,6 @@ def test_every_kind_of_fault_happens_and_none_before_its_time() -> None:
     faults = [fault for _, fault in islice(sensor_stream(0, fault_every=50, first_fault=300), 10_000)]
     assert set(faults) == {None, *ALL_FAULTS}
     assert set(faults[:300]) == {None}
-
-
-def test_a_stream_without_vibration_sensors_has_no_vibration_burst() -> None:
-    faults = {fault for _, fault in islice(sensor_stream(0, n_sensors=2, fault_every=20), 5000)}
-    assert faults == {None, *ALL_FAULTS} - {"vibration burst"}
 
 
 def test_readings_are_rounded_as_the_instrument_does_and_sometimes_missing() -> None:
@@ -54,10 +48,3 @@ def test_the_service_would_infer_exactly_the_sensors() -> None:
     schema, left_out = infer_schema([record for record, _ in islice(sensor_stream(0), 200)])
     assert schema.features == tuple(sorted(sensor.name for sensor in PUMP))
     assert left_out == {"pump": "text", "reading": "monotone counter"}
-
-
-def test_load_drives_the_sensors_together() -> None:
-    records = [record for record, _ in islice(sensor_stream(0, first_fault=10**9), 3000)]
-    columns = [[record[name] or np.nan for record in records] for name in ("flow_m3_h", "current_a", "valve_pct")]
-    rows = np.array(columns).T
-    assert np.corrcoef(rows[~np.isnan(rows).any(axis=1)].T).min() > 0.8

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from fomo_stream.ops.metrics import METRICS
+from fomo_stream.ops.metrics import METRICS, PREFIX
 
 TARGET = frozenset({"namespace", "job", "pod", "instance"})  # labels that Prometheus adds to every series
 # Of prometheus_client's ProcessCollector, as it names them.
@@ -85,12 +85,11 @@ def exposed() -> dict[str, frozenset[str]]:
     """All series of an instance, as Prometheus stores them: by name, their own labels."""
     found: dict[str, frozenset[str]] = {name: frozenset() for name in PROCESS}
     for metric in METRICS:
-        labels = frozenset(metric.labels)
+        labels, name = frozenset(metric.labels), PREFIX + metric.name
         if metric.kind == "histogram":
-            found |= {f"{metric.name}_bucket": labels | {"le"}}
-            found |= {f"{metric.name}_sum": labels, f"{metric.name}_count": labels}
+            found |= {f"{name}_bucket": labels | {"le"}, f"{name}_sum": labels, f"{name}_count": labels}
         else:
-            found[f"{metric.name}_total" if metric.kind == "counter" else metric.name] = labels
+            found[f"{name}_total" if metric.kind == "counter" else name] = labels
     return found
 
 

@@ -245,10 +245,8 @@ def test_two_colons_are_all_addresses_of_both_kinds(told: Told) -> None:
 
 
 def test_a_port_in_use_and_a_wrong_host_are_refused_by_their_flags(server: HttpServer, told: Told) -> None:
-    with pytest.raises(ConfigError, match=rf"--health-port {server.port}: Address already in use; choose a free port"):
+    with pytest.raises(ConfigError, match=rf"--health-port {server.port}: Address already in use; use a free port"):
         HttpServer("127.0.0.1", server.port, told.sources())
-    with pytest.raises(ConfigError, match=r"--http-host 192\.0\.2\.1: it is no address of this machine; use 127"):
-        HttpServer("192.0.2.1", 0, told.sources())
-    for host in ("no-such-host.invalid", "a" * 300, "[::1]"):
-        with pytest.raises(ConfigError, match=r"--http-host .*: there is no such host; use 127"):
+    for host in ("192.0.2.1", "no-such-host.invalid", "a" * 300, "[::1]"):
+        with pytest.raises(ConfigError, match=r"--http-host .*, --health-port 0: .*; use .* the host 127"):
             HttpServer(host, 0, told.sources())
