@@ -36,13 +36,10 @@ class Metric(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
+PARTITION = ("partition",)
+INSTANCE = ("version", "model", "kernel", "topic", "group")
 METRICS = (
-    Metric(
-        "info",
-        "gauge",
-        "Version, checkpoint, kernel, topic and group.",
-        ("version", "model", "kernel", "topic", "group"),
-    ),
+    Metric("info", "gauge", "Version, checkpoint, kernel, topic and group.", INSTANCE),
     Metric("ready", "gauge", "1 while records are being scored, else 0; /readyz has the reasons."),
     Metric("partitions_assigned", "gauge", "Input partitions that the group has given to this instance."),
     Metric("partitions_restoring", "gauge", "Of these, partitions that wait for their state."),
@@ -58,13 +55,11 @@ METRICS = (
     Metric("features", "gauge", "Features that are scored; 0 while they are not known."),
     Metric("labels", "counter", "Labels that took effect."),
     Metric("regimes", "counter", "Lasting shifts that were announced."),
-    Metric("drift", "gauge", "How much of what announces a new regime was seen, from 0 to 1.", ("partition",)),
-    Metric("position", "gauge", "Offset before which every record of the partition is finished.", ("partition",)),
-    Metric("lag_records", "gauge", "Records from the committed offset to the end of the partition.", ("partition",)),
-    Metric("oldest_unscored_seconds", "gauge", "Age of the oldest record not scored yet; 0: none.", ("partition",)),
-    Metric(
-        "open_transaction_seconds", "gauge", "How long readers wait for a transaction's end.", ("topic", "partition")
-    ),
+    Metric("drift", "gauge", "How much of what announces a new regime was seen, from 0 to 1.", PARTITION),
+    Metric("position", "gauge", "Offset before which every record of the partition is finished.", PARTITION),
+    Metric("lag_records", "gauge", "Records from the committed offset to the end of the partition.", PARTITION),
+    Metric("oldest_unscored_seconds", "gauge", "Age of the oldest record not scored yet; 0: none.", PARTITION),
+    Metric("open_transaction_seconds", "gauge", "How long readers wait for its end.", ("topic", "partition")),
     Metric("decode_seconds", "histogram", "Time to decode the records of one poll."),
     Metric("score_seconds", "histogram", "Time to score and learn one micro-batch."),
     Metric("produce_seconds", "histogram", "Time to encode and send the outputs of one micro-batch."),
@@ -75,12 +70,10 @@ METRICS = (
     Metric("restores", "counter", "Partitions whose state was restored."),
     Metric("restore_retries", "counter", "Attempts to restore a partition that have to be repeated."),
     Metric("restore_seconds", "histogram", "Time from the assignment of a partition until it is read."),
-    Metric("generation_age_seconds", "gauge", "Time since the newest context took effect.", ("partition",)),
+    Metric("generation_age_seconds", "gauge", "Time since the newest context took effect.", PARTITION),
     Metric("build_seconds", "histogram", "Time to build one context."),
-    Metric(
-        "context_late_seconds", "gauge", "How long a partition has waited for its next context; 0: not.", ("partition",)
-    ),
-    Metric("context_rows", "gauge", "Rows of the history of which contexts are made.", ("partition",)),
+    Metric("context_late_seconds", "gauge", "How long a partition has waited for its next context; 0: not.", PARTITION),
+    Metric("context_rows", "gauge", "Rows of the history of which contexts are made.", PARTITION),
 )
 
 SECONDS_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
