@@ -38,7 +38,7 @@ def examine(settings: DoctorSettings) -> tuple[str, int]:
     except BrokerError as error:
         findings = without_answer(settings, error)
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    return (as_json(findings) if settings.json else as_text(findings, width)), exit_code(findings)
+    return (as_json(findings) if settings.json_ else as_text(findings, width)), exit_code(findings)
 
 
 def findings_of(settings: DoctorSettings, facts: Facts) -> list[Named]:

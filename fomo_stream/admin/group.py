@@ -84,7 +84,7 @@ def look_at_group(settings: GroupSettings) -> str:
     """The report. Raises FomoError."""
     partitions = _check_group_exists(settings, is_changing=False)
     described, agreed = _describe(settings, partitions), _read_agreed(settings)
-    return as_json(settings, described, agreed) if settings.json else as_text(settings, described, agreed, time.time())
+    return as_json(settings, described, agreed) if settings.json_ else as_text(settings, described, agreed, time.time())
 
 
 def check_group(settings: GroupSettings) -> str:
@@ -102,7 +102,7 @@ def update_group(settings: GroupSettings) -> str:
     group_log = GroupLog(settings)
     GroupSchema(settings, group_log).check_flags()
     changes, others = _agreement(settings, group_log, only_given=True).update(), _not_held(settings)
-    if settings.json:
+    if settings.json_:
         content = {"group": settings.group, "changes": [change._asdict() for change in changes], "not_held": others}
         return json.dumps(content, indent=2)
     rows = [(f"--{change.name}", f"{change.agreed} -> {change.own}") for change in changes]

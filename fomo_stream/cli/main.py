@@ -5,7 +5,7 @@ Each command imports its large packages only after its flags were parsed, so `--
 
 from __future__ import annotations
 
-import logging
+import inspect
 import os
 import signal
 import sys
@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from fomo_stream.cli.parser import INTROS, parse
+from fomo_stream.cli.parser import parse
 from fomo_stream.cli.signals import Signals
 from fomo_stream.errors import ConfigError, FomoError
 from fomo_stream.logs import configure_logging, quiet_clients
@@ -23,8 +23,6 @@ from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import AnySettings
 from fomo_stream.threads import limit_threads
 from fomo_stream.wording import did_you_mean
-
-log = logging.getLogger(__name__)
 
 SWITCH_S = 0.001  # a record waits at most so long for the thread that builds contexts; Python's own value is 5 ms
 
@@ -67,9 +65,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 141
 
 
+# The docstring of a command is the text at the top of its --help.
+
+
 def run(argv: Sequence[str]) -> int:
-    """Score a topic until SIGTERM or Ctrl-C."""
-    settings = _settings(ServiceSettings, argv, "run")
+    """Find outliers in a Kafka topic: score every record, without labels, training or tuning.
+
+      fomo-stream --topic sensors --out anomalies     score a topic (the command name `run` may be left out)
+      fomo-stream demo                                watch it work: embedded broker, simulated sensors
+      fomo-stream score data.csv                      score a file or a pipe, without Kafka
+      fomo-stream replay --topic sensors --last 7d    see how well it would have done on past records
+      fomo-stream compare before.json after.json      say what changed between two replays
+      fomo-stream redrive --dead-letters TOPIC        send dead letters back, after a fix
+      fomo-stream doctor --topic sensors              check brokers, topics, permissions and settings
+      fomo-stream group --topic sensors               show the group: settings, members, lag, state
+
+    Records are JSON objects; their numbers and booleans are the features. Each record is written to the output
+    topic with its key, headers and timestamp, and with its result in the field `fomo`. Each is scored exactly
+    once, even if processes are killed. Ctrl-C or SIGTERM stops the service cleanly.
+    """
+    settings = _settings(ServiceSettings, argv, run)
     signals = Signals()
     limit_threads(settings.threads)
     sys.setswitchinterval(SWITCH_S)
@@ -85,8 +100,12 @@ def run(argv: Sequence[str]) -> int:
 
 
 def demo(argv: Sequence[str]) -> int:
-    """Run the demonstration."""
-    settings = _settings(DemoSettings, argv, "demo")
+    """Watch fomo-stream score a simulated sensor stream with injected faults, live in the terminal.
+
+    It starts an embedded broker in memory, sends sensor records to it in real time, and runs the same service
+    on them. The embedded broker has no transactions, so delivery is at least once. Ctrl-C ends it.
+    """
+    settings = _settings(DemoSettings, argv, demo)
     limit_threads(settings.threads)
     from fomo_stream.demo.demo import run_demo
 
@@ -95,8 +114,16 @@ def demo(argv: Sequence[str]) -> int:
 
 
 def score(argv: Sequence[str]) -> int:
-    """Score a file or standard input."""
-    settings = _settings(ScoreSettings, argv, "score")
+    """Score CSV or JSON lines, from a file or a pipe, without Kafka.
+
+      fomo-stream score data.csv -o scored.csv
+      fomo-stream score data.csv --outliers-only             only the outliers, with the features that make them odd
+      cat data.jsonl | fomo-stream score - | head
+
+    Each row is scored against the rows before it, then learned. With --context FILE, each row is scored against
+    the rows of that file only. Lines that are not records stay in their place, with a status.
+    """
+    settings = _settings(ScoreSettings, argv, score)
     limit_threads(settings.threads)
     from fomo_stream.cli.score import run_score
 
@@ -104,8 +131,17 @@ def score(argv: Sequence[str]) -> int:
 
 
 def replay(argv: Sequence[str]) -> int:
-    """Replay a topic or a file, and report."""
-    settings = _settings(ReplaySettings, argv, "replay")
+    """Replay past records, and see how well fomo-stream would have done: an HTML report, and a summary here.
+
+      fomo-stream replay --topic sensors --last 7d
+      fomo-stream replay --topic sensors --group fomo-stream --from 2026-10-01 --to 2026-11-01 --label is_anomaly
+      fomo-stream replay --file rows.csv --label is_anomaly --compare knn,river.HalfSpaceTrees
+
+    Records go through the same detector as in the service, in their order. The offsets and the state of a group are
+    never touched. With --group, the settings and features are those that the group has agreed on. It takes
+    all flags of the service; what only a running service needs is ignored. Ctrl-C ends it with a report.
+    """
+    settings = _settings(ReplaySettings, argv, replay)
     limit_threads(1)  # until the replay begins, with the threads that the group has agreed on
     from fomo_stream.replaying.command import run_replay
 
@@ -113,8 +149,11 @@ def replay(argv: Sequence[str]) -> int:
 
 
 def compare(argv: Sequence[str]) -> int:
-    """Compare two replays."""
-    settings = _settings(CompareSettings, argv, "compare")
+    """Compare two replays: what changed, and whether by more than chance.
+
+    fomo-stream compare before.json after.json      files that `fomo-stream replay --json FILE` has written
+    """
+    settings = _settings(CompareSettings, argv, compare)
     from fomo_stream.replaying.comparison import compare_files
 
     print(compare_files(settings.before, settings.after))
@@ -122,8 +161,16 @@ def compare(argv: Sequence[str]) -> int:
 
 
 def redrive(argv: Sequence[str]) -> int:
-    """Send dead letters back."""
-    settings = _settings(RedriveSettings, argv, "redrive")
+    """Send dead letters back to the topics that they came from, after a fix.
+
+      fomo-stream redrive --dead-letters sensors-dead-letters --dry-run     count them by reason
+      fomo-stream redrive --dead-letters sensors-dead-letters               send all
+
+    Each goes back with its key, value, headers, timestamp and partition. Each is sent only once, even if the
+    command runs again or with other reasons, and stays in the topic of dead letters. A record that was cut to
+    fit that topic cannot be sent back.
+    """
+    settings = _settings(RedriveSettings, argv, redrive)
     from fomo_stream.admin.redrive import redrive as send_back
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: an open transaction is aborted
@@ -132,8 +179,17 @@ def redrive(argv: Sequence[str]) -> int:
 
 
 def group(argv: Sequence[str]) -> int:
-    """Show a group, or change its agreement."""
-    settings = _settings(GroupSettings, argv, "group")
+    """Show what a group has agreed on, its members, and the lag and the state of its partitions.
+
+      fomo-stream group --topic sensors                                look; nothing is changed
+      fomo-stream group --topic sensors --alerts pages --update-group  change what may change
+      fomo-stream group --config fomo.toml --check                     would an instance be refused?
+
+    It takes all flags of the service, so give it the environment and --config file of an instance. It shows which
+    settings differ here. With --update-group it changes those that are given and may change, while the group has
+    no members; the others stay as they are.
+    """
+    settings = _settings(GroupSettings, argv, group)
     from fomo_stream.admin.group import check_group, look_at_group, update_group
 
     action = check_group if settings.check else update_group if settings.update_group else look_at_group
@@ -143,8 +199,14 @@ def group(argv: Sequence[str]) -> int:
 
 
 def doctor(argv: Sequence[str]) -> int:
-    """Check a deployment; the exit code is that of the first problem."""
-    settings = _settings(DoctorSettings, argv, "doctor")
+    """Check a deployment and say what to do: brokers, replicas, permissions, topics, transactions, settings.
+
+      fomo-stream doctor --topic sensors --config fomo.toml
+
+    It takes all flags of the service, so give it the environment and --config file of an instance. It changes
+    nothing and reads no values of records. The exit code is that of the first problem; warnings are no problems.
+    """
+    settings = _settings(DoctorSettings, argv, doctor)
     from fomo_stream.admin.doctor import examine
 
     with quiet_clients():
@@ -153,16 +215,18 @@ def doctor(argv: Sequence[str]) -> int:
     return code
 
 
-def _settings(cls: type[AnySettings], argv: Sequence[str], command: str) -> AnySettings:
-    """The settings of a command; from now on it logs as they say."""
-    settings = parse(cls, argv, INTROS[command], "" if command == "run" else command)
-    configure_logging(settings.log_level)
-    return settings
-
-
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+Command = Callable[[Sequence[str]], int]
+COMMANDS: dict[str, Command] = {
     command.__name__: command for command in (run, demo, score, replay, compare, redrive, group, doctor)
 }
+
+
+def _settings(cls: type[AnySettings], argv: Sequence[str], command: Command) -> AnySettings:
+    """The settings of a command; from now on it logs as they say."""
+    name = "" if command is run else command.__name__
+    settings = parse(cls, argv, inspect.getdoc(command) or "", name)
+    configure_logging(settings.log_level)
+    return settings
 
 
 def _split_command(arguments: list[str]) -> tuple[str, list[str]]:

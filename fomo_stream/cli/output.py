@@ -43,10 +43,9 @@ class Output:
         try:
             self.stream = open(self._path if self._is_direct else self._part, "wb")
             if not self._is_direct and os.path.exists(self._target):
-                with open(self._target, "ab"):  # may be written
-                    shutil.copymode(self._target, self._part)
+                shutil.copymode(self._target, self._part)
         except OSError as error:
-            where = self._path if self._is_direct or os.path.exists(self._target) else self._part
+            where = self._path if self._is_direct else self._part
             raise ConfigError(f"--output {self._path}: {where} cannot be written: {error.strerror}") from None
         return self.stream
 

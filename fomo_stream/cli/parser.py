@@ -14,87 +14,9 @@ from fomo_stream.wording import did_you_mean
 
 KAFKA_FLAG = "--kafka."
 GROUP_ORDER = (
-    "Demo",
-    "Input",
-    "Output",
-    "Labels",
-    "Detectors",
-    "Report",
-    "Topics",
-    "Delivery",
-    "Broker",
-    "Records",
-    "Detector",
-    "Throughput",
-    "General",
+    *("Demo", "Input", "Output", "Labels", "Detectors", "Report", "Topics", "Delivery", "Broker"),
+    *("Records", "Detector", "Throughput", "General"),
 )
-
-INTROS = {
-    "run": """Find outliers in a Kafka topic: score every record, without labels, training or tuning.
-
-  fomo-stream --topic sensors --out anomalies     score a topic (the command name `run` may be left out)
-  fomo-stream demo                                watch it work: embedded broker, simulated sensors
-  fomo-stream score data.csv                      score a file or a pipe, without Kafka
-  fomo-stream replay --topic sensors --last 7d    see how well it would have done on past records
-  fomo-stream compare before.json after.json      say what changed between two replays
-  fomo-stream redrive --dead-letters TOPIC        send dead letters back, after a fix
-  fomo-stream doctor --topic sensors              check brokers, topics, permissions and settings
-  fomo-stream group --topic sensors               show the group: settings, members, lag, state
-
-Records are JSON objects; their numbers and booleans are the features. Each record is written to the output
-topic with its key, headers and timestamp, and with its result in the field `fomo`. Each is scored exactly
-once, even if processes are killed. Ctrl-C or SIGTERM stops the service cleanly.""",
-    "demo": """Watch fomo-stream score a simulated sensor stream with injected faults, live in the terminal.
-
-It starts an embedded broker in memory, sends sensor records to it in real time, and runs the same service
-on them. The embedded broker has no transactions, so delivery is at least once. Nothing is downloaded.
-Ctrl-C ends it.""",
-    "score": """Score CSV or JSON lines, from a file or a pipe, without Kafka.
-
-Each row is scored against the rows before it, then learned. With --context FILE, each row is scored against
-the rows of that file only. Lines that are not records stay in their place, with a status.
-
-  fomo-stream score data.csv -o scored.csv
-  fomo-stream score data.csv --outliers-only             only the outliers, with the features that make them odd
-  cat data.jsonl | fomo-stream score - | head""",
-    "redrive": """Send dead letters back to the topics that they came from, after a fix.
-
-  fomo-stream redrive --dead-letters sensors-dead-letters --dry-run     count them by reason
-  fomo-stream redrive --dead-letters sensors-dead-letters               send all
-  fomo-stream redrive --dead-letters sensors-dead-letters --reason not_json,too_large
-
-Each goes back with its key, value, headers, timestamp and partition. Each is sent only once, even if the
-command runs again or with other reasons, and stays in the topic of dead letters. A record that was cut to
-fit that topic cannot be sent back.""",
-    "group": """Show what a group has agreed on, its members, and the lag and the state of its partitions.
-
-  fomo-stream group --topic sensors                                look; nothing is changed
-  fomo-stream group --topic sensors --alerts pages --update-group  change what may change
-  fomo-stream group --config fomo.toml --check                     would an instance be refused?
-
-It takes all flags of the service, so give it the same environment and --config file as an instance. It shows
-which settings differ here. With --update-group it changes those that are given and may change, while the
-group has no members; the others stay as they are.""",
-    "doctor": """Check a deployment and say what to do: brokers, replicas, permissions, topics, transactions, settings.
-
-  fomo-stream doctor --topic sensors --config fomo.toml
-
-It takes all flags of the service, so give it the same environment and --config file as an instance. It changes
-nothing and reads no values of records. It exits with 0 if there is no problem; warnings are no problems.""",
-    "replay": """Replay past records, and see how well fomo-stream would have done: an HTML report, and a summary here.
-
-  fomo-stream replay --topic sensors --last 7d
-  fomo-stream replay --topic sensors --group fomo-stream --from 2026-10-01 --to 2026-11-01 --label is_anomaly
-  fomo-stream replay --file rows.csv --label is_anomaly --compare knn,river.HalfSpaceTrees
-
-Records go through the same detector as in the service, in their order. The offsets and the state of a group are
-never touched. With --group, the settings and features are those that the group has agreed on. It takes
-all flags of the service, so it can be given the same environment and --config file; what only a running service
-needs is ignored. Ctrl-C ends it with a report of what was replayed.""",
-    "compare": """Compare two replays: what changed, and whether by more than chance.
-
-  fomo-stream compare before.json after.json      files that `fomo-stream replay --json FILE` has written""",
-}
 
 EPILOG = """Each flag can also be set by an environment variable (FOMO_BATCH_SIZE for --batch-size) or in the TOML file
 of --config (batch-size = 64). Flags win over the environment, and the environment wins over the file."""

@@ -18,16 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.cli.output import STANDARD_OUTPUT, Output
-from fomo_stream.cli.remarks import note_absent, note_texts, note_unscored
-from fomo_stream.cli.scorers import Batch, FixedContextScorer, PrequentialScorer
+from fomo_stream.cli.scorers import Batch, FixedContextScorer, PrequentialScorer, note_texts
 from fomo_stream.errors import ConfigError, FomoError, SkippedError
 from fomo_stream.loading import load_ready
-from fomo_stream.records.files import FORMATS, Line, RecordFile, open_records
-from fomo_stream.records.inference import text_columns
+from fomo_stream.records.files import Line, RecordFile, open_records
+from fomo_stream.records.inference import NAMES_SHOWN, text_columns
 from fomo_stream.records.lines import Note
 from fomo_stream.records.result import Result
+from fomo_stream.records.schema import shown
 from fomo_stream.records.writers import CsvWriter, Form, JsonWriter
-from fomo_stream.wording import counted
+from fomo_stream.wording import counted, did_you_mean
 
 if TYPE_CHECKING:
     from fomo_stream.settings.commands import ScoreSettings
@@ -49,7 +49,6 @@ def run_score(settings: ScoreSettings) -> int:
             nullcontext(sys.stdin.buffer) if stdin else open_records(settings.file) as stream,
         ):
             table = open_table(settings, stream, name, _note)
-            _note_form(settings.output, table)
             scoring = Scoring(settings, table, out, _note)
             scoring.run()
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has ended
@@ -69,15 +68,6 @@ def open_table(settings: ScoreSettings, stream: BinaryIO, name: str, note: Note)
     return RecordFile(stream, settings.format, name, text, settings.decimal, note)
 
 
-def _note_form(output: str, table: RecordFile) -> None:
-    """Say so if the results will not be as the name of their file says."""
-    ending = Path(output).suffix.lower()
-    if FORMATS.get(ending, table.format) != table.format:
-        _note(f"{output} will be {table.format}, as {table.name} is")
-    if ending in (".gz", ".bz2", ".xz", ".zst", ".zip"):
-        _note(f"{output} will not be compressed")
-
-
 def _note(text: str) -> None:
     print(f"fomo-stream: {text}", file=sys.stderr, flush=True)
 
@@ -93,7 +83,7 @@ class Scoring:
         scorer = FixedContextScorer if settings.context else PrequentialScorer
         self._scorer: FixedContextScorer | PrequentialScorer = scorer(settings, model, table, note)
         self._counts = {"scored": 0, "outliers": 0, "skipped": 0, "unscored": 0, "missing": 0, "blank": 0}
-        self._has_values: NDArray[np.bool_] | None = None  # features (d,) with a value in any line scored so far
+        self._has_values: NDArray[np.bool_] = np.zeros(1, dtype=bool)  # features (d,) with a value in any line so far
         self._malformed = self._noted = 0  # lines that cannot be read, and those of them that were noted
         self._without = self._first_without = 0  # records without a value of any feature, and the line of the first
         self._is_calibrated = False  # whether any record could be called an outlier
@@ -114,9 +104,9 @@ class Scoring:
                 f"no record could be called an outlier: with --alert-rate {rate:g} that takes {math.ceil(1 / rate)} "
                 "records; rank them by remembered_logit, or give trusted records with --context FILE"
             )
-        shown = [f"{name}={count}" for name, count in counts.items() if count or name not in ("unscored", "blank")]
+        summary = [f"{name}={count}" for name, count in counts.items() if count or name not in ("unscored", "blank")]
         only = counts["outliers"] and not self._settings.outliers_only
-        self._note(" ".join(shown) + (" (to see only the outliers: --outliers-only)" if only else ""))
+        self._note(" ".join(summary) + (" (to see only the outliers: --outliers-only)" if only else ""))
 
     def check_skipped(self) -> None:
         """Raise SkippedError if too many lines could not be scored."""
@@ -129,13 +119,20 @@ class Scoring:
             )
 
     def _note_what_does_not_count(self) -> None:
+        """Name what of the file does not count, although it may have been meant to."""
         counts, table, schema = self._counts, self._table, self._scorer.schema
-        note_unscored(table, schema, self._without, self._first_without, self._note)
+        if self._without:
+            have = "has" if self._without == 1 else "have"
+            what = f"no value of any feature ({shown(schema.features, NAMES_SHOWN)})"
+            records = f"{counted(self._without, 'record')} of {table.name}"
+            self._note(f"{records} {have} {what}, the first in line {self._first_without}")
         if counts["scored"] + counts["unscored"]:
             note_texts(table, schema, self._note)
-            has_values = [] if self._has_values is None else self._has_values.tolist()
-            absent = [name for name, has in zip(schema.features, has_values, strict=True) if not has]
-            note_absent(table, absent, self._note)
+            absent = [name for name, has in zip(schema.features, self._has_values, strict=True) if not has]
+            if absent:
+                hint = did_you_mean(absent[0], [name for name in table.header if name not in absent])
+                names = shown(absent, NAMES_SHOWN)
+                self._note(f"no row of {table.name} has a value of {names}: missing everywhere{hint}")
         elif counts["skipped"]:
             advice = "check --features and --context" if self._without else table.advice
             self._note(f"nothing was scored; {advice}")
@@ -153,8 +150,7 @@ class Scoring:
         if batch is None:
             return
         lines, scored = batch
-        has_values = np.asarray((~np.isnan(scored.rows)).any(axis=0))
-        self._has_values = has_values if self._has_values is None else np.logical_or(self._has_values, has_values)
+        self._has_values = self._has_values | (~np.isnan(scored.rows)).any(axis=0)
         results = [
             unscored(line, missing) if result is None else result
             for line, result, missing in zip(lines, scored.results, scored.missing.tolist(), strict=True)

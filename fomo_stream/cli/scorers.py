@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.cli.remarks import note_texts
 from fomo_stream.detector.config import LEAST_CONTEXT
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results, Status
@@ -24,6 +23,7 @@ from fomo_stream.errors import RecordError, SchemaError
 from fomo_stream.limits import MAX_CONTEXT, MAX_FEATURES
 from fomo_stream.model.zero_shot import ZeroShotModel
 from fomo_stream.partition.partition import Partition, Process, Scored
+from fomo_stream.records.csv_rows import number_in
 from fomo_stream.records.files import BLOCK, Line, RecordFile, open_records, trusted_records
 from fomo_stream.records.inference import KEY, choose_features, key_of, text_columns
 from fomo_stream.records.lines import Note
@@ -218,3 +218,14 @@ def no_records(file: RecordFile, has_errors: bool) -> SchemaError:
 def roles_of(settings: ScoreSettings) -> dict[str, str]:
     """The fields that have another role than to be a feature, with this role."""
     return {settings.key: KEY} if settings.key is not None else {}
+
+
+def note_texts(table: RecordFile, schema: Schema, note: Note) -> None:
+    """Name the features with cells that are text, and count as missing."""
+    for name, texts in table.texts.items():
+        if texts.count and name in schema.features and name not in schema.categorical:
+            other = next((mark for mark in ("comma", "point") if number_in(texts.first, mark) is not None), "")
+            remedy = f"; --decimal {other} reads such numbers" if other else ""
+            are, count = ("is", "counts") if texts.count == 1 else ("are", "count")
+            found = f"{counted(texts.count, 'cell')} of the column {name} of {table.name} {are} text"
+            note(f"{found}, such as {texts.first[:40]!r}, and {count} as missing{remedy}")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # Settings on which no number of a report depends: where things are, how they are shown, and how the service delivers.
 ELSEWHERE = frozenset(
     (
-        *("bootstrap", "jobs", "json", "log_level", "report", "scores_file"),
+        *("bootstrap", "jobs", "json_", "log_level", "report", "scores_file"),
         *("out", "alerts", "dead_letters", "start", "delivery", "instance_id", "on_lost_offset", "reset_state", "wait"),
         *("max_latency_ms", "health_port", "http_host"),
     )

@@ -33,11 +33,11 @@ def run_replay(settings: ReplaySettings) -> int:
     plan, progress = _plan_of(settings, None), shown_progress()
     with stopped_by_ctrl_c(progress) as is_stopped:  # also while the report is made and written
         result = ReplayResult(_replayed(plan, progress, is_stopped))
-        if settings.json is not None:
-            result.save(settings.json)
+        if settings.json_ is not None:
+            result.save(settings.json_)
         if html is not None:
             result.save_report(html)
-        print(terminal_text(result.report, [path for path in (html, settings.json) if path is not None]))
+        print(terminal_text(result.report, [path for path in (html, settings.json_) if path is not None]))
     return 0 if result.report["source"]["is_complete"] else CTRL_C
 
 
@@ -80,7 +80,7 @@ def _html_of(settings: ReplaySettings) -> Path | None:
 
 def _files_of(settings: ReplaySettings, table: Table | None) -> tuple[dict[str, Path], dict[str, Path]]:
     """The files that are written, and those that are read, by their flag."""
-    outputs = {"--report": _html_of(settings), "--json": settings.json, "--scores-file": settings.scores_file}
+    outputs = {"--report": _html_of(settings), "--json": settings.json_, "--scores-file": settings.scores_file}
     inputs = {
         "--file": settings.file if table is None else None,
         "--labels-file": settings.labels_file,

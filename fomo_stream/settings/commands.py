@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -163,14 +162,11 @@ class GivenFlags(ServiceSettings):
         return name.replace("-", "_") in self._given
 
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", UserWarning)  # pydantic has a method of that name, which it no longer supports
+class ReportFlags(GivenFlags):
+    """For a command that prints a report."""
 
-    class ReportFlags(GivenFlags):
-        """For a command that prints a report."""
-
-        json: bool = flag("Report", False, "print JSON for programs in place of text")  # type: ignore[assignment]
-        log_level: LogLevel = log_level_flag("warning")
+    json_: bool = flag("Report", False, "print JSON for programs in place of text")
+    log_level: LogLevel = log_level_flag("warning")
 
 
 class GroupSettings(ReportFlags):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -18,109 +17,102 @@ FLAGS_OF_TOPIC = ("from_", "to", "last", "labels_topic")
 FLAGS_OF_FILE = ("key", "time")
 
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", UserWarning)  # pydantic has a method named json, which it no longer supports
+class ReplaySettings(GivenFlags):
+    """`fomo-stream replay`: all flags of the service, so that its configuration can be used as it is, and these."""
 
-    class ReplaySettings(GivenFlags):
-        """`fomo-stream replay`: all flags of the service, so that its configuration can be used as it is, and these."""
+    topic: str = flag("Input", "", "topic to replay", metavar="TOPIC")
+    file: Path | None = flag("Input", None, "file to replay in place of a topic", metavar="FILE")
+    format: Literal["auto", "csv", "jsonl", "parquet", "npz"] = flag(
+        "Input", "auto", "format of --file; auto: by the ending of its name, else by its first character"
+    )
+    decimal: Literal["auto", "comma", "point"] = decimal_flag()
+    from_: str = flag(
+        "Input",
+        "",
+        "first record: a time (2026-10-01, 2026-10-01T12:00Z; without a zone: UTC), an offset, or an offset for "
+        "each partition (0:812,1:790) (default: the first record that the topic retains)",
+        metavar="PLACE",
+    )
+    to: str = flag(
+        "Input",
+        "",
+        "end of the range, written as --from; its record is not replayed (default: all)",
+        metavar="PLACE",
+    )
+    last: str = flag("Input", "", "replay the last 90s, 30m, 12h or 7d, in place of --from", metavar="DURATION")
+    key: str | None = flag(
+        "Records",
+        None,
+        "with --file: field that names the series of a record, such as its device (default: all are one series)",
+        metavar="FIELD",
+    )
+    time: str | None = flag(
+        "Records",
+        None,
+        "with --file: field with the time of a record: seconds or milliseconds since 1970, or ISO 8601",
+        metavar="FIELD",
+    )
+    label: str | None = flag(
+        "Labels", None, "field that says whether a record is an outlier: true or false, 1 or 0", metavar="FIELD"
+    )
+    labels_topic: str | None = flag(
+        "Labels", None, "topic with labels, as the service takes them by --feedback", metavar="TOPIC", min_length=1
+    )
+    labels_file: Path | None = flag(
+        "Labels",
+        None,
+        "CSV or JSON lines with labels: offset or key, outlier, and perhaps partition",
+        metavar="FILE",
+    )
+    compare: Names = flag(
+        "Detectors",
+        (),
+        "other detectors to compare with in the same pass: river.HalfSpaceTrees, river.OneClassSVM, knn, or "
+        "module:factory",
+        metavar="A,B",
+    )
+    grid: tuple[str, ...] = flag(
+        "Detectors",
+        (),
+        "own settings to compare with, in all combinations: alert_rate=0.01,0.001 context_size=1000,5000",
+        metavar="NAME=A,B",
+        words=True,
+    )
+    report: str = flag(
+        "Report", "fomo-replay.html", f"HTML file for the report; {NO_REPORT}: write none", metavar="FILE"
+    )
+    json_: Path | None = flag("Report", None, "also write the report as JSON, for compare", metavar="FILE")
+    scores_file: Path | None = flag(
+        "Report", None, "also write the scored records to this file, as JSON lines", metavar="FILE"
+    )
+    jobs: int = flag(
+        "Throughput", 0, "partitions to replay at the same time (0: one per processor)", metavar="N", ge=0, le=1024
+    )
+    log_level: LogLevel = log_level_flag("warning")
 
-        topic: str = flag("Input", "", "topic to replay", metavar="TOPIC")
-        file: Path | None = flag("Input", None, "file to replay in place of a topic", metavar="FILE")
-        format: Literal["auto", "csv", "jsonl", "parquet", "npz"] = flag(
-            "Input", "auto", "format of --file; auto: by the ending of its name, else by its first character"
-        )
-        decimal: Literal["auto", "comma", "point"] = decimal_flag()
-        from_: str = flag(
-            "Input",
-            "",
-            "first record: a time (2026-10-01, 2026-10-01T12:00Z; without a zone: UTC), an offset, or an offset for "
-            "each partition (0:812,1:790) (default: the first record that the topic retains)",
-            metavar="PLACE",
-        )
-        to: str = flag(
-            "Input",
-            "",
-            "end of the range, written as --from; its record is not replayed (default: all)",
-            metavar="PLACE",
-        )
-        last: str = flag("Input", "", "replay the last 90s, 30m, 12h or 7d, in place of --from", metavar="DURATION")
-        key: str | None = flag(
-            "Records",
-            None,
-            "with --file: field that names the series of a record, such as its device (default: all are one series)",
-            metavar="FIELD",
-        )
-        time: str | None = flag(
-            "Records",
-            None,
-            "with --file: field with the time of a record: seconds or milliseconds since 1970, or ISO 8601",
-            metavar="FIELD",
-        )
-        label: str | None = flag(
-            "Labels", None, "field that says whether a record is an outlier: true or false, 1 or 0", metavar="FIELD"
-        )
-        labels_topic: str | None = flag(
-            "Labels", None, "topic with labels, as the service takes them by --feedback", metavar="TOPIC", min_length=1
-        )
-        labels_file: Path | None = flag(
-            "Labels",
-            None,
-            "CSV or JSON lines with labels: offset or key, outlier, and perhaps partition",
-            metavar="FILE",
-        )
-        compare: Names = flag(
-            "Detectors",
-            (),
-            "other detectors to compare with in the same pass: river.HalfSpaceTrees, river.OneClassSVM, knn, or "
-            "module:factory",
-            metavar="A,B",
-        )
-        grid: tuple[str, ...] = flag(
-            "Detectors",
-            (),
-            "own settings to compare with, in all combinations: alert_rate=0.01,0.001 context_size=1000,5000",
-            metavar="NAME=A,B",
-            words=True,
-        )
-        report: str = flag(
-            "Report", "fomo-replay.html", f"HTML file for the report; {NO_REPORT}: write none", metavar="FILE"
-        )
-        json: Path | None = flag("Report", None, "also write the report as JSON, for compare", metavar="FILE")  # type: ignore[assignment]
-        scores_file: Path | None = flag(
-            "Report", None, "also write the scored records to this file, as JSON lines", metavar="FILE"
-        )
-        jobs: int = flag(
-            "Throughput", 0, "partitions to replay at the same time (0: one per processor)", metavar="N", ge=0, le=1024
-        )
-        log_level: LogLevel = log_level_flag("warning")
+    @model_validator(mode="after")
+    def _source_is_one(self) -> Self:
+        if bool(self.topic) == (self.file is not None):
+            raise ValueError("name what to replay: either --topic or --file")
+        has_file = self.file is not None
+        if given := [name for name in (FLAGS_OF_TOPIC if has_file else FLAGS_OF_FILE) if getattr(self, name)]:
+            remedy = "--topic; a --file is replayed as a whole" if has_file else "--file; records of a topic have both"
+            raise ValueError(f"{option(given[0])} needs {remedy}")
+        if self.last and self.from_:
+            raise ValueError("--last and --from both name the first record; give one of them")
+        kinds = [option(name) for name in ("label", "labels_topic", "labels_file") if getattr(self, name) is not None]
+        if len(kinds) > 1:
+            raise ValueError(f"{' and '.join(kinds)} name different labels; give one of them")
+        return self
 
-        @model_validator(mode="after")
-        def _source_is_one(self) -> Self:
-            if bool(self.topic) == (self.file is not None):
-                raise ValueError("name what to replay: either --topic or --file")
-            has_file = self.file is not None
-            if given := [name for name in (FLAGS_OF_TOPIC if has_file else FLAGS_OF_FILE) if getattr(self, name)]:
-                remedy = (
-                    "--topic; a --file is replayed as a whole" if has_file else "--file; records of a topic have both"
-                )
-                raise ValueError(f"{option(given[0])} needs {remedy}")
-            if self.last and self.from_:
-                raise ValueError("--last and --from both name the first record; give one of them")
-            kinds = [
-                option(name) for name in ("label", "labels_topic", "labels_file") if getattr(self, name) is not None
-            ]
-            if len(kinds) > 1:
-                raise ValueError(f"{' and '.join(kinds)} name different labels; give one of them")
-            return self
-
-        @model_validator(mode="after")
-        def _fields_have_one_role(self) -> Self:
-            """A label that is also a key or a time would reach the scores."""
-            roles = [("--label", self.label), ("--key", self.key), ("--time", self.time)]
-            for (name, field), (other, its) in combinations(roles, 2):
-                if field is not None and field == its:
-                    raise ValueError(f"{name} and {other} both name the field {field}; give each a field of its own")
-            return self
+    @model_validator(mode="after")
+    def _fields_have_one_role(self) -> Self:
+        """A label that is also a key or a time would reach the scores."""
+        roles = [("--label", self.label), ("--key", self.key), ("--time", self.time)]
+        for (name, field), (other, its) in combinations(roles, 2):
+            if field is not None and field == its:
+                raise ValueError(f"{name} and {other} both name the field {field}; give each a field of its own")
+        return self
 
 
 class CompareSettings(BaseFlags):

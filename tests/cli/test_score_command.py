@@ -36,8 +36,7 @@ def test_a_file_gets_what_standard_output_gets(
     ("data", "flags", "code", "words", "left"),
     [
         (as_jsonl(RECORDS[:60]) + b"{\n" * 10, ["-o", "out.jsonl"], 13, "10 of 70 lines could not be scored", 70),
-        (as_jsonl(RECORDS[:60]), ["-o", "out.csv.gz"], 0, "out.csv.gz will not be compressed", 60),
-        (as_jsonl(RECORDS[:60]), ["-o", "out.csv"], 0, "out.csv will be jsonl", 60),
+        (as_jsonl(RECORDS[:60]), ["-o", "out.jsonl"], 0, "scored=60 ", 60),
         (b"a,b\nx,y\n", ["-o", "out.csv"], 5, "no numeric field", None),
         (None, ["-o", "out.csv"], 2, "cannot read in", None),
         (as_jsonl(RECORDS[:60]), ["-o", "/dev/full"], 1, "cannot write the results to /dev/full: No space left", None),

@@ -47,8 +47,8 @@ def timeless(path: Path) -> bytes:
 
 def test_a_replay_gives_the_same_bytes_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, again = folder / "first.json", folder / "again.json"
-    assert run_replay(settings_of(folder, json=first, report=str(folder / "report.html"))) == 0
-    assert run_replay(settings_of(folder, json=again)) == 0
+    assert run_replay(settings_of(folder, json_=first, report=str(folder / "report.html"))) == 0
+    assert run_replay(settings_of(folder, json_=again)) == 0
     assert timeless(first) == timeless(again)
     assert "report.html" in capsys.readouterr().out
     assert not list(folder.glob("*.partial"))
@@ -73,23 +73,23 @@ def test_ctrl_c_gives_the_report_so_far(folder: Path) -> None:
     assert 0 < so_far["source"]["records"] < RECORDS
 
 
-@pytest.mark.parametrize("flag", ["report", "json", "scores_file"])
+@pytest.mark.parametrize("flag", ["report", "json_", "scores_file"])
 def test_a_file_that_cannot_be_written_is_named_before_the_replay(folder: Path, flag: str) -> None:
-    option = flag.replace("_", "-")
+    option = flag.strip("_").replace("_", "-")
     with pytest.raises(ConfigError, match=f"--{option} .* there is no folder"):
         run_replay(settings_of(folder, **{flag: str(folder / "nowhere" / "file")}))
     with pytest.raises(ConfigError, match=f"--{option} .* is a folder"):
         run_replay(settings_of(folder, **{flag: str(folder)}))
 
 
-@pytest.mark.parametrize("flag", ["report", "json", "scores_file"])
+@pytest.mark.parametrize("flag", ["report", "json_", "scores_file"])
 def test_inputs_are_not_overwritten(folder: Path, tmp_path: Path, flag: str) -> None:
     before = (folder / "rows.jsonl").read_bytes()
     labels = tmp_path / "labels.jsonl"
     labels.write_text('{"offset": 0, "outlier": 1}')
     model, own = folder / "cheap.safetensors", {"label": None, "labels_file": labels}
     for path in (folder / "rows.jsonl", labels, model):
-        with pytest.raises(ConfigError, match=f"--{flag.replace('_', '-')} .* would overwrite"):
+        with pytest.raises(ConfigError, match=f"--{flag.strip('_').replace('_', '-')} .* would overwrite"):
             run_replay(settings_of(folder, **own, **{flag: str(path)}))
     assert (folder / "rows.jsonl").read_bytes() == before
 
@@ -109,7 +109,7 @@ def test_ctrl_c_while_the_report_is_made_does_not_lose_it(
     pressed: list[bool] = []
     monkeypatch.setattr(where, name, interrupted)
     report, html = tmp_path / "report.json", tmp_path / "report.html"
-    assert run_replay(settings_of(folder, json=report, report=str(html))) == 0
+    assert run_replay(settings_of(folder, json_=report, report=str(html))) == 0
     assert pressed
     assert ReplayResult.load(report).report["source"]["is_complete"]
     assert html.stat().st_size > 0
@@ -121,7 +121,7 @@ def test_names_that_have_no_bytes_are_reported(folder: Path, tmp_path: Path) -> 
     rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()[:300]]
     file.write_text("".join(json.dumps({"x": row["x"], "b\ud800": row["y"], "bad": row["bad"]}) + "\n" for row in rows))
     report, html = tmp_path / os.fsdecode(b"report\xff.json"), tmp_path / "report.html"
-    assert run_replay(settings_of(folder, file=file, json=report, report=str(html))) == 0
+    assert run_replay(settings_of(folder, file=file, json_=report, report=str(html))) == 0
     loaded = ReplayResult.load(report).report
     assert loaded["source"]["features"] == ["b\ud800", "x"]
     assert loaded["source"]["name"] == file.name
