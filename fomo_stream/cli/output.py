@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO
 
 from fomo_stream.errors import ConfigError, FomoError
@@ -17,82 +17,63 @@ STANDARD_OUTPUT = "-"
 PART = ".part"  # added to the name of a file that is not complete
 
 
-class Output:
-    """A place for results, as a context that gives a stream.
+@contextmanager
+def open_output(path: str, inputs: Sequence[Path | int], note: Note) -> Iterator[BinaryIO]:
+    """A stream for results.
 
     A file is written under its name and `.part`. At the end of the context it replaces the file of that name. After an
     error or Ctrl-C it stays as it is, with a note, and the file of that name is not touched. What is no regular file,
     such as /dev/null or a named pipe, is written directly. Raises ConfigError, before anything is written, if `path` is
     one of `inputs`, a folder, or cannot be written.
     """
-
-    def __init__(self, path: str, inputs: Sequence[Path | int], note: Note) -> None:
-        self._path, self._note = path, note
-        self._target = Path(os.path.realpath(path))
-        self._part = self._target.with_name(self._target.name + PART)
-        self._is_direct = path == STANDARD_OUTPUT or (os.path.exists(path) and not os.path.isfile(path))
-        if path != STANDARD_OUTPUT:
-            self._check(inputs)
-
-    def __enter__(self) -> BinaryIO:
-        if self._path == STANDARD_OUTPUT:
-            if sys.stdout is None:
-                raise ConfigError("standard output is closed; open it, or name a file with --output")
-            self.stream: BinaryIO = sys.stdout.buffer
-            return self.stream
+    if path == STANDARD_OUTPUT:
+        if sys.stdout is None:
+            raise ConfigError("standard output is closed; open it, or name a file with --output")
         try:
-            self.stream = open(self._path if self._is_direct else self._part, "wb")
-            if not self._is_direct and os.path.exists(self._target):
-                shutil.copymode(self._target, self._part)
-        except OSError as error:
-            where = self._path if self._is_direct else self._part
-            raise ConfigError(f"--output {self._path}: {where} cannot be written: {error.strerror}") from None
-        return self.stream
-
-    def __exit__(
-        self, kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
-    ) -> None:
-        if self._path == STANDARD_OUTPUT:
-            if kind is not None and issubclass(kind, OSError):
-                # keep the interpreter from flushing the rest again at exit
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return
-        try:
-            self.stream.close()
-        except OSError:  # a full disk
-            if kind is None:
-                self._leave()
-                raise
-        if kind is not None:
-            self._leave()
-        elif not self._is_direct:
-            try:
-                os.replace(self._part, self._target)
-            except OSError as error:
-                raise FomoError(
-                    f"the results are complete in {self._part}, but cannot replace {self._path}: {error.strerror}"
-                ) from None
-
-    def _leave(self) -> None:
-        """End without all results."""
-        if self._is_direct:
-            self._note(f"not complete: {self._path} has the results so far")
-        elif self._part.stat().st_size:
-            state = "is as it was" if os.path.exists(self._target) else "was not written"
-            self._note(f"not complete: the results so far are in {self._part}; {self._path} {state}")
+            yield sys.stdout.buffer
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the rest would be flushed at exit
+            raise
+        return
+    target = Path(os.path.realpath(path))
+    is_direct = os.path.exists(path) and not os.path.isfile(path)
+    place = Path(path) if is_direct else target.with_name(target.name + PART)
+    _check(path, target, place, inputs)
+    try:
+        stream = place.open("wb")
+        if target.is_file():
+            shutil.copymode(target, place)
+    except OSError as error:
+        raise ConfigError(f"--output {path}: {place} cannot be written: {error.strerror}") from None
+    try:
+        with stream:
+            yield stream
+    except BaseException:
+        if is_direct:
+            note(f"not complete: {path} has the results so far")
+        elif place.stat().st_size:
+            state = "is as it was" if target.exists() else "was not written"
+            note(f"not complete: the results so far are in {place}; {path} {state}")
         else:
-            self._part.unlink()
+            place.unlink()
+        raise
+    if not is_direct:
+        try:
+            os.replace(place, target)
+        except OSError as error:
+            what = f"the results are complete in {place}, but cannot replace {path}: {error.strerror}"
+            raise FomoError(what) from None
 
-    def _check(self, inputs: Sequence[Path | int]) -> None:
-        if os.path.isdir(self._target):
-            raise ConfigError(f"--output {self._path} is a folder; name a file in it")
-        if not os.path.isdir(self._target.parent):
-            raise ConfigError(f"--output {self._path}: there is no folder {self._target.parent}; create it first")
-        for own in (self._target, self._part):
-            for other in inputs:
-                if os.path.isfile(own) and _is_same(own, other):
-                    also = "" if own == self._target else f", which is written until {self._path} is complete,"
-                    raise ConfigError(f"--output: {own}{also} is also read; write the results to another file")
+
+def _check(path: str, target: Path, place: Path, inputs: Sequence[Path | int]) -> None:
+    if os.path.isdir(target):
+        raise ConfigError(f"--output {path} is a folder; name a file in it")
+    if not os.path.isdir(target.parent):
+        raise ConfigError(f"--output {path}: there is no folder {target.parent}; create it first")
+    for own in (target, place):
+        if os.path.isfile(own) and any(_is_same(own, other) for other in inputs):
+            also = "" if own == target else f", which is written until {path} is complete,"
+            raise ConfigError(f"--output: {own}{also} is also read; write the results to another file")
 
 
 def _is_same(path: Path, other: Path | int) -> bool:

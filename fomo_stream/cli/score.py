@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.cli.output import STANDARD_OUTPUT, Output
+from fomo_stream.cli.output import STANDARD_OUTPUT, open_output
 from fomo_stream.cli.scorers import Batch, FixedContextScorer, PrequentialScorer, note_texts
 from fomo_stream.errors import ConfigError, FomoError, SkippedError
 from fomo_stream.loading import load_ready
@@ -45,7 +45,7 @@ def run_score(settings: ScoreSettings) -> int:
     inputs = [sys.stdin.fileno() if stdin else Path(settings.file), *([settings.context] if settings.context else [])]
     try:
         with (
-            Output(settings.output, inputs, _note) as out,
+            open_output(settings.output, inputs, _note) as out,
             nullcontext(sys.stdin.buffer) if stdin else open_records(settings.file) as stream,
         ):
             table = open_table(settings, stream, name, _note)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import compress, islice
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from fomo_stream.detector.config import LEAST_CONTEXT
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results, Status
-from fomo_stream.detector.series import Key, Series
-from fomo_stream.detector.views import VIEWS
+from fomo_stream.detector.series import Key
 from fomo_stream.errors import RecordError, SchemaError
-from fomo_stream.limits import MAX_CONTEXT, MAX_FEATURES
+from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.model.zero_shot import ZeroShotModel
 from fomo_stream.partition.partition import Partition, Process, Scored
 from fomo_stream.records.csv_rows import number_in
@@ -84,13 +83,10 @@ class FixedContextScorer(_LineScorer):
             if not sample:
                 raise no_records(file, has_errors=False)
             schema = choose_features(settings, file.format, sample, str(path), roles_of(settings), note)
-            blocks, width = [], len(schema.features)
-            self._series = Series(width, settings.lags, movement=False)
+            blocks = []
             while sample:
                 values = schema.rows(sample)
-                usable = ~np.isnan(values).all(axis=1)
-                keys = [key_of(record, settings.key) for record in compress(sample, usable.tolist())]
-                blocks.append(self._with_past(values[usable], keys))
+                blocks.append(values[~np.isnan(values).all(axis=1)])
                 sample = list(islice(records, BLOCK))
         note_texts(file, schema, note)
         rows = np.concatenate(blocks)
@@ -99,12 +95,9 @@ class FixedContextScorer(_LineScorer):
             raise SchemaError(f"--context {path} has {has}; at least {LEAST_CONTEXT} are needed")
         if "context_size" not in settings.model_fields_set:
             config = replace(config, context_size=min(MAX_CONTEXT, max(config.context_size, len(rows))))
-        # the input does not continue the series of the context
-        self._series = Series(width, settings.lags, movement=False)
         # one view, and no memory: the input need not be a stream
-        config = replace(config, views=("all",), lags=0, memory=0.0)
-        codes = VIEWS["past"].codes(width, settings.lags, schema.categorical_columns)
-        self._detector = Detector(model, rows.shape[1], config, categorical=codes, n_past=settings.lags)
+        config = replace(config, views=("all",), memory=0.0)
+        self._detector = Detector(model, rows.shape[1], config, categorical=schema.categorical_columns)
         self._detector.seed_context(rows)
         self.partition.begin(self._detector, schema)
         if self._detector.score_rows(rows[:1]).status[0] is Status.CALIBRATING:
@@ -115,21 +108,7 @@ class FixedContextScorer(_LineScorer):
             )
 
     def add(self, lines: list[Line]) -> Batch | None:
-        return self._batch(lines, self._score)
-
-    def _score(self, values: Float, keys: Sequence[Key]) -> Results:
-        return self._detector.score_rows(self._with_past(values, keys))
-
-    def _with_past(self, values: Float, keys: Sequence[Key]) -> Float:
-        """Rows (n, d * (lags + 1)) of the next values (n, d) of their series."""
-        vectors = self._series.follow(values, keys).vectors
-        width = vectors.shape[1] * vectors.shape[2]
-        if width > MAX_FEATURES:
-            raise SchemaError(
-                f"{values.shape[1]} features with {self._series.lags} earlier values of each make {width} columns, at "
-                f"most {MAX_FEATURES} are taken; name fewer with --features, or lower --lags"
-            )
-        return vectors.reshape(len(vectors), width)
+        return self._batch(lines, self._detector.score_rows)
 
     def finish(self) -> Batch | None:
         return None

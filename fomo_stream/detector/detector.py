@@ -55,8 +55,7 @@ class Detector:
 
     model: from `load_model`; n_features: d; executor: runs the encoding of generations in the background (None: in
     the calling thread, when first needed). If an encoding is late, `process` waits for it. categorical: columns that
-    hold category codes; n_past: earlier records that a row holds after its own, so that reasons name its own features.
-    Raises SchemaError when no view fits rows of n_features; `left_out` has those that do not.
+    hold category codes. Raises SchemaError when no view fits rows of n_features; `left_out` has those that do not.
 
     >>> import numpy as np
     >>> from fomo_stream import Detector, DetectorConfig, load_model
@@ -74,14 +73,13 @@ class Detector:
         config: DetectorConfig | None = None,
         executor: Executor | None = None,
         categorical: tuple[int, ...] = (),
-        n_past: int = 0,
     ) -> None:
         self.model = model
         self.n_features = n_features
         self.categorical = categorical
         self.config = config = config or DetectorConfig()
         self.views, self.left_out = _fitting(model, n_features, config)
-        self._explainer = Explainer(model, config, categorical, n_past)
+        self._explainer = Explainer(model, config, categorical)
         movement = any(view.sees == "movement" for view in self.views)
         self._series = Series(n_features, config.lags, movement)
         self._context = Context(n_features, self.views, movement, config, categorical)

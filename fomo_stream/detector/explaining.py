@@ -28,14 +28,12 @@ Scorers = Sequence[tuple[View, Build]]  # each view with the generation that sco
 class Explainer:
     """Finds the reasons of records. It has no state: what it computes once for a generation, that generation keeps.
 
-    categorical: columns of a record that hold category codes; n_past: earlier records that each row holds after its
-    own, side by side.
+    categorical: columns of a record that hold category codes.
     """
 
     model: ZeroShotModel
     config: DetectorConfig
     categorical: tuple[int, ...]
-    n_past: int = 0
 
     def explained(self, results: Results, vectors: Float, panel: Panel, first: int) -> Results:
         """The results of the records from number `first` on, vectors (n, vectors, d), with reasons where wanted."""
@@ -103,7 +101,7 @@ class Explainer:
         return build.background[1]
 
     def _columns(self, view: View, blueprint: Blueprint) -> list[Column]:
-        w, d = blueprint.rows.shape[1], blueprint.outliers.shape[1] // (1 + self.n_past)
+        w, d = blueprint.rows.shape[1], blueprint.outliers.shape[1]
         first, later = (Cause.LEVEL, Cause.SPREAD) if view.sees == "movement" else (Cause.VALUE, Cause.PAST)
         return [Column(c % d, first if c < d else later, c in blueprint.categorical) for c in range(w)]
 

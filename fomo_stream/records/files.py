@@ -25,7 +25,6 @@ FORMATS: dict[str, Format] = {
     ".csv": "csv", ".tsv": "csv", ".txt": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"
 }  # fmt: skip
 _DELIMITERS = ",;\t|"
-_SEPARATOR = re.compile(rb'"?sep=([^"\r\n\w\x80-\xff])"?\s*', re.IGNORECASE)  # the first line that Excel takes
 _ONE_ARRAY = re.compile(rb"\s*\[\s*(\{.*)?", re.DOTALL)  # how a file that is one JSON array begins
 
 
@@ -69,7 +68,7 @@ class RecordFile:
 
     format: csv, jsonl or auto: JSON lines if the first line is a JSON object, else by the ending of the name, else by
     the first character. text: columns whose cells stay text, so that 007 is not 7. CSV needs a line of column names,
-    which also shows the delimiter: comma, semicolon, tab or vertical bar; Excel's line `sep=;` may be before it.
+    which also shows the delimiter: comma, semicolon, tab or vertical bar.
     decimal: whether numbers of CSV have a decimal point or comma, or auto: a comma if semicolons separate cells and a
     number has a comma (in the `SAMPLE` lines below the header), else a point. Raises SchemaError if the input is empty
     or has no usable header.
@@ -93,7 +92,6 @@ class RecordFile:
             raise SchemaError(f"{name} is empty; it must be CSV with a line of column names, or JSON lines")
         self.format = format if format != "auto" else text_format(name, first, note)
         self.blank_before = self._source.number  # blank lines before the header, or before the first record of JSON
-        self.separator = b""  # the line that names the delimiter, if there is one
         self.header: list[str] = []  # names of the columns
         self.delimiter = ","
         if self.format == "csv":
@@ -131,18 +129,10 @@ class RecordFile:
                 yield Line(number, raw, None, error)
 
     def _read_header(self, first: bytes) -> None:
-        if separator := _SEPARATOR.fullmatch(first):
-            self.separator = next(self._source)
-            first = self._source.peek()
-            self.blank_before = self._source.number - 1
-            self.delimiter = separator[1].decode()
-        else:
-            outside = re.sub(rb'"[^"]*"', b"", first)
-            self.delimiter = max(_DELIMITERS, key=lambda mark: outside.count(mark.encode()))
+        outside = re.sub(rb'"[^"]*"', b"", first)
+        self.delimiter = max(_DELIMITERS, key=lambda mark: outside.count(mark.encode()))
         self._rows = CsvRows(self._source, self.delimiter)
-        row = next(self._rows, None)
-        if row is None:
-            raise SchemaError(f"{self.name} has no line of column names")
+        row = next(self._rows)
         if row.error is not None:
             raise SchemaError(f"{self.name} has no readable line of column names: {row.error}")
         if any(map(_has_no_names, (row.cells, *(decoded(first).split(mark) for mark in _DELIMITERS)))):

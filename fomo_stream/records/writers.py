@@ -66,7 +66,7 @@ class JsonWriter:
 class CsvWriter:
     """Writes each row's cells unchanged, then the result's.
 
-    The line that names the delimiter is kept. A malformed row is filled to fit the header, or its last cells become
+    A malformed row is filled to fit the header, or its last cells become
     one. Result columns of an earlier run are replaced.
     """
 
@@ -78,8 +78,6 @@ class CsvWriter:
         self._text = _Rows()
         # With this end of lines, cells with a carriage return are quoted, too.
         self._csv = csv.writer(self._text, delimiter=table.delimiter, lineterminator=_Rows.END)
-        if table.separator:
-            self._text.append(table.separator.decode().strip() + "\n")
         if not form.outliers_only:
             self._text.append("\n" * table.blank_before)
         self._csv.writerow([table.header[i] for i in self._kept] + [f"{form.field}_{name}" for name in self._fields])

@@ -15,13 +15,11 @@ from fomo_stream.settings.flags import (
     DetectorFlags,
     Names,
     RecordFlags,
-    alert_rate_flag,
     decimal_flag,
-    min_context_flag,
     split_names,
 )
 from fomo_stream.settings.service import ServiceSettings
-from fomo_stream.settings.sources import LogLevel, flag, log_level_flag
+from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, with_default
 from fomo_stream.wording import did_you_mean
 
 MAX_ATTEMPTS = 1_000_000  # of a redrive
@@ -58,7 +56,6 @@ class RedriveSettings(BrokerFlags):
         "exactly-once",
         "send each exactly once, with transactions; or at least once, for brokers without them",
     )
-    log_level: LogLevel = log_level_flag("warning")
 
     @field_validator("reason", mode="before")
     @classmethod
@@ -93,9 +90,8 @@ class DemoSettings(DetectorFlags):
     """`fomo-stream demo`: an embedded broker, a simulated plant, and the service scoring it live."""
 
     # For a person who watches: one more second of learning halves the false alarms.
-    min_context: int = min_context_flag(500)
-    alert_rate: float = alert_rate_flag(0.005)
-    log_level: LogLevel = log_level_flag("warning")
+    min_context: int = with_default(DetectorFlags, "min_context", 500)
+    alert_rate: float = with_default(DetectorFlags, "alert_rate", 0.005)
     seconds: float | None = flag("Demo", None, "stop after this long (default: until Ctrl-C)", metavar="SECONDS", gt=0)
     rate: float = flag("Demo", 500.0, "sensor records per second", metavar="N", gt=0, le=100_000)
     plain: bool = flag("Demo", False, "print lines instead of a live screen")
@@ -136,12 +132,13 @@ class ScoreSettings(RecordFlags):
         min_length=1,
     )
     outliers_only: bool = flag("Output", False, "write only the records that are outliers")
-    log_level: LogLevel = log_level_flag("warning")
 
     @model_validator(mode="after")
-    def _key_has_an_effect(self) -> Self:
-        if self.key is not None and self.context is not None and not self.lags:
-            raise ValueError("with --context, --key has an effect only with --lags; add --lags K, or leave --key out")
+    def _context_has_no_past(self) -> Self:
+        if self.context is not None and (self.lags or self.key is not None):
+            raise ValueError(
+                "--context compares a record with a file, not with earlier records: leave --lags and --key out"
+            )
         return self
 
 
@@ -166,7 +163,7 @@ class ReportFlags(GivenFlags):
     """For a command that prints a report."""
 
     json_: bool = flag("Report", False, "print JSON for programs in place of text")
-    log_level: LogLevel = log_level_flag("warning")
+    log_level: LogLevel = with_default(BaseFlags, "log_level", "warning")
 
 
 class GroupSettings(ReportFlags):

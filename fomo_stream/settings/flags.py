@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -24,17 +23,6 @@ def split_names(value: Any) -> Any:
 
 
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_names)]
-
-
-def min_context_flag(default: int) -> Any:
-    """The setting `min_context`, whose default depends on the command."""
-    return flag("Detector", default, "rows to collect before scores begin", metavar="ROWS", ge=10, le=MAX_CONTEXT)
-
-
-def alert_rate_flag(default: float) -> Any:
-    """The setting `alert_rate`, whose default depends on the command."""
-    text = "share of records to flag as outliers; the alert threshold moves to keep to it"
-    return flag("Detector", default, text, metavar="P", ge=1e-5, le=0.5)
 
 
 def decimal_flag() -> Any:
@@ -68,8 +56,17 @@ class DetectorFlags(BaseFlags):
         le=MAX_CONTEXT,
         scope="state",
     )
-    min_context: int = min_context_flag(200)
-    alert_rate: float = alert_rate_flag(0.01)
+    min_context: int = flag(
+        "Detector", 200, "rows to collect before scores begin", metavar="ROWS", ge=10, le=MAX_CONTEXT
+    )
+    alert_rate: float = flag(
+        "Detector",
+        0.01,
+        "share of records to flag as outliers; the alert threshold moves to keep to it",
+        metavar="P",
+        ge=1e-5,
+        le=0.5,
+    )
     admit: Literal["auto", "feedback", "all"] = flag(
         "Detector",
         "auto",
@@ -180,32 +177,21 @@ class RecordFlags(DetectorFlags):
         scope="group",
     )
     scores_only: bool = flag("Output", False, "write only the result, without the original fields", scope="group")
-    incident_quiet: str = flag(
+    incident_quiet: int = flag(
         "Records",
-        "10,1000",
-        "an incident ends after N records of its series without an alert, or after M of the partition without one of "
-        "its series",
-        metavar="N[,M]",
+        10,
+        "an incident ends after N records of its series without an alert",
+        metavar="N",
+        ge=1,
+        le=1_000_000,
         scope="group",
     )
-
     batch_size: int = flag("Throughput", 64, "maximum number of records scored at once", metavar="N", ge=1, le=4096)
 
     @property
     def quiet(self) -> tuple[int, int]:
-        """`incident_quiet` as numbers: of records of the series, and of the partition."""
-        of_series, of_all = map(int, self.incident_quiet.split(","))
-        return of_series, of_all
-
-    @field_validator("incident_quiet", mode="before")
-    @classmethod
-    def _quiet_is_complete(cls, value: Any) -> str:
-        """With both numbers, so that values are equal where they mean the same."""
-        found = re.fullmatch(r"(\d{1,7})(?:\s*,\s*(\d{1,7}))?", str(value).strip(), re.ASCII)
-        numbers = [int(number or 1000) for number in found.groups()] if found else [0, 0]
-        if not 1 <= numbers[0] <= numbers[1] <= 1_000_000:
-            raise ValueError("give N or N,M, such as 20 or 20,5000: N from 1, M (1000) from N to 1000000")
-        return "{},{}".format(*numbers)
+        """Records without an alert after which an incident ends: of its series, and of the whole partition."""
+        return self.incident_quiet, max(self.incident_quiet, 1000)
 
     @field_validator("features")
     @classmethod

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from fomo_stream.settings.commands import GivenFlags
 from fomo_stream.settings.flags import Names, decimal_flag
-from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, log_level_flag, option
+from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, option, with_default
 
 NO_REPORT = "none"
 FLAGS_OF_TOPIC = ("from_", "to", "last", "labels_topic")
@@ -88,7 +88,7 @@ class ReplaySettings(GivenFlags):
     jobs: int = flag(
         "Throughput", 0, "partitions to replay at the same time (0: one per processor)", metavar="N", ge=0, le=1024
     )
-    log_level: LogLevel = log_level_flag("warning")
+    log_level: LogLevel = with_default(BaseFlags, "log_level", "warning")
 
     @model_validator(mode="after")
     def _source_is_one(self) -> Self:
@@ -120,7 +120,6 @@ class CompareSettings(BaseFlags):
 
     before: Path = Field(..., description="JSON report of a replay", json_schema_extra={"positional": True})
     after: Path = Field(..., description="JSON report of another replay", json_schema_extra={"positional": True})
-    log_level: LogLevel = log_level_flag("warning")
 
 
 def option_values(settings: BaseFlags) -> dict[str, Any]:

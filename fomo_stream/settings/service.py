@@ -13,7 +13,7 @@ from pydantic import field_validator, model_validator
 from fomo_stream.limits import MAX_RECORD_BYTES
 from fomo_stream.settings.broker import COOPERATIVE, SESSION_TIMEOUT_MS, BrokerFlags
 from fomo_stream.settings.flags import RecordFlags
-from fomo_stream.settings.sources import flag
+from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, with_default
 
 if TYPE_CHECKING:
     from fomo_stream.detector.config import DetectorConfig
@@ -141,6 +141,7 @@ class ServiceSettings(BrokerFlags, RecordFlags):
         metavar="HOST",
         min_length=1,
     )
+    log_level: LogLevel = with_default(BaseFlags, "log_level", "info")
     wait: bool = flag(
         "General", False, "wait for brokers, topics and permissions that are missing, in place of ending with an error"
     )
@@ -250,5 +251,4 @@ def check_topics(settings: ServiceSettings) -> None:
             )
     if len({*roles.values(), settings.state_topic}) < len(roles) + 1:
         shown = ", ".join(f"{name} {topic}" for name, topic in roles.items())
-        count = {4: "four", 5: "five", 6: "six"}[len(roles) + 1]
-        raise ValueError(f"{shown} and the state topic {settings.state_topic} must be {count} different topics")
+        raise ValueError(f"{shown} and the state topic {settings.state_topic} must be different topics")

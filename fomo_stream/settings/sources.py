@@ -10,6 +10,7 @@ import os
 import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
+from copy import copy
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -62,6 +63,13 @@ def flag(
     return Field(default, description=text, json_schema_extra=extra, **constraints)
 
 
+def with_default(cls: type[BaseFlags], name: str, default: Any) -> Any:
+    """A setting of `cls`, for a command with another default."""
+    field = copy(cls.model_fields[name])
+    field.default = default
+    return field
+
+
 def settings_of_scope(cls: type[BaseFlags], *scopes: Scope) -> tuple[str, ...]:
     """The settings that affect this, as names of fields, in the order of the flags."""
     return _named(cls, "scope", scopes)
@@ -81,18 +89,13 @@ def _named(cls: type[BaseFlags], key: str, values: Collection[str]) -> tuple[str
     return tuple(name for name, field in cls.model_fields.items() if extra_of(field).get(key) in values)
 
 
-def log_level_flag(default: LogLevel) -> Any:
-    """The setting `log_level`, whose default depends on the command."""
-    return flag("General", default, "log lines of this level and of the levels above it")
-
-
 class BaseFlags(BaseSettings):
     """The settings of every command: the configuration file and the log level."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", env_ignore_empty=True)
 
     config: Path | None = flag("General", None, "TOML file with settings, named like the flags", metavar="FILE")
-    log_level: LogLevel = log_level_flag("info")
+    log_level: LogLevel = flag("General", "warning", "log lines of this level and of the levels above it")
 
     @classmethod
     def settings_customise_sources(

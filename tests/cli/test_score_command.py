@@ -14,7 +14,7 @@ import pytest
 from scoring import RECORDS, as_csv, as_jsonl
 
 from fomo_stream.cli.main import main
-from fomo_stream.cli.output import Output
+from fomo_stream.cli.output import open_output
 from fomo_stream.errors import ConfigError, SchemaError
 
 
@@ -116,7 +116,7 @@ def test_an_error_halfway_leaves_the_old_file_and_says_where_the_rest_is(
         path.write_bytes(existing)
 
     def write() -> None:
-        with Output(str(path), [], notes.append) as out:
+        with open_output(str(path), [], notes.append) as out:
             out.write(b"half")
             raise error
 
@@ -133,7 +133,7 @@ def test_the_file_keeps_its_mode_and_its_links(tmp_path: Path) -> None:
     target.write_bytes(b"old")
     target.chmod(0o640)
     link.symlink_to(target)
-    with Output(str(link), [], lambda text: None) as out:
+    with open_output(str(link), [], lambda text: None) as out:
         out.write(b"new")
     assert link.is_symlink()
     assert target.read_bytes() == b"new"
@@ -146,7 +146,7 @@ def test_a_pipe_is_written_directly(tmp_path: Path) -> None:
     found: list[bytes] = []
     reader = threading.Thread(target=lambda: found.append(pipe.read_bytes()))
     reader.start()
-    with Output(str(pipe), [], lambda text: None) as out:
+    with open_output(str(pipe), [], lambda text: None) as out:
         out.write(b"all")
     reader.join(30)
     assert found == [b"all"]
@@ -170,7 +170,7 @@ def test_what_cannot_be_an_output_is_refused_before_anything_is_written(tmp_path
             (tmp_path / "no" / "x.csv", [data], "there is no folder"),
             (tmp_path / ("x" * 252), [data], "cannot be written"),
         ):
-            with pytest.raises(ConfigError, match=complaint), Output(str(path), inputs, lambda text: None):
+            with pytest.raises(ConfigError, match=complaint), open_output(str(path), inputs, lambda text: None):
                 pytest.fail("was opened")
     assert sorted(os.listdir(tmp_path)) == before
     assert data.read_bytes() == part.read_bytes() == b"in"

@@ -66,16 +66,6 @@ def test_rows_that_have_nothing_in_common_with_the_context_are_explained(model_p
     assert "nothing was scored; check --features and --context" in notes
 
 
-def test_features_of_the_context_that_the_input_lacks_are_named(model_path: Path, tmp_path: Path) -> None:
-    context = tmp_path / "context.csv"
-    context.write_bytes(as_csv([{"load": i % 7, "Temp": i % 11, "flow": i % 5} for i in range(60)]))
-    few = [{"load": i % 7, "temp": i % 11, "flow": i % 5 if i == 19 else None} for i in range(20)]
-    _, notes = score(model_path, as_csv(few), context=context)
-    assert "no row of the input has a value of Temp: missing everywhere; did you mean temp?" in notes
-    _, notes = score(model_path, as_csv([{**record, "Temp": 1} for record in few]), context=context)
-    assert "missing everywhere" not in notes
-
-
 @pytest.mark.parametrize(("rows", "has"), [(1, "1 row"), (3, "3 rows")])
 def test_a_context_with_too_few_rows_is_named(model_path: Path, tmp_path: Path, rows: int, has: str) -> None:
     context = tmp_path / "few.csv"
@@ -161,50 +151,3 @@ def test_each_row_is_scored_with_its_past_of_the_same_key(model_path: Path, batc
     else:
         found = [result["logit"] for result in results(output)]
     np.testing.assert_allclose(found, expected, rtol=1e-8)
-
-
-def test_the_past_of_a_context_file_is_its_own(model_path: Path, tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    normal, values = rng.normal(size=(100, 2)), rng.normal(size=(5, 2))
-    context = tmp_path / "normal.jsonl"
-    context.write_bytes(as_jsonl([{"x": x, "y": y} for x, y in normal.tolist()]))
-    data = as_jsonl([{"x": x, "y": y} for x, y in values.tolist()])
-    found = [result["logit"] for result in results(score(model_path, data, context=context, lags=1)[0])]
-    config = DetectorConfig(min_context=50, views=("all",), memory=0.0)
-    detector = Detector(load_model(str(model_path), "cpu"), 4, config)
-    detector.seed_context(with_the_one_before(normal))
-    np.testing.assert_array_equal(found, detector.score_rows(with_the_one_before(values)).logit)
-
-
-def test_reasons_about_the_past_of_a_record_name_its_features(model_path: Path, tmp_path: Path) -> None:
-    normal = np.random.default_rng(0).normal(size=(300, 2))
-    context = tmp_path / "normal.jsonl"
-    context.write_bytes(as_jsonl([{"x": x, "y": y} for x, y in normal.tolist()]))
-    data = as_jsonl([{"x": 0.1, "y": 0.1}, {"x": 0.1, "y": 60.0}, {"x": 0.1, "y": 0.2}])
-    found = results(score(model_path, data, context=context, lags=1, explain="all")[0])
-    now, past = (result["reasons"][0] for result in found[1:])
-    assert (now["feature"], now["cause"], now["value"]) == ("y", "value", 60.0)
-    assert (past["feature"], past["cause"], past["value"]) == ("y", "past", 0.2)
-    assert "usual alone, but it does not go with the value before it" in found[2]["explanation"]
-
-
-def with_the_one_before(values: np.ndarray) -> np.ndarray:
-    """Rows with the row before each; NaN before the first."""
-    before = np.vstack([np.full((1, values.shape[1]), np.nan), values[:-1]])
-    return np.hstack([values, before])
-
-
-def test_a_fixed_context_with_past_values_is_explained_by_the_fields_of_the_record(
-    model_path: Path, tmp_path: Path
-) -> None:
-    """A jump of y back and forth, each value usual by itself, and then a far value of x."""
-    rng = np.random.default_rng(1)
-    normal = np.repeat(rng.normal(size=(80, 2)), 5, axis=0) + 0.02 * rng.normal(size=(400, 2))
-    context = tmp_path / "normal.jsonl"
-    context.write_bytes(as_jsonl([{"x": x, "y": y} for x, y in normal.tolist()]))
-    values = [(0.1, 1.2)] * 4 + [(0.1, -1.2), (0.1, 1.2), (0.1, -1.2)] + [(90.0, -1.2)]
-    data = as_jsonl([{"x": x, "y": y} for x, y in values])
-    found = results(score(model_path, data, context=context, lags=2, explain="all")[0])
-    first = [one["reasons"][0] for one in found[6:]]
-    assert (first[0]["feature"], first[0]["cause"]) == ("y", "past")
-    assert (first[1]["feature"], first[1]["cause"]) == ("x", "value")

@@ -179,18 +179,6 @@ def test_soon_after_a_shift_of_all_features_the_guilty_one_is_named() -> None:
     assert [one.explain(record[None])[0][0].feature for record in records] == [0, 1, 2, 3]
 
 
-def test_rows_that_hold_their_past_are_explained_by_their_own_features() -> None:
-    rng = np.random.default_rng(4)
-    series = np.repeat(rng.normal(size=(200, 2)), 2, axis=0)[:, :] + 0.05 * rng.normal(size=(400, 2))
-    rows = np.hstack([series[1::2], series[::2]])  # each value, and nearly the same before
-    one = Detector(shared_model(), 4, DetectorConfig(min_context=50, views=("all",)), n_past=1)
-    one.seed_context(rows)
-    found = one.explain(np.array([[1.0, 1.2, 1.0, -1.2]]))[0][0]
-    assert (found.feature, found.cause, found.value) == (1, Cause.PAST, 1.2)
-    far = one.explain(np.array([[90.0, 0.0, 0.0, 0.0]]))[0][0]
-    assert (far.feature, far.cause) == (0, Cause.VALUE)
-
-
 @pytest.mark.parametrize("n", [4, 5, 101])
 @pytest.mark.parametrize("views", ["default", "fast"])
 def test_records_of_the_warm_up_are_explained_by_the_half_that_does_not_have_them(n: int, views: str) -> None:

@@ -38,7 +38,7 @@ OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "feedback": ({"feedback": None}, "--feedback is labels-.* in the group, none here"),
     "result-field": ({"result_field": "verdict"}, "--result-field is fomo in the group, verdict here"),
     "scores-only": ({"scores_only": True}, "--scores-only is false in the group, true here"),
-    "incident-quiet": ({"incident_quiet": "5"}, "--incident-quiet is 10,1000 in the group, 5,1000 here"),
+    "incident-quiet": ({"incident_quiet": 5}, "--incident-quiet is 10 in the group, 5 here"),
     "threads": ({"threads": 2}, r"--threads \(.*\) is 1 in the group, 2 here"),
     "delivery": ({"delivery": "at-least-once"}, "--delivery is exactly-once in the group, at-least-once here"),
 }
