@@ -18,8 +18,6 @@ from pretrain.evaluation.tables import Table, read_table
 from pretrain.priors.draws import Draws
 from pretrain.priors.gmm import GmmConfig, sample_gmm
 
-FEWEST_FOR_A_TEST = 10  # queries
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -75,7 +73,6 @@ def run(options: argparse.Namespace) -> int:
     print(f"{model.name}: {len(queries)} queries, {len(context)} context rows; in brackets: weight / mean weight")
     for title, weight in zip(titles, weights.mean(0, keepdims=True) if together else weights, strict=True):
         _print_rows(title, context, weight, options.top)
-    print(nearness(X[context], X[queries], weights, options.top, options.seed))
     print(f"wrote {options.out}")
     return 0
 
@@ -87,26 +84,6 @@ def mixture(seed: int) -> Table:
     data = sample_gmm(config, Draws(seed), datasets=1, inliers=50, outliers=100)
     rows = np.concatenate([data.inliers[0].numpy(), data.outliers[0].numpy()]).astype(np.float64)
     return Table("mixture", rows, np.repeat([0, 1], [50, 100]), 50, 100)
-
-
-def nearness(context: Float, queries: Float, weights: Float, top: int, seed: int) -> str:
-    """A sentence that compares the distance to attended rows with the distance to random ones.
-
-    Distances are in standard deviations, summed over the `top` rows of a query; the queries are compared by the
-    one-sided Wilcoxon test of the paper.
-    """
-    from scipy.stats import wilcoxon  # the import takes a second
-
-    center, scale = np.nanmean(context, 0), np.nanstd(context, 0)
-    scale = np.where(scale > 0, scale, 1.0)
-    context, queries = np.nan_to_num((context - center) / scale), np.nan_to_num((queries - center) / scale)
-    found = most_attended(weights, top).indices
-    chance = np.random.default_rng(seed).random(weights.shape).argsort(1)[:, :top]
-    near, far = (np.linalg.norm(context[rows] - queries[:, None], axis=2).sum(1) for rows in (found, chance))
-    text = f"distance to the attended rows {near.mean() / top:.3g}, to random ones {far.mean() / top:.3g}"
-    if len(queries) < FEWEST_FOR_A_TEST or np.all(near == far):
-        return text
-    return f"{text}; one-sided Wilcoxon p = {wilcoxon(near, far, alternative='less').pvalue:.2g}"
 
 
 def _print_rows(title: str, context: NDArray[np.int64], weights: Float, top: int) -> None:

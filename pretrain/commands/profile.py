@@ -9,8 +9,14 @@ from pathlib import Path
 from fomo_stream.errors import ConfigError
 from fomo_stream.model.checkpoint import resolve_device
 from pretrain.commands.flags import add_machine, add_settings, configuration, listed, use_threads
-from pretrain.evaluation.evidence_profile import Profile, prior_areas, profile_of, table_areas
-from pretrain.evaluation.profile_report import report_text, write_report
+from pretrain.evaluation.evidence_profile import (
+    Profile,
+    prior_areas,
+    profile_of,
+    report_text,
+    table_areas,
+    write_report,
+)
 from pretrain.priors.mixture import BatchSource
 
 

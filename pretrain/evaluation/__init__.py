@@ -6,5 +6,5 @@ In reading order:
 - `detectors`: models and baselines. `runs`: runs them on tasks. `ranking_metrics`: AUROC, AUPR and F1.
 - `comparison`: ranks and tests. `report`: as Markdown. `plots`: all plots.
 - `studies`, `ablate`: variants of a model, trained and compared.
-- `evidence_profile`, `profile_report`: a prior compared with real tables.
+- `evidence_profile`: a prior compared with real tables.
 """

@@ -119,7 +119,7 @@ def _run(study: Ablation, variant: Variant, config: TrainConfig, observer: Obser
     context = min(config.data.context_max, MAX_CONTEXT)
     name = f"{variant.label}/seed-{config.seed}/{shared_model(str(checkpoint), study.device).name}"
     method = {name: partial(Encoded, str(checkpoint), study.device)}
-    synthetic = run_all(_held_back(study, context), method, study.out / "synthetic.csv", context, 0, _silent)
+    synthetic = run_all(held_back_tasks(study, context), method, study.out / "synthetic.csv", context, 0, _silent)
     real = run_all(_tables(study, context), method, study.out / "tables.csv", context, MAX_TEST, _silent)
     if failed := [run for run in synthetic + real if run.error]:
         raise ConfigError(f"{name} cannot be evaluated on {failed[0].dataset}: {failed[0].error}")
@@ -137,7 +137,7 @@ def _complete(home: Path, config: TrainConfig) -> bool:
     return by_time or int(about["step"]) >= config.steps
 
 
-def _held_back(study: Ablation, context: int) -> list[Pending]:
+def held_back_tasks(study: Ablation, context: int) -> list[Pending]:
     """Synthetic datasets that no training seed draws. Variants with smaller contexts use a part of the same rows."""
     data = study.held_back
     mark = f"{crc32(json.dumps(as_json(data)).encode()):08x}"  # other variants may need other data

@@ -13,7 +13,6 @@ from pretrain.evaluation.runs import Run
 from pretrain.evaluation.stress import StressRow
 
 TITLES = {"auroc": "AUROC", "aupr": "AUPR", "f1": "F1"}
-BEHIND = 1.0  # points; smaller gaps to the best method are not listed
 
 
 def tables_report(
@@ -30,7 +29,7 @@ def tables_report(
     parts = ["# Evaluation", setting, _summary(boards, runs)]
     for model in models:
         if len(board.methods) > 1:
-            parts += [_tests(boards, model), _losses(boards["auroc"], model)]
+            parts.append(_tests(boards, model))
     for metric, each in boards.items():
         parts.append(_per_dataset(each, TITLES[metric]))
     parts += [f"![{name.removesuffix('.png').replace('_', ' ')}]({name})" for name in plots]
@@ -74,20 +73,6 @@ def _p_cell(p: float) -> str:
     if math.isnan(p):
         return "-"
     return f"**{p:.3f}**" if p > 0.95 else f"<u>{p:.3f}</u>" if p < 0.05 else f"{p:.3f}"
-
-
-def _losses(board: Scoreboard, model: str) -> str:
-    own = board.mean[:, board.methods.index(model)]
-    best = board.mean.max(1)
-    rows = [
-        [board.datasets[i], f"{own[i]:.2f}", board.methods[int(board.mean[i].argmax())], f"{best[i]:.2f}"]
-        for i in np.argsort(own - best)
-        if best[i] - own[i] >= BEHIND
-    ]
-    if not rows:
-        return f"{model} is nowhere {BEHIND:g} AUROC points or more behind the best."
-    text = f"{model} is {BEHIND:g} AUROC points or more behind the best on {len(rows)} of {len(own)} datasets:"
-    return f"{text}\n\n{markdown_table(['dataset', model, 'best', 'its AUROC'], rows)}"
 
 
 def _per_dataset(board: Scoreboard, title: str) -> str:

@@ -5,9 +5,9 @@ are observed as features, whose marginals are then warped, rounded or made discr
 their class, the mechanism, or in the features. All operations are vectorised over datasets.
 
     >>> from pretrain.priors.draws import Draws
-    >>> batch = causal_batch(CausalConfig(max_features=20), Draws(0), datasets=4, context=300, queries=64)
-    >>> batch.context.shape, batch.labels.sum(1).tolist(), bool(batch.queries.isfinite().all())
-    (torch.Size([4, 300, 20]), [32.0, 32.0, 32.0, 32.0], True)
+    >>> tables = causal_tables(CausalConfig(max_features=20), Draws(0), datasets=4, inliers=300, outliers=32)
+    >>> tables.inliers.shape, tables.outliers.shape, bool(tables.outliers.isfinite().all())
+    (torch.Size([4, 300, 20]), torch.Size([4, 32, 20]), True)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from pretrain.priors.anomalies import Scene, spoil_features
 from pretrain.priors.checks import check_weights
-from pretrain.priors.datasets import Batch, Tables, split
+from pretrain.priors.datasets import Tables
 from pretrain.priors.draws import Draws
 from pretrain.priors.mechanisms import NetworkConfig, another_mechanism, draw_rows, draw_world, observe, run
 from pretrain.priors.table_prior import draw_kinds, draw_strength, odd_inliers, raw_tables, real_features
@@ -63,12 +63,6 @@ class CausalConfig(NetworkConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_weights("shares", self.shares)
-
-
-def causal_batch(config: CausalConfig, draws: Draws, datasets: int, context: int, queries: int) -> Batch:
-    """Fresh datasets from the causal prior, split into context and queries."""
-    tables = causal_tables(config, draws, datasets, context + queries // 2, queries - queries // 2)
-    return split(tables.inliers, tables.outliers, tables.n_features, draws, context, queries)
 
 
 def causal_tables(config: CausalConfig, draws: Draws, datasets: int, inliers: int, outliers: int) -> Tables:

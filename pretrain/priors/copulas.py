@@ -5,9 +5,9 @@ sparse) under Gaussian or Student copulas, or groups of features with Clayton or
 Outliers keep the marginals and violate the dependence, or are of the kinds in `anomalies`.
 
     >>> from pretrain.priors.draws import Draws
-    >>> batch = copula_batch(CopulaConfig(max_features=20), Draws(0), datasets=4, context=300, queries=64)
-    >>> batch.context.shape, batch.labels.sum(1).tolist(), bool(batch.queries.isfinite().all())
-    (torch.Size([4, 300, 20]), [32.0, 32.0, 32.0, 32.0], True)
+    >>> tables = copula_tables(CopulaConfig(max_features=20), Draws(0), datasets=4, inliers=300, outliers=32)
+    >>> tables.inliers.shape, tables.outliers.shape, bool(tables.outliers.isfinite().all())
+    (torch.Size([4, 300, 20]), torch.Size([4, 32, 20]), True)
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 from pretrain.priors.anomalies import Scene, spoil_features
 from pretrain.priors.checks import Range, check_range, check_share, check_weights
 from pretrain.priors.copula_samplers import clayton_scores, gaussian_scores, gumbel_scores, student_scores
-from pretrain.priors.datasets import Batch, Tables, split
+from pretrain.priors.datasets import Tables
 from pretrain.priors.draws import Draws
 from pretrain.priors.marginals import choose, draw_choices
 from pretrain.priors.table_prior import (
@@ -120,12 +120,6 @@ class _Law:
     alone: Tensor  # (B, D) bool, independent features
     centers: Tensor  # (B, C + 1, D)
     spreads: Tensor  # (B, C + 1, D)
-
-
-def copula_batch(config: CopulaConfig, draws: Draws, datasets: int, context: int, queries: int) -> Batch:
-    """Fresh datasets from the copula prior, split into context and queries."""
-    tables = copula_tables(config, draws, datasets, context + queries // 2, queries - queries // 2)
-    return split(tables.inliers, tables.outliers, tables.n_features, draws, context, queries)
 
 
 def copula_tables(config: CopulaConfig, draws: Draws, datasets: int, inliers: int, outliers: int) -> Tables:

@@ -5,9 +5,9 @@ inflated for outliers. The label depends on the squared Mahalanobis distance *ov
 operations are vectorised over datasets and stay on the device of the generator.
 
     >>> from pretrain.priors.draws import Draws
-    >>> batch = gmm_batch(GmmConfig(max_features=20), Draws(0), datasets=4, context=300, queries=64)
-    >>> batch.context.shape, batch.queries.shape, batch.labels.sum(1).tolist()
-    (torch.Size([4, 300, 20]), torch.Size([4, 64, 20]), [32.0, 32.0, 32.0, 32.0])
+    >>> data = sample_gmm(GmmConfig(max_features=20), Draws(0), datasets=4, inliers=300, outliers=32)
+    >>> data.inliers.shape, data.outliers.shape
+    (torch.Size([4, 300, 20]), torch.Size([4, 32, 20]))
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from scipy.special import gammaincinv
 from torch import Tensor
 
 from pretrain.priors.checks import check_least, check_range
-from pretrain.priors.datasets import Batch, split
 from pretrain.priors.draws import Draws
 
 MAX_DIMENSIONS = 500
@@ -70,13 +69,7 @@ class Mixtures:
     n_features: Tensor
 
     def __getitem__(self, which: Tensor) -> Mixtures:
-        return Mixtures(
-            self.means[which],
-            self.variances[which],
-            self.components[which],
-            self.inflated[which],
-            self.n_features[which],
-        )
+        return Mixtures(*(part[which] for part in vars(self).values()))
 
 
 @dataclass
@@ -93,12 +86,6 @@ def chi2_table(percentile: float) -> np.ndarray:
     """Quantiles of the chi-square distribution for 0..500 degrees of freedom (0 for 0 degrees), float64."""
     # scipy.stats has chi2.ppf, but its import takes a second
     return np.concatenate([[0.0], 2 * gammaincinv(np.arange(1, MAX_DIMENSIONS + 1) / 2, percentile / 100)])
-
-
-def gmm_batch(config: GmmConfig, draws: Draws, datasets: int, context: int, queries: int) -> Batch:
-    """Fresh datasets from the Gaussian-mixture prior, split into context and queries."""
-    data = sample_gmm(config, draws, datasets, context + queries // 2, queries - queries // 2)
-    return split(data.inliers, data.outliers, data.mixtures.n_features, draws, context, queries)
 
 
 def sample_gmm(config: GmmConfig, draws: Draws, datasets: int, inliers: int, outliers: int) -> GmmDatasets:

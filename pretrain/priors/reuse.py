@@ -121,12 +121,5 @@ class GmmReuse:
             sample_gmm(gmm, draws, min(_DATASETS_AT_ONCE, total - start), *self.sizes)
             for start in range(0, total, _DATASETS_AT_ONCE)
         ]
-        together = [p.mixtures for p in parts]
-        mixtures = Mixtures(
-            torch.cat([m.means for m in together]),
-            torch.cat([m.variances for m in together]),
-            torch.cat([m.components for m in together]),
-            torch.cat([m.inflated for m in together]),
-            torch.cat([m.n_features for m in together]),
-        )
+        mixtures = Mixtures(*map(torch.cat, zip(*(vars(p.mixtures).values() for p in parts), strict=True)))
         return GmmDatasets(mixtures, torch.cat([p.inliers for p in parts]), torch.cat([p.outliers for p in parts]))

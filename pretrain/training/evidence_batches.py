@@ -1,7 +1,7 @@
 """The evidence channels of a training batch, computed once for the AUROC filter, the model and all later repetitions.
 
 Evidence has no trained parameters, and on a CPU it costs several times as much as a small network. So a model without
-raw inputs is trained on batches of evidence, and a run may repeat its first batches (`period`).
+raw inputs is trained on batches of evidence.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from torch import Tensor
 
 from fomo_stream.model.evidence import evidence_channels, fit_evidence
 from pretrain.priors.datasets import Batch
-from pretrain.priors.mixture import BatchSource
 
 
 @dataclass
@@ -74,21 +73,3 @@ def _channels(batch: Batch) -> list[tuple[Tensor, Tensor]]:
         evidence, own = fit_evidence(rows, n_features)
         found.append((own.float(), evidence_channels(query_rows, evidence).float()))
     return found
-
-
-class EvidenceSource:
-    """The evidence batch of a step. With a period, the first `period` batches are kept in memory and repeated."""
-
-    def __init__(self, batches: BatchSource, with_context: bool, period: int) -> None:
-        self.batches, self.period, self.with_context = batches, period, with_context
-        self._kept: dict[int, EvidenceBatch] = {}
-
-    def batch(self, step: int, progress: float) -> EvidenceBatch:
-        """Like `BatchSource.batch`. With a period the curriculum stays at its first stage, so that a batch does not
-        depend on when it is drawn."""
-        if not self.period:
-            return evidence_batch(self.batches.batch(step, progress), self.with_context)
-        number = step % self.period
-        if number not in self._kept:
-            self._kept[number] = evidence_batch(self.batches.batch(number), self.with_context)
-        return self._kept[number]

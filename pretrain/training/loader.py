@@ -10,54 +10,50 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fomo_stream.model.zero_shot import Features, ZeroShotModel
 from pretrain.priors.datasets import Batch
 from pretrain.priors.mixture import BatchSource, DataConfig
-from pretrain.training.evidence_batches import EvidenceSource, auroc, evidence_batch
+from pretrain.training.evidence_batches import auroc, evidence_batch
 
 
 @dataclass
 class Inputs:
     """One batch in the form that the model reads.
 
-    context, queries: features for a `ZeroShotModel`, raw rows (B, n, d) and (B, q, d) for any other module;
-    n_features: (B,) of raw rows; labels: (B, q); best: (B,) AUROC of each dataset's best evidence channel, 0.5 unless
-    the run filters by it.
+    best: (B,) AUROC of each dataset's best evidence channel, 0.5 unless the run filters by it; labels: (B, q).
     """
 
-    context: Features | Tensor
-    queries: Features | Tensor
-    n_features: Tensor | None
+    context: Features
+    queries: Features
     labels: Tensor
     best: Tensor
 
     def tensors(self) -> Iterator[Tensor]:
-        for part in (self.context, self.queries, (self.n_features, self.labels, self.best)):
-            yield from (part,) if isinstance(part, Tensor) else (t for t in part if t is not None)
+        for part in (self.context, self.queries, (self.labels, self.best)):
+            yield from (tensor for tensor in part if tensor is not None)
 
 
 class Loader:
     """The inputs of each step, a function of (seed, step, progress).
 
-    period: steps after which the same batches are repeated, 0 = never; filtered: whether `Inputs.best` is needed.
+    period: steps after which the same batches are repeated, 0 = never; filtered: whether `Inputs.best` is needed. The
+    evidence of a period is kept in memory for a model without raw inputs, because it costs more than the network.
     """
 
     def __init__(
         self,
         config: DataConfig,
         seed: int,
-        model: nn.Module,
+        model: ZeroShotModel,
         device: torch.device,
         period: int = 0,
         filtered: bool = False,
     ) -> None:
         self.source = BatchSource(config, seed, device)
         self.model, self.device, self.period, self.filtered = model, device, period, filtered
-        self._evidence = None
-        if isinstance(model, ZeroShotModel) and not model.config.raw_features:
-            self._evidence = EvidenceSource(self.source, bool(model.config.layers), period)
+        self._kept: dict[int, Inputs] = {}  # of a period
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
@@ -85,20 +81,23 @@ class Loader:
 
     @torch.no_grad()
     def _draw(self, step: int, progress: float) -> Inputs:
-        if self._evidence is None:
-            return self._from_rows(self.source.batch(step % self.period if self.period else step, progress))
-        batch = self._evidence.batch(step, progress)
-        return Inputs(Features(batch.context, None), Features(batch.queries, None), None, batch.labels, batch.best)
+        number = step % self.period if self.period else step
+        if self.model.config.raw_features:
+            return self._from_rows(self.source.batch(number, progress))
+        if not self.period:
+            return self._evidence(self.source.batch(number, progress))
+        if number not in self._kept:  # without a curriculum: a batch does not depend on when it is drawn
+            self._kept[number] = self._evidence(self.source.batch(number))
+        return self._kept[number]
+
+    def _evidence(self, batch: Batch) -> Inputs:
+        made = evidence_batch(batch, with_context=bool(self.model.config.layers))
+        return Inputs(Features(made.context, None), Features(made.queries, None), made.labels, made.best)
 
     def _from_rows(self, batch: Batch) -> Inputs:
-        context, queries = batch.context.double(), batch.queries.double()  # as in inference
-        best = torch.full((len(queries),), 0.5, device=queries.device)
-        of_context: Features | Tensor = context
-        of_queries: Features | Tensor = queries
-        if isinstance(self.model, ZeroShotModel):
-            of_context, of_queries = self.model.describe(context, queries, batch.n_features)
-        if self.filtered and isinstance(of_queries, Features) and of_queries.channels is not None:
-            best = auroc(of_queries.channels, batch.labels).amax(1)
-        elif self.filtered:
-            best = evidence_batch(batch, with_context=False).best
-        return Inputs(of_context, of_queries, batch.n_features, batch.labels, best)
+        context, queries = self.model.describe(batch.context.double(), batch.queries.double(), batch.n_features)
+        best = torch.full((len(batch.labels),), 0.5, device=self.device)
+        if self.filtered:
+            channels = queries.channels
+            best = evidence_batch(batch, False).best if channels is None else auroc(channels, batch.labels).amax(1)
+        return Inputs(context, queries, batch.labels, best)

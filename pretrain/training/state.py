@@ -9,13 +9,14 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from fomo_stream.errors import CheckpointError, ConfigError
+from fomo_stream.model.zero_shot import ZeroShotModel
 
 
 @dataclass
 class State:
     """Everything that a step changes."""
 
-    model: nn.Module
+    model: ZeroShotModel
     optimizer: torch.optim.Optimizer
     trained: list[nn.Parameter]
     average: dict[str, Tensor]  # moving average of the weights; buffers are copied
@@ -23,7 +24,7 @@ class State:
     elapsed: float = 0.0  # seconds of training so far, over all resumptions
 
     @classmethod
-    def fresh(cls, model: nn.Module, frozen: str = "") -> State:
+    def fresh(cls, model: ZeroShotModel, frozen: str = "") -> State:
         """The state before the first step. Parameters whose names begin with `frozen` are not trained ("": all are).
 
         Raises ConfigError if no parameter is left to train.

@@ -25,7 +25,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (the usual name)
@@ -82,16 +81,14 @@ def train(
     config: TrainConfig,
     run_dir: Path,
     device: str = "auto",
-    model: nn.Module | None = None,
     init_from: Path | None = None,
     stop_after: float | None = None,
     observer: Observer | None = None,
-) -> nn.Module:
+) -> ZeroShotModel:
     """Train, or resume the run in `run_dir`; returns the model with the averaged weights.
 
-    model: replaces the model of the preset; takes context, queries and n_features, returns logits (B, q). init_from: a
-    run whose averaged weights are the start, where names and shapes match. stop_after: minutes after which this call
-    saves and returns, even if the run is not finished. observer: gets the progress of the run.
+    init_from: a run whose averaged weights are the start, where names and shapes match. stop_after: minutes after which
+    this call saves and returns, even if the run is not finished. observer: gets the progress of the run.
     Raises ConfigError for a run directory with other settings.
     """
     deadline = math.inf if stop_after is None else time.monotonic() + 60 * stop_after
@@ -99,9 +96,7 @@ def train(
     files, observer = RunFiles(run_dir), observer or Observer()
     files.claim(config)
     torch.manual_seed(stream_seed(config.seed, _INIT_STREAM))
-    if model is None:
-        model = ZeroShotModel(config.network, name=config.model)
-    model = model.to(where)
+    model = ZeroShotModel(config.network, name=config.model).to(where)
     state = State.fresh(model, frozen=config.freeze)
     if not files.load(state) and init_from is not None:
         RunFiles(init_from).load_weights(state)
@@ -233,16 +228,12 @@ def compute_dtype(config: TrainConfig, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if config.precision == "bf16" else torch.float32
 
 
-def compute(model: nn.Module, device: torch.device, dtype: torch.dtype) -> Callable[[Inputs], Tensor]:
+def compute(model: ZeroShotModel, device: torch.device, dtype: torch.dtype) -> Callable[[Inputs], Tensor]:
     """A function from inputs to logits (B, q) float32, under autocast unless `dtype` is float32."""
-    apply: Callable[..., Tensor] = model.forward_features if isinstance(model, ZeroShotModel) else model
 
     def logits(inputs: Inputs) -> Tensor:
-        parts: list[Any] = [inputs.context, inputs.queries]
-        if not isinstance(model, ZeroShotModel):
-            parts.append(inputs.n_features)
         with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
-            return apply(*parts).float()
+            return model.forward_features(inputs.context, inputs.queries).float()
 
     return logits
 

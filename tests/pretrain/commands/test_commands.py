@@ -1,15 +1,20 @@
-"""All commands of `python -m pretrain`: their help, and the packages that they need."""
+"""All commands of `python -m pretrain`: their help, the packages that they need, and the display of a run."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from training_runs import TINY
 
 from pretrain.__main__ import COMMANDS, main
+from pretrain.commands.train import RunDisplay
+from pretrain.training.run_files import read_log
+from pretrain.training.train import train
 
 # As if only torch, numpy, scipy and safetensors were installed, as on a rented GPU machine
 BARE = """
@@ -19,7 +24,7 @@ from importlib.machinery import PathFinder
 class Bare(PathFinder):
     @classmethod
     def find_spec(cls, name, path=None, target=None):
-        absent = "sklearn matplotlib pandas pyod threadpoolctl river confluent_kafka pydantic_settings rich orjson"
+        absent = "sklearn matplotlib pandas pyod numba threadpoolctl river confluent_kafka pydantic_settings orjson"
         return None if name.partition(".")[0] in absent.split() else super().find_spec(name, path, target)
 
 sys.meta_path = [Bare if finder is PathFinder else finder for finder in sys.meta_path]
@@ -65,3 +70,17 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit, match="0"):
         main([command, "--help"])
     assert f"python -m pretrain {command}" in capsys.readouterr().out
+
+
+def test_every_log_line_is_printed_and_the_loss_curve_drawn_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(TINY, tmp_path, "cpu", observer=RunDisplay())
+    lines, log = capsys.readouterr().err.splitlines(), read_log(tmp_path / "log.jsonl")
+    assert [line.split()[:2] for line in lines] == [
+        [f"step={x['step']}/{TINY.steps}", f"loss={x['loss']:.4f}"] for x in log
+    ]
+    first = (tmp_path / "loss.png").read_bytes()
+    assert first.startswith(b"\x89PNG")
+    train(replace(TINY, steps=12), tmp_path, "cpu", observer=RunDisplay())
+    assert (tmp_path / "loss.png").read_bytes() != first

@@ -57,17 +57,6 @@ def test_command_writes_results_report_and_pictures_and_resumes(
     assert (out / "report.md").read_text() == report
 
 
-def test_results_of_the_command_are_the_same_however_it_was_cut(folder: Path, tmp_path: Path) -> None:
-    flags = (folder, "--model", "fusion", "--baselines", "knn,lof", "--seeds", "2", "--label", "broken", "--out")
-    assert evaluate(*flags, tmp_path / "whole") == 0
-    whole = read_runs(tmp_path / "whole" / "results.csv")
-    (tmp_path / "parts").mkdir()
-    text = (tmp_path / "whole" / "results.csv").read_bytes()
-    (tmp_path / "parts" / "results.csv").write_bytes(text[: len(text) // 2])
-    assert evaluate(*flags, tmp_path / "parts") == 0
-    assert without_times(read_runs(tmp_path / "parts" / "results.csv")) == without_times(whole)
-
-
 @pytest.mark.usefixtures("no_pictures")
 def test_command_tells_detectors_apart_where_the_task_is_easy(folder: Path, tmp_path: Path) -> None:
     flags = ("--baselines", "none", "--seeds", "1", "--datasets", "wide", "--out", tmp_path / "out")

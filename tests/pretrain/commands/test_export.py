@@ -1,4 +1,4 @@
-"""`export`: checkpoints from runs."""
+"""`export`: checkpoints from runs, and mean attention in the place of softmax attention."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
 from training_runs import DATA_FLAGS, TINY, assert_same, weights
 
 from fomo_stream.errors import CheckpointError, ConfigError
 from fomo_stream.model.checkpoint import load_model, read_metadata, save_model
+from fomo_stream.model.scoring import encode_rows, logits_of
 from fomo_stream.model.zero_shot import PRESETS as MODELS
-from fomo_stream.model.zero_shot import ZeroShotModel
+from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel
 from pretrain.__main__ import main, parser
 from pretrain.commands.export import with_mean_attention
 from pretrain.commands.flags import configuration
@@ -21,6 +27,13 @@ from pretrain.training.run_files import RunFiles, read_log
 from pretrain.training.train import train
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
+SHAPES = {
+    "router": ModelConfig(fusion=False, layers=2, width=16, heads=4, feed_forward=32, routers=5),
+    "fusion-router": ModelConfig(layers=3, width=16, heads=2, feed_forward=32, routers=5),
+    "raw": ModelConfig(
+        raw_features=6, evidence=False, fusion=False, layers=2, width=16, heads=2, feed_forward=32, routers=0
+    ),
+}
 
 
 def test_export_writes_a_checkpoint_that_the_product_loads(tmp_path: Path) -> None:
@@ -37,37 +50,6 @@ def test_export_writes_a_checkpoint_that_the_product_loads(tmp_path: Path) -> No
     assert [line["step"] for line in training["log"]] == [2, 8]
     assert main(["export", str(tmp_path / "run"), "--out", str(target), "--step", "4"]) == 0
     assert read_metadata(target)["training"]["steps"] == 4
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ["--preset", "tiny", "--layers", "2", "--routers", "0"],
-        ["--preset", "tiny", "--set", "shape.width=12", "--set", "heads=3", "--set", "fusion=False"],
-        [
-            "--preset",
-            "paper-20",
-            "--layers",
-            "1",
-            "--set",
-            "width=16",
-            "--set",
-            "quantile=False",
-            "--max-features",
-            "5",
-        ],
-    ],
-)
-def test_a_model_of_another_shape_is_trained_and_exported(tmp_path: Path, flags: list[str]) -> None:
-    """`export` reads the shape from the run."""
-    flags = [*flags, "--set", "raw_features=5"] if "paper-20" in flags else flags
-    flags = [*DATA_FLAGS, *flags, "--steps", "3", "--set", "log_every=1", "--set", "best_every=1"]
-    config = configuration(parser().parse_args(["train", "--out", "X", *flags]))
-    assert main(["train", "--out", str(tmp_path / "run"), *flags]) == 0
-    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "model.safetensors")]) == 0
-    loaded = load_model(str(tmp_path / "model.safetensors"), "cpu")
-    assert loaded.config == config.network != MODELS[config.model]
-    assert_same(weights(loaded), RunFiles(tmp_path / "run").weights()[0])
 
 
 def test_export_converts_a_run_and_a_checkpoint_to_mean_attention(tmp_path: Path) -> None:
@@ -125,3 +107,61 @@ def test_a_log_line_without_a_loss_does_not_hide_the_lowest(tmp_path: Path) -> N
     target = tmp_path / "model.safetensors"
     assert main(["export", str(tmp_path / "run"), "--out", str(target)]) == 0
     assert read_metadata(target)["training"]["lowest_loss"] == min(line["loss"] for line in lines[1:])
+
+
+def make(name: str, preference: float) -> ZeroShotModel:
+    """A model whose queries have weights `preference` times as large as the others: 0 is no preference at all."""
+    torch.manual_seed(0)
+    model = ZeroShotModel(SHAPES[name]).eval().requires_grad_(False)
+    for path, parameter in model.named_parameters():
+        nn.init.normal_(parameter, std=0.2 * (preference if ".cross.query" in path else 1.0))
+    return model
+
+
+def largest_change(name: str, preference: float, n: int = 40, d: int = 3, seed: int = 0) -> float:
+    exact = make(name, preference)
+    mean = with_mean_attention(exact)
+    rng = np.random.default_rng(seed)
+    context, queries = rng.normal(size=(n, d)), rng.normal(size=(30, d)) * 2
+    logits = [logits_of(model, encode_rows(model, context), queries) for model in (exact, mean)]
+    return float(np.abs(logits[1] - logits[0]).max())
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@given(n=st.integers(2, 90), d=st.integers(1, 6), seed=st.integers(0, 999))
+def test_logits_stay_where_softmax_attention_had_no_preference(name: str, n: int, d: int, seed: int) -> None:
+    assert largest_change(name, 0.0, n, d, seed) < 2e-5
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_logits_change_where_it_had_one(name: str) -> None:
+    assert largest_change(name, 5.0) > 2e-3
+
+
+def test_model_has_no_queries_and_keys_any_more() -> None:
+    exact = make("router", 1.0)
+    mean = with_mean_attention(exact)
+    lost = exact.state_dict().keys() - mean.state_dict().keys()
+    assert {path.split(".cross.")[1].split(".")[0] for path in lost} == {"query", "key", "value", "out"}
+    for path, value in mean.state_dict().items():
+        if ".cross." not in path:
+            assert torch.equal(value, exact.state_dict()[path])
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--preset tiny --layers 2 --routers 0",
+        "--preset tiny --set shape.width=12 --set heads=3 --set fusion=False",
+        "--preset paper-20 --layers 1 --set width=16 --set quantile=False --set raw_features=5",
+    ],
+)
+def test_a_model_of_another_shape_is_trained_and_exported(tmp_path: Path, flags: str) -> None:
+    """`export` reads the shape from the run."""
+    given_flags = [*DATA_FLAGS, *flags.split(), "--steps", "3", "--set", "log_every=1", "--set", "best_every=1"]
+    config = configuration(parser().parse_args(["train", "--out", "X", *given_flags]))
+    assert main(["train", "--out", str(tmp_path / "run"), *given_flags]) == 0
+    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "model.safetensors")]) == 0
+    loaded = load_model(str(tmp_path / "model.safetensors"), "cpu")
+    assert loaded.config == config.network != MODELS[config.model]
+    assert_same(weights(loaded), RunFiles(tmp_path / "run").weights()[0])

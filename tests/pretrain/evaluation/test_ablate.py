@@ -16,18 +16,16 @@ from fomo_stream.errors import ConfigError, FomoError
 from fomo_stream.model.checkpoint import load_model
 from pretrain.__main__ import main
 from pretrain.commands.ablate import grid
-from pretrain.evaluation.ablate import Ablation, _held_back, ablate, held_back_data
+from pretrain.evaluation.ablate import Ablation, ablate, held_back_data, held_back_tasks
 from pretrain.evaluation.plots import plot_panels
-from pretrain.evaluation.studies import SIZES, STUDIES, Variant, configured
+from pretrain.evaluation.studies import SIZES, STUDIES, configured
 from pretrain.priors.mixture import BatchSource
 from pretrain.training.run_files import RunFiles, read_log
 from pretrain.training.train import Observer
 
-SMALL = [
-    "--base", "paper-20", "--steps", "3", "--datasets", "4", "--device", "cpu", "--set", "width=8", "--set", "heads=2",
-    "--set", "feed_forward=8", "--set", "log_every=1", "--set", "queries=16", "--set", "context_min=20",
-    "--set", "context_max=40", "--set", "batch=2",
-]  # fmt: skip
+TINY_SETTINGS = ("width=8", "heads=2", "feed_forward=8", "queries=16", "context_min=20", "context_max=40", "batch=2")
+SMALL = ["--base", "paper-20", "--datasets", "4", "--device", "cpu", *(f"--set={text}" for text in TINY_SETTINGS)]
+THREE_STEPS = ["--steps", "3", "--set", "log_every=1"]
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -50,7 +48,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def command(home: Path) -> list[str]:
     vary = ["--vary", "layers=1,2", "--vary", "routers=4,0", "--seeds", "2"]
-    return ["ablate", *vary, *SMALL, "--tables", str(home / "tables"), "--out", str(home / "out")]
+    return ["ablate", *vary, *SMALL, *THREE_STEPS, "--tables", str(home / "tables"), "--out", str(home / "out")]
 
 
 def test_every_combination_has_a_line_with_cost_and_quality(done: Path) -> None:
@@ -105,21 +103,11 @@ def test_results_on_other_data_or_of_another_training_are_not_reported(tmp_path:
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_minutes_may_end_a_run_before_its_first_log_line(tmp_path: Path) -> None:
-    small = [flag for flag in SMALL if flag != "log_every=1"]
-    small = [*small[: small.index("--steps")], *small[small.index("--steps") + 2 :]]
-    small = [flag for i, flag in enumerate(small) if not (flag == "--set" and small[i + 1] == "--set")]
-    flags = ["ablate", *small, "--vary", "layers=1,2", "--minutes", "0.005", "--set", "log_every=100000"]
-    assert main([*flags, "--out", str(tmp_path)]) == 0
-    assert all(float(line["steps"]) >= 1 for line in read(tmp_path / "results.csv"))
-
-
-@pytest.mark.usefixtures("no_pictures")
 def test_an_interrupted_run_is_resumed(tmp_path: Path) -> None:
     """The first command asks for one step only, which is like a stop by Ctrl-C."""
     short = [*SMALL, "--vary", "layers=1,2", "--out", str(tmp_path)]
-    assert main(["ablate", *short, "--steps", "1"]) == 0
-    assert main(["ablate", *short]) == 0
+    assert main(["ablate", *short, *THREE_STEPS, "--steps", "1"]) == 0
+    assert main(["ablate", *short, *THREE_STEPS]) == 0
     assert RunFiles(tmp_path / "layers=1" / "seed-0").weights()[1] == 3
     assert [line["step"] for line in read_log(tmp_path / "layers=2" / "seed-0" / "log.jsonl")] == [1, 2, 3]
     assert all(float(line["steps"]) == 3 for line in read(tmp_path / "results.csv"))
@@ -131,7 +119,7 @@ def test_variants_are_evaluated_on_the_same_rows() -> None:
     data = held_back_data(configs[0].data, [config.data for config in configs])
     assert (data.max_features, data.context_min, data.context_max) == (8, 300, 300)
     study = Ablation([], data, Path(), datasets=10)
-    for large, small in zip(_held_back(study, 300), _held_back(study, 50), strict=True):
+    for large, small in zip(held_back_tasks(study, 300), held_back_tasks(study, 50), strict=True):
         first, second = large.draw(), small.draw()
         assert (first.context[:50] == second.context).all()
         assert (first.queries == second.queries).all()
@@ -140,7 +128,7 @@ def test_variants_are_evaluated_on_the_same_rows() -> None:
 
 def test_no_training_run_has_the_held_back_data() -> None:
     data = configured("paper-20", "small", {"data.batch": 1}).data
-    task = next(iter(_held_back(Ablation([], data, Path(), datasets=1), 300))).draw()
+    task = next(iter(held_back_tasks(Ablation([], data, Path(), datasets=1), 300))).draw()
     for seed in range(3):
         batch = BatchSource(data, seed).batch(0)
         assert batch.queries.shape[1:] != task.queries.shape or not np.array_equal(batch.queries[0], task.queries)
@@ -171,19 +159,6 @@ def test_the_studies_of_the_paper_have_its_values() -> None:
     assert (mixed.unique, mixed.transforms) == (500, 15)
 
 
-def test_a_grid_is_every_combination() -> None:
-    assert grid(["routers=100,0", "layers=2"]) == [
-        Variant("routers=100, layers=2", {"routers": 100, "layers": 2}),
-        Variant("routers=0, layers=2", {"routers": 0, "layers": 2}),
-    ]
-
-
-@pytest.mark.parametrize("text", ["routers", "routers=", "routers=1,,2"])
-def test_a_grid_that_cannot_be_read_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="PATH=V1"):
-        grid([text])
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -191,6 +166,8 @@ def test_a_grid_that_cannot_be_read_is_refused(text: str) -> None:
         (["depth", "--vary", "layers=1,2"], "name a study"),
         (["--vary", "colour=1,2"], "no setting colour"),
         (["depth", "--seeds", "0"], "at least 1"),
+        (["--vary", "routers="], "PATH=V1"),
+        (["--vary", "routers=1,,2"], "PATH=V1"),
     ],
 )
 def test_bad_flags_say_what_to_do(capsys: pytest.CaptureFixture[str], flags: list[str], message: str) -> None:
@@ -219,3 +196,10 @@ def test_panels_are_drawn_with_missing_numbers_too(tmp_path: Path) -> None:
     panels = {"a": ([1.0, float("nan")], None), "b": ([1.0, 2.0], [0.1, 0.2])}
     assert plot_panels(["one", "two"], panels, tmp_path / "x.png", "title")
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_minutes_may_end_a_run_before_its_first_log_line(tmp_path: Path) -> None:
+    flags = ["ablate", *SMALL, "--vary", "layers=1,2", "--minutes", "0.005", "--set", "log_every=100000"]
+    assert main([*flags, "--out", str(tmp_path)]) == 0
+    assert all(float(line["steps"]) >= 1 for line in read(tmp_path / "results.csv"))

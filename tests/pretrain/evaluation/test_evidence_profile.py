@@ -1,3 +1,5 @@
+"""Evidence profiles: of priors, of real tables, and their report."""
+
 from __future__ import annotations
 
 import json
@@ -16,10 +18,11 @@ from pretrain.evaluation.evidence_profile import (
     distance,
     prior_areas,
     profile_of,
+    report_text,
     sampling_error,
     table_areas,
+    write_report,
 )
-from pretrain.evaluation.profile_report import report_text, write_report
 from pretrain.priors.draws import Draws
 from pretrain.priors.gmm import GmmConfig, sample_gmm
 from pretrain.priors.mixture import BatchSource, DataConfig
@@ -97,15 +100,6 @@ def test_several_splits_of_a_table_do_not_count_as_more_tables() -> None:
     twice = profile_of(np.repeat(found, 2, axis=0), splits=2)
     assert sampling_error(twice) == pytest.approx(sampling_error(profile_of(found)), rel=0.02)
     assert twice.datasets == 60
-
-
-def test_areas_of_a_prior_are_a_function_of_its_seed() -> None:
-    reported: list[int] = []
-    one = prior_areas(BatchSource(SMALL, seed=3), 2, reported.append)
-    assert one.shape == (8, len(CHANNELS))
-    assert reported == [0, 1]
-    np.testing.assert_array_equal(one, prior_areas(BatchSource(SMALL, seed=3), 2))
-    assert not np.array_equal(one, prior_areas(BatchSource(SMALL, seed=4), 2))
 
 
 def test_tables_drawn_from_a_prior_have_its_profile(tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fomo_stream.errors import ConfigError
 from pretrain.evaluation.tables import Table, draw_task, read_table, table_files
 
-SMALL = settings(max_examples=60)
+GOOD = {"X": np.arange(40.0).reshape(20, 2), "y": np.r_[np.zeros(18), np.ones(2)]}
 
 
 def numbered(inliers: int, outliers: int, **more: Any) -> Table:
@@ -24,7 +24,6 @@ def numbered(inliers: int, outliers: int, **more: Any) -> Table:
     })  # fmt: skip
 
 
-@SMALL
 @given(
     seed=st.integers(0, 1000),
     inliers=st.integers(8, 300),
@@ -88,9 +87,6 @@ def test_a_fixed_split_is_kept() -> None:
 def save(path: Path, **arrays: Any) -> Path:
     np.savez(path, **arrays)
     return path
-
-
-GOOD = {"X": np.arange(40.0).reshape(20, 2), "y": np.r_[np.zeros(18), np.ones(2)]}
 
 
 def test_npz_and_csv_of_the_same_table_are_read_alike(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
-"""Kinds of outliers: each changes the right rows and features, in the right way."""
+"""Kinds of outliers: each changes the right rows and features, and can be found in tables of every prior."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.neighbors import NearestNeighbors
 
@@ -18,12 +20,22 @@ from pretrain.priors.anomalies import (
     out_of_context,
     spoil_features,
 )
+from pretrain.priors.causal import CausalConfig, OutlierShares, causal_tables
+from pretrain.priors.copulas import CopulaConfig, CopulaShares, copula_tables
+from pretrain.priors.datasets import Batch, split
 from pretrain.priors.draws import Draws
+from pretrain.priors.table_prior import draw_kinds
+from pretrain.training.evidence_batches import auroc, evidence_batch
 
-SMALL = settings(max_examples=20)
 SIZED = ("inflated_features", "spikes", "local", "perturbed", "contextual", "between", "far")
-KINDS = (*SIZED, "noise", "dependency", "clusters")
+OF_FEATURES = (*SIZED, "noise", "dependency", "clusters")
 SCENES = {"seed": st.integers(0, 2**40), "width": st.integers(1, 12), "classes": st.integers(1, 4)}
+SIZELESS = ("hidden_class", "mechanism", "noise", "dependency", "clusters")  # to which strength 1 means nothing
+PRIORS: dict[str, tuple[Any, Any, Any]] = {
+    "causal": (causal_tables, CausalConfig, OutlierShares),
+    "copulas": (copula_tables, CopulaConfig, CopulaShares),
+}
+OF_PRIORS = [(prior, kind) for prior, parts in PRIORS.items() for kind in parts[2].__dataclass_fields__]
 
 
 def scene_of(seed: int, width: int, classes: int, strength: float = 3.0, tight: float = 0.1) -> Scene:
@@ -39,8 +51,7 @@ def scene_of(seed: int, width: int, classes: int, strength: float = 3.0, tight: 
     return Scene(rows, of_rows, inliers, of_inliers, classes + 1, torch.full((2, 30), strength), real)
 
 
-@SMALL
-@given(**SCENES, kind=st.sampled_from(KINDS))
+@given(**SCENES, kind=st.sampled_from(OF_FEATURES))
 def test_rows_of_other_kinds_are_left_alone(seed: int, width: int, classes: int, kind: str) -> None:
     scene = scene_of(seed, width, classes)
     chosen = Draws(seed + 1).chance(0.5, 2, 30)
@@ -49,7 +60,6 @@ def test_rows_of_other_kinds_are_left_alone(seed: int, width: int, classes: int,
     assert spoiled.isfinite().all()
 
 
-@SMALL
 @given(**SCENES)
 def test_kinds_that_are_not_of_features_change_nothing(seed: int, width: int, classes: int) -> None:
     scene = scene_of(seed, width, classes)
@@ -57,7 +67,6 @@ def test_kinds_that_are_not_of_features_change_nothing(seed: int, width: int, cl
     assert torch.equal(spoil_features(scene, {"hidden_class": everything}, Draws(seed)), scene.rows)
 
 
-@SMALL
 @given(**SCENES, kind=st.sampled_from(SIZED))
 def test_rows_of_strength_one_stay_as_they_are(seed: int, width: int, classes: int, kind: str) -> None:
     scene = scene_of(seed, width, classes, strength=1.0)
@@ -73,7 +82,6 @@ def test_only_real_features_change(kind: str) -> None:
     assert not torch.equal(spoiled, scene.rows)
 
 
-@SMALL
 @given(**SCENES)
 def test_local_scale_is_the_mean_distance_to_the_nearest_inliers(seed: int, width: int, classes: int) -> None:
     scene = scene_of(seed, width, classes)
@@ -85,7 +93,6 @@ def test_local_scale_is_the_mean_distance_to_the_nearest_inliers(seed: int, widt
         torch.testing.assert_close(scale[b].double(), expected.double(), rtol=1e-2, atol=5e-3)
 
 
-@SMALL
 @given(**SCENES, strength=st.floats(1.0, 8.0))
 def test_local_outliers_move_by_a_multiple_of_the_local_scale(
     seed: int, width: int, classes: int, strength: float
@@ -104,7 +111,6 @@ def test_few_features_of_a_row_are_off(kind: str, most: int) -> None:
     assert changed.max() == most
 
 
-@SMALL
 @given(seed=st.integers(0, 2**40), width=st.integers(2, 12), classes=st.integers(2, 4))
 def test_contextual_outliers_hold_values_of_one_row_of_another_class(seed: int, width: int, classes: int) -> None:
     scene = scene_of(seed, width, classes)
@@ -121,7 +127,6 @@ def test_contextual_outliers_hold_values_of_one_row_of_another_class(seed: int, 
                 assert (scene.inlier_classes[b][donors] != scene.classes[b, i]).all()
 
 
-@SMALL
 @given(seed=st.integers(0, 2**40), width=st.integers(1, 8))
 def test_outliers_between_lie_in_the_gap_of_two_classes(seed: int, width: int) -> None:
     scene = scene_of(seed, width, 2, tight=1e-3)
@@ -142,10 +147,63 @@ def test_with_one_class_nothing_is_between() -> None:
     torch.testing.assert_close(between_classes(scene, Draws(0)), scene.rows)
 
 
-@SMALL
 @given(**SCENES)
 def test_far_outliers_are_beyond_every_inlier(seed: int, width: int, classes: int) -> None:
     scene = scene_of(seed, width, classes)
     rows = beyond_all(scene, Draws(seed))
     low, high = scene.inliers.amin(1, True), scene.inliers.amax(1, True)
     assert ((rows <= low) | (rows >= high)).all()
+
+
+def batch_of(prior: str, kind: str, seed: int, datasets: int, context: int, queries: int, **settings: Any) -> Batch:
+    """Datasets of a prior whose outliers are all of one kind."""
+    tables, config, shares = PRIORS[prior]
+    only = shares(**{name: float(name == kind) for name in shares.__dataclass_fields__})
+    draws, half = Draws(seed), queries // 2
+    made = tables(config(shares=only, **settings), draws, datasets, context + half, half)
+    return split(made.inliers, made.outliers, made.n_features, draws, context, queries)
+
+
+@given(seed=st.integers(0, 2**40), of=st.sampled_from(OF_PRIORS), width=st.integers(2, 40), half=st.integers(1, 30))
+def test_every_kind_yields_finite_balanced_data(seed: int, of: tuple[str, str], width: int, half: int) -> None:
+    batch = batch_of(*of, seed, 4, 80, 2 * half, max_features=width)
+    assert batch.context.shape == (4, 80, width)
+    assert batch.context.isfinite().all()
+    assert batch.queries.isfinite().all()
+    assert batch.labels.sum(1).tolist() == [half] * 4
+    for b, d in enumerate(batch.n_features.tolist()):
+        assert 2 <= d <= width
+        assert not batch.context[b, :, d:].any()
+        assert not batch.queries[b, :, d:].any()
+
+
+@pytest.mark.parametrize(("prior", "kind"), OF_PRIORS)
+def test_outliers_of_every_kind_can_be_found_and_are_not_all_trivial(prior: str, kind: str) -> None:
+    batch = batch_of(prior, kind, 1, 16, 250, 80, max_features=15, mixed_kinds=0.0)
+    best = evidence_batch(batch, with_context=False).best
+    assert 0.6 < best.mean() < 0.999
+    assert best.min() < 0.99
+
+
+@pytest.mark.parametrize(("prior", "kind"), [each for each in OF_PRIORS if each[1] not in SIZELESS])
+def test_rows_without_strength_cannot_be_told_from_inliers(prior: str, kind: str) -> None:
+    more = {"strangers": 0.0} if prior == "causal" else {}
+    batch = batch_of(prior, kind, 2, 16, 250, 200, max_features=15, strength=(1.0, 1.0), row_strength=0.0, **more)
+    page = evidence_batch(batch, with_context=False)
+    areas = auroc(page.queries, page.labels).mean(0)
+    assert areas.min() > 0.45
+    assert areas.max() < 0.55
+
+
+def test_tables_have_few_features_more_often_than_many() -> None:
+    n_features = causal_tables(CausalConfig(), Draws(0), 400, 3, 1).n_features
+    assert 0.7 < (n_features <= 40).float().mean() < 0.97
+    assert n_features.max() > 80
+
+
+def test_kinds_of_weight_zero_never_come() -> None:
+    drawn = draw_kinds(CausalConfig(), OutlierShares(local=0.0, far=0.0), Draws(0), 200, 10)
+    assert set(drawn) == set(OutlierShares.__dataclass_fields__) - {"local", "far"}
+    assert torch.stack(list(drawn.values())).sum(0).eq(1).all()
+    mixed = draw_kinds(CausalConfig(), OutlierShares(local=1.0), Draws(0), 2000, 1)
+    assert abs(mixed["local"].float().mean() - mixed["hidden_class"].float().mean()) < 0.05

@@ -8,20 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.impute import SimpleImputer
 
 from pretrain.priors.causal import KINDS, CausalConfig, OutlierShares
 from pretrain.priors.copulas import CopulaConfig, CopulaFamilies, CopulaShares, QuantileShapes
-from pretrain.priors.draws import Draws
+from pretrain.priors.draws import Draws, stream_seed
 from pretrain.priors.gmm import GmmConfig
 from pretrain.priors.marginals import GRAINS, WARPS, MarginalConfig
 from pretrain.priors.mixture import PRIORS, BatchSource, DataConfig
 from pretrain.priors.reuse import ReuseConfig
 from pretrain.priors.row_effects import contaminated, draw_amounts, repeated, with_gaps
 
-SMALL = settings(max_examples=20)
 PLAIN = MarginalConfig(**{name: float(name in ("plain", "continuous")) for name in WARPS + GRAINS})
 QUIET: dict[str, Any] = {
     "min_features": 3, "odd_inliers": (1e-9, 1e-9), "marginals": PLAIN, "single_class": 1.0, "hidden": 0.0,
@@ -94,7 +93,6 @@ def test_only_the_share_of_datasets_asked_for_is_affected() -> None:
     assert not draw_amounts(0.0, (0.05, 0.1), Draws(0), 100).any()
 
 
-@SMALL
 @given(seed=st.integers(0, 2**40), share=st.floats(0, 0.5))
 def test_contamination_replaces_rows_by_different_outliers(seed: int, share: float) -> None:
     context, outliers = torch.zeros(2, 40, 1), torch.arange(1.0, 21.0)[None, :, None].expand(2, 20, 1)
@@ -104,7 +102,6 @@ def test_contamination_replaces_rows_by_different_outliers(seed: int, share: flo
     assert len(found) == len(set(found)) == round(float(torch.tensor(share) * 40))
 
 
-@SMALL
 @given(seed=st.integers(0, 2**40), share=st.floats(0, 1))
 def test_repeated_rows_are_copies_of_others_of_their_table(seed: int, share: float) -> None:
     rows = torch.arange(400.0).view(2, 200, 1).expand(2, 200, 3)
@@ -134,7 +131,6 @@ def test_missing_values_are_medians_of_what_remains_and_affect_queries_alike() -
             assert (fillings == fillings[0]).all()
 
 
-@SMALL
 @given(seed=st.integers(0, 2**40))
 def test_every_prior_and_effect_together_give_finite_batches_padded_with_zeros(seed: int) -> None:
     config = DataConfig(
@@ -172,7 +168,6 @@ def test_priors_come_in_proportion_to_their_weights() -> None:
         assert abs((widths == width).float().mean() - share) < 0.07
 
 
-@SMALL
 @given(seed=st.integers(0, 2**40), step=st.integers(0, 10**6), weight=st.floats(0, 1))
 def test_a_batch_is_a_function_of_seed_and_step(seed: int, step: int, weight: float) -> None:
     config = DataConfig(
@@ -200,21 +195,46 @@ def test_a_batch_is_a_function_of_seed_and_step(seed: int, step: int, weight: fl
     assert first.context.shape[2] == int(first.n_features.max())
 
 
+def test_queries_are_shuffled() -> None:
+    config = replace(loud_of("gmm"), batch=16, queries=200)
+    first_half = BatchSource(config, 0).batch(0).labels[:, :100].mean(1)
+    assert ((first_half > 0.3) & (first_half < 0.7)).all()
+    assert len(set(first_half.tolist())) > 3
+
+
+def test_stream_seeds_of_neighbouring_steps_are_unrelated() -> None:
+    seeds = {stream_seed(s, stream, step) for s in range(5) for stream in range(5) for step in range(200)}
+    assert len(seeds) == 5 * 5 * 200
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("kind", "change", "message"),
     [
-        ({"queries": 7}, "even"),
-        ({"context_min": 1}, "context"),
-        ({"context_min": 50, "context_max": 40}, "context"),
-        ({"gmm_weight": 0.0, "causal_weight": 0.0, "copula_weight": 0.0}, "weights"),
-        ({"copula_weight": -0.1}, "copula_weight is a weight"),
-        ({"contaminated_share": 1.5}, "contaminated_share is a share"),
-        ({"contamination": 0.1}, "contamination is a range"),
-        ({"contamination": (0.2, 0.7)}, "contamination is a range"),
-        ({"duplicates": (0.5, 0.2)}, "duplicates is a range"),
-        ({"missing": (0.0, 0.9)}, "missing is a range"),
+        (DataConfig, {"queries": 7}, "even"),
+        (DataConfig, {"context_min": 1}, "context"),
+        (DataConfig, {"context_min": 50, "context_max": 40}, "context"),
+        (DataConfig, {"gmm_weight": 0.0, "causal_weight": 0.0, "copula_weight": 0.0}, "weights"),
+        (DataConfig, {"copula_weight": -0.1}, "copula_weight is a weight"),
+        (DataConfig, {"contaminated_share": 1.5}, "contaminated_share is a share"),
+        (DataConfig, {"contamination": 0.1}, "contamination is a range"),
+        (DataConfig, {"contamination": (0.2, 0.7)}, "contamination is a range"),
+        (DataConfig, {"duplicates": (0.5, 0.2)}, "duplicates is a range"),
+        (DataConfig, {"missing": (0.0, 0.9)}, "missing is a range"),
+        (CausalConfig, {"strength": (3.0, 1.0)}, "strength is a range"),
+        (CausalConfig, {"connections": (0.1, 1.5)}, "connections is a range"),
+        (CausalConfig, {"grouped": 2.0}, "grouped is a share"),
+        (CausalConfig, {"width": 30}, "multiple of 8"),
+        (CausalConfig, {"shares": OutlierShares(spikes=float("nan"))}, "shares.spikes is a weight"),
+        (CopulaConfig, {"dependence": 0.5}, "dependence is a range"),
+        (CopulaConfig, {"degrees": (0.5, 3.0)}, "degrees is a range"),
+        (CopulaConfig, {"mixed_families": 1.1}, "mixed_families is a share"),
+        (CopulaConfig, {"structures": (0.0, 0.0, 0.0)}, "structures are three weights"),
+        (CopulaConfig, {"families": CopulaFamilies(0.0, 0.0, 0.0, 0.0)}, "at least one"),
+        (MarginalConfig, {"binary": -0.1}, "weight"),
+        (MarginalConfig, dict.fromkeys(GRAINS, 0.0), "weight"),
     ],
 )
-def test_impossible_data_settings_are_refused(change: dict[str, object], message: str) -> None:
+def test_impossible_settings_are_refused(kind: Any, change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        DataConfig(**change)  # type: ignore[arg-type]
+        kind(**change)

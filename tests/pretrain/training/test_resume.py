@@ -1,4 +1,4 @@
-"""Stopping and resuming runs."""
+"""The files of a run: stopping and resuming, the log, kept weights and their average."""
 
 from __future__ import annotations
 
@@ -6,93 +6,40 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
+from torch import nn
 from training_runs import DATA_FLAGS, TINY, assert_same, weights, without_times
 
 from fomo_stream.errors import CheckpointError, ConfigError
+from fomo_stream.model.checkpoint import read_metadata
 from pretrain.__main__ import main
-from pretrain.training.run_files import RunFiles, read_log
+from pretrain.training.run_files import RunFiles, mean_loss, read_log
+from pretrain.training.state import State
 from pretrain.training.train import Observer, train
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
 
-class CtrlC(Observer):
-    """Sends the signal of Ctrl-C when a step is logged."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def logged(self, line: Mapping[str, float]) -> None:
-        if line["step"] == self.step:
-            os.kill(os.getpid(), signal.SIGINT)
-
-
 @pytest.mark.parametrize("model", ["tiny", "fusion", "fusion-router"])
-@pytest.mark.parametrize("period", [0, 3])
-def test_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path: Path, model: str, period: int) -> None:
+@pytest.mark.parametrize(("period", "number"), [(0, signal.SIGINT), (3, signal.SIGTERM)])
+def test_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
+    tmp_path: Path, model: str, period: int, number: signal.Signals
+) -> None:
     config = replace(TINY, model=model, period=period, min_auc=0.55)
     whole = train(config, tmp_path / "whole", "cpu")
-    train(config, tmp_path / "parts", "cpu", observer=CtrlC(4))
+    train(config, tmp_path / "parts", "cpu", observer=Stop(4, number))
+    assert not list((tmp_path / "parts").glob("*.tmp"))
     assert read_log(tmp_path / "parts" / "log.jsonl")[-1]["step"] == 4
     parts = train(config, tmp_path / "parts", "cpu")
     assert_same(weights(whole), weights(parts))
     assert without_times(tmp_path / "whole" / "log.jsonl") == without_times(tmp_path / "parts" / "log.jsonl")
     one, two = (load_file(tmp_path / d / "state.safetensors") for d in ("whole", "parts"))
     assert_same(one, two)
-
-
-def training_under_way(flags: list[str]) -> subprocess.Popen[str]:
-    """A training run in another process, which has logged its first steps."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pretrain", "train", *flags],
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[3],
-    )
-    assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith("step="):
-            break
-    return process
-
-
-def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
-    """After SIGKILL the files are complete, and the resumed run ends with the same weights as one without a stop."""
-    config = replace(TINY, steps=20)
-    flags = ["--preset", "tiny", "--steps", "20", *DATA_FLAGS, "--out", str(tmp_path / "killed"), "--set", "warmup=2"]
-    flags += ["--set", "save_every=0.001", "--set", "log_every=2", "--set", "lr=0.001"]
-    process = training_under_way(flags)
-    assert process.stderr is not None
-    process.kill()
-    process.wait()
-    process.stderr.close()
-    assert 1 <= RunFiles(tmp_path / "killed").weights()[1] < 20
-    assert main(["train", *flags]) == 0
-    whole = train(config, tmp_path / "whole", "cpu")
-    found, step = RunFiles(tmp_path / "killed").weights()
-    assert step == 20
-    assert_same(found, weights(whole))
-
-
-def test_sigterm_saves_and_ends_cleanly(tmp_path: Path) -> None:
-    process = training_under_way(
-        ["--preset", "tiny", "--steps", "1000000", *DATA_FLAGS, "--out", str(tmp_path), "--set", "log_every=1"]
-    )
-    assert process.stderr is not None
-    process.terminate()
-    process.stderr.read()
-    process.stderr.close()
-    assert process.wait(timeout=60) == 0
-    _, step = RunFiles(tmp_path).weights()
-    assert step == read_log(tmp_path / "log.jsonl")[-1]["step"] >= 1
-    assert not [p for p in tmp_path.iterdir() if p.name.endswith(".tmp")]
 
 
 def test_a_call_may_stop_before_the_run_is_over(tmp_path: Path) -> None:
@@ -107,19 +54,12 @@ def test_a_call_may_stop_before_the_run_is_over(tmp_path: Path) -> None:
     assert_same(weights(whole), weights(pieces))
 
 
-def test_minutes_end_a_run(tmp_path: Path) -> None:
-    config = replace(TINY, steps=10**9, minutes=0.005)
-    began = time.monotonic()
-    train(config, tmp_path, "cpu")
-    assert time.monotonic() - began < 30
-    assert 0 < RunFiles(tmp_path).weights()[1] < 10**9
-
-
-def test_no_step_goes_unlogged_though_a_run_ends_between_two_log_lines(tmp_path: Path) -> None:
+def test_minutes_end_a_run_and_no_step_goes_unlogged_between_two_log_lines(tmp_path: Path) -> None:
     config = replace(TINY, steps=10**9, minutes=0.003, log_every=10**6)
     train(config, tmp_path, "cpu")
     lines = read_log(tmp_path / "log.jsonl")
     assert [line["step"] for line in lines] == [RunFiles(tmp_path).weights()[1]]
+    assert 0 < lines[0]["step"] < 10**9
     train(replace(TINY, steps=5), tmp_path / "short", "cpu")
     assert [line["step"] for line in read_log(tmp_path / "short" / "log.jsonl")] == [2, 4, 5]
 
@@ -148,3 +88,90 @@ def test_a_damaged_checkpoint_is_refused_with_a_clear_message(tmp_path: Path) ->
     state.write_bytes(state.read_bytes()[:1000])
     with pytest.raises(CheckpointError, match="cannot read"):
         train(TINY, tmp_path, "cpu")
+
+
+def test_a_log_line_cut_short_is_dropped(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"step": 1, "loss": 0.5}\n{"step": 2, "lo')
+    assert read_log(log) == [{"step": 1, "loss": 0.5}]
+    assert read_log(tmp_path / "none.jsonl") == []
+
+
+def test_lowest_loss_is_that_of_the_log(tmp_path: Path) -> None:
+    """The best weights are those at the end of the interval with the lowest mean loss."""
+    config = replace(TINY, model="fusion", lr=0.3, steps=20, best_every=4, keep_every=4, schedule="constant", ema=0.5)
+    train(config, tmp_path, "cpu")
+    log = read_log(tmp_path / "log.jsonl")
+    means = {end: sum(line["loss"] for line in log if end - 4 < line["step"] <= end) / 2 for end in range(4, 21, 4)}
+    best = min(means, key=lambda end: means[end])
+    assert 4 < best < 20, "an example that tells nothing"
+    found, step = RunFiles(tmp_path).lowest_loss()
+    assert step == best
+    assert_same(found, RunFiles(tmp_path).weights(best)[0])
+    (tmp_path / "best.safetensors").unlink()  # then it is chosen among the kept ones
+    found, step = RunFiles(tmp_path).lowest_loss()
+    assert step == best
+    target = tmp_path / "x.safetensors"
+    assert main(["export", str(tmp_path), "--out", str(target), "--select", "lowest-loss"]) == 0
+    assert read_metadata(target)["training"]["steps"] == best
+
+
+def test_a_mean_loss_is_over_steps_however_a_run_was_cut() -> None:
+    whole = [{"step": 10, "loss": 0.9}, {"step": 20, "loss": 0.5}, {"step": 30, "loss": float("nan")}]
+    cut = [whole[0], {"step": 12, "loss": 0.1}, {"step": 20, "loss": 0.6}, whole[2]]
+    for log in (whole, cut):
+        assert mean_loss(log, 10, 30) == pytest.approx(0.5)
+        assert mean_loss(log, 0, 20) == pytest.approx(0.7)
+        assert mean_loss(log, 20, 30) is None
+
+
+def test_without_kept_weights_there_is_no_lowest_loss(tmp_path: Path) -> None:
+    train(TINY, tmp_path, "cpu")
+    with pytest.raises(CheckpointError, match="kept no weights"):
+        RunFiles(tmp_path).lowest_loss()
+
+
+def test_moving_average_follows_the_weights() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    state = State.fresh(model)  # type: ignore[arg-type]
+    nn.init.ones_(model.weight)
+    state.update_average(0.9)  # the first step: the initial weights must not dominate
+    assert state.average["weight"].item() == pytest.approx(0.9)
+    nn.init.zeros_(model.weight)
+    state.update_average(0.0)
+    nn.init.ones_(model.weight)
+    state.step = 1000
+    for _ in range(100):
+        state.update_average(0.9)
+    assert state.average["weight"].item() == pytest.approx(1 - 0.9**100)
+    state.update_average(0.0)
+    assert state.average["weight"].item() == 1.0
+
+
+class Stop(Observer):
+    """Sends a signal when a step is logged, like Ctrl-C."""
+
+    def __init__(self, step: int, number: signal.Signals) -> None:
+        self.step, self.number = step, number
+
+    def logged(self, line: Mapping[str, float]) -> None:
+        if line["step"] == self.step:
+            os.kill(os.getpid(), self.number)
+
+
+def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
+    """After SIGKILL the files are complete, and the resumed run ends with the same weights as one without a stop."""
+    flags = ["--preset", "tiny", "--steps", "20", *DATA_FLAGS, "--out", str(tmp_path / "killed"), "--set", "warmup=2"]
+    flags += ["--set", "save_every=0.001", "--set", "log_every=2", "--set", "lr=0.001"]
+    command, root = [sys.executable, "-m", "pretrain", "train", *flags], Path(__file__).parents[3]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=root) as process:
+        assert process.stderr is not None
+        next(line for line in process.stderr if line.startswith("step="))
+        process.kill()
+    assert 1 <= RunFiles(tmp_path / "killed").weights()[1] < 20
+    assert main(["train", *flags]) == 0
+    whole = train(replace(TINY, steps=20), tmp_path / "whole", "cpu")
+    found, step = RunFiles(tmp_path / "killed").weights()
+    assert step == 20
+    assert_same(found, weights(whole))

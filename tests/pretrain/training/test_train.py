@@ -1,8 +1,9 @@
-"""Training: what a run learns, and from which data."""
+"""Training: the inputs, updates and log lines of steps, and what a run learns."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -12,14 +13,22 @@ from training_runs import DATA, TINY, assert_same, weights
 
 from fomo_stream.errors import FomoError
 from fomo_stream.model.zero_shot import PRESETS as MODELS
-from fomo_stream.model.zero_shot import Features, ZeroShotModel
+from fomo_stream.model.zero_shot import Features, ModelConfig, ZeroShotModel
 from pretrain.priors.mixture import BatchSource
 from pretrain.training.config import TrainConfig
-from pretrain.training.evidence_batches import EvidenceSource, evidence_batch
+from pretrain.training.loader import Loader
 from pretrain.training.run_files import read_log
-from pretrain.training.train import learning_rate, train
+from pretrain.training.state import State
+from pretrain.training.train import Interval, Trainer, _step, compute, learning_rate, train
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
+RAW = ModelConfig(raw_features=5, evidence=False, fusion=False, layers=2, width=16, heads=2, feed_forward=16, routers=4)
+SHAPES = {
+    **{name: MODELS[name] for name in ("fusion", "router", "fusion-router", "tiny")},
+    "raw": RAW, "both": replace(RAW, evidence=True), "z": replace(RAW, quantile=False),
+}  # fmt: skip
+CPU = torch.device("cpu")
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA streams")
 
 
 def test_training_lowers_the_loss_on_the_batches_it_sees(tmp_path: Path) -> None:
@@ -41,50 +50,6 @@ def test_same_seed_same_weights_and_another_seed_others(tmp_path: Path) -> None:
     assert any(not torch.equal(first[name], other[name]) for name in first)
 
 
-def test_any_module_with_the_same_call_can_be_trained(tmp_path: Path) -> None:
-    class Distance(nn.Module):
-        """Distance to the mean of the context, with a trained scale and shift."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.scale = nn.Parameter(torch.tensor(0.0))
-            self.shift = nn.Parameter(torch.tensor(0.0))
-
-        def forward(self, context: Tensor, queries: Tensor, n_features: Tensor) -> Tensor:
-            center, deviation = context.mean(1, True), context.std(1, keepdim=True) + 1e-6
-            size = ((queries - center) / deviation).square().sum(-1) / n_features[:, None]
-            return self.scale * size.log1p() + self.shift
-
-    model = train(replace(TINY, steps=20, lr=0.05), tmp_path, "cpu", model=Distance())
-    assert model.scale.item() != 0  # type: ignore[operator]
-
-
-def test_logits_from_evidence_batches_equal_a_forward_pass() -> None:
-    batch = BatchSource(DATA, 0).batch(0)
-    for name in ("fusion", "router", "fusion-router", "tiny"):
-        torch.manual_seed(0)
-        model = ZeroShotModel(MODELS[name]).eval()
-        for parameter in model.parameters():  # output projections start at zero, which would hide errors
-            nn.init.normal_(parameter, std=0.1)
-        evidence = evidence_batch(batch)
-        assert evidence_batch(batch, with_context=False).context.shape[1] == 0
-        with torch.no_grad():
-            found = model.forward_features(Features(evidence.context, None), Features(evidence.queries, None))
-            for b, d in enumerate(batch.n_features.tolist()):
-                one = slice(b, b + 1)
-                whole = model(
-                    batch.context[one, :, :d].double(), batch.queries[one, :, :d].double(), batch.n_features[one]
-                )
-                assert torch.allclose(found[one], whole.float(), atol=1e-4)
-
-
-def test_evidence_batches_are_repeated_after_the_period() -> None:
-    source = EvidenceSource(BatchSource(DATA, 0), with_context=True, period=2)
-    first, second, third = (source.batch(step, 0.0) for step in range(3))
-    assert third is first
-    assert not torch.equal(second.queries, first.queries)
-
-
 def test_datasets_outside_the_auroc_window_are_left_out_of_the_loss(tmp_path: Path) -> None:
     config = replace(TINY, model="fusion", max_auc=0.0)
     start = weights(ZeroShotModel(MODELS["fusion"]))
@@ -103,19 +68,6 @@ def test_a_frozen_fusion_stays_as_it_was_loaded(tmp_path: Path) -> None:
         assert not torch.equal(start[name], learned[name])
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_with_advice(tmp_path: Path) -> None:
-    class Broken(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.tensor(1.0))
-
-        def forward(self, context: Tensor, queries: Tensor, n_features: Tensor) -> Tensor:
-            return queries.sum(-1) * self.weight * torch.nan
-
-    with pytest.raises(FomoError, match="lower --lr"):
-        train(replace(TINY, steps=100), tmp_path, "cpu", model=Broken())
-
-
 def test_learning_rate_warms_up_and_falls() -> None:
     config = TrainConfig(lr=1.0, warmup=10, final_lr=0.1)
     assert learning_rate(config, 0, 0.0) == pytest.approx(0.1)
@@ -123,3 +75,180 @@ def test_learning_rate_warms_up_and_falls() -> None:
     assert learning_rate(config, 50, 0.5) == pytest.approx(0.55)
     assert learning_rate(config, 99, 1.0) == pytest.approx(0.1)
     assert learning_rate(replace(config, schedule="constant"), 99, 1.0) == 1.0
+
+
+def make(shape: ModelConfig) -> ZeroShotModel:
+    torch.manual_seed(0)
+    model = ZeroShotModel(shape)
+    for parameter in model.parameters():  # no parameter keeps its initial value
+        nn.init.normal_(parameter, std=0.1)
+    return model
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_loaded_features_give_the_logits_of_a_whole_forward_pass(name: str) -> None:
+    model = make(SHAPES[name]).eval()
+    loader = Loader(DATA, 3, model, CPU)
+    logits = compute(model, CPU, torch.float32)
+    for step in range(3):
+        inputs = loader.inputs(step, 0.0)
+        batch = loader.source.batch(step)
+        for b, d in enumerate(batch.n_features.tolist()):
+            seen, asked = batch.context[b : b + 1, :, :d].double(), batch.queries[b : b + 1, :, :d].double()
+            whole = model(seen, asked, batch.n_features[b : b + 1])[0]
+            torch.testing.assert_close(logits(inputs)[b], whole, atol=1e-3, rtol=1e-3)
+
+
+def test_without_the_quantile_transform_raw_inputs_are_z_scores() -> None:
+    data = replace(DATA, gmm_weight=1.0, causal_weight=0.0, copula_weight=0.0)  # no constant columns
+    batch = BatchSource(data, 3).batch(0)
+    context, queries = batch.context.double(), batch.queries.double()
+    inputs = Loader(data, 3, make(SHAPES["z"]), CPU).inputs(0, 0.0)
+    assert isinstance(inputs.queries, Features)
+    for b, d in enumerate(batch.n_features.tolist()):
+        mean, deviation = context[b].mean(0), context[b].std(0, correction=0)
+        expected = ((queries[b] - mean) / deviation)[:, :d] * (5 / d)
+        assert inputs.queries.raw is not None
+        torch.testing.assert_close(inputs.queries.raw[b, :, :d].double(), expected, atol=1e-4, rtol=1e-4)
+        assert (inputs.queries.raw[b, :, d:] == 0).all()
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_model_has_the_same_best_channel(name: str) -> None:
+    """The AUROC filter does not depend on the inputs of the model."""
+    evidence = Loader(DATA, 0, make(SHAPES["tiny"]), CPU, filtered=True).inputs(1, 0.0)
+    other = Loader(DATA, 0, make(SHAPES[name]), CPU, filtered=True).inputs(1, 0.0)
+    torch.testing.assert_close(other.best, evidence.best, atol=0.02, rtol=0)
+
+
+def test_a_bad_step_changes_neither_weights_nor_moments_nor_counts() -> None:
+    state = State.fresh(make(RAW))
+    for parameter in state.trained:
+        parameter.grad = torch.ones_like(parameter)
+    state.update(0.1, 0.01, 0.5, torch.tensor(True))
+    before = state.tensors()
+    for parameter in state.trained:
+        parameter.grad = torch.full_like(parameter, torch.nan)
+    state.update(0.1, 0.01, 0.0, torch.tensor(False))
+    after = state.tensors()
+    for name, value in before.items():
+        if name.startswith("average."):  # it follows the weights, which did not change
+            value = before["model." + name.removeprefix("average.")]
+        assert torch.equal(value, after[name]), name
+
+
+def test_fused_updates_are_those_of_the_plain_optimiser() -> None:
+    state, plain = State.fresh(make(RAW)), make(RAW)
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=0.01, weight_decay=0.1, foreach=False, fused=False)
+    for seed in range(5):
+        for mine, theirs in zip(state.trained, plain.parameters(), strict=True):
+            generator = torch.Generator().manual_seed(seed)
+            mine.grad = torch.randn(mine.shape, generator=generator)
+            theirs.grad = mine.grad.clone()
+        state.update(0.01, 0.1, 0.0, torch.tensor(True))
+        optimizer.step()
+    for mine, theirs in zip(state.trained, plain.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-5)
+
+
+def test_training_in_bf16_learns_as_well(tmp_path: Path) -> None:
+    config = TrainConfig(
+        model="paper-20", shape=replace(RAW, raw_features=3), steps=60, lr=1e-2, warmup=5, log_every=20, period=4,
+        data=replace(DATA, gmm_weight=1, causal_weight=0, max_features=3, batch=4, context_max=80, queries=64),
+    )  # fmt: skip
+    last = []
+    for precision in ("fp32", "bf16"):
+        train(replace(config, precision=precision), tmp_path / precision, "cpu")
+        last.append(read_log(tmp_path / precision / "log.jsonl")[-1]["auroc"])
+    assert last[1] > 0.7
+    assert last[1] == pytest.approx(last[0], abs=0.1)
+
+
+def test_interval_means_leave_out_what_did_not_count() -> None:
+    """One good step, one whose datasets were all filtered out, and one whose loss is NaN."""
+    interval = Interval(CPU)
+    logits, labels = torch.tensor([[0.0, 1.0]]), torch.tensor([[0.0, 1.0]])
+    yes, no, nan = torch.tensor(True), torch.tensor(False), torch.tensor(torch.nan)
+    interval.add(logits, labels, torch.tensor(0.5), torch.tensor(2.0), torch.ones(1), yes)
+    interval.add(logits, labels, torch.tensor(0.0), torch.tensor(0.0), torch.zeros(1), yes)
+    interval.add(logits, labels, nan, nan, torch.ones(1), no)
+    line = interval.line(3, 0.1, 1.0)
+    assert (line["loss"], line["grad_norm"], line["kept"], line["skipped"]) == (0.5, 1.0, 0.5, 1)
+
+
+@needs_cuda
+def test_inputs_drawn_ahead_are_the_same() -> None:
+    device = torch.device("cuda")
+    for shape in SHAPES.values():
+        model = make(shape).to(device)
+        ahead, plain = Loader(DATA, 0, model, device), Loader(DATA, 0, model, device)
+        ahead.prepare(1, 0.0)
+        for mine, theirs in zip(ahead.inputs(1, 0.0).tensors(), plain.inputs(1, 0.0).tensors(), strict=True):
+            assert torch.equal(mine, theirs)
+
+
+@needs_cuda
+def test_a_step_never_waits_for_the_device() -> None:
+    """With data in memory; drawing it may wait, on its own stream."""
+    device = torch.device("cuda")
+    config = replace(TINY, period=1, min_auc=0.5)
+    trainer = Trainer.start(config, State.fresh(make(MODELS["tiny"]).to(device)), device)
+    interval = Interval(device)
+    _step(trainer, interval, 0.001)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(5):
+            _step(trainer, interval, 0.001)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@needs_cuda
+def test_training_on_cuda_is_bf16_and_resumes(tmp_path: Path) -> None:
+    for steps in (4, 6):
+        train(replace(TINY, steps=steps, schedule="constant"), tmp_path, "cuda")
+    log = read_log(tmp_path / "log.jsonl")
+    assert [line["step"] for line in log] == [2, 4, 6]
+    assert all(line["loss"] == line["loss"] for line in log)
+
+
+def test_evidence_is_repeated_after_the_period() -> None:
+    loader = Loader(DATA, 0, make(MODELS["tiny"]), CPU, period=2)
+    first, second, third = (loader.inputs(step, 0.0) for step in range(3))
+    assert third is first
+    assert not torch.equal(second.labels, first.labels)
+
+
+def test_bf16_is_near_fp32_and_leaves_the_fusion_alone() -> None:
+    for name, shape in SHAPES.items():
+        model = make(shape).eval()
+        inputs = Loader(DATA, 0, model, CPU).inputs(0, 0.0)
+        full, half = (compute(model, CPU, dtype)(inputs) for dtype in (torch.float32, torch.bfloat16))
+        assert half.dtype == torch.float32
+        gap = float(((full - half).norm() / full.norm()).detach())
+        assert gap == 0.0 if name == "fusion" else 0.0 < gap < 0.02, name
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, every: int) -> None:
+    """The logits of every so many steps are NaN."""
+    usual, calls = ZeroShotModel.forward_features, count(1)
+
+    def forward(model: ZeroShotModel, context: Features, queries: Features) -> Tensor:
+        return usual(model, context, queries) * (torch.nan if next(calls) % every == 0 else 1.0)
+
+    monkeypatch.setattr(ZeroShotModel, "forward_features", forward)
+
+
+def test_single_bad_steps_are_skipped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoil(monkeypatch, every=3)
+    model = train(replace(TINY, steps=6, log_every=3), tmp_path, "cpu")
+    log = read_log(tmp_path / "log.jsonl")
+    assert [line["skipped"] for line in log] == [1, 1]
+    assert all(line["loss"] == line["loss"] for line in log)
+    assert all(value.isfinite().all() for value in weights(model).values())
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoil(monkeypatch, every=1)
+    with pytest.raises(FomoError, match="lower --lr"):
+        train(replace(TINY, steps=100), tmp_path, "cpu")
