@@ -8,7 +8,7 @@ import re
 import numpy as np
 from documents import FLAGS, README, ROOT, table_rows
 
-import fomo_stream.kafka.dead_letters as letters
+import fomo_stream.kafka.outputs as letters
 from fomo_stream.detector.calibration import AlertThreshold
 from fomo_stream.detector.results import Cause, Reason, Results, Scores
 from fomo_stream.errors import REASONS

@@ -24,7 +24,8 @@ from fomo_stream.kafka.broker.clients import connect, make_producer
 from fomo_stream.kafka.broker.failures import explained, explaining
 from fomo_stream.kafka.broker.permissions import READ, WRITE, check_permissions
 from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader, raise_partition_error
-from fomo_stream.kafka.dead_letters import (
+from fomo_stream.kafka.delivery.transactions import Commit, Transactions
+from fomo_stream.kafka.outputs import (
     ATTEMPTS,
     REASON,
     SOURCE_PARTITION,
@@ -33,7 +34,6 @@ from fomo_stream.kafka.dead_letters import (
     TRUNCATED_FROM,
     own_headers,
 )
-from fomo_stream.kafka.delivery.transactions import Commit, Transactions
 from fomo_stream.kafka.record import to_record
 from fomo_stream.partition.record import Record
 from fomo_stream.settings.commands import MAX_ATTEMPTS, RedriveSettings

@@ -5,7 +5,7 @@ The way of a record, from poll to commit:
 - `service`: one instance, from `run` to `stop`. `start`: the checks before it joins its group.
 - `member`: the main loop. It polls records and orders all effects; rebalances arrive here.
 - `pipeline`: decodes a record, and gives it to its partition (the room `partition`), which scores it in a micro-batch.
-- `outputs`, `dead_letters`: send the result. `delivery`: sends everything; exactly once or at least once.
+- `outputs`: sends the result, or a dead letter. `delivery`: sends everything; exactly once or at least once.
 - `commits`: outputs, state and offsets are committed together; after a failure, all goes back to the last commit.
 
 The parts that these use:

@@ -27,7 +27,7 @@ LONGEST_RETRY_S = 10.0
 class Commits:
     """The commits of one instance, as a state machine. Each step is taken in a `turn` of the main loop.
 
-    1. **Open.** Scores, dead letters and the effects of labels are sent as records are scored. With exactly-once,
+    1. **Open.** Scores and dead letters are sent as records are scored. With exactly-once,
        readers of committed records do not see them yet.
     2. **Stage.** When the commit interval is over or the delivery is full, every partition sends the changes of
        its state, and its offsets are noted (`Pipeline.stage`).

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from fomo_stream.partition.labels import DueLabels
 from fomo_stream.records.result import Result
 
 
@@ -62,8 +63,8 @@ class Observer:
     def dead_letter(self, reason: str) -> None:
         """A record could not be used."""
 
-    def labelled(self, n: int) -> None:
-        """Labels about n remembered records took effect."""
+    def labelled(self, partition: int, due: DueLabels) -> None:
+        """Labels about remembered records of a partition took effect."""
 
     def regime_changed(self) -> None:
         """A lasting shift was announced in a partition."""

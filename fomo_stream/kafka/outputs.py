@@ -9,19 +9,26 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError
 
-from fomo_stream.errors import RecordError
-from fomo_stream.kafka.dead_letters import DeadLetters, without_attempts
-from fomo_stream.kafka.delivery.base import Delivery
-from fomo_stream.kafka.delivery.output import Output
+from fomo_stream.errors import RecordError, TopicError
+from fomo_stream.kafka.delivery.base import Delivery, Output
 from fomo_stream.kafka.observer import Observer
-from fomo_stream.logs import kv
+from fomo_stream.logs import Throttle, kv
 from fomo_stream.partition.incidents import Closed, without_reasons
-from fomo_stream.partition.record import Pending, Record
+from fomo_stream.partition.record import Headers, Pending, Record
 from fomo_stream.records.codec import Codec
 from fomo_stream.records.result import Result
 from fomo_stream.settings.service import ServiceSettings
 
 log = logging.getLogger(__name__)
+
+# Bytes of the value that remain in a dead letter too large for its topic; None: all.
+CUTS = (None, 512 << 10, 0)
+
+TRUNCATED_FROM = "fomo-truncated-from"  # header of a cut letter: bytes of the original value
+SOURCE_TOPIC, SOURCE_PARTITION, SOURCE_TIMESTAMP = "fomo-source-topic", "fomo-source-partition", "fomo-source-timestamp"
+ATTEMPTS = "fomo-attempts"  # header of a record that was sent back, and of its next dead letter: how often
+REASON = "fomo-reason"
+ADDED = (REASON, "fomo-error", "fomo-exception", SOURCE_TOPIC, SOURCE_PARTITION, "fomo-source-offset", SOURCE_TIMESTAMP)
 
 NO_FEATURES = "the record has no value of any feature; check the names given by --features"
 
@@ -63,7 +70,7 @@ class Outputs:
         self._delivery = delivery
         self._partitions = partitions
         self._observer = observer
-        self._dead_letters = DeadLetters(settings.dead_letters, delivery, self.partition_of)
+        self._throttle = Throttle()
 
     def send(self, items: Sequence[Pending], results: Sequence[Result | None], closed: Sequence[Closed] = ()) -> None:
         """Send records of one partition with their results, in order.
@@ -103,7 +110,7 @@ class Outputs:
     def _output(self, item: Pending, result: Result, topic: str, partition: int) -> Output | Letter:
         """The output of a record to one topic, or why it becomes a dead letter."""
         record = item.record
-        headers = without_attempts(record.headers)
+        headers = [header for header in record.headers if header[0] != ATTEMPTS]  # it was scored
         output = Output(topic, record.key, None, headers, partition, record.timestamp_or_now, record)
         try:
             output.value = self._codec.encode(item.fields, result, record.value)
@@ -145,9 +152,36 @@ class Outputs:
         return _Places(self.partition_of(topic, number, b""), self.partition_of(topic, number, None))
 
     def dead_letter(self, record: Record, reason: str, message: str, exception: BaseException | None = None) -> None:
-        """Send a record that cannot be used, unchanged, with the reason."""
+        """Send a record that cannot be used to its own topic, unchanged, with the reason in the headers.
+
+        It is cut if that topic does not accept so many bytes. exception: the cause, if any.
+        """
         self._observer.dead_letter(reason)
-        self._dead_letters.send(record, reason, message, exception)
+        suppressed = self._throttle.allow(reason)
+        if suppressed is not None:
+            log.warning(kv("dead_letter", record=record.where(), reason=reason, error=message, suppressed=suppressed))
+        topic = self._settings.dead_letters
+        refusals, why = self._delivery.refused(topic, record)
+        if refusals >= len(CUTS):
+            raise TopicError(
+                f"topic {topic} refuses the dead letter of {record.where()}, even without its value "
+                f"({why.str() if why else 'unknown'})",
+                "check that topic's configuration",
+            )
+        # A RecordError often wraps another error; its class is more informative.
+        name = "" if exception is None else type(exception.__context__ or exception).__name__
+        headers = _letter_headers(record, reason, message, name)
+        partition = self.partition_of(topic, record.partition, record.key)
+        output = Output(topic, record.key, record.value, headers, partition, record.timestamp_or_now, record)
+        for cut in CUTS[refusals:]:
+            if cut is not None and record.value is not None and len(record.value) > cut:
+                output.value = record.value[:cut]
+                output.headers = [*headers, (TRUNCATED_FROM, str(len(record.value)).encode())]
+            if self._delivery.fits(output):
+                break
+        if why is not None and why.code() == KafkaError.INVALID_TIMESTAMP:
+            output.timestamp = 0
+        self._delivery.send(output)
 
     def partition_of(self, topic: str, partition: int, key: bytes | None) -> int:
         """The partition to write to: the source's own if the counts match, else -1: by key.
@@ -164,3 +198,16 @@ class Outputs:
 def dead_letter_reason(error: RecordError | None, reason: str, message: str) -> Letter:
     """Reason, message and error of a dead letter: those of its decoding error, if any, else `reason` and `message`."""
     return Letter(error.reason, str(error), error) if error is not None else Letter(reason, message)
+
+
+def own_headers(record: Record) -> Headers:
+    """The headers of a record without those that are added to a dead letter; the number of attempts stays."""
+    return [header for header in record.headers if header[0] not in (*ADDED, TRUNCATED_FROM)]
+
+
+def _letter_headers(record: Record, reason: str, message: str, exception: str) -> Headers:
+    """The record's own headers, then new ones; headers of an earlier dead letter are removed."""
+    timestamp = "" if record.timestamp is None else str(record.timestamp)
+    source = (record.topic, str(record.partition), str(record.offset), timestamp)
+    texts = zip(ADDED, (reason, message, exception, *source), strict=True)
+    return [*own_headers(record), *((name, text[:1000].encode(errors="replace")) for name, text in texts)]

@@ -12,21 +12,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
-import orjson
 from confluent_kafka import TopicPartition
 
 from fomo_stream.detector.detector import Detector
 from fomo_stream.errors import DamagedStateError, RecordError, SchemaError, StateError
 from fomo_stream.kafka.delivery.base import Delivery
-from fomo_stream.kafka.delivery.output import Output
 from fomo_stream.kafka.observer import Observation, Observer, Outlier
 from fomo_stream.kafka.outputs import Outputs, dead_letter_reason
 from fomo_stream.kafka.restore import to_output
 from fomo_stream.kafka.topics.watch import TopicsSeen
 from fomo_stream.logs import Throttle, kv
-from fomo_stream.partition.effects import Effect
 from fomo_stream.partition.first import check_schema, first_detector
-from fomo_stream.partition.labels import DueLabels, parse_label
+from fomo_stream.partition.labels import parse_label
 from fomo_stream.partition.partition import Partition
 from fomo_stream.partition.position import Restored, unusable_state_error
 from fomo_stream.partition.record import Pending, Record
@@ -135,9 +132,6 @@ class Pipeline:
             changes = partition.changes()
             for name, value in changes.items():
                 self._delivery.send(to_output(self._settings.state_topic, partition.number, name, value))
-            if partition.is_active:
-                for key in partition.effects.remove_before(seen.first_offsets.get(partition.number, 0)):
-                    self._delivery.send(Output(self._settings.state_topic, key, None, [], partition.number))
             uncommitted = list(self._uncommitted(partition, seen.partitions))
             if changes and not uncommitted and partition.position is not None:
                 # Labels took effect, but no offset moved. The broker refuses a former owner of the partition only where
@@ -325,7 +319,7 @@ class Pipeline:
             log.info(kv("warming_up", **place, offset=position, until=warm.stop, done=f"{100 * done:.0f} %"))
 
     def _apply_labels(self, partition: Partition) -> None:
-        """Let the labels that are due take effect, and record that they did."""
+        """Let the labels that are due take effect."""
         due = partition.apply_labels()
         if due is None:
             return
@@ -341,14 +335,7 @@ class Pipeline:
         is_throttled = self._throttle.allow(str(partition.number)) is None
         log.log(logging.DEBUG if is_throttled else logging.INFO, line)
         if due.labels:
-            self._record(partition, due)
-            self._observer.labelled(len(due.labels))
-
-    def _record(self, partition: Partition, due: DueLabels) -> None:
-        effect = Effect.of(self._settings.feedback or "", partition.number, due.takes_effect, due.labels[0][0])
-        value = orjson.dumps({"input_offset": due.takes_effect, "labels": due.labels})
-        self._delivery.send(Output(self._settings.state_topic, effect.key, value, [], partition.number))
-        partition.effects.add(effect)
+            self._observer.labelled(partition.number, due)
 
 
 def _of_now(partition: Partition, items: list[Pending]) -> list[Pending]:

@@ -25,11 +25,10 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicP
 from fomo_stream.errors import BrokerError, DamagedStateError, StateError
 from fomo_stream.kafka.broker.clients import session_timeout_ms
 from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader
-from fomo_stream.kafka.delivery.output import Output
+from fomo_stream.kafka.delivery.base import Output
 from fomo_stream.kafka.topics.watch import TopicWatch
 from fomo_stream.kafka.warm_start import NO_WARM_START, WarmStart
 from fomo_stream.logs import Throttle, kv
-from fomo_stream.partition.effects import Effect
 from fomo_stream.partition.position import POSITION, Input, Position, Restored, decide_resume, unusable_state_error
 from fomo_stream.settings.service import ServiceSettings
 
@@ -101,7 +100,7 @@ class StateReader:
             raise NotYetError(f"topic {settings.state_topic} has no partition {number} yet")
         committed = self._committed(settings.topic, number)
         low, high = self._reader.range_now(settings.topic, number, ANSWER_S)
-        entries, effects = self._read_state(task, committed)
+        entries = self._read_state(task, committed)
         topic_id = seen.topic_ids.get(settings.topic, "")
         found = Input(low, high, committed, topic_id, self._warm.of(number, topic_id))
         restored, notes = decide_resume(found, entries, settings, f"{settings.topic}[{number}]")
@@ -109,22 +108,20 @@ class StateReader:
             log.warning(kv(event, **about))
         feedback_start = self._feedback_start(number)
         self._log_restored(number, restored, feedback_start, time.monotonic() - began)
-        if entries and not restored.entries:  # they are about an input topic that was deleted
-            effects = [effect._replace(input_offset=-1) for effect in effects]
-        return replace(restored, feedback_start=feedback_start, effects=tuple(effects), topic_id=found.topic_id)
+        return replace(restored, feedback_start=feedback_start, topic_id=found.topic_id)
 
-    def _read_state(self, task: Any, committed: int | None) -> tuple[dict[str, bytes], list[Effect]]:
-        """The entries of a partition, and when labels took effect. Raises NotYetError."""
+    def _read_state(self, task: Any, committed: int | None) -> dict[str, bytes]:
+        """The entries of a partition. Raises NotYetError."""
         state = TopicPartition(self._settings.state_topic, task.number)
         if self._may_hold_labels and self._watch.cluster.has_open_transaction(state):
             # Such a transaction may commit labels alone, and then the committed offset of the input does not change.
             self._has_waited(task, state)
             raise NotYetError(_open_transaction(state))
-        entries, effects = self._read_entries(state)
+        entries = self._read_entries(state)
         # The last transaction may be committed, but not yet marked as committed in this partition.
         if self._is_behind(entries, committed) and not self._has_waited(task, state):
             raise NotYetError(_open_transaction(state))
-        return entries, effects
+        return entries
 
     def _is_behind(self, entries: Mapping[str, bytes], committed: int | None) -> bool:
         """Whether the entries are older than the group's committed offset: both are written together."""
@@ -159,18 +156,17 @@ class StateReader:
         low, high = self._reader.range_now(feedback, number, ANSWER_S)
         return low if committed is None or not low <= committed <= high else committed
 
-    def _read_entries(self, state: TopicPartition) -> tuple[dict[str, bytes], list[Effect]]:
+    def _read_entries(self, state: TopicPartition) -> dict[str, bytes]:
         entries: dict[str, bytes] = {}
-        effects: dict[bytes, Effect] = {}
         span = self._reader.range_now(state.topic, state.partition, ANSWER_S)
         try:
             for message in self._reader.read(state.topic, {state.partition: span}, STALLED_S):
-                _apply(message, entries, effects)
+                _apply(message, entries)
         except NoProgressError:
             raise KafkaException(
                 KafkaError(KafkaError._TIMED_OUT, f"{state.topic} could not be read to its end")
             ) from None
-        return entries, list(effects.values())
+        return entries
 
     def _log_restored(self, number: int, restored: Restored, feedback_start: int, elapsed: float) -> None:
         labels = {} if self._settings.feedback is None else {"feedback_offset": feedback_start}
@@ -301,13 +297,9 @@ def _open_transaction(state: TopicPartition) -> str:
     return f"a transaction in {state.topic} has not ended yet"
 
 
-def _apply(message: Any, entries: dict[str, bytes], effects: dict[bytes, Effect]) -> None:
+def _apply(message: Any, entries: dict[str, bytes]) -> None:
     """Apply one record of the state topic. Raises StateError when a later version has written it."""
     key, value = message.key() or b"", message.value()
-    if (effect := Effect.parse(key)) is not None:
-        effects.pop(key, None)
-        if value is not None:
-            effects[key] = effect
     if not key.startswith(KEY_PREFIX):
         return
     name = key[len(KEY_PREFIX) :].decode(errors="replace")

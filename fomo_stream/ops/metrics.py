@@ -17,6 +17,7 @@ from fomo_stream import __version__
 from fomo_stream.errors import REASONS
 from fomo_stream.kafka.observer import Observation, Observer
 from fomo_stream.kafka.snapshot import Snapshot
+from fomo_stream.partition.labels import DueLabels
 
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -135,8 +136,8 @@ class Metrics(Observer):
     def dead_letter(self, reason: str) -> None:
         self._count("dead_letters", reason)
 
-    def labelled(self, n: int) -> None:
-        self._count("labels", n=n)
+    def labelled(self, partition: int, due: DueLabels) -> None:
+        self._count("labels", n=len(due.labels))
 
     def regime_changed(self) -> None:
         self._count("regimes")

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 
 from fomo_stream.kafka.observer import Observation, Observer
 from fomo_stream.logs import kv
+from fomo_stream.partition.labels import DueLabels
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +46,8 @@ class ProgressLog(Observer):
     def dead_letter(self, reason: str) -> None:
         self.counts.dead_letters += 1
 
-    def labelled(self, n: int) -> None:
-        self.counts.labels += n
+    def labelled(self, partition: int, due: DueLabels) -> None:
+        self.counts.labels += len(due.labels)
 
     def regime_changed(self) -> None:
         self.counts.regimes += 1

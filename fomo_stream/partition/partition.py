@@ -21,7 +21,6 @@ from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
 from fomo_stream.detector.series import Key
 from fomo_stream.errors import DamagedStateError, RecordError, StateError
-from fomo_stream.partition.effects import Effects
 from fomo_stream.partition.incidents import Closed, Incidents
 from fomo_stream.partition.labels import BAD_FEEDBACK, DueLabels, Label, LabelQueue, RecordIndex
 from fomo_stream.partition.position import POSITION, Position, Restored
@@ -81,7 +80,6 @@ class Partition:
         self.detector: Detector | None = None  # from `begin` on, as the schema
         self.schema: Schema | None = None
         self.labels = LabelQueue(ids.get(feedback or "", ""))
-        self.effects = Effects()  # entries that say when labels took effect
         self.position: int | None = None  # offset before which every record is finished; None: it is inactive
         self.committed: int | None = None  # last position that is committed
         self.learned_until = 0  # records before this offset are learned already
@@ -244,7 +242,6 @@ class Partition:
         self.position = self.committed = restored.start
         self.learned_until = restored.learned_until
         self.warm = restored.warm
-        self.effects = Effects(restored.effects)
         self._topic_id = restored.topic_id or self._topic_id  # perhaps the id of a topic that was deleted
         if self._feedback is not None:
             self.labels.recover(restored.entries, LABELS)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import orjson
 
 from fomo_stream.errors import DamagedStateError, LostOffsetError, StateError
-from fomo_stream.partition.effects import Effect
 from fomo_stream.settings.service import ServiceSettings
 
 POSITION = "position"  # the entry that every commit of a partition writes
@@ -65,7 +64,6 @@ class Restored:
     stale: frozenset[str] = frozenset()  # entries that have to be deleted
     learned_until: int = 0  # records before this offset are learned already
     feedback_start: int = BEGINNING  # first label to read
-    effects: tuple[Effect, ...] = ()  # entries that say when labels took effect
     topic_id: str = ""  # of the input topic
     warm: range = range(0)  # offsets of records that are learned without outputs
 

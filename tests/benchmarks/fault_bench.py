@@ -48,6 +48,7 @@ from brokers import Broker, kafka_home, wait_for  # noqa: E402
 from clusters import Cluster  # noqa: E402
 from fault_streams import FEATURES, Feed, Labels, Outputs  # noqa: E402
 from faults import DOUBLE, Injector, Supervised, burners, freezes, inject_for  # noqa: E402
+from label_effects import effects_in  # noqa: E402
 from services import results, unique  # noqa: E402
 
 from fomo_stream.detector.detector import Detector  # noqa: E402
@@ -108,8 +109,7 @@ def effects_of(broker: Broker, settings: ServiceSettings) -> Effects:
     """When labels took effect, from the state topic."""
     effects: Effects = collections.defaultdict(lambda: collections.defaultdict(list))
     for message in broker.read(settings.state_topic):
-        if (message.key() or b"").startswith(b"feedback/"):
-            effect = json.loads(message.value())
+        for effect in effects_in([(message.key(), message.value())]):
             effects[message.partition()][effect["input_offset"]] += effect["labels"]
     return effects
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import label_effects
 from brokers import wait_for
 from clusters import Cluster, Node
 from confluent_kafka import ConsumerGroupState, KafkaException
@@ -50,7 +51,8 @@ class Supervised:
     def _start(self) -> Command:
         self._stack.close()
         path = self._folder / f"{self.name}-{len(self.exits)}.log"
-        return self._stack.enter_context(command(path, self.settings))
+        program = (str(Path(label_effects.__file__)),)  # `fomo-stream`; it also records when labels take effect
+        return self._stack.enter_context(command(path, self.settings, program=program))
 
     def _supervise(self) -> None:
         while True:

@@ -17,9 +17,9 @@ from types import TracebackType
 from typing import Any
 
 from brokers import Broker, wait_for
+from label_effects import RecordingService
 
 from fomo_stream.kafka.member import Member
-from fomo_stream.kafka.service import Service
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.model.zero_shot import ZeroShotModel
 from fomo_stream.ops.monitor import Monitor
@@ -65,7 +65,9 @@ class Running:
     def __init__(self, settings: ServiceSettings, model: ZeroShotModel | None = None) -> None:
         self.settings = settings
         self._monitor = Monitor(settings)
-        self.service = Service(settings, model or shared_model(settings.model, kernel=settings.kernel), self._monitor)
+        self.service = RecordingService(
+            settings, model or shared_model(settings.model, kernel=settings.kernel), self._monitor
+        )
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
 

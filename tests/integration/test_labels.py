@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from typing import Any
 
 import pytest
 from brokers import Broker, wait_for
-from confluent_kafka import TopicPartition
+from label_effects import effects_in
 from services import Running, make_settings, readings, results, unique
 
 from fomo_stream.errors import BrokerError
 from fomo_stream.kafka.service import Service
-from fomo_stream.kafka.topics import watch
 from fomo_stream.settings.service import ServiceSettings
 
 
@@ -32,13 +30,10 @@ def label(broker: Broker, settings: ServiceSettings, partition: int, offsets: An
 
 
 def effects(broker: Broker, settings: ServiceSettings) -> dict[tuple[int, int], list[int]]:
-    """The input offsets at which each label took effect, by its partition and offset; of the entries that are kept."""
-    entries = {one.key(): one for one in broker.read(settings.state_topic) if one.key().startswith(b"feedback/")}
+    """The input offsets at which each label took effect, by its partition and offset."""
     found: dict[tuple[int, int], list[int]] = {}
-    for key, message in entries.items():
-        assert key.decode().split("/")[1:3] == [settings.feedback, str(message.partition())]
-        if message.value() is not None:
-            effect = json.loads(message.value())
+    for message in broker.read(settings.state_topic):
+        for effect in effects_in([(message.key(), message.value())]):
             for at, _, _ in effect["labels"]:
                 found.setdefault((message.partition(), at), []).append(effect["input_offset"])
     return found
@@ -90,29 +85,6 @@ def test_labels_that_come_before_their_records_are_scored_wait_for_them(broker: 
     found = effects(broker, settings)
     assert len(found) == 100
     assert all(effect > 4 * at for (_, at), effects in found.items() for effect in effects)
-
-
-def test_entries_of_labels_go_with_their_input_records(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not broker.is_kafka:
-        pytest.skip("the embedded broker cannot delete records")
-    monkeypatch.setattr(watch, "OFFSETS_EVERY", 1)
-    settings = feedback_settings(broker)
-
-    def kept() -> list[int]:
-        return sorted(offset for offsets in effects(broker, settings).values() for offset in offsets)
-
-    def takes_effect(offset: int) -> bool:
-        return offset in kept()
-
-    with Running(settings):
-        for end in (50, 100):
-            broker.produce(settings.topic, readings(50), partition=0)
-            broker.read(settings.out, at_least=end)
-            label(broker, settings, 0, [end - 1])
-            wait_for(partial(takes_effect, end), "the label to take effect")
-        deleted = broker.admin.delete_records([TopicPartition(settings.topic, 0, 51)])
-        next(iter(deleted.values())).result(20)
-        wait_for(lambda: kept() == [100], "the first entry to go")
 
 
 def test_a_feedback_topic_of_another_size_is_refused(broker: Broker) -> None:

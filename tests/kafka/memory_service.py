@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from confluent_kafka import TopicPartition
+from label_effects import EffectRecorder, effects_in
 from memory_broker import MemoryBroker, MemoryConsumer, Message
 from pipelines import Patient, QuickSettings, cheap_model
 
@@ -109,7 +110,8 @@ class Instance(Member):
         self.consumer = MemoryConsumer(broker, name, broker.generations.setdefault(name, 0))
         delivery = Prompt(partial(broker.producer, name), {})
         delivery.start(LONG_S)
-        pipeline = Pipeline(SETTINGS, cheap_model(), delivery, self.executor, lambda: broker.partitions)
+        recorder = EffectRecorder(SETTINGS, lambda: delivery)
+        pipeline = Pipeline(SETTINGS, cheap_model(), delivery, self.executor, lambda: broker.partitions, recorder)
         pipeline.begin(SCHEMA)
         self.restoring = Restoring(broker, lambda task: pipeline.tasks.get(task.number) is task, warm)
         topics = TopicReport(SETTINGS)
@@ -242,5 +244,4 @@ class Topics:
         return [int(found["fomo-source-offset"] or b"") for found in ours]
 
     def effects(self, number: int) -> list[dict[str, Any]]:
-        log = self._broker.logs[STATE, number]
-        return [json.loads(m.raw_value or b"") for m in log if (m.raw_key or b"").startswith(b"feedback/")]
+        return effects_in((message.raw_key, message.raw_value) for message in self._broker.logs[STATE, number])

@@ -14,7 +14,7 @@ import torch
 from confluent_kafka import OFFSET_BEGINNING, KafkaError
 
 from fomo_stream.detector.config import DetectorConfig
-from fomo_stream.kafka.delivery.output import Output
+from fomo_stream.kafka.delivery.base import Output
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.topics.watch import TopicsSeen

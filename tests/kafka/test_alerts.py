@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError
 from pipelines import Instance, Recording, as_record, make_pipeline, restored
 from pydantic import ValidationError
 
-from fomo_stream.kafka.delivery.output import Output
+from fomo_stream.kafka.delivery.base import Output
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.partition.incidents import Closed
 from fomo_stream.partition.record import Pending, Record

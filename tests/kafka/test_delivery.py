@@ -21,9 +21,8 @@ from memory_broker import MemoryBroker, MemoryConsumer, Produced, abortable, fat
 from fomo_stream.errors import BrokerError, ConfigError, FencedError, FomoError, NotPermittedError
 from fomo_stream.kafka.delivery import exactly_once
 from fomo_stream.kafka.delivery.at_least_once import AtLeastOnce
-from fomo_stream.kafka.delivery.base import MOST_BYTES, Outcome
+from fomo_stream.kafka.delivery.base import MOST_BYTES, Outcome, Output
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
-from fomo_stream.kafka.delivery.output import Output
 from fomo_stream.partition.record import Record
 
 LONG_S = 10.0  # no call takes so long

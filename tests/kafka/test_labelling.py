@@ -12,21 +12,25 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from label_effects import EffectRecorder, effects_in
 from pipelines import Recording, cheap_model, commit, make_pipeline, record
 
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
-from fomo_stream.kafka.delivery.output import Output
+from fomo_stream.kafka.observer import Observer, Observers
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.ops.progress import ProgressLog
 from fomo_stream.partition.position import Restored
 from fomo_stream.partition.record import Record
+from fomo_stream.settings.service import ServiceSettings
 
 STATE = "fomo-stream-t-state"
 
 
 def labelled(delivery: Recording, **changes: Any) -> Pipeline:
-    return make_pipeline(delivery, **{"feedback": "f", "batch_size": 32, **changes})
+    recorder: Any = EffectRecorder(ServiceSettings(topic="t"), lambda: delivery)  # type: ignore[arg-type, return-value]
+    observers = Observers([recorder, changes.pop("observer", Observer())])
+    return make_pipeline(delivery, observer=observers, **{"feedback": "f", "batch_size": 32, **changes})
 
 
 def exists(_partition: int, _offset: int) -> bool:
@@ -52,11 +56,7 @@ def scored(delivery: Recording) -> dict[int, tuple[float, float]]:
 
 
 def effects(delivery: Recording) -> list[dict[str, Any]]:
-    return [json.loads(output.value or b"") for output in delivery.to(STATE) if is_effect(output)]
-
-
-def is_effect(output: Output) -> bool:
-    return (output.key or b"").startswith(b"feedback/")
+    return effects_in((output.key, output.value) for output in delivery.to(STATE))
 
 
 # --- effects
@@ -186,8 +186,8 @@ def test_a_partition_applies_only_its_own_labels() -> None:
         pipeline.receive(record(offset, partition=1), 0.0)
     pipeline.finish([1])
     pipeline.score_due(0.0)
-    (effect,) = filter(is_effect, delivery.to(STATE))
-    assert (effect.key, effect.partition) == (b"feedback/f/0/40/5", 0)
+    assert {output.partition for output in delivery.to(STATE)} == {0}
+    assert effects(delivery) == [{"input_offset": 40, "labels": [[5, 7, True]]}]
     for number, new_verdicts in ((0, 0), (1, 1)):
         detector = pipeline.tasks[number].detector
         assert detector is not None

@@ -23,7 +23,6 @@ from fomo_stream.errors import BrokerError, FomoError, StateError
 from fomo_stream.kafka.delivery.base import Outcome
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
 from fomo_stream.kafka.restore import Restorer, to_output
-from fomo_stream.partition.effects import Effect
 from fomo_stream.partition.position import POSITION, Position, Restored
 from fomo_stream.settings.service import ServiceSettings
 
@@ -98,16 +97,10 @@ commits = st.lists(
 def test_the_entries_of_a_partition_are_the_last_ones_written_without_deleted_ones(what: Any) -> None:
     broker = MemoryBroker()
     wanted: dict[int, dict[str, bytes]] = {0: {}, 1: {}}
-    effects: dict[int, list[Effect]] = {0: [], 1: []}
     for position, (entries, compacted, number) in enumerate(what, start=1):
         at = Position(position).encode()
         write(broker, {**entries, POSITION: at}, number)
-        effect = b"feedback/f/%d/%d/0" % (number, position)
-        broker.append((STATE, number), effect, b'{"input_offset": %d}' % position)
-        if position % 2:
-            effects[number].append(Effect.of("f", number, position, 0))
-        else:  # the input no longer retains the record
-            broker.append((STATE, number), effect, None)
+        broker.append((STATE, number), b"other/%d" % position, b"1")  # of another program, or of the group
         broker.ends[STATE, number] += 1  # the marker of a commit
         broker.append(("t", number), None, b"")
         broker.offsets["t", number] = position
@@ -123,7 +116,6 @@ def test_the_entries_of_a_partition_are_the_last_ones_written_without_deleted_on
             one.request(Task(number))
         restored = dict(taken(one, 2))
     assert {number: found.entries for number, found in restored.items()} == wanted
-    assert {number: list(found.effects) for number, found in restored.items()} == effects
 
 
 def test_a_state_of_a_later_version_is_refused() -> None:

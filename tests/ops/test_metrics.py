@@ -14,6 +14,7 @@ from fomo_stream.detector.detector import DetectorSummary
 from fomo_stream.kafka.observer import Observation, Observer, Outlier
 from fomo_stream.kafka.snapshot import PartitionSnapshot, Snapshot
 from fomo_stream.ops.metrics import METRICS, PREFIX, REALISED_LEAST, REALISED_OVER, Metrics
+from fomo_stream.partition.labels import DueLabels
 
 BUSY = PartitionSnapshot(
     number=3,
@@ -162,7 +163,7 @@ def test_every_report_is_counted() -> None:
         "received": (1, 0.1),
         "scored": (batch(result(0.5, None)),),
         "dead_letter": ("not_json",),
-        "labelled": (1,),
+        "labelled": (0, DueLabels(9, [7], [(0, 7, True)], 0)),
         "regime_changed": (),
         "committed": ([0.1], [0.2], 0.3),
         "aborted": (),

@@ -6,6 +6,7 @@ import pytest
 
 from fomo_stream.kafka.observer import Observation, Outlier
 from fomo_stream.ops.progress import EVERY_S, ProgressLog
+from fomo_stream.partition.labels import DueLabels
 from fomo_stream.records.result import Result
 
 
@@ -25,7 +26,7 @@ def test_a_line_counts_what_was_done_since_the_last_one(caplog: pytest.LogCaptur
     for _ in range(3):
         progress.scored(batch(40, outliers=1, missing=2))
     progress.dead_letter("not_json")
-    progress.labelled(4)
+    progress.labelled(0, DueLabels(9, [1, 2, 3, 4], [(at, at, True) for at in range(4)], 0))
     progress.regime_changed()
     progress.committed([0.01] * 98 + [0.2, 0.3], [], 0.01)
     progress.aborted()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 from typing import Any
@@ -16,14 +17,34 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from fomo_stream.errors import BrokerError
-from fomo_stream.kafka.delivery.output import Output
 from fomo_stream.kafka.delivery.transactions import SLICE_S, Call, Commit
 from fomo_stream.logs import Throttle, kv
-from fomo_stream.partition.record import Record
+from fomo_stream.partition.record import Headers, Record
 
 log = logging.getLogger(__name__)
 
 MOST_BYTES = 64 << 20  # in one commit
+OVERHEAD_BYTES = 200  # of a record without its headers, and of a batch that holds only this record
+
+
+@dataclass(slots=True)
+class Output:
+    """One record to produce. source: the record that it is about, if any."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    partition: int = -1  # -1: chosen by key
+    timestamp: int = 0  # milliseconds since 1970; 0: the time of producing
+    source: Record | None = None
+
+    def size(self) -> int:
+        """Its size in bytes in a batch of its own, or a little less."""
+        size = len(self.value or b"") + len(self.key or b"") + OVERHEAD_BYTES
+        for name, value in self.headers:
+            size += len(name) + len(value or b"") + 10
+        return size
 
 
 class Outcome(Enum):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
@@ -19,7 +18,6 @@ from fomo_stream.settings.service import ServiceSettings
 log = logging.getLogger(__name__)
 
 WATCH_INTERVAL_S = 3.0
-OFFSETS_EVERY = 10  # looks from one request for first offsets to the next
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,6 @@ class TopicsSeen:
     partitions: Mapping[str, int]  # number of partitions of each topic that exists
     topic_ids: Mapping[str, str]  # changes when a topic is deleted and created again; empty where unsupported
     trouble: str = ""  # why the broker did not answer; empty if it did
-    first_offsets: Mapping[int, int] = field(default_factory=dict)  # retained by the input, by partition, where known
 
     def keeping_ids(self, before: TopicsSeen) -> TopicsSeen:
         """The same with the last known ids of topics that are missing now."""
@@ -101,22 +98,15 @@ class TopicWatch:
             self.is_temporary = error.args[0].code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
             self.seen = replace(self.seen, trouble=error.args[0].str())
         else:
-            topic, before = self._settings.topic, self.seen
-            # The offsets of another topic of the same name are not those of this one.
-            is_same = topic in partitions and topic_ids.get(topic) == before.topic_ids.get(topic)
-            self.seen = TopicsSeen(partitions, topic_ids, first_offsets=before.first_offsets if is_same else {})
+            self.seen = TopicsSeen(partitions, topic_ids)
         return self.seen
 
     def _watch(self) -> None:
-        for look in itertools.count():
-            if self._stopped.wait(WATCH_INTERVAL_S):
-                return
+        while not self._stopped.wait(WATCH_INTERVAL_S):
             try:
                 self.look()
                 self.grow()
                 self._look_at_ends(time.monotonic())
-                if look % OFFSETS_EVERY == 0:
-                    self._ask_first_offsets()
             except Exception as error:  # the service must see it: without this thread no change is seen
                 log.exception(kv("topics_not_seen", reason=error))
                 self.seen = replace(self.seen, trouble=str(error))
@@ -150,13 +140,3 @@ class TopicWatch:
                 log.info(kv("topic_grown", topic=name, partitions=count))
             elif name in failures and self._throttle.allow(name) is not None:
                 log.warning(kv("topic_not_grown", topic=name, partitions=count, reason=failures[name]))
-
-    def _ask_first_offsets(self) -> None:
-        """Ask which records the input still retains."""
-        topic, seen = self._settings.topic, self.seen
-        count = seen.partitions.get(topic, 0)
-        if not self.cluster.has_controller or not count:
-            return
-        offsets = {**seen.first_offsets, **self.cluster.first_offsets(topic, count)}
-        if self.seen.topic_ids == seen.topic_ids:
-            self.seen = replace(self.seen, first_offsets=offsets)

@@ -16,7 +16,7 @@ import numpy as np
 from fomo_stream import load_model
 from fomo_stream.detector.detector import DetectorSummary
 from fomo_stream.kafka.builds import BuildThread
-from fomo_stream.kafka.delivery.output import Output
+from fomo_stream.kafka.delivery.base import Output
 from fomo_stream.kafka.observer import Observer, Observers
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.snapshot import PartitionSnapshot, Snapshot
