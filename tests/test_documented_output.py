@@ -9,8 +9,7 @@ import numpy as np
 from documents import FLAGS, README, ROOT, table_rows
 
 import fomo_stream.kafka.outputs as letters
-from fomo_stream.detector.calibration import AlertThreshold
-from fomo_stream.detector.results import Cause, Reason, Results, Scores
+from fomo_stream.detector.results import Cause, Reason, Results, Scores, Status
 from fomo_stream.errors import REASONS
 from fomo_stream.records.explanation import reasons_of
 from fomo_stream.records.result import results_of
@@ -21,7 +20,7 @@ NOT_IN_TABLES = {"topic", "partition", "offset", "timestamp"}  # fields that a s
 
 def test_every_field_of_the_result_is_documented() -> None:
     scores = Scores.of(np.zeros((1, 1)), np.ones(1, np.int64), np.ones(1))
-    scored = Results.of(scores, np.zeros(1), np.zeros(1), np.ones(1), 1, 2000, AlertThreshold(0.01, 2000))
+    scored = Results.of(scores, np.zeros(1), np.zeros(1), np.ones(1), 1, np.zeros(1, np.int8), Status.OK)
     explained = scored.explained([(Reason(0, Cause.VALUE, 1.0, 9.0, 3.0, 2.0, 4.0, np.nan),)])
     always, fields = (
         set(results_of(one, "model", Schema(("flow",)), [{}], [0], [("sensors", 0, 0, None)])[0])

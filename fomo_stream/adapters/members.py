@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.attribution import Comparison
-from fomo_stream.detector.background import Background, Column
+from fomo_stream.detector.attribution import Background, Column, Comparison
 from fomo_stream.detector.categories import Frequencies
 from fomo_stream.detector.results import Cause
 from fomo_stream.model.scoring import EncodedContext, cross_scores, encode_rows, logits_of, row_keys

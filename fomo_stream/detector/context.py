@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from fomo_stream.detector.changelog import Document, Entries, StoredEntries
 from fomo_stream.detector.config import LEAST_CONTEXT, DetectorConfig, Policy
 from fomo_stream.detector.generation import Blueprint
-from fomo_stream.detector.history import INLIER, OUTLIER, History
-from fomo_stream.detector.reservoir import Reservoir
+from fomo_stream.detector.history import INLIER, OUTLIER, History, Reservoir
 from fomo_stream.detector.series import Batch, flat
 from fomo_stream.detector.views import View
 from fomo_stream.errors import SchemaError

@@ -17,21 +17,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.alerts import Alerts
+from fomo_stream.detector.alerts import Alerts, Regimes
 from fomo_stream.detector.changelog import Document, Entries, StoredEntries
-from fomo_stream.detector.config import LEAST_CONTEXT, STEP, DetectorConfig
+from fomo_stream.detector.config import LEAST_CONTEXT, STEP, DetectorConfig, check_entries, fingerprint_of
 from fomo_stream.detector.context import Context
 from fomo_stream.detector.explaining import Explainer
-from fomo_stream.detector.fingerprint import check_entries, fingerprint_of
 from fomo_stream.detector.history import UNKNOWN
-from fomo_stream.detector.memory import Memory
 from fomo_stream.detector.panel import Panel
-from fomo_stream.detector.regimes import Regimes
 from fomo_stream.detector.results import Reason, Results, Scores
-from fomo_stream.detector.series import Batch, Key, Series
+from fomo_stream.detector.series import Batch, Key, Memory, Series
 from fomo_stream.detector.views import LeftOut, View, fitting
 from fomo_stream.errors import SchemaError, StateError
-from fomo_stream.model.imputation import VALUE_LIMIT
+from fomo_stream.model.preprocessing import VALUE_LIMIT
 from fomo_stream.model.zero_shot import ZeroShotModel
 
 Float = NDArray[np.float64]

@@ -9,13 +9,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.attribution import Comparison, attribute
-from fomo_stream.detector.background import Background, Column
+from fomo_stream.detector.attribution import Background, Column, Comparison, attribute
 from fomo_stream.detector.config import DetectorConfig, Explain
 from fomo_stream.detector.generation import Blueprint
-from fomo_stream.detector.panel import Panel
+from fomo_stream.detector.panel import Build, Panel
 from fomo_stream.detector.results import Cause, Reason, Results
-from fomo_stream.detector.timeline import Build
 from fomo_stream.detector.views import View
 from fomo_stream.model.zero_shot import ZeroShotModel
 

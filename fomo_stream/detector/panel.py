@@ -2,27 +2,283 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial, reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.numpy import load, save
 
-from fomo_stream.detector.changelog import Entries, StoredEntries
-from fomo_stream.detector.confidence import confidence
+from fomo_stream.detector.attribution import Background
+from fomo_stream.detector.changelog import Document, Entries, StoredEntries
 from fomo_stream.detector.context import Context
-from fomo_stream.detector.generation import Blueprint
+from fomo_stream.detector.generation import Blueprint, Generation, confidence
 from fomo_stream.detector.results import Scores
-from fomo_stream.detector.timeline import Build, Timeline
 from fomo_stream.detector.views import View
+from fomo_stream.errors import DamagedStateError
 from fomo_stream.model.zero_shot import ZeroShotModel
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
+
+
+class Build:
+    """A generation, built from its blueprint: in an executor at once, or in the thread that first asks for it.
+
+    made: the generation, if it is known already. An executor may run the build first whose `needed_at` is smallest.
+    """
+
+    def __init__(
+        self, model: ZeroShotModel, blueprint: Blueprint, executor: Executor | None, made: Generation | None = None
+    ) -> None:
+        self.blueprint = blueprint
+        # of its context and of another build's, or of none; made when a record is first explained
+        self.background: tuple[Build | None, Background] | None = None
+        self._model, self._made = model, made
+        self._future = None if executor is None or made is not None else executor.submit(self)
+
+    def __call__(self) -> Generation:
+        """Build it: what an executor runs."""
+        return Generation.build(self._model, self.blueprint)
+
+    @property
+    def needed_at(self) -> int:
+        """Number of the record of its partition that needs it."""
+        return self.blueprint.takes_effect
+
+    @property
+    def done(self) -> bool:
+        """Whether `result` returns without waiting for another thread."""
+        return self._future is None or self._future.done()
+
+    @property
+    def is_made(self) -> bool:
+        """Whether `result` costs nothing."""
+        return self._made is not None or (self._future is not None and self._future.done())
+
+    def result(self) -> Generation:
+        """The generation; waits for it if necessary."""
+        if self._made is None:
+            self._made = self() if self._future is None else self._future.result()
+        return self._made
+
+
+class ViewScores(NamedTuple):
+    """What the generations of a view say of n records."""
+
+    logits: Float  # (n,) NaN without a generation
+    votes: list[Float]  # (n,) each; see `confidence`
+    generations: Int  # (n,) numbers of the generations; 0 without one
+
+    @classmethod
+    def concatenate(cls, parts: list[ViewScores]) -> ViewScores:
+        """The records of all parts, at least one, in order."""
+        votes = [np.concatenate(one) for one in zip(*(part.votes for part in parts), strict=True)]
+        generations = np.concatenate([part.generations for part in parts])
+        return cls(np.concatenate([part.logits for part in parts]), votes, generations)
+
+
+class Timeline:
+    """The generation of a view that scores the next record, and perhaps one more that takes effect later.
+
+    The log stores a generation of the history as two documents, in slot 0 or 1 by number % 2: the blueprint, written
+    once when it is made, and the generation, written once when it is built. So nothing is rewritten when the next
+    generation becomes the current one, and a detector that recovers from the log does not encode a context again. Of
+    a generation of recent records the log has only their numbers: it is encoded again from the history.
+    """
+
+    def __init__(self, view: View, model: ZeroShotModel, executor: Executor | None) -> None:
+        self.view = view
+        self._model, self._executor = model, executor
+        self.current: Build | None = None
+        self.next: Build | None = None
+        self._settled = 0  # number of the last generation that `rescored` was asked about
+        self._begin_log()
+
+    @property
+    def number(self) -> int:
+        """Number of the current generation; 0 when there is none."""
+        return 0 if self.current is None else self.current.blueprint.number
+
+    def add(self, blueprint: Blueprint) -> None:
+        """Build another generation: the first becomes the current one at once, any other the next one."""
+        build = Build(self._model, blueprint, self._executor)
+        if self.current is None:
+            self.current = build
+        else:
+            self.next = build
+
+    def advance(self, records: int) -> None:
+        """Make the next generation the current one if it scores the record of number `records`."""
+        if self.next is not None and records >= self.next.blueprint.takes_effect:
+            self.current, self.next = self.next, None
+
+    def until_next(self, records: int) -> int | None:
+        """How many records from number `records` on the current generation still scores; None: no end is known."""
+        return None if self.next is None else self.next.blueprint.takes_effect - records
+
+    def needed(self, stop: int) -> list[Build]:
+        """The generations that score the records before number `stop`."""
+        later = [self.next] if self.next is not None and stop > self.next.blueprint.takes_effect else []
+        return [build for build in (self.current, *later) if build is not None]
+
+    def build_of(self, number: int) -> Build | None:
+        """The generation that scores the record of this number; None without a generation."""
+        later = self.next is not None and number >= self.next.blueprint.takes_effect
+        return self.next if later else self.current
+
+    def scores(self, rows: Float, records: int) -> ViewScores:
+        """Logits, votes and generations of rows (n, d) as the records from number `records` on."""
+        cut = self.until_next(records)
+        cut = len(rows) if cut is None else cut
+        parts = []
+        for build, part in ((self.current, rows[:cut]), (self.next, rows[cut:])):
+            if build is not None and len(part):
+                generation = build.result()
+                logits = generation.logits(self._model, part)
+                votes = generation.votes(self._model, part, logits)
+                parts.append(ViewScores(logits, votes, np.full(len(part), generation.number)))
+        if not parts:
+            unknown = np.full(len(rows), np.nan)
+            return ViewScores(unknown, [unknown], np.zeros(len(rows), np.int64))
+        return parts[0] if len(parts) == 1 else ViewScores.concatenate(parts)
+
+    def rescored(self) -> tuple[Int, Float] | None:
+        """Numbers and logits (r,) of earlier records under the current generation; None if already returned."""
+        if self.current is None or self._settled >= self.number:
+            return None
+        self._settled = self.number
+        return self.current.blueprint.recent_numbers, self.current.result().recent_logits
+
+    def widened(self, blueprint_of: Callable[[Blueprint], Blueprint] | None) -> Timeline:
+        """An independent timeline: it shares the generations, or builds those of the blueprints made from these."""
+        twin = Timeline(self.view, self._model, self._executor)
+        twin._settled = self._settled
+        for name, build in self._builds.items():
+            if build is not None and blueprint_of is not None:
+                build = Build(self._model, blueprint_of(build.blueprint), self._executor)
+            setattr(twin, name, build)
+        return twin
+
+    # -- log -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_stored(self) -> bool:
+        return self.view.of == "history"
+
+    def counters(self) -> dict[str, Any]:
+        """The plain numbers of the state."""
+        builds = [build for build in self._builds.values() if build is not None]
+        counters = {name: 0 if build is None else build.blueprint.number for name, build in self._builds.items()}
+        made_from = [] if self._is_stored else [_numbers_of(build.blueprint) for build in builds]
+        return {**counters, "settled": self._settled, "made_from": made_from}
+
+    def changes(self) -> Entries:
+        """Entries that the log does not have yet; not the counters."""
+        entries: Entries = {}
+        for build in (build for build in self._builds.values() if build is not None and self._is_stored):
+            number, parity = build.blueprint.number, build.blueprint.number % 2
+            name = f"generation/{self.view.name}/{parity}"
+            if self._planned[parity] != number:
+                entries |= self._blueprints[parity].changes(name, save(build.blueprint.to_arrays()))
+                self._planned[parity] = number
+            if self._built[parity] != number and build.is_made:
+                made = save(build.result().to_arrays())
+                entries |= self._generations[parity].changes(f"{name}/encoded", made)
+                self._built[parity] = number
+        return entries
+
+    def recover(
+        self,
+        entries: StoredEntries,
+        counters: Mapping[str, Any],
+        columns: Callable[[Int], Float],
+        blank: Blueprint,
+        known: Timeline | None,
+    ) -> None:
+        """Become the timeline in the entries and counters. Raises StateError when they do not fit.
+
+        columns: rows (n, d) of records of the history by their numbers (n,), in this view; blank: a blueprint without
+        rows; known: a timeline whose generations need not be built again.
+        """
+        self._begin_log()
+        at_hand = [] if known is None else [build for build in known._builds.values() if build is not None]
+        made_from = iter(counters["made_from"])
+        for name in ("current", "next"):
+            number = counters[name]
+            build = None
+            if number and self._is_stored:
+                build = self._recovered(entries, number, columns, at_hand)
+            elif number:
+                build = self._match(_blueprint_from(next(made_from), columns, blank), None, at_hand)
+            setattr(self, name, build)
+        self._settled = counters["settled"]
+
+    def _recovered(
+        self, entries: StoredEntries, number: int, columns: Callable[[Int], Float], at_hand: list[Build]
+    ) -> Build:
+        name, parity = f"generation/{self.view.name}/{number % 2}", number % 2
+        blueprint = Blueprint.from_arrays(load(self._blueprints[parity].recover(entries, name)))
+        if blueprint.number != number:
+            raise DamagedStateError(f"the state is damaged: it has generation {blueprint.number} in place of {number}")
+        self._planned[parity] = number
+        made = None
+        if f"{name}/encoded/0" in entries:
+            arrays = load(self._generations[parity].recover(entries, f"{name}/encoded"))
+            try:
+                made = Generation.from_arrays(arrays, blueprint, self._model)
+            except KeyError as error:
+                raise DamagedStateError(f"the state is damaged: generation {number} lacks {error}") from None
+            self._built[parity] = int(arrays["number"])
+        # the first context is what its view has seen; the history may have lost rows of a long seed context
+        recent = blueprint.rows if number == 1 else columns(blueprint.recent_numbers)
+        return self._match(replace(blueprint, recent=recent), made, at_hand)
+
+    def _match(self, blueprint: Blueprint, made: Generation | None, at_hand: list[Build]) -> Build:
+        same = (build for build in at_hand if build.blueprint.equals(blueprint))
+        return next(same, None) or Build(self._model, blueprint, self._executor, made)
+
+    @property
+    def _builds(self) -> dict[str, Build | None]:
+        return {"current": self.current, "next": self.next}
+
+    def _begin_log(self) -> None:
+        """Start with an empty log."""
+        self._blueprints, self._generations = (Document(), Document()), (Document(), Document())
+        self._planned, self._built = [0, 0], [0, 0]  # numbers of the blueprints and generations in the log
+
+
+def _numbers_of(blueprint: Blueprint) -> list[int]:
+    """What a blueprint of recent records is made from: its number, when it takes effect, and its records' numbers."""
+    first, stop = int(blueprint.numbers[0]), int(blueprint.numbers[-1]) + 1
+    missing = np.setdiff1d(np.arange(first, stop), blueprint.numbers)  # outliers by feedback
+    return [blueprint.number, blueprint.takes_effect, first, stop, *missing.tolist()]
+
+
+def _blueprint_from(found: list[int], columns: Callable[[Int], Float], blank: Blueprint) -> Blueprint:
+    """The blueprint from the numbers of `_numbers_of`."""
+    number, takes_effect, first, stop, *missing = found
+    numbers = np.setdiff1d(np.arange(first, stop), np.array(missing, dtype=np.int64))
+    rows = columns(numbers)
+    if len(rows) < len(numbers):
+        raise DamagedStateError(f"the state is damaged: records {first} to {stop - 1} are not in the history")
+    recent_numbers = numbers if number == 1 else blank.recent_numbers
+    recent = rows if number == 1 else blank.recent
+    confirmed = np.zeros(len(rows), dtype=bool)
+    return replace(
+        blank,
+        number=number,
+        takes_effect=takes_effect,
+        numbers=numbers,
+        rows=rows,
+        confirmed=confirmed,
+        recent_numbers=recent_numbers,
+        recent=recent,
+    )
 
 
 class Panel:

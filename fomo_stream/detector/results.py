@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.calibration import AlertThreshold, is_calibrated
-
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 
@@ -33,9 +31,6 @@ class Severity(IntEnum):
     INFO = 1  # at most INFO times the threshold: unusual, but no outlier
     WARNING = 2  # at most the threshold: an outlier
     CRITICAL = 3  # at most CRITICAL times the threshold
-
-
-INFO, CRITICAL = 3.0, 0.1
 
 
 class Cause(StrEnum):
@@ -139,7 +134,7 @@ class Results:
     def nothing(cls, scores: Scores) -> Results:
         """Results of rows without a score."""
         unknown = scores.logit
-        return cls._of(scores, unknown, unknown, unknown, 0, np.zeros(len(scores), dtype=np.int8), Status.WARMING_UP)
+        return cls.of(scores, unknown, unknown, unknown, 0, np.zeros(len(scores), dtype=np.int8), Status.WARMING_UP)
 
     @classmethod
     def of(
@@ -149,32 +144,10 @@ class Results:
         score: Float,
         p_value: Float,
         regime: int,
-        n_reference: int,
-        threshold: AlertThreshold,
-    ) -> Results:
-        """Results from the logits, and from remembered logits (n,) with their scores and p-values (n,).
-
-        n_reference: how many other records these refer to.
-        """
-        calibrated = is_calibrated(n_reference, threshold.alert_rate)
-        severity = np.zeros(len(scores), dtype=np.int8)
-        for factor in (INFO, 1.0, CRITICAL) if calibrated else ():
-            severity += p_value <= threshold.value * factor
-        return cls._of(
-            scores, remembered, score, p_value, regime, severity, Status.OK if calibrated else Status.CALIBRATING
-        )
-
-    @classmethod
-    def _of(
-        cls,
-        scores: Scores,
-        remembered: Float,
-        score: Float,
-        p_value: Float,
-        regime: int,
         severity: NDArray[np.int8],
         status: Status,
     ) -> Results:
+        """Results from the logits, and from remembered logits (n,) with their scores, p-values and severities (n,)."""
         n = len(scores)
         return cls(
             score=score,

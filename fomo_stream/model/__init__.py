@@ -3,8 +3,8 @@
 In reading order:
 
 - `zero_shot`: the model and its configuration; encodes a context, scores queries.
-- `imputation`: missing values become the median of the context. `quantile_map`: the transform to a normal.
+- `preprocessing`: missing values become the median of the context; the transform of features to a normal.
 - `evidence`: the statistics of classical detectors, as input of the model. `router`: the transformer's layers.
-- `checkpoint`: weights on disk, and `load_model`. `cache_arrays`: encoded contexts as named arrays.
+- `scoring`: rows against a context, by torch or compiled kernels. `checkpoint`: weights on disk, and `load_model`.
 - `attention`: the context rows that a query attends to most.
 """

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from fomo_stream.errors import SchemaError
 from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.model.evidence import whitening as whitening_by_library
-from fomo_stream.model.imputation import VALUE_LIMIT, fit_imputation, impute
 from fomo_stream.model.kernels import evidence as kernels
 from fomo_stream.model.kernels.arithmetic import STRIDE
 from fomo_stream.model.kernels.committee import fuse_rows
@@ -28,7 +27,7 @@ from fomo_stream.model.kernels.fit import own_channels, own_statistics, project_
 from fomo_stream.model.kernels.neighbours import BLOCK, FAR, LANES, LIMIT
 from fomo_stream.model.kernels.network import Read, Weights, describe_rows, score_channels, score_rows
 from fomo_stream.model.kernels.whitening import MOST_FEATURES, moments, whitening
-from fomo_stream.model.quantile_map import constant_scale, fit_knots
+from fomo_stream.model.preprocessing import VALUE_LIMIT, constant_scale, fit_imputation, fit_knots, impute
 from fomo_stream.model.router import Attention, Layer, MeanAttention
 from fomo_stream.model.zero_shot import ZeroShotModel
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fomo_stream.model.quantile_map import Knots, constant_scale, fit_knots, to_normal
+from fomo_stream.model.preprocessing import Knots, constant_scale, fit_knots, to_normal
 
 SPACES = ("z", "quantile", "whitened")
 SPACE_STATISTICS = (

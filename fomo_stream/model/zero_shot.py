@@ -17,8 +17,15 @@ from torch import Tensor, nn
 from fomo_stream.errors import CheckpointError, SchemaError
 from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.model.evidence import CHANNELS, Evidence, evidence_channels, fit_evidence
-from fomo_stream.model.imputation import Imputation, fit_imputation, impute
-from fomo_stream.model.quantile_map import Knots, fit_knots, to_normal, z_score_knots
+from fomo_stream.model.preprocessing import (
+    Imputation,
+    Knots,
+    fit_imputation,
+    fit_knots,
+    impute,
+    to_normal,
+    z_score_knots,
+)
 from fomo_stream.model.router import Attention, KeysValues, Layer, LayerCache
 
 TILE = 64  # queries per forward pass; every pass has this shape, so that a row's neighbours cannot change its bits

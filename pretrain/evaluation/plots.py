@@ -14,7 +14,7 @@ import torch
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.model.attention import most_attended
-from fomo_stream.model.imputation import fit_imputation, impute
+from fomo_stream.model.preprocessing import fit_imputation, impute
 from pretrain.evaluation.comparison import Scoreboard
 from pretrain.evaluation.report import TITLES
 from pretrain.evaluation.tables import Float

@@ -270,7 +270,7 @@ def test_a_pickle_keeps_the_past_and_the_categories() -> None:
 
 def test_a_state_of_another_version_is_refused_however_often_it_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     pickled = pickle.dumps(trained())
-    monkeypatch.setattr("fomo_stream.detector.fingerprint.FORMAT", 99)
+    monkeypatch.setattr("fomo_stream.detector.config.FORMAT", 99)
     copy = pickle.loads(pickled)
     for _ in range(2):
         with pytest.raises(StateError, match="another version"):

@@ -30,7 +30,7 @@ from partitions import MODEL
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.context import Context
 from fomo_stream.detector.detector import Detector
-from fomo_stream.detector.timeline import Timeline, ViewScores
+from fomo_stream.detector.panel import Timeline, ViewScores
 from fomo_stream.partition.labels import RecordIndex
 from fomo_stream.partition.position import Position
 

@@ -15,8 +15,7 @@ from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
 from fomo_stream.detector.series import Key, Series
-from fomo_stream.model.imputation import fit_imputation
-from fomo_stream.model.quantile_map import Knots
+from fomo_stream.model.preprocessing import Knots, fit_imputation
 from fomo_stream.model.zero_shot import ContextCache, ModelConfig, ZeroShotModel
 
 FEATURES, MAX_SERIES = 2, 4

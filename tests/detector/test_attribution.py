@@ -16,8 +16,7 @@ from hypothesis.extra import numpy as nps
 from partitions import CONFIG, FEATURES, KEYS, MODEL, ROWS, recovered, state_of
 from streams import SMALL, detector, same, stream
 
-from fomo_stream.detector.attribution import LEAST_SHARE, Comparison, attribute
-from fomo_stream.detector.background import Background, Column
+from fomo_stream.detector.attribution import LEAST_SHARE, Background, Column, Comparison, attribute
 from fomo_stream.detector.categories import Frequencies, category_code
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector

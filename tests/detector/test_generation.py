@@ -12,11 +12,21 @@ from hypothesis.extra.numpy import arrays
 from partitions import MODEL
 from streams import SMALL, detector, generation_of, stream
 
-from fomo_stream.detector.calibration import p_values
-from fomo_stream.detector.confidence import SAMPLE_ROWS, Samples, confidence, vote
+from fomo_stream.detector.alerts import p_values
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
-from fomo_stream.detector.generation import COMMITTEE_ROWS, LEAST_ROWS, STRETCHES, Ranges, committee_means, trimmed
+from fomo_stream.detector.generation import (
+    COMMITTEE_ROWS,
+    LEAST_ROWS,
+    SAMPLE_ROWS,
+    STRETCHES,
+    Ranges,
+    Samples,
+    committee_means,
+    confidence,
+    trimmed,
+    vote,
+)
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.model.scoring import committee_logits, encode_rows, logits_of
 

@@ -12,10 +12,10 @@ from partitions import CONFIG as FREE
 from partitions import new, process
 from streams import context_of, detector, generation_of, pool_of
 
+from fomo_stream.detector.alerts import Regimes
 from fomo_stream.detector.categories import category_code
 from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.detector.detector import Detector
-from fomo_stream.detector.regimes import Regimes
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.model.scoring import encode_rows, logits_of
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fomo_stream.detector.reservoir import Reservoir
+from fomo_stream.detector.history import Reservoir
 
 
 def numbered(numbers: np.ndarray) -> np.ndarray:

@@ -17,8 +17,7 @@ from streams import SMALL, detector, stream
 
 from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.detector.detector import Detector
-from fomo_stream.detector.memory import Memory
-from fomo_stream.detector.series import HALF_LIFE
+from fomo_stream.detector.series import HALF_LIFE, Memory
 
 # --- scores
 

@@ -28,7 +28,7 @@ from partitions import (
 
 from fomo_stream.detector.changelog import PART_BYTES, Document, Table
 from fomo_stream.detector.detector import Detector
-from fomo_stream.detector.timeline import Build
+from fomo_stream.detector.panel import Build
 from fomo_stream.errors import DamagedStateError, StateError
 from fomo_stream.model.zero_shot import ZeroShotModel
 

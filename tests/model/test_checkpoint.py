@@ -14,9 +14,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from fomo_stream.errors import CheckpointError, ConfigError
-from fomo_stream.model.cache_arrays import flatten, unflatten
 from fomo_stream.model.checkpoint import SHIPPED, load_model, read_metadata, save_model, shared_model, shipped_models
-from fomo_stream.model.scoring import context_type, encode_rows, logits_of
+from fomo_stream.model.scoring import context_type, encode_rows, flatten, logits_of, unflatten
 from fomo_stream.model.zero_shot import PRESETS, ContextCache, ModelConfig, ZeroShotModel
 
 # --- checkpoint

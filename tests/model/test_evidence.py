@@ -11,7 +11,7 @@ from sklearn.neighbors import LocalOutlierFactor, NearestNeighbors
 from torch import Tensor
 
 from fomo_stream.model.evidence import CHANNELS, NEIGHBOURS, STATISTICS, Evidence, evidence_channels, fit_evidence
-from fomo_stream.model.imputation import fit_imputation, impute
+from fomo_stream.model.preprocessing import fit_imputation, impute
 
 
 def fit(rows: np.ndarray) -> tuple[Evidence, Tensor]:

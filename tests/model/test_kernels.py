@@ -23,9 +23,9 @@ from fomo_stream.model.checkpoint import resolve_kernel, shared_model
 from fomo_stream.model.compiled import weights_of
 from fomo_stream.model.evidence import evidence_channels, fit_evidence
 from fomo_stream.model.evidence import whitening as library_whitening
-from fomo_stream.model.imputation import fit_imputation, impute
 from fomo_stream.model.kernels import arithmetic, compiling, context_network, neighbours, network, whitening
 from fomo_stream.model.kernels.evidence import NEIGHBOURS
+from fomo_stream.model.preprocessing import fit_imputation, impute
 from fomo_stream.model.scoring import encode_rows, logits_of, own_logits, row_keys
 from fomo_stream.model.zero_shot import PRESETS, Features
 

@@ -12,8 +12,7 @@ from scipy.stats import norm
 from sklearn.preprocessing import QuantileTransformer
 
 from fomo_stream.model.checkpoint import shared_model
-from fomo_stream.model.imputation import fit_imputation, impute
-from fomo_stream.model.quantile_map import Knots, fit_knots, to_normal
+from fomo_stream.model.preprocessing import Knots, fit_imputation, fit_knots, impute, to_normal
 from fomo_stream.model.scoring import encode_rows, logits_of
 
 # --- imputation

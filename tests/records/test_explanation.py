@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_records import flat, records
 
-from fomo_stream.detector.calibration import AlertThreshold
 from fomo_stream.detector.categories import category_code
-from fomo_stream.detector.results import Cause, Reason, Results, Scores
+from fomo_stream.detector.results import Cause, Reason, Results, Scores, Status
 from fomo_stream.records.explanation import EARLIER, number_text, reasons_of, sentence
 from fomo_stream.records.json_codec import decode, encode
 from fomo_stream.records.result import results_of
@@ -24,10 +23,9 @@ from fomo_stream.records.schema import Schema
 
 
 def test_a_result_names_its_severity() -> None:
-    threshold = AlertThreshold(0.01, 2000)
     p = np.array([0.5, 0.02, 0.01, 0.0001])
     scores = Scores.of(np.zeros((4, 2)), np.ones(4, np.int64), np.ones(4))
-    scored = Results.of(scores, np.zeros(4), 1 - p, p, 2, 100_000, threshold)
+    scored = Results.of(scores, np.zeros(4), 1 - p, p, 2, np.arange(4, dtype=np.int8), Status.OK)
     results = results_of(scored, "m", Schema(("flow",)), [{}] * 4, [0] * 4)
     assert [result["severity"] for result in results] == [None, "info", "warning", "critical"]
     assert [result["outlier"] for result in results] == [False, False, True, True]
@@ -73,9 +71,8 @@ def test_a_result_has_null_where_there_is_no_score() -> None:
 def test_explained_records_have_reasons_perhaps_none_and_a_sentence() -> None:
     p = np.array([0.001, 0.001, 0.5, 0.5, 0.001, 0.5])
     scores = Scores.of(np.array([[5.0], [1.0], [1.0], [1.0], [1.0], [1.0]]), np.ones(6, np.int64), np.ones(6))
-    scored = Results.of(
-        scores, np.array([5.0, 3.0, 3.0, 1.0, 3.0, 3.0]), 1.0 - p, p, 1, 100_000, AlertThreshold(0.01, 2000)
-    )
+    remembered, severity = np.array([5.0, 3.0, 3.0, 1.0, 3.0, 3.0]), np.where(p < 0.5, 3, 0).astype(np.int8)
+    scored = Results.of(scores, remembered, 1.0 - p, p, 1, severity, Status.OK)
     why = (Reason(0, Cause.VALUE, 1.0, 9.0, 3.0, 2.0, 4.0, np.nan),)
     records = [{"flow": 9}] * 6
     explained = scored.explained([why, why, why, None, (), ()])

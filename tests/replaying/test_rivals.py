@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import NearestNeighbors
 
-from fomo_stream.detector.calibration import is_calibrated
+from fomo_stream.detector.alerts import is_calibrated
 from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.errors import ConfigError
 from fomo_stream.replaying.blocks import Judgement

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.calibration import is_calibrated, p_values
+from fomo_stream.detector.alerts import is_calibrated, p_values
 from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.replaying.blocks import Judgement
 

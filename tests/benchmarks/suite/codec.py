@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from fomo_stream.detector.calibration import AlertThreshold
-from fomo_stream.detector.results import Results, Scores
+from fomo_stream.detector.results import Results, Scores, Status
 from fomo_stream.records.json_codec import decode, encode
 from fomo_stream.records.result import results_of
 from fomo_stream.records.schema import Schema
@@ -73,7 +72,7 @@ def writing(values: list[bytes], features: int) -> Work:
 def _results(logit: Float) -> Results:
     scores = Scores.of(logit[:, None], np.ones(len(logit), dtype=np.int64), np.ones(len(logit)))
     p = np.linspace(0.001, 1, len(logit))
-    return Results.of(scores, logit, 1 - p, p, 1, 2000, AlertThreshold(0.01, 2000))
+    return Results.of(scores, logit, 1 - p, p, 1, (p <= 0.01).astype(np.int8) * 2, Status.OK)
 
 
 def _libraries(function: str, items: Sequence[Any]) -> dict[str, Work]:

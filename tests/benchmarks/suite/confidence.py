@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 from fomo_stream import Detector, DetectorConfig, load_model
-from fomo_stream.detector.confidence import Samples
-from fomo_stream.detector.generation import Generation
+from fomo_stream.detector.generation import Generation, Samples
 
 from .contenders import Float, batches, sensor_rows
 from .report import Measurement

@@ -1,4 +1,4 @@
-"""Quantile transform to a normal, with tails that keep growing: fitted on the rows of a context."""
+"""Preprocessing, fitted on a context: missing values become its median, and features are mapped to a normal."""
 
 from __future__ import annotations
 
@@ -9,8 +9,34 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-N_KNOTS = 1000
 Float = NDArray[np.float64]
+
+VALUE_LIMIT = 1e60  # keeps squares of raw values finite in float64
+
+
+class Imputation(NamedTuple):
+    """The values that replace missing ones, from a context, by `fit_imputation`."""
+
+    fill: Tensor  # (B, 1, d) raw units
+    known: Tensor  # (B, 1, d) bool: features with a value anywhere in the context
+
+
+def fit_imputation(rows: Tensor) -> Imputation:
+    """The medians of context rows (B, n, d) float64, NaN or infinite = missing; 0 for a feature without any value."""
+    present = torch.isfinite(rows)
+    middle = torch.where(present, rows, torch.nan).nanmedian(dim=1, keepdim=True).values
+    return Imputation(torch.nan_to_num(middle).clamp(-VALUE_LIMIT, VALUE_LIMIT), present.any(1, keepdim=True))
+
+
+def impute(rows: Tensor, imputation: Imputation) -> Tensor:
+    """Rows (B, q, d) with missing values replaced and sizes limited.
+
+    A feature without any value in the context is always replaced, so that it does not count.
+    """
+    return torch.where(torch.isfinite(rows) & imputation.known, rows, imputation.fill).clamp(-VALUE_LIMIT, VALUE_LIMIT)
+
+
+N_KNOTS = 1000
 
 
 class Knots(NamedTuple):
