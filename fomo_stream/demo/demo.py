@@ -31,7 +31,7 @@ from fomo_stream.ops.progress import ProgressLog
 from fomo_stream.replaying.command import replay_settings
 from fomo_stream.replaying.progress import shown_progress
 from fomo_stream.replaying.results import ReplayResult
-from fomo_stream.replaying.sources.memory import MemoryTable
+from fomo_stream.replaying.tables import in_memory
 from fomo_stream.replaying.writing import check_writable
 from fomo_stream.settings.replay import NO_REPORT, ReplaySettings
 from fomo_stream.settings.service import ServiceSettings
@@ -121,7 +121,7 @@ def demo_report(settings: DemoSettings, features: tuple[str, ...], scored: list[
         file=Path(TOPIC), key="pump", time="sent", label="fault", features=features, report=NO_REPORT,
         **settings.of_detector(),
     )  # fmt: skip
-    return replay_settings(own, shown_progress(), MemoryTable(scored))
+    return replay_settings(own, shown_progress(), in_memory(scored))
 
 
 def wait_until_ready(service: Service, check: Callable[[], None], stop: threading.Event) -> None:

@@ -10,7 +10,7 @@ from fomo_stream.errors import ConfigError
 from fomo_stream.replaying import command
 from fomo_stream.replaying.progress import shown_progress
 from fomo_stream.replaying.results import ReplayResult
-from fomo_stream.replaying.sources.memory import MemoryTable
+from fomo_stream.replaying.tables import InMemory, in_memory
 from fomo_stream.settings.replay import ReplaySettings
 from fomo_stream.settings.sources import load
 from fomo_stream.wording import did_you_mean
@@ -40,8 +40,8 @@ def replay(
 ) -> ReplayResult:
     """Replay past records through the detector of the service, and return how well it would have done.
 
-    data: path of a CSV, JSON lines, parquet or npz file, a pandas DataFrame (a DatetimeIndex is the time of its rows),
-    an array (records, features), or a list of dictionaries. Or topic: name of a topic; from_, to, last and group say
+    data: path of a CSV, JSON lines, parquet or npz file, a DataFrame (a DatetimeIndex is the time of its rows), an
+    array (records, features), or a list of dictionaries. Or topic: name of a topic; from_, to, last and group say
     which records of it and as which group, as the flags of `fomo-stream replay`.
     label: field that says whether a record is an outlier; labels: the same for data in memory, (n,), as 0, 1 or NaN.
     compare: other detectors, as in --compare. grid: own settings, {"alert_rate": [0.01, 0.001]} or as in --grid.
@@ -54,20 +54,20 @@ def replay(
     _check_names(settings)
     flags = dict(settings, topic=topic, from_=from_, to=to, last=last, group=group, key=key, time=time, label=label)
     flags |= {"compare": compare, "grid": grid_words(grid), "report": "none"}
-    table = None
+    records: InMemory | None = None
     if data is None and labels is not None:
         raise ConfigError("labels= goes with data in memory; for a topic use label=, labels_topic= or labels_file=")
     if isinstance(data, (str, Path)):
         flags["file"] = _existing(Path(data), labels)
     elif data is not None:
-        table = MemoryTable(data, labels)
-        if table.label is not None and label is not None:
+        records = in_memory(data, labels)
+        if records.label is not None and label is not None:
             raise ConfigError("label= and labels= name different labels; give one of them")
-        flags |= {"file": Path(table.name), "time": time or table.time, "label": label or table.label}
+        flags |= {"file": Path(records.name), "time": time or records.time, "label": label or records.label}
     if data is not None:
         flags["topic"] = topic or ""  # also where the environment names one
     loaded = load(ReplaySettings, {name: value for name, value in flags.items() if value not in (None, ())})
-    return command.replay_settings(loaded, shown_progress() if progress else None, table)
+    return command.replay_settings(loaded, shown_progress() if progress else None, records)
 
 
 def grid_words(grid: Grid) -> tuple[str, ...]:

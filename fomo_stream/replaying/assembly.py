@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import fomo_stream
 from fomo_stream.replaying.measures.plain import plain
 from fomo_stream.replaying.partition import OWN
-from fomo_stream.replaying.sources.file import FileSource
 from fomo_stream.settings.replay import ReplaySettings, option_values
 
 if TYPE_CHECKING:
@@ -62,10 +61,9 @@ def settings_of(settings: ReplaySettings) -> dict[str, Any]:
 
 def _source(plan: Plan, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     source = plan.source
-    is_file = isinstance(source, FileSource) and source.in_memory is None
     return {
         "name": source.name,
-        "kind": "topic" if plan.ranges else "file" if is_file else "memory",
+        "kind": source.kind,
         "partitions": len(source.partitions),
         "ranges": [
             {"partition": one.partition, "from": source.start(one.partition), "to": one.position} for one in outcomes

@@ -1,10 +1,10 @@
-"""What the parts of a replay hand to each other: samples of a source, and blocks of scored records."""
+"""What the parts of a replay hand to each other: sources, their samples, and blocks of scored records."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ Int = NDArray[np.int64]
 
 BLOCK = 1024  # scored records in a block; the last one of a partition may be shorter
 INLIER, OUTLIER, UNKNOWN, UNREADABLE = 0, 1, -1, -2  # labels
+IsStopped = Callable[[], bool]
 
 
 class Sample(NamedTuple):
@@ -29,6 +30,35 @@ class Sample(NamedTuple):
     error: RecordError | None = None  # why it cannot be scored
     label: int = UNKNOWN
     raw: bytes | None = None  # the value of a Kafka record: its output keeps these bytes where it can
+
+
+class Source(Protocol):
+    """Past records. It is sent to worker processes, so it is small and opens its client where it reads."""
+
+    @property
+    def partitions(self) -> tuple[int, ...]: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def kind(self) -> Literal["file", "memory", "topic"]: ...
+
+    def start(self, partition: int) -> int:
+        """The first offset of the range."""
+        ...
+
+    def total(self, partition: int) -> int | None:
+        """How many records the range has at most; None if that is not known."""
+        ...
+
+    def read(self, partition: int, is_stopped: IsStopped) -> Iterator[Sample]:
+        """The records of the range in order, in constant memory; ends early if `is_stopped`."""
+        ...
+
+    def part(self, partition: int) -> Source:
+        """The same source, with only as much as is needed to read this partition."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from fomo_stream.threads import usable_processors
 if TYPE_CHECKING:
     from fomo_stream.replaying.plan import Plan
     from fomo_stream.replaying.results import ReplayResult
-    from fomo_stream.replaying.sources.tables import Table
+    from fomo_stream.replaying.tables import InMemory
 
 CTRL_C = 130  # exit code
 
@@ -42,15 +42,15 @@ def run_replay(settings: ReplaySettings) -> int:
 
 
 def replay_settings(
-    settings: ReplaySettings, progress: Progress | None = None, table: Table | None = None
+    settings: ReplaySettings, progress: Progress | None = None, data: InMemory | None = None
 ) -> ReplayResult:
     """Replay as these settings say; the reports that they name are left to the caller. Raises FomoError.
 
-    table: records in memory, in place of those of a file.
+    data: records in memory, in place of those of a file.
 
     Ctrl-C ends it early, with the result so far: then `report["source"]["is_complete"]` is False.
     """
-    return replay_plan(_plan_of(settings, table), progress)
+    return replay_plan(_plan_of(settings, data), progress)
 
 
 def replay_plan(plan: Plan, progress: Progress | None = None) -> ReplayResult:
@@ -62,7 +62,7 @@ def replay_plan(plan: Plan, progress: Progress | None = None) -> ReplayResult:
         return ReplayResult(_replayed(plan, progress, is_stopped))
 
 
-def _plan_of(settings: ReplaySettings, table: Table | None) -> Plan:
+def _plan_of(settings: ReplaySettings, data: InMemory | None) -> Plan:
     """The plan; mistakes in the settings are named before anything is read."""
     from fomo_stream.replaying.detectors.rivals import check_rivals
     from fomo_stream.replaying.detectors.variants import variants
@@ -70,19 +70,19 @@ def _plan_of(settings: ReplaySettings, table: Table | None) -> Plan:
 
     variants(settings)
     check_rivals(settings.compare)
-    check_outputs(*_files_of(settings, table))
-    return make_plan(settings, table)
+    check_outputs(*_files_of(settings, data))
+    return make_plan(settings, data)
 
 
 def _html_of(settings: ReplaySettings) -> Path | None:
     return None if settings.report == NO_REPORT else Path(settings.report)
 
 
-def _files_of(settings: ReplaySettings, table: Table | None) -> tuple[dict[str, Path], dict[str, Path]]:
+def _files_of(settings: ReplaySettings, data: InMemory | None) -> tuple[dict[str, Path], dict[str, Path]]:
     """The files that are written, and those that are read, by their flag."""
     outputs = {"--report": _html_of(settings), "--json": settings.json_, "--scores-file": settings.scores_file}
     inputs = {
-        "--file": settings.file if table is None else None,
+        "--file": settings.file if data is None else None,
         "--labels-file": settings.labels_file,
         "--seed-context": settings.seed_context,
         "--model": Path(settings.model) if settings.model.endswith(".safetensors") else None,

@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.errors import RecordError, SchemaError
-from fomo_stream.records.files import RecordFile
+from fomo_stream.records.files import RecordFile, open_records
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, UNREADABLE, Sample
-from fomo_stream.replaying.sources.tables import open_file
 from fomo_stream.wording import counted
 
 _VERDICTS = {0: INLIER, 1: OUTLIER, "0": INLIER, "1": OUTLIER, "false": INLIER, "true": OUTLIER}
@@ -189,7 +188,7 @@ def read_label_file(path: Path, spans: Mapping[int, tuple[int, int]]) -> tuple[d
     file cannot be read, and SchemaError if it has no labels.
     """
     table = LabelTable(path.name, spans)
-    with open_file(path) as stream:
+    with open_records(path) as stream:
         file = RecordFile(stream, name=str(path), text=("key",))
         if file.format == "csv" and not ("outlier" in file.header and {"offset", "key"} & set(file.header)):
             raise SchemaError(f"{path} needs the columns outlier, and offset or key; it has {', '.join(file.header)}")

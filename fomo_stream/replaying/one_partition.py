@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from fomo_stream.detector.detector import Detector
 from fomo_stream.loading import load_ready
 from fomo_stream.partition.first import first_detector
+from fomo_stream.replaying.blocks import IsStopped
 from fomo_stream.replaying.partition import OWN, Others, PartitionReplay
 from fomo_stream.replaying.sinks import Sink, part_of
-from fomo_stream.replaying.sources.base import IsStopped
 
 if TYPE_CHECKING:
     from fomo_stream.replaying.measures.recorder import Recorded, Spec

@@ -15,8 +15,7 @@ from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
 from fomo_stream.partition.partition import Partition, Scored
 from fomo_stream.partition.position import Restored
-from fomo_stream.replaying.blocks import BLOCK, Block, ContextNote, Int, Judgement, Sample
-from fomo_stream.replaying.sources.base import IsStopped
+from fomo_stream.replaying.blocks import BLOCK, Block, ContextNote, Int, IsStopped, Judgement, Sample
 
 if TYPE_CHECKING:
     from fomo_stream.replaying.detectors.rivals import Rival
@@ -67,7 +66,7 @@ class PartitionReplay:
 
     def blocks(self, is_stopped: IsStopped) -> Iterator[Block]:
         """The blocks of all records. After `is_stopped` the next block is not begun."""
-        samples = self._plan.source.read(self.number, self.position, is_stopped)
+        samples = self._plan.source.read(self.number, is_stopped)
         while taken := list(islice(samples, BLOCK)):
             if is_stopped():
                 return

@@ -13,11 +13,10 @@ from fomo_stream.kafka.bounds import parse_bounds
 from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.records.inference import KEY, LABEL, TIME, choose_features, text_columns
 from fomo_stream.records.schema import Schema, look_up
+from fomo_stream.replaying.blocks import Source
+from fomo_stream.replaying.file_source import FileSource, milliseconds_of_one, to_milliseconds
 from fomo_stream.replaying.labels import read_label_file, verdict_of
-from fomo_stream.replaying.sources.base import Source
-from fomo_stream.replaying.sources.file import FileSource
-from fomo_stream.replaying.sources.tables import Table, check_columns, format_of
-from fomo_stream.replaying.sources.times import milliseconds_of_one, to_milliseconds
+from fomo_stream.replaying.tables import InMemory, check_columns, format_of, open_table
 from fomo_stream.settings.replay import ReplaySettings
 
 if TYPE_CHECKING:
@@ -51,16 +50,16 @@ class Plan:
         return replace(self, source=self.source.part(partition))
 
 
-def make_plan(settings: ReplaySettings, table: Table | None = None) -> Plan:
+def make_plan(settings: ReplaySettings, data: InMemory | None = None) -> Plan:
     """The plan of a replay. Raises a FomoError if there is nothing to replay, or a setting is wrong.
 
-    table: records in memory, in place of those of a file.
+    data: records in memory, in place of those of a file.
     """
     now_ms = time.time_ns() // 1_000_000
     if settings.label is not None and settings.label in (*(settings.features or ()), *settings.categorical):
         raise ConfigError(f"{settings.label} is a feature and the --label, but scores may not see it; leave one out")
     if settings.file is not None:
-        return _plan_of_file(settings, now_ms, table)
+        return _plan_of_file(settings, now_ms, data)
     from fomo_stream.replaying.topics import plan_of_topic  # imports the Kafka client
 
     return plan_of_topic(settings, now_ms)
@@ -69,23 +68,24 @@ def make_plan(settings: ReplaySettings, table: Table | None = None) -> Plan:
 # --- a file --------------------------------------------------------------------------------------------------
 
 
-def _plan_of_file(settings: ReplaySettings, now_ms: int, in_memory: Table | None) -> Plan:
+def _plan_of_file(settings: ReplaySettings, now_ms: int, data: InMemory | None) -> Plan:
     path = settings.file
     assert path is not None
     notes: list[str] = [_file_start(settings)]
-    format = format_of(path, settings.format, notes.append) if in_memory is None else "jsonl"
     named = ((settings.key, KEY), (settings.time, TIME), (settings.label, LABEL))
     roles = {field: role for field, role in named if field is not None}
-    text = frozenset(text_columns(settings, settings.key))
-    source = FileSource(path, format, text, settings.key, settings.time, settings.label, in_memory=in_memory)
-    source = replace(source, decimal=settings.decimal)
-    table = source.table()
-    check_columns(table, source.name, [*roles, *(settings.features or ()), *settings.categorical])
-    source = replace(source, records=table.count)
+    format = format_of(path, settings.format, notes.append) if data is None else "jsonl"
+    if data is None:
+        table = open_table(path, format, text_columns(settings, settings.key), roles, settings.decimal)
+    else:
+        table = data.table
+    check_columns(table, path.name, [*roles, *(settings.features or ()), *settings.categorical])
+    kind: Literal["file", "memory"] = "file" if data is None else "memory"
+    source = FileSource(path.name, table, settings.key, settings.time, settings.label, kind=kind)
     sample = _first_records(source, INFER_RECORDS)
     schema = choose_features(settings, format, sample, source.name, roles, notes.append)
     if settings.time is not None:
-        source = _with_time(source, settings.time, sample)
+        source = replace(source, unit=_unit_of_times(settings.time, sample))
     if settings.labels_file is not None:
         labels, more = read_label_file(settings.labels_file, {0: (0, table.count)})
         source = replace(source, labels=labels[0])
@@ -107,12 +107,12 @@ def _file_start(settings: ReplaySettings) -> str:
 
 def _first_records(source: FileSource, n: int) -> list[dict[str, Any]]:
     """The first n records that can be read."""
-    samples = islice(source.read(0, 0, lambda: False), MOST_SAMPLES * n)
+    samples = islice(source.read(0, lambda: False), MOST_SAMPLES * n)
     return [one.fields for one in islice((one for one in samples if one.error is None), n)]
 
 
-def _with_time(source: FileSource, field: str, sample: Sequence[Mapping[str, Any]]) -> FileSource:
-    """The source with the unit of its times. Raises SchemaError if no time of the first records can be read."""
+def _unit_of_times(field: str, sample: Sequence[Mapping[str, Any]]) -> float:
+    """The unit of the times, in milliseconds. Raises SchemaError if no time of the first records can be read."""
     values = [look_up(record, field) for record in sample]
     unit = milliseconds_of_one(values)
     if all(to_milliseconds(value, unit) is None for value in values):
@@ -120,7 +120,7 @@ def _with_time(source: FileSource, field: str, sample: Sequence[Mapping[str, Any
         raise SchemaError(
             f"--time {field}: {shown!r} is no time; it has to be seconds or milliseconds since 1970, or ISO 8601"
         )
-    return source.with_times_in(unit)
+    return unit
 
 
 # --- notes ---------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
+from typing import Literal
 
 from fomo_stream.errors import ConfigError, RecordError, SchemaError, TopicError
 from fomo_stream.kafka.ranges import Range, read_range, resolve_ranges
@@ -17,7 +18,7 @@ from fomo_stream.partition.record import Record
 from fomo_stream.records.inference import LABEL, TooManyFeaturesError, features_note, infer_schema
 from fomo_stream.records.json_codec import decode
 from fomo_stream.records.schema import Schema, look_up
-from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, Sample
+from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, IsStopped, Sample
 from fomo_stream.replaying.labels import (
     NO_LABELS,
     NO_OFFSET,
@@ -28,7 +29,6 @@ from fomo_stream.replaying.labels import (
     verdict_of,
 )
 from fomo_stream.replaying.plan import MOST_SAMPLES, Plan, check_label, label_source, sentence
-from fomo_stream.replaying.sources.base import IsStopped
 from fomo_stream.settings.replay import ReplaySettings
 
 FOLLOW_LIVE = (
@@ -45,6 +45,7 @@ class TopicSource:
     settings: ReplaySettings
     ranges: Mapping[int, Range]
     labels: Mapping[int, Labels] = field(default_factory=dict)
+    kind: Literal["topic"] = "topic"
 
     @property
     def partitions(self) -> tuple[int, ...]:
@@ -64,8 +65,9 @@ class TopicSource:
         of_it = {partition: self.labels[partition]} if partition in self.labels else {}
         return replace(self, ranges={partition: self.ranges[partition]}, labels=of_it)
 
-    def read(self, partition: int, start: int, is_stopped: IsStopped) -> Iterator[Sample]:
-        records = read_range(self.settings, self.settings.topic, self.ranges[partition], start, is_stopped)
+    def read(self, partition: int, is_stopped: IsStopped) -> Iterator[Sample]:
+        range_ = self.ranges[partition]
+        records = read_range(self.settings, self.settings.topic, range_, range_.start, is_stopped)
         samples = map(self._sample, records)
         labels = self.labels.get(partition, NO_LABELS)
         if not labels:
@@ -169,7 +171,7 @@ def _infer(settings: ReplaySettings, source: TopicSource) -> tuple[Schema, str]:
 
 def _samples(source: TopicSource) -> Iterator[Sample]:
     """The records of all partitions, one partition after the other, so that a counter in one is recognised."""
-    return chain.from_iterable(source.read(number, source.start(number), lambda: False) for number in source.partitions)
+    return chain.from_iterable(source.read(number, lambda: False) for number in source.partitions)
 
 
 # --- labels of a topic ----------------------------------------------------------------------------------------

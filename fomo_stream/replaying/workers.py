@@ -23,8 +23,8 @@ from fomo_stream.replaying.one_partition import Detectors, Job, Outcome, replay_
 from fomo_stream.threads import limit_threads, limited_threads
 
 if TYPE_CHECKING:
+    from fomo_stream.replaying.blocks import IsStopped
     from fomo_stream.replaying.progress import Progress
-    from fomo_stream.replaying.sources.base import IsStopped
     from fomo_stream.settings.replay import ReplaySettings
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,6 +32,7 @@ class Records:
     stop: int
     partitions: tuple[int, ...] = (0,)
     name: str = "t"
+    kind: Literal["topic"] = "topic"
 
     def start(self, partition: int) -> int:
         return 0
@@ -42,8 +43,8 @@ class Records:
     def part(self, partition: int) -> Records:
         return self
 
-    def read(self, partition: int, start: int, is_stopped: Callable[[], bool]) -> Iterator[Sample]:
-        for offset in range(start, self.stop):
+    def read(self, partition: int, is_stopped: Callable[[], bool]) -> Iterator[Sample]:
+        for offset in range(self.stop):
             record = as_record(offset)
             try:
                 yield Sample(offset, record.timestamp, record.key, decode(record.value), raw=record.value)

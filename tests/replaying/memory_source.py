@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -64,11 +64,11 @@ class MemorySource:
     records: int = 200
     partitions: tuple[int, ...] = (0,)
     name: str = "t"
-    first: int = 0
     make: Callable[[int, int], Sample] = sample
+    kind: Literal["memory"] = "memory"
 
     def start(self, partition: int) -> int:
-        return self.first
+        return 0
 
     def total(self, partition: int) -> int | None:
         return self.records
@@ -76,8 +76,8 @@ class MemorySource:
     def part(self, partition: int) -> MemorySource:
         return self
 
-    def read(self, partition: int, start: int, is_stopped: Callable[[], bool]) -> Iterator[Sample]:
-        for offset in range(start, self.first + self.records):
+    def read(self, partition: int, is_stopped: Callable[[], bool]) -> Iterator[Sample]:
+        for offset in range(self.records):
             if is_stopped():
                 return
             if offset % 13:

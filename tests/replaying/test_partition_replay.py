@@ -31,7 +31,7 @@ def replayed(plan: Plan, others: Others | None = None) -> list[Block]:
 
 def expected(plan: Plan) -> tuple[list[int], Results]:
     """Offsets and results of the scored records, by a plain detector."""
-    found = [one for one in plan.source.read(0, 0, lambda: False) if one.error is None and {"x", "y"} & set(one.fields)]
+    found = [one for one in plan.source.read(0, lambda: False) if one.error is None and {"x", "y"} & set(one.fields)]
     detector = Detector(cheap_model(), 2, plan.settings.detector_config())
     rows = plan.schema.rows([one.fields for one in found])
     return [one.offset for one in found], detector.process(rows, [one.key for one in found])
@@ -66,7 +66,7 @@ def test_results_are_those_of_the_detector(block: int, batch_size: int) -> None:
 
 def test_records_without_a_score_are_counted_by_reason() -> None:
     plan = make_plan()
-    samples = list(plan.source.read(0, 0, lambda: False))
+    samples = list(plan.source.read(0, lambda: False))
     skipped: Counter[str] = Counter()
     for one in replayed(plan):
         skipped.update(one.skipped)

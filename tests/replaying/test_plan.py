@@ -63,14 +63,14 @@ def test_fields_with_another_role_are_no_features(jsonl: Path, csv: Path) -> Non
     assert (plan.axis, plan.has_labels, plan.label_source) == ("time", True, "field bad")
     assert plan.notes[0].startswith("The file is replayed from its first record")
     assert "bad (label of the record)" in plan.notes[1]
-    found = list(plan.source.read(0, 0, lambda: False))
+    found = list(plan.source.read(0, lambda: False))
     assert [one.fields for one in found] == RECORDS
     assert [one.timestamp for one in found] == [1000 * record["at"] for record in RECORDS]
     assert [one.key for one in found] == [record["device"] for record in RECORDS]
     assert [one.label for one in found] == [OUTLIER if record["bad"] else INLIER for record in RECORDS]
     other = plan_of(csv, label="bad", time="at", key="device")
     assert other.schema.features == ("flow",)  # without the result of an earlier run
-    assert [one.key for one in other.source.read(0, 0, lambda: False)] == [one.key for one in found]
+    assert [one.key for one in other.source.read(0, lambda: False)] == [one.key for one in found]
 
 
 def test_without_roles_every_number_is_a_feature_and_records_count_the_time(jsonl: Path) -> None:
@@ -91,7 +91,7 @@ def test_named_features_are_taken_in_their_order(jsonl: Path) -> None:
 def test_labels_of_a_file_are_joined_by_number(jsonl: Path, tmp_path: Path) -> None:
     (tmp_path / "labels.csv").write_text("offset,outlier\n3,true\n5,false\n1000,true\n")
     plan = plan_of(jsonl, labels_file=tmp_path / "labels.csv")
-    labels = [one.label for one in plan.source.read(0, 0, lambda: False)]
+    labels = [one.label for one in plan.source.read(0, lambda: False)]
     assert [at for at, label in enumerate(labels) if label != UNKNOWN] == [3, 5]
     assert plan.notes[-1] == "Left out of labels.csv: 1 label about no record of the range."
     assert (plan.has_labels, plan.label_source) == (True, "file labels.csv")
@@ -103,7 +103,7 @@ def test_a_plan_goes_to_another_process_small(jsonl: Path, tmp_path: Path) -> No
     sent = pickle.dumps(plan.part(0))
     assert len(sent) < 20_000
     other = pickle.loads(sent)
-    assert list(other.source.read(0, 390, lambda: False)) == list(plan.source.read(0, 390, lambda: False))
+    assert list(other.source.read(0, lambda: False)) == list(plan.source.read(0, lambda: False))
     assert (other.schema, other.notes, other.settings) == (plan.schema, plan.notes, plan.settings)
 
 

@@ -40,14 +40,14 @@ class Failing(MemorySource):
 
     how: str = ""
 
-    def read(self, partition: int, start: int, is_stopped: Callable[[], bool]) -> Iterator[Sample]:
+    def read(self, partition: int, is_stopped: Callable[[], bool]) -> Iterator[Sample]:
         if partition == 1 and self.how == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         if partition == 1 and self.how == "refused":
             raise TopicError("there is no topic t")
         if partition == 1 and self.how == "broken":
             raise ValueError("a value of 4711")
-        return super().read(partition, start, is_stopped)
+        return super().read(partition, is_stopped)
 
 
 def test_processes_give_the_same_as_one_process(plan: Plan) -> None:

@@ -1,4 +1,4 @@
-"""Data in memory as records, and the Python function `replay`."""
+"""The Python function `replay`."""
 
 from __future__ import annotations
 
@@ -7,116 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import fomo_stream
-from fomo_stream.errors import ConfigError, FomoError, SchemaError
+from fomo_stream.errors import ConfigError, FomoError
 from fomo_stream.replaying import command
 from fomo_stream.replaying.api import grid_words, replay
 from fomo_stream.replaying.progress import Progress
-from fomo_stream.replaying.sources.memory import CHUNK, MemoryTable
+from fomo_stream.replaying.tables import InMemory
 from fomo_stream.settings.replay import ReplaySettings
-
-
-def records_of(table: MemoryTable, start: int = 0) -> list[Any]:
-    return [record for chunk in table.chunks(start) for record in chunk]
-
-
-@settings(max_examples=10)
-@given(n=st.integers(1, 2 * CHUNK + 3), start=st.integers(0, 3 * CHUNK), seed=st.integers(0, 99))
-def test_a_frame_an_array_and_a_list_are_the_same_records(n: int, start: int, seed: int) -> None:
-    rows = np.random.default_rng(seed).normal(size=(n, 2))
-    rows[rows > 1.5] = np.nan
-    names = ["column_1", "column_2"]
-    frame = pd.DataFrame(rows, columns=names)
-    listed: list[dict[str, Any]] = [dict(zip(names, row, strict=True)) for row in rows.tolist()]
-    labels = np.arange(n) % 2 == 0
-    tables = [MemoryTable(data, labels) for data in (frame, rows, listed)]
-    expected = [
-        {**{name: value if value == value else None for name, value in row.items()}, "label": i % 2 == 0}
-        for i, row in enumerate(listed)
-    ]
-    for table in tables:
-        assert table.count == n
-        assert table.label == "label"
-        assert records_of(table) == expected
-        assert records_of(table, start) == expected[start:]
-        assert all(len(chunk) <= CHUNK for chunk in table.chunks(0))
-
-
-def test_all_values_are_plain() -> None:
-    frame = pd.DataFrame(
-        {
-            "i": np.array([1, 2], np.int8),
-            "f": np.array([np.nan, 0.5], np.float32),
-            "b": [True, False],
-            "t": pd.to_datetime(["2026-10-01", None]),
-            "z": pd.to_datetime(["2026-10-01T02:00+02:00", None]),
-            "c": pd.Categorical(["x", None]),
-            "n": pd.array([3, None], dtype="Int64"),
-            "o": [{"a": np.float64(1), "l": (np.int64(1), None)}, pd.NA],
-            7: ["text", None],
-        }
-    )
-    first, second = records_of(MemoryTable(frame))
-    orjson.dumps([first, second])
-    assert {name: type(value) for name, value in first.items() if name in "ifb"} == {
-        "i": int,
-        "f": type(None),
-        "b": bool,
-    }
-    assert first["t"].startswith("2026-10-01T00:00:00")
-    assert pd.Timestamp(first["z"]) == pd.Timestamp("2026-10-01", tz="UTC")
-    assert (first["c"], first["n"], first["o"], first["7"]) == ("x", 3, {"a": 1.0, "l": [1, None]}, "text")
-    assert second == dict.fromkeys(first) | {"i": 2, "f": 0.5, "b": False}
-
-
-def test_a_datetime_index_is_the_time_and_takes_no_name_of_a_column() -> None:
-    index = pd.date_range("2026-10-01", periods=3, freq="h", tz="Europe/Berlin")
-    table = MemoryTable(pd.DataFrame({"time": [1, 2, 3], "label": 0}, index=index), labels=[0, 1, None])
-    assert (table.time, table.label) == ("time_", "label_")
-    assert table.columns == ("time", "label", "time_", "label_")
-    found = records_of(table)
-    assert [pd.Timestamp(record["time_"]) for record in found] == list(index)
-    assert [record["label_"] for record in found] == [0, 1, None]
-    assert MemoryTable(pd.DataFrame({"a": [1]})).time is None
-
-
-@pytest.mark.parametrize(
-    ("data", "labels", "words"),
-    [
-        (np.zeros(3), None, "of shape (3,) has no rows of numbers"),
-        (np.array([["a"]]), None, "has no rows of numbers"),
-        (np.zeros((0, 3)), None, "has no rows; there is nothing to replay"),
-        (pd.DataFrame(), None, "the DataFrame has no rows"),
-        (pd.DataFrame([[1, 2]], columns=["a", "a"]), None, "two columns named 'a'"),
-        ([{"a": 1}, 3], None, "records are dictionaries, not int"),
-        (pd.Series([1.0]), None, "cannot replay a Series"),
-        (7, None, "cannot replay a int"),
-        (np.zeros((3, 2)), [0, 1], "labels have the shape (2,); the array needs (3,)"),
-    ],
-)
-def test_other_data_is_refused_in_one_sentence(data: Any, labels: Any, words: str) -> None:
-    with pytest.raises(SchemaError) as error:
-        MemoryTable(data, labels)
-    assert words in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-# --- replay() ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The settings and the table that a call asks the engine to replay; the engine has tests of its own."""
+    """The settings and the data that a call asks the engine to replay; the engine has tests of its own."""
     found: dict[str, Any] = {}
 
-    def note(settings: ReplaySettings, progress: Progress | None, table: MemoryTable | None) -> None:
-        found.update(settings=settings, table=table, progress=progress)
+    def note(settings: ReplaySettings, progress: Progress | None, data: InMemory | None) -> None:
+        found.update(settings=settings, data=data, progress=progress)
 
     monkeypatch.setattr(command, "replay_settings", note, raising=False)
     return found
@@ -139,7 +48,7 @@ def test_keywords_are_the_flags(asked: dict[str, Any], tmp_path: Path) -> None:
     assert made.report == "none"
     assert made.is_given("context_size")
     assert not made.is_given("group")
-    assert asked["table"] is None
+    assert asked["data"] is None
     assert isinstance(asked["progress"], Progress)
 
 
@@ -159,7 +68,7 @@ def test_data_in_memory_is_replayed_whatever_the_environment_names(
     replay(pd.DataFrame({"a": range(4)}, index=index), labels=[0, 0, 1, 0])
     made = asked["settings"]
     assert (made.topic, made.file, made.time, made.label) == ("", Path("DataFrame"), "time", "label")
-    assert asked["table"].count == 4
+    assert asked["data"].table.count == 4
     replay([{"a": 1, "at": 5, "y": 1}], time="at", label="y")
     assert (asked["settings"].time, asked["settings"].label) == ("at", "y")
 

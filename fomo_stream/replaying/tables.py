@@ -1,0 +1,338 @@
+"""Tables of records: files of CSV, JSON lines, Parquet or npz, and data in memory, each read in chunks of records."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
+from zipfile import BadZipFile
+
+import narwhals.stable.v2 as nw
+import numpy as np
+from narwhals.exceptions import DuplicateError
+
+from fomo_stream.errors import ConfigError, RecordError, SchemaError
+from fomo_stream.records.files import FORMATS, Line, RecordFile, open_records, text_format
+from fomo_stream.records.lines import LineSource, Note, plain_text, silent
+from fomo_stream.wording import did_you_mean
+
+CHUNK = 1024  # records that are read at once
+
+Fields = dict[str, Any]
+FileFormat = Literal["csv", "jsonl", "parquet", "npz"]
+
+_ENDINGS: dict[str, FileFormat] = {".parquet": "parquet", ".pq": "parquet", ".npz": "npz"}
+_MARKS: dict[bytes, FileFormat] = {b"PAR1": "parquet", b"PK\x03\x04": "npz"}  # first bytes
+_NAMES = "names"  # array of an npz file with the names of the columns
+_PLAIN = frozenset((str, int, bool, float))
+
+
+class Table(Protocol):
+    """Records in one format."""
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """The fields that a record can have; None: each record names its own."""
+        ...
+
+    @property
+    def count(self) -> int:
+        """How many records it has at most."""
+        ...
+
+    def chunks(self) -> Iterator[Sequence[Fields | RecordError]]:
+        """All records; an error where one cannot be read."""
+        ...
+
+
+def format_of(path: Path, format: str, note: Note = silent) -> FileFormat:
+    """The format of a file: as given, else Parquet or npz by its name, or by its first bytes, else as `text_format`.
+
+    Raises ConfigError if it is no file that can be read again and again, SchemaError if it is neither of these.
+    """
+    if not path.exists():
+        raise ConfigError(f"there is no file {path}; check --file")
+    if not path.is_file():
+        raise ConfigError(f"{path} is not a regular file; a replay may read it more than once, so save it as a file")
+    if format in ("csv", "jsonl", "parquet", "npz"):
+        return format  # type: ignore[return-value]
+    ending = path.suffix.lower()
+    if ending in _ENDINGS:
+        return _ENDINGS[ending]
+    with open_records(path) as stream:
+        mark = stream.read(4)
+        if mark in _MARKS and ending not in FORMATS:
+            return _MARKS[mark]
+        stream.seek(0)
+        return text_format(str(path), LineSource(plain_text(stream, str(path))).peek(), note)
+
+
+def open_table(
+    path: Path, format: FileFormat, text: Collection[str] = (), extra: Collection[str] = (), decimal: str = "auto"
+) -> Table:
+    """A file as a table. text: columns of CSV that stay text; extra: arrays of npz that are fields, too.
+
+    decimal: as in `RecordFile`. Raises SchemaError or ConfigError if it is empty, damaged or of another format.
+    """
+    if format == "parquet":
+        return ParquetTable(path)
+    return ColumnTable(_arrays(path, extra)) if format == "npz" else TextTable(path, format, text, decimal)
+
+
+def check_columns(table: Table, name: str, fields: Collection[str]) -> None:
+    """Raise ConfigError if a table with fixed columns lacks one of these fields."""
+    columns = table.columns
+    for field in fields if columns is not None else ():
+        if not any(field == column or field.startswith(column + ".") for column in columns or ()):
+            raise ConfigError(f"{name} has no column {field}{did_you_mean(field, columns or ())}")
+
+
+class TextTable:
+    """CSV or JSON lines, perhaps compressed by gzip."""
+
+    def __init__(self, path: Path, format: FileFormat, text: Collection[str], decimal: str) -> None:
+        self._path, self._how = path, (format, str(path), text, decimal)
+        with open_records(path) as stream:
+            header = RecordFile(stream, *self._how).header
+        self.columns = tuple(header) if format == "csv" else None
+
+    @cached_property
+    def count(self) -> int:
+        with open_records(self._path) as stream:
+            return sum(1 for _ in LineSource(plain_text(stream, str(self._path)))) - (self.columns is not None)
+
+    def chunks(self) -> Iterator[list[Fields | RecordError]]:
+        with open_records(self._path) as stream:
+            lines = (line for line in RecordFile(stream, *self._how) if not line.is_blank)
+            while block := list(islice(lines, CHUNK)):
+                yield [line.record if line.record is not None else _at_line(line) for line in block]
+
+
+def _at_line(line: Line) -> RecordError:
+    assert line.error is not None
+    return RecordError(line.error.reason, f"line {line.number}: {line.error}")
+
+
+class ColumnTable:
+    """Records in columns of one length: arrays (n,) of NumPy, lists, or series of narwhals."""
+
+    def __init__(self, columns: Mapping[str, Any]) -> None:
+        self._columns = columns
+        self.columns: tuple[str, ...] | None = tuple(columns)
+        self.count = len(next(iter(columns.values())))
+
+    def chunks(self) -> Iterator[list[Fields]]:
+        for start in range(0, self.count, CHUNK):
+            yield _records(self._columns, (column[start : start + CHUNK] for column in self._columns.values()))
+
+
+class RowTable:
+    """Records as dictionaries in memory."""
+
+    columns = None
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._rows, self.count = rows, len(rows)
+
+    def chunks(self) -> Iterator[list[Fields]]:
+        for start in range(0, self.count, CHUNK):
+            yield [plain(row) for row in self._rows[start : start + CHUNK]]
+
+
+class ParquetTable:
+    """A Parquet file, read by pyarrow, which is optional. Memory is bounded by one of its row groups.
+
+    Structs are nested fields, lists stay lists.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with self._open() as file:
+            self.columns: tuple[str, ...] | None = _distinct(file.schema_arrow.names, str(path))
+            self.count: int = file.metadata.num_rows
+
+    def chunks(self) -> Iterator[list[Fields]]:
+        with self._open() as file:
+            for batch in file.iter_batches(CHUNK, use_threads=False):
+                yield _records(batch.schema.names, map(_without_nanoseconds, batch.columns))
+
+    @contextmanager
+    def _open(self) -> Iterator[Any]:
+        try:
+            from pyarrow import ArrowException
+            from pyarrow.parquet import ParquetFile
+        except ImportError:
+            raise ConfigError(
+                f"reading {self._path} needs pyarrow, which is not installed; pip install 'fomo-stream[parquet]'"
+            ) from None
+        try:
+            with ParquetFile(self._path, pre_buffer=False) as file:
+                yield file
+        except (ArrowException, OSError) as error:
+            reason = str(error).partition("\n")[0].rstrip(". ")
+            raise ConfigError(f"cannot read {self._path} as Parquet: {reason}") from None
+
+
+def _without_nanoseconds(column: Any) -> Any:
+    """An array of arrow whose times are text and whose durations are microseconds, as Python lacks nanoseconds."""
+    import pyarrow as pa
+
+    if pa.types.is_duration(column.type):
+        return column.cast(pa.duration("us"), safe=False)
+    return column.cast(pa.string()) if pa.types.is_temporal(column.type) else column
+
+
+def _arrays(path: Path, extra: Collection[str]) -> dict[str, Any]:
+    """The columns of a file of NumPy arrays: of `X` (n, d), or of the only array with two dimensions, and of `extra`.
+
+    names: array (d,) of texts, else column_1, column_2 and so on. extra: names of arrays (n,) that are columns, too,
+    such as a label or a time. Arrays of Python objects are refused: loading them could run code.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            wanted = {"X", _NAMES, *extra} if "X" in archive.files else set(archive.files)
+            arrays = {name: archive[name] for name in archive.files if name in wanted}
+    except (OSError, BadZipFile, EOFError, ValueError, zlib.error) as error:
+        raise ConfigError(f"cannot read {path} as npz: {getattr(error, 'strerror', None) or error}") from None
+    matrices = [name for name, array in arrays.items() if array.ndim == 2]
+    if len(matrices) != 1 and "X" not in matrices:
+        has = f"{len(matrices)} arrays" if matrices else "no array"
+        raise SchemaError(f"{path} has {has} of two dimensions; save the rows as array X, one column per feature")
+    matrix = "X" if "X" in matrices else matrices[0]
+    rows = arrays[matrix]
+    if not len(rows):
+        raise SchemaError(f"array {matrix} of {path} has no rows")
+    names = arrays.get(_NAMES, np.array([f"column_{i}" for i in range(1, rows.shape[1] + 1)], str))
+    if names.shape != rows.shape[1:] or names.dtype.kind not in "US":
+        raise SchemaError(f"array names of {path} must have one text for each of the {rows.shape[1]} columns")
+    columns = dict(zip(_distinct(_listed(names), str(path)), rows.T, strict=True))
+    fields = {name: arrays[name] for name in extra if name in arrays and name not in columns}
+    fields = {name: array for name, array in fields.items() if array.shape == rows.shape[:1]}
+    for name, array in {matrix: rows, **fields}.items():
+        if array.dtype.kind not in ("biuf" if name == matrix else "biufUSM"):
+            raise SchemaError(f"array {name} of {path} has the type {array.dtype}; save it as numbers")
+    return columns | fields
+
+
+class InMemory(NamedTuple):
+    """Data in memory as a table; `time` and `label` are the fields with the time and the label, if it has them."""
+
+    table: Table
+    name: str  # what it is, in a word
+    time: str | None = None
+    label: str | None = None
+
+
+def in_memory(data: Any, labels: Any = None) -> InMemory:
+    """A DataFrame, an array (n, d), or a sequence of dictionaries as a table.
+
+    The columns of an array are column_1, column_2 and so on. A DatetimeIndex becomes a field with the time, `labels`
+    (n,) one with the label. Raises SchemaError, in one sentence, for data of another shape.
+    """
+    columns: dict[str, Any] = {}
+    rows: Sequence[Mapping[str, Any]] = ()
+    time = label = None
+    if nw.dependencies.is_into_dataframe(data):
+        name = "DataFrame"
+        try:
+            frame = nw.from_native(data, eager_only=True)
+        except DuplicateError:
+            raise SchemaError("the DataFrame has two columns of one name; give each column its own name") from None
+        names = _distinct(list(map(str, frame.columns)), "the DataFrame")
+        columns = {column: frame[:, i] for i, column in enumerate(names)}
+        index: Any = getattr(data, "index", None)
+        if getattr(getattr(index, "dtype", None), "kind", "") == "M":
+            time = _free(str(index.name or "time"), columns)
+            columns[time] = list(index)
+    elif isinstance(data, np.ndarray):
+        if data.ndim != 2 or data.dtype.kind not in "biuf":
+            raise SchemaError(
+                f"an array of {data.dtype} of shape {data.shape} has no rows of numbers; give (records, features)"
+            )
+        name, columns = "array", {f"column_{i}": column for i, column in enumerate(data.T, 1)}
+    elif isinstance(data, Sequence) and not isinstance(data, (str, bytes)):
+        strange = next((one for one in data if not isinstance(one, Mapping)), None)
+        if strange is not None:
+            raise SchemaError(f"records are dictionaries, not {type(strange).__name__}; give a list of them")
+        name, rows = "list", data
+    else:
+        raise SchemaError(
+            f"cannot replay a {type(data).__name__}; give a path, a DataFrame, an array (records, features) or a "
+            "list of dictionaries, or name a topic by topic="
+        )
+    if not len(data):
+        raise SchemaError(f"the {name} has no rows; there is nothing to replay")
+    if labels is not None:
+        verdicts = np.asarray(labels)
+        if verdicts.shape != (len(data),):
+            raise SchemaError(f"labels have the shape {verdicts.shape}; the {name} needs ({len(data)},)")
+        label = _free("label", columns or {key for row in rows for key in row})
+        if columns:
+            columns[label] = verdicts
+        rows = [{**row, label: verdict} for row, verdict in zip(rows, verdicts, strict=False)]
+    return InMemory(ColumnTable(columns) if columns else RowTable(rows), name, time, label)
+
+
+def _free(name: str, taken: Collection[str]) -> str:
+    """This name, or a longer one, which none of the others is."""
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _distinct(names: Sequence[str], where: str) -> tuple[str, ...]:
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise SchemaError(f"{where} has two columns named {twice[0]!r}; give each column its own name")
+    return tuple(names)
+
+
+# --- values --------------------------------------------------------------------------------------------------
+
+
+def _records(names: Iterable[str], columns: Iterable[Any]) -> list[Fields]:
+    names = list(names)
+    return [dict(zip(names, row, strict=True)) for row in zip(*map(_listed, columns), strict=True)]
+
+
+def _listed(column: Any) -> list[Any]:
+    """The values of a column, as JSON can hold them."""
+    if isinstance(column, np.ndarray):
+        values: list[Any] = list(column) if column.dtype.kind in "Mm" else column.tolist()
+    else:
+        values = next((getattr(column, way)() for way in ("to_list", "to_pylist") if hasattr(column, way)), column)
+    return [value if type(value) in _PLAIN and value == value else plain(value) for value in values]
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can hold it: None for NaN and what is missing, ISO 8601 text for a time, seconds for a duration.
+
+    >>> plain([np.int64(3), float("nan"), datetime(2026, 10, 1), timedelta(minutes=1)])
+    [3, None, '2026-10-01T00:00:00', 60.0]
+    """
+    if isinstance(value, np.datetime64):
+        return None if np.isnat(value) else str(np.datetime_as_string(value))
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if value == value else None
+    if isinstance(value, Mapping):
+        return {str(name): plain(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [plain(part) for part in value]
+    if isinstance(value, (bytes, bytearray)):
+        return value.decode(errors="replace")
+    if str(value) in ("NaT", "<NA>"):
+        return None
+    if isinstance(value, (datetime, date, time)):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return float(value) if isinstance(value, Decimal) else str(value)

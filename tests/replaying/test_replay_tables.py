@@ -1,0 +1,402 @@
+"""Files and data in memory as sources: every format gives the same samples, and mistakes are explained."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import os
+import tracemalloc
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fomo_stream.errors import ConfigError, FomoError, SchemaError
+from fomo_stream.records.files import RecordFile
+from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, Sample
+from fomo_stream.replaying.file_source import FileSource, milliseconds_of_one, to_milliseconds
+from fomo_stream.replaying.tables import CHUNK, Table, format_of, in_memory, open_table
+
+Records = Sequence[Mapping[str, Any]]
+FIELDS = ("a", "n", "ok", "device", "at", "bad")
+BASE_MS = 1_759_276_800_000
+IN_A_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def write_csv(records: Records, path: Path) -> None:
+    with open(path, "w", newline="") as stream:
+        writer = csv.DictWriter(stream, FIELDS)
+        writer.writeheader()
+        writer.writerows(records)
+
+
+def write_jsonl(records: Records, path: Path) -> None:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def write_jsonl_gz(records: Records, path: Path) -> None:
+    path.write_bytes(gzip.compress("".join(json.dumps(record) + "\n" for record in records).encode()))
+
+
+def write_parquet(records: Records, path: Path) -> None:
+    types = zip(FIELDS, (pa.float64(), pa.int64(), pa.bool_(), pa.string(), pa.int64(), pa.int8()), strict=True)
+    pq.write_table(pa.Table.from_pylist(list(records), pa.schema(list(types))), path, row_group_size=7)
+
+
+def write_frame(records: Records, path: Path) -> None:
+    """As pandas writes it: missing integers make a column of floats, and text is stored as a dictionary."""
+    frame = pd.DataFrame(list(records), columns=FIELDS)
+    frame["device"] = frame["device"].astype("category")
+    frame.to_parquet(path, index=False)
+
+
+WRITERS: dict[str, Callable[[Records, Path], None]] = {
+    "rows.csv": write_csv,
+    "rows.jsonl": write_jsonl,
+    "rows.jsonl.gz": write_jsonl_gz,
+    "rows.parquet": write_parquet,
+    "frame.parquet": write_frame,
+}
+
+
+def table_of(path: Path, *extra: str, decimal: str = "auto") -> Table:
+    return open_table(path, format_of(path, "auto"), (), extra, decimal)
+
+
+def read(table: Table, **fields: Any) -> list[Sample]:
+    extra = {"unit": 1000.0, **fields}
+    return list(FileSource("rows", table, **extra).read(0, lambda: False))
+
+
+def read_file(path: Path, **fields: Any) -> list[Sample]:
+    return read(table_of(path, *fields.values()), **fields)
+
+
+def fields_of(table: Table) -> list[dict[str, Any]]:
+    return [one.fields for one in read(table)]
+
+
+# --- files ---------------------------------------------------------------------------------------------------
+
+records = st.lists(
+    st.fixed_dictionaries(
+        {
+            "a": st.none() | st.floats(allow_nan=False, allow_infinity=False),
+            "n": st.integers(-(2**50), 2**50),
+            "ok": st.booleans(),
+            "device": st.none() | st.sampled_from(["p7", "p 8", "ä"]),
+            "at": st.integers(0, 10**7).map(lambda seconds: BASE_MS // 1000 + seconds),
+            "bad": st.none() | st.sampled_from([0, 1]),
+        }
+    ),
+    min_size=1,
+    max_size=20,
+)
+
+
+@IN_A_FOLDER
+@given(records)
+def test_every_format_gives_the_same_samples(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+    verdicts = {None: UNKNOWN, 0: INLIER, 1: OUTLIER}
+    expected = [
+        Sample(offset, row["at"] * 1000, row["device"], row, None, verdicts[row["bad"]])
+        for offset, row in enumerate(rows)
+    ]
+    roles = {"key": "device", "time": "at", "label": "bad"}
+    for name, write in WRITERS.items():
+        write(rows, tmp_path / name)
+        assert read_file(tmp_path / name, **roles) == expected, name
+        assert table_of(tmp_path / name).count >= len(rows)
+    assert read(in_memory(rows).table, **roles) == expected
+    assert read(in_memory(pd.DataFrame(rows)).table, **roles) == expected
+    assert read(in_memory(pq.read_table(tmp_path / "rows.parquet")).table, **roles) == expected
+
+
+@IN_A_FOLDER
+@given(st.integers(1, 40), st.integers(1, 4), st.sampled_from(["<f8", ">f4", "<i2", "?"]), st.booleans(), st.booleans())
+def test_an_archive_of_arrays_gives_their_rows(
+    tmp_path: Path, n: int, d: int, dtype: str, is_fortran: bool, is_compressed: bool
+) -> None:
+    X = (np.arange(n * d).reshape(n, d) % 97).astype(dtype)
+    times = np.datetime64("2025-10-01") + np.arange(n).astype("timedelta64[s]")
+    save = np.savez_compressed if is_compressed else np.savez
+    stored, names = np.asfortranarray(X) if is_fortran else X, list("abcd"[:d])
+    save(tmp_path / "rows.npz", X=stored, y=np.arange(n) % 2, time=times, names=np.array(names))
+    found = read_file(tmp_path / "rows.npz", time="time", label="y")
+    assert [[one.fields[name] for name in names] for one in found] == X.tolist()
+    assert [(one.offset, one.label, one.timestamp) for one in found] == [
+        (i, i % 2, BASE_MS + 1000 * i) for i in range(n)
+    ]
+    assert table_of(tmp_path / "rows.npz").columns == tuple(names)  # an array that no flag names is no feature
+
+
+def test_values_of_parquet_are_those_that_pyarrow_reads(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "x": pa.array([1, None, 3], pa.int32()),
+            "half": pa.array(np.array([0.5, 1, 2], np.float16)),
+            "motor": [{"rpm": 1.5, "tags": ["a"]}, None, {"rpm": None, "tags": []}],
+            "list": [[1, 2], [], None],
+            "text": pa.array(["a", "b", "a"]).dictionary_encode(),
+            "nothing": pa.nulls(3),
+        }
+    )
+    pq.write_table(table, tmp_path / "rows.parquet")
+    assert fields_of(table_of(tmp_path / "rows.parquet")) == table.to_pylist()
+
+
+def test_values_of_parquet_that_json_lacks_become_text_and_numbers(tmp_path: Path) -> None:
+    moment = datetime(2025, 10, 1, 0, 0, 0, 250_000, UTC)
+    table = pa.table(
+        {
+            "at": pa.array([moment, None], pa.timestamp("ns", "Europe/Berlin")),
+            "day": [moment.date(), None],
+            "price": [Decimal("1.50"), None],
+            "took": pa.array([2_000_000_001, None], pa.duration("ns")),
+            "raw": [b"\xffx", None],
+            "deep": [{"at": moment, "price": Decimal("2.5"), "took": [timedelta(seconds=1)]}, None],
+        }
+    )
+    pq.write_table(table, tmp_path / "rows.parquet")
+    first, second = read_file(tmp_path / "rows.parquet", time="at")
+    assert json.loads(json.dumps(first.fields)) == first.fields
+    assert (first.timestamp, second.timestamp) == (BASE_MS + 250, None)
+    assert (first.fields["price"], first.fields["took"], first.fields["raw"]) == (1.5, 2.0, "�x")
+    assert first.fields["deep"] == {"at": moment.isoformat(), "price": 2.5, "took": [1.0]}
+    assert set(second.fields.values()) == {None}
+    assert read_file(tmp_path / "rows.parquet", time="day")[0].timestamp == BASE_MS
+    assert [one.timestamp for one in read_file(tmp_path / "rows.parquet", time="deep.at")] == [BASE_MS + 250, None]
+
+
+def test_a_line_that_cannot_be_read_keeps_its_number(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_bytes(b'{"x": 1}\n\n{bad\n[1]\n{"x": 2}\n')
+    (tmp_path / "rows.csv").write_bytes(b"x,y\n1,1\n1,2,3\n1\n2,1\n")
+    for name in ("rows.jsonl", "rows.csv"):
+        found = read_file(tmp_path / name)
+        assert [(one.offset, one.error is None) for one in found] == [(0, True), (1, False), (2, False), (3, True)]
+        assert "line 3: " in str(found[1].error)
+
+
+def test_numbers_have_the_decimal_mark_that_the_settings_name(tmp_path: Path) -> None:
+    X = np.random.default_rng(1).normal(size=(30, 2)).round(3) * 1000
+    pd.DataFrame(X, columns=["a", "b"]).to_csv(tmp_path / "rows.csv", sep=";", decimal=",", index=False)
+    assert [list(fields.values()) for fields in fields_of(table_of(tmp_path / "rows.csv"))] == X.tolist()
+    as_text = fields_of(table_of(tmp_path / "rows.csv", decimal="point"))
+    assert any(isinstance(fields["a"], str) for fields in as_text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl", "rows.parquet"])
+def test_memory_does_not_grow_with_the_file(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fomo_stream.records.lines.CHUNK_BYTES", 2**16)
+
+    def peak(n: int) -> int:
+        frame = pd.DataFrame(np.random.default_rng(0).normal(size=(n, 5)), columns=list("abcde"))
+        path = tmp_path / f"{n}.{name}"
+        if name.endswith("csv"):
+            frame.to_csv(path, index=False)
+        elif name.endswith("jsonl"):
+            frame.to_json(path, orient="records", lines=True)
+        else:
+            frame.to_parquet(path, row_group_size=2000)
+        source = FileSource(name, table_of(path))
+        tracemalloc.start()
+        for _ in source.read(0, lambda: False):
+            pass
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    peak(1000)  # imports
+    assert peak(40_000) < 1.5 * peak(8000) + 2**16
+
+
+def test_reading_ends_when_it_is_stopped() -> None:
+    stops = iter([False, True])
+    source = FileSource("rows", in_memory(np.zeros((5000, 2))).table)
+    assert 0 < len(list(source.read(0, lambda: next(stops)))) < 5000
+
+
+def test_the_content_tells_the_format_where_the_name_does_not(tmp_path: Path) -> None:
+    path = tmp_path / "export"
+    for name, write in WRITERS.items():
+        write([{"a": 1.0, "n": 1, "ok": True, "device": "p", "at": 1, "bad": 0}], path)
+        assert len(read_file(path)) == 1, name
+    path.write_bytes(save(rows=np.zeros((3, 2))))
+    assert fields_of(table_of(path)) == [{"column_1": 0.0, "column_2": 0.0}] * 3
+
+
+@pytest.mark.parametrize("name", ["rows", "rows.csv", "ROWS.CSV", "rows.jsonl", "rows.csv.gz", "rows.gz"])
+@pytest.mark.parametrize("text", [b'{"a": 1}\n{"a": 2}\n', b"a,b\n1,2\n", b"[a],b\n1,2\n", b"{a,b\n1,2\n"])
+def test_a_file_has_the_format_that_it_has_where_it_is_scored(tmp_path: Path, name: str, text: bytes) -> None:
+    path = tmp_path / name
+    for content in (text, b"\xef\xbb\xbf" + text, gzip.compress(text)):
+        path.write_bytes(content)
+        notes: list[str] = []
+        with open(path, "rb") as stream:
+            scored = RecordFile(stream, name=str(path))
+            assert format_of(path, "auto", notes.append) == scored.format
+            assert fields_of(table_of(path)) == [line.record or {} for line in scored if not line.is_blank]
+        is_noted = scored.format == "jsonl" and ".csv" in name.lower()
+        assert notes == ([f"{path} is read as JSON lines"] if is_noted else [])
+
+
+def save(**arrays: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=True, **arrays)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        ("rows.csv", b"", "empty"),
+        ("rows.csv", b"1,2\n3,4\n", "names the columns"),
+        ("rows.parquet", b"PAR1", "as Parquet"),
+        ("rows.parquet", b"no parquet at all, but long enough for a footer", "as Parquet"),
+        ("rows.npz", b"PK\x03\x04", "as npz"),
+        ("rows.npz", save(X=np.array([[object()]])), "as npz: Object arrays cannot be loaded"),
+        ("rows.npz", save(a=np.zeros((2, 2)), b=np.zeros((2, 2))), "2 arrays of two dimensions"),
+        ("rows.npz", save(y=np.zeros(3)), "no array of two dimensions"),
+        ("rows.npz", save(X=np.zeros((0, 3))), "no rows"),
+        ("rows.npz", save(X=np.array([["a"]])), "has the type"),
+        ("rows.npz", save(X=np.zeros((2, 3)), names=np.array(["a"])), "one text for each of the 3"),
+        ("rows.npz", save(X=np.zeros((2, 2)), names=np.array(["a", "a"])), "two columns named 'a'"),
+        ("rows.csv.gz", gzip.compress(b"a,b\n" + b"1,2\n" * 9000, mtime=0)[:-20], "cannot read"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_explained(tmp_path: Path, name: str, content: bytes, complaint: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(FomoError, match=complaint) as caught:
+        read_file(path)
+    assert isinstance(caught.value, (ConfigError, SchemaError))
+    assert name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_only_a_regular_file_can_be_replayed(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name, complaint in (("pipe", "regular file"), (".", "regular file"), ("absent", "there is no file")):
+        with pytest.raises(ConfigError, match=complaint):
+            format_of(tmp_path / name, "csv")
+
+
+def test_without_pyarrow_the_way_to_install_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_parquet([], tmp_path / "rows.parquet")
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
+    with pytest.raises(ConfigError, match=r"pip install 'fomo-stream\[parquet\]'"):
+        table_of(tmp_path / "rows.parquet")
+
+
+# --- memory --------------------------------------------------------------------------------------------------
+
+
+@given(n=st.integers(1, 2 * CHUNK + 3), seed=st.integers(0, 99))
+def test_a_frame_an_array_and_a_list_are_the_same_records(n: int, seed: int) -> None:
+    rows = np.random.default_rng(seed).normal(size=(n, 2))
+    rows[rows > 1.5] = np.nan
+    names = ["column_1", "column_2"]
+    listed = [dict(zip(names, row, strict=True)) for row in rows.tolist()]
+    labels = np.arange(n) % 2 == 0
+    expected = [
+        {**{name: value if value == value else None for name, value in row.items()}, "label": i % 2 == 0}
+        for i, row in enumerate(listed)
+    ]
+    for data in (pd.DataFrame(rows, columns=names), rows, listed):
+        made = in_memory(data, labels)
+        assert (made.table.count, made.label) == (n, "label")
+        assert fields_of(made.table) == expected
+
+
+def test_all_values_are_plain() -> None:
+    frame = pd.DataFrame(
+        {
+            "i": np.array([1, 2], np.int8),
+            "f": np.array([np.nan, 0.5], np.float32),
+            "b": [True, False],
+            "t": pd.to_datetime(["2026-10-01", None]),
+            "z": pd.to_datetime(["2026-10-01T02:00+02:00", None]),
+            "c": pd.Categorical(["x", None]),
+            "n": pd.array([3, None], dtype="Int64"),
+            "o": [{"a": np.float64(1), "l": (np.int64(1), None)}, pd.NA],
+            7: ["text", None],
+        }
+    )
+    first, second = fields_of(in_memory(frame).table)
+    orjson.dumps([first, second])
+    assert (type(first["i"]), first["f"], first["b"]) == (int, None, True)
+    assert first["t"].startswith("2026-10-01T00:00:00")
+    assert pd.Timestamp(first["z"]) == pd.Timestamp("2026-10-01", tz="UTC")
+    assert (first["c"], first["n"], first["o"], first["7"]) == ("x", 3, {"a": 1.0, "l": [1, None]}, "text")
+    assert second == dict.fromkeys(first) | {"i": 2, "f": 0.5, "b": False}
+
+
+def test_a_datetime_index_is_the_time_and_takes_no_name_of_a_column() -> None:
+    index = pd.date_range("2026-10-01", periods=3, freq="h", tz="Europe/Berlin")
+    made = in_memory(pd.DataFrame({"time": [1, 2, 3], "label": 0}, index=index), labels=[0, 1, None])
+    assert (made.time, made.label) == ("time_", "label_")
+    assert made.table.columns == ("time", "label", "time_", "label_")
+    found = fields_of(made.table)
+    assert [pd.Timestamp(record["time_"]) for record in found] == list(index)
+    assert [record["label_"] for record in found] == [0, 1, None]
+    assert in_memory(pd.DataFrame({"a": [1]})).time is None
+
+
+@pytest.mark.parametrize(
+    ("data", "labels", "words"),
+    [
+        (np.zeros(3), None, "of shape (3,) has no rows of numbers"),
+        (np.array([["a"]]), None, "has no rows of numbers"),
+        (np.zeros((0, 3)), None, "has no rows; there is nothing to replay"),
+        (pd.DataFrame(), None, "the DataFrame has no rows"),
+        (pd.DataFrame([[1, 2]], columns=["a", "a"]), None, "two columns of one name"),
+        ([{"a": 1}, 3], None, "records are dictionaries, not int"),
+        (pd.Series([1.0]), None, "cannot replay a Series"),
+        (np.zeros((3, 2)), [0, 1], "labels have the shape (2,); the array needs (3,)"),
+    ],
+)
+def test_other_data_is_refused_in_one_sentence(data: Any, labels: Any, words: str) -> None:
+    with pytest.raises(SchemaError) as error:
+        in_memory(data, labels)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+# --- times ---------------------------------------------------------------------------------------------------
+
+moments = st.datetimes(datetime(1990, 1, 1), datetime(2090, 1, 1), timezones=st.just(UTC))
+
+
+@given(st.lists(moments, min_size=1, max_size=9), st.sampled_from([1, 1000, 10**6, 10**9]))
+def test_numbers_of_every_unit_become_milliseconds(times: list[datetime], per_second: int) -> None:
+    seconds = [round(one.timestamp()) for one in times]
+    values = [one * per_second for one in seconds]
+    unit = milliseconds_of_one([None, "x", *values])
+    assert [to_milliseconds(value, unit) for value in values] == pytest.approx([one * 1000 for one in seconds], abs=1)
+
+
+@given(moments, st.integers(-12, 12))
+def test_text_becomes_milliseconds_whatever_its_zone(moment: datetime, hours: int) -> None:
+    expected = round(moment.timestamp() * 1000)
+    zoned = moment.astimezone(timezone(timedelta(hours=hours)))
+    naive = moment.replace(tzinfo=None)
+    for text in (zoned.isoformat(), str(naive), f" {naive.isoformat()}Z "):
+        assert to_milliseconds(text, 1.0) == expected
+
+
+@pytest.mark.parametrize("value", [None, "", "yesterday", True, float("nan"), float("inf"), 10**30, 10**999, [1], {}])
+def test_what_is_no_time_has_none(value: object) -> None:
+    assert to_milliseconds(value, 1000.0) is None
