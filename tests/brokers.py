@@ -87,6 +87,12 @@ class Broker:
         self.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(20)
         wait_for(lambda: self.partitions(topic) == partitions, f"{partitions} partitions")
 
+    def delete_records(self, before: Mapping[tuple[str, int], int]) -> None:
+        """Delete the records of each (topic, partition) before an offset."""
+        asked = self.admin.delete_records([TopicPartition(*place, offset) for place, offset in before.items()])
+        for answer in asked.values():
+            answer.result(20)
+
     def partitions(self, topic: str) -> int:
         """Number of partitions; 0 when there is no such topic."""
         found = self.admin.list_topics(timeout=10).topics.get(topic)

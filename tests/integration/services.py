@@ -10,15 +10,17 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import pytest
 from brokers import Broker, wait_for
 from label_effects import RecordingService
 
+from fomo_stream.errors import FomoError
 from fomo_stream.kafka.member import Member
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.model.zero_shot import ZeroShotModel
@@ -26,7 +28,11 @@ from fomo_stream.ops.monitor import Monitor
 from fomo_stream.settings.service import ServiceSettings
 
 # Short enough for a test to see a dead member leave; the minimum of Apache Kafka.
-CLIENT = {"session.timeout.ms": "6000", "topic.metadata.refresh.interval.ms": "1000"}
+CLIENT = {
+    "session.timeout.ms": "6000",
+    "heartbeat.interval.ms": "300",
+    "topic.metadata.refresh.interval.ms": "1000",
+}
 
 
 def unique(name: str) -> str:
@@ -59,6 +65,20 @@ def make_settings(broker: Broker, topic: str, **changes: Any) -> ServiceSettings
     return ServiceSettings(**{name: value for name, value in {**values, **changes}.items() if value is not None})
 
 
+def sensors(
+    broker: Broker, partitions: int = 1, config: Mapping[str, str] | None = None, **changes: Any
+) -> ServiceSettings:
+    """Settings for a quick test on a new topic."""
+    topic = unique("sensors")
+    broker.create_topic(topic, partitions, config)
+    return make_settings(broker, topic, **changes)
+
+
+def changed(settings: ServiceSettings, **changes: Any) -> ServiceSettings:
+    values = {name: getattr(settings, name) for name in settings.model_fields_set}
+    return ServiceSettings(**{**values, **changes})
+
+
 class Running:
     """A service in a thread; its error is raised again by `stop`."""
 
@@ -75,6 +95,10 @@ class Running:
     def began(self) -> bool:
         """Whether it was started."""
         return self._thread.ident is not None
+
+    @property
+    def has_ended(self) -> bool:
+        return not self._thread.is_alive()
 
     @property
     def member(self) -> Member:
@@ -109,6 +133,13 @@ class Running:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def refusal(settings: ServiceSettings) -> FomoError:
+    """The error of a service that cannot continue."""
+    with pytest.raises(FomoError) as caught, Running(settings) as running:
+        wait_for(lambda: running.has_ended, "the service to refuse", 60)
+    return caught.value
 
 
 class Command:

@@ -6,14 +6,27 @@ On a broker without transactions: at least once.
 from __future__ import annotations
 
 import collections
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from brokers import Broker, Kafka, kafka_home, wait_for
-from confluent_kafka import Consumer, TopicPartition
-from services import CLIENT, Running, check_alerts, command, content_of, make_settings, readings, results, unique
+from confluent_kafka import Consumer
+from services import (
+    CLIENT,
+    Running,
+    changed,
+    check_alerts,
+    command,
+    content_of,
+    make_settings,
+    readings,
+    results,
+    sensors,
+    unique,
+)
 
 from fomo_stream.kafka.delivery.base import Delivery
 
@@ -25,11 +38,11 @@ def numbers(messages: list[Any]) -> list[int]:
 def test_scored_records_keep_key_headers_timestamp_partition_and_order(broker: Broker) -> None:
     topic = unique("sensors")
     broker.create_topic(topic, partitions=3, config={"retention.ms": "-1"})
-    broker.produce(topic, readings(600), headers=[("trace", b"\x00\xff"), ("empty", None)], timestamp=1_700_000_000_000)
+    broker.produce(topic, readings(360), headers=[("trace", b"\x00\xff"), ("empty", None)], timestamp=1_700_000_000_000)
     with Running(make_settings(broker, topic)):
-        outputs = broker.read(f"{topic}-scores", at_least=600)
+        outputs = broker.read(f"{topic}-scores", at_least=360)
     sources = {(message.partition(), message.offset()): message for message in broker.read(topic)}
-    assert len(outputs) == 600
+    assert len(outputs) == 360
     positions = collections.defaultdict(list)
     for output, record in zip(outputs, results(outputs), strict=True):
         result = record.pop("fomo")
@@ -49,22 +62,14 @@ def test_scored_records_keep_key_headers_timestamp_partition_and_order(broker: B
 
 
 def test_an_obvious_outlier_is_flagged_and_scores_only_leaves_the_record_out(broker: Broker) -> None:
-    topic = unique("sensors")
-    broker.create_topic(topic)
+    settings = sensors(broker, scores_only=True, result_field="verdict")
     odd = {"n": -1, "temperature": 95.0, "motor": {"rpm": 0.0}}
-    broker.produce(topic, [*readings(500), odd], key="one")
-    flags: dict[str, Any] = {"scores_only": True, "result_field": "verdict"}
-    with Running(make_settings(broker, topic, **flags)):
-        scored = broker.read(f"{topic}-scores", at_least=501)
-    outputs = results(scored)
+    broker.produce(settings.topic, [*readings(300), odd], key="one")
+    with Running(settings):
+        outputs = results(broker.read(settings.out, at_least=301))
     assert set(outputs[-1]) == {"verdict"}
     assert outputs[-1]["verdict"]["outlier"]
-    assert sum(output["verdict"]["outlier"] for output in outputs) < 60
-    instead = make_settings(broker, topic, group=unique("other"), out="none", alerts=f"{topic}-alerts", **flags)
-    with Running(instead):  # alerts alone
-        wait_for(lambda: broker.committed(instead.group, topic) == 501, "all records to be committed")
-    check_alerts(scored, broker.read(f"{topic}-alerts"), "verdict")
-    assert not broker.partitions("none")
+    assert sum(output["verdict"]["outlier"] for output in outputs) < 40
 
 
 def logits(messages: list[Any]) -> dict[int, tuple[float, float]]:
@@ -72,63 +77,55 @@ def logits(messages: list[Any]) -> dict[int, tuple[float, float]]:
 
 
 def test_a_kill_neither_repeats_nor_loses_a_record_nor_changes_a_score(broker: Broker, tmp_path: Path) -> None:
-    topic = unique("sensors")
-    broker.create_topic(topic)
-    settings = make_settings(broker, topic, alerts=f"{topic}-alerts")
-    broker.produce(topic, readings(1500))
+    settings = sensors(broker, partitions=2, alerts=unique("alerts"), lags=1, categorical="site")
+    broker.produce(settings.topic, readings(400))
     with command(tmp_path / "killed.log", settings) as killed:
-        broker.read(f"{topic}-scores", at_least=100)
+        broker.read(settings.out, at_least=50)
         killed.kill()
+    broker.produce(settings.topic, readings(200, start=400, seed=1))
     with Running(settings):
-        wait_for(lambda: broker.committed(settings.group, topic) == 1500, "all records to be committed", 90)
-    outputs = broker.read(f"{topic}-scores", at_least=1500)  # a broker marks as committed one partition after the other
-    assert set(numbers(outputs)) == set(range(1500))
+        wait_for(lambda: broker.committed(settings.group, settings.topic) == 600, "all records to be committed", 90)
+    outputs = broker.read(settings.out, at_least=600)  # a broker marks as committed one partition after the other
+    assert set(numbers(outputs)) == set(range(600))
     if not broker.is_kafka:
         return  # without transactions some are scored twice
-    assert len(outputs) == 1500
-    again = {"out": f"{topic}-again", "alerts": f"{topic}-alerts-again"}
-    never_killed = make_settings(broker, topic, group=unique("other"), **again)
+    never_killed = changed(settings, group=unique("other"), out=unique("again"), alerts=unique("alerts"))
     with Running(never_killed):
-        assert logits(broker.read(never_killed.out, at_least=1500, seconds=90)) == logits(outputs)
-    alerts, same = (broker.read(name) for name in (f"{topic}-alerts", again["alerts"]))
+        same = broker.read(never_killed.out, at_least=600)
+        wait_for(lambda: broker.committed(never_killed.group, settings.topic) == 600, "all records to be committed")
+    assert sorted(map(content_of, outputs)) == sorted(map(content_of, same))
+    alerts, same_alerts = (broker.read(one.alerts or "") for one in (settings, never_killed))
     check_alerts(outputs, alerts)
-    assert sorted(map(content_of, alerts)) == sorted(map(content_of, same))
+    assert sorted(map(content_of, alerts)) == sorted(map(content_of, same_alerts))
 
 
+@pytest.mark.usefixtures("real_kafka")
 def test_a_warm_start_survives_a_kill_and_ends_as_if_the_group_had_run_all_the_time(
     broker: Broker, tmp_path: Path
 ) -> None:
-    if not broker.is_kafka:
-        pytest.skip("the embedded broker does not know the times of its records")
-    topic = unique("sensors")
-    broker.create_topic(topic, partitions=2, config={"retention.ms": "-1"})
-    of_both = {"alerts": f"{topic}-alerts", "instance_id": "one"}
-    settings = make_settings(broker, topic, **of_both)
+    settings = sensors(broker, partitions=2, config={"retention.ms": "-1"}, alerts=unique("alerts"), instance_id="one")
+    topic = settings.topic
     for partition in range(2):
         broker.produce(topic, readings(30), partition=partition, timestamp=1_700_000_000_000)  # too old
-        broker.produce(topic, readings(700, start=30 + partition), partition=partition)
-    warm = make_settings(broker, topic, **of_both, warm="1d")
-    with command(tmp_path / "killed.log", warm) as killed:
+        broker.produce(topic, readings(300, start=30 + partition), partition=partition)
+    with command(tmp_path / "killed.log", changed(settings, warm="1d")) as killed:
         wait_for(lambda: broker.committed(settings.group, topic) > 60, "the first commit of the warm-up")
         killed.kill()
     with Running(settings) as running:  # without the flag: the group knows it
         wait_for(lambda: running.scores(0) and running.scores(1), "the end of the warm-up")
-        assert broker.committed(settings.group, topic) == 1460
-        assert broker.read(settings.out) == broker.read(f"{topic}-alerts") == broker.read(settings.dead_letters) == []
+        assert broker.committed(settings.group, topic) == 660
+        assert [broker.read(output) for output in settings.outputs] == [[], [], []]
         for partition in range(2):
             broker.produce(topic, [{**one, "temperature": 60.0} for one in readings(5)], partition=partition)
-            broker.produce(topic, readings(100, start=1000 + partition), partition=partition)
-        outputs = broker.read(settings.out, at_least=210)
-    before = [TopicPartition(topic, partition, 30) for partition in range(2)]
-    for deleted in broker.admin.delete_records(before).values():
-        deleted.result(20)
-    again = {"out": f"{topic}-again", "alerts": f"{topic}-alerts-again"}
-    always = make_settings(broker, topic, group=unique("other"), **again)
+            broker.produce(topic, readings(50, start=1000 + partition), partition=partition)
+        outputs = broker.read(settings.out, at_least=110)
+    broker.delete_records({(topic, partition): 30 for partition in range(2)})
+    always = changed(settings, group=unique("other"), out=unique("again"), alerts=unique("alerts"))
     with Running(always):
-        wanted = [one for one in broker.read(always.out, at_least=1610) if offset_of(one) >= 730]
+        wanted = [one for one in broker.read(always.out, at_least=710) if offset_of(one) >= 330]
     assert sorted(map(content_of, outputs)) == sorted(map(content_of, wanted))
-    sums = [one for one in broker.read(f"{topic}-alerts-again") if offset_of(one) >= 730]
-    assert sorted(map(content_of, broker.read(f"{topic}-alerts"))) == sorted(map(content_of, sums))
+    sums = [one for one in broker.read(always.alerts or "") if offset_of(one) >= 330]
+    assert sorted(map(content_of, broker.read(settings.alerts or ""))) == sorted(map(content_of, sums))
 
 
 def offset_of(message: Any) -> int:
@@ -137,22 +134,29 @@ def offset_of(message: Any) -> int:
     return int(result["to"]["offset"] if result["status"] == "closed" else result["offset"])
 
 
-def test_two_instances_share_the_partitions_and_agree_on_one_schema(broker: Broker) -> None:
-    topic = unique("sensors")
-    broker.create_topic(topic)
-    settings = make_settings(broker, topic, features=None)
+def test_two_instances_share_the_partitions_agree_on_one_schema_and_follow_a_topic_that_grows(broker: Broker) -> None:
+    settings = sensors(broker, partitions=4, features=None, feedback=unique("labels"))
     with Running(settings) as one, Running(settings) as two:
         both = (one, two)
         wait_for(lambda: all(running.service.ready for running in both), "both to be ready")
         wait_for(lambda: all(running.member.pipeline.tasks for running in both), "both to be at work")
         # What an instance sees first differs: each key, thus each partition, has a field of its own.
         records = [{**record, f"extra{i % 16}": record["temperature"]} for i, record in enumerate(readings(800))]
-        broker.produce(topic, records)
-        assert sorted(numbers(broker.read(f"{topic}-scores", at_least=800))) == list(range(800))
+        broker.produce(settings.topic, records)
+        assert sorted(numbers(broker.read(settings.out, at_least=800))) == list(range(800))
         assert one.member.pipeline.schema is not None
         assert one.member.pipeline.schema == two.member.pipeline.schema
-        assert sum(len(running.member.pipeline.tasks) for running in both) == broker.partitions(topic)
-    assert broker.committed(settings.group, topic) == 800
+        if broker.is_kafka:
+            broker.grow_topic(settings.topic, 6)
+            why = f"the group has not assigned new partitions 4 to 5 of {settings.topic} yet"
+            wait_for(lambda: any(why in running.service.not_ready() for running in both), "the reason")
+            for partition in (4, 5):
+                broker.produce(settings.topic, readings(60, start=800 + 60 * (partition - 4)), partition=partition)
+            assert sorted(numbers(broker.read(settings.out, at_least=920))) == list(range(920))
+            broker.produce(settings.feedback or "", [{"offset": 55, "outlier": True}], partition=5)
+            wait_for(lambda: broker.committed(settings.group, settings.feedback or "") == 1, "the label to be heeded")
+            wait_for(lambda: all(running.service.ready for running in both), "both to be ready again")
+        assert sum(len(running.member.pipeline.tasks) for running in both) == broker.partitions(settings.topic)
 
 
 def test_a_partition_revoked_while_paused_is_read_again_when_it_is_assigned_again(
@@ -181,11 +185,10 @@ def test_a_partition_revoked_while_paused_is_read_again_when_it_is_assigned_agai
         assert sorted(numbers(broker.read(f"{topic}-scores", at_least=200))) == list(range(200))
 
 
+@pytest.mark.usefixtures("real_kafka")
 def test_the_service_survives_a_deleted_topic_and_reads_the_new_one_from_its_beginning(
     broker: Broker, tmp_path: Path
 ) -> None:
-    if not broker.is_kafka:
-        pytest.skip("the embedded broker cannot delete topics")
     topic = unique("sensors")
     broker.create_topic(topic, partitions=2)
     broker.produce(topic, readings(100))
@@ -200,6 +203,41 @@ def test_the_service_survives_a_deleted_topic_and_reads_the_new_one_from_its_beg
         outputs = broker.read(f"{topic}-scores", at_least=300)
         assert set(numbers(outputs)) == {*range(100), *range(1000, 1200)}
         wait_for(lambda: running.service.ready, "the service to be ready again")
+
+
+@pytest.mark.usefixtures("real_kafka")
+def test_sigterm_scores_and_commits_the_records_read_leaves_the_group_and_exits_with_0(
+    broker: Broker, tmp_path: Path
+) -> None:
+    # The batch does not become due by itself: only the shutdown can score it.
+    settings = sensors(broker, partitions=4, instance_id="one", max_latency_ms=4000, batch_size=4096)
+    with command(tmp_path / "service.log", settings) as running:
+        running.wait_for_log("restored")
+        broker.produce(settings.topic, readings(100))
+        assert running.terminate() == 0, running.text()
+    assert broker.members(settings.group) == {}
+    count = broker.committed(settings.group, settings.topic)
+    assert len(broker.read(settings.out, at_least=count)) == count
+    assert running.text().count("released") == 4
+
+
+@pytest.mark.slow
+def test_a_frozen_instance_loses_its_partitions_and_repeats_nothing(broker: Broker, tmp_path: Path) -> None:
+    settings = sensors(broker, partitions=2)
+    with command(tmp_path / "frozen.log", settings) as frozen:
+        frozen.wait_for_log("restored")
+        broker.produce(settings.topic, readings(200))
+        broker.read(settings.out, at_least=100)
+        frozen.process.send_signal(signal.SIGSTOP)
+        with command(tmp_path / "other.log", settings) as other:
+            broker.produce(settings.topic, readings(300, start=200))
+            assert len(broker.read(settings.out, at_least=500, seconds=90)) == 500
+            frozen.process.send_signal(signal.SIGCONT)
+            broker.produce(settings.topic, readings(300, start=500))
+            wait_for(lambda: broker.committed(settings.group, settings.topic) == 800, "all to be committed", 60)
+            assert other.process.poll() is None
+    outputs = results(broker.read(settings.out, at_least=800))
+    assert sorted(record["n"] for record in outputs) == list(range(800))
 
 
 @pytest.mark.slow

@@ -1,25 +1,20 @@
-"""Starting: mistakes end at once with one clear line; the schema and health are the group's and the operator's."""
+"""Starting: mistakes end at once with one clear line; an instance can wait, and the group's schema is agreed on."""
 
 from __future__ import annotations
 
 import json
 import re
-import select
 import signal
-import socket
-import socketserver
 import threading
-import urllib.error
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from brokers import Broker, free_ports, wait_for
-from services import Command, Running, make_settings, readings, unique
+from brokers import Broker, wait_for
+from services import Command, Running, changed, make_settings, readings, refusal, results, sensors, unique
 
-from fomo_stream.errors import BrokerError, ConfigError, SchemaError
+from fomo_stream.cli.main import main
+from fomo_stream.errors import BrokerError, SchemaError
 from fomo_stream.kafka.broker import clients
 from fomo_stream.kafka.broker.clients import make_producer
 from fomo_stream.kafka.group.schema import KIND, GroupSchema
@@ -28,83 +23,60 @@ from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel
 from fomo_stream.records.schema import Schema
 
 
+@pytest.mark.usefixtures("restored_logging")
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
         (["--topic", "t", "--bootstrap", "127.0.0.1:1"], 7, "no broker answers at 127.0.0.1:1"),
-        (["--topic", "no-such-topic", "--bootstrap", "BROKER"], 8, "--create --topic no-such-topic"),
         (["--topic", "t", "--model", "no-such-model"], 4, "no model named 'no-such-model'"),
         (["--topic", "t", "--model", "DAMAGED"], 4, "damaged.safetensors"),
     ],
 )
 def test_a_start_that_cannot_succeed_ends_and_says_what_to_do(
-    broker: Broker, tmp_path: Path, arguments: list[str], code: int, words: str
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    code: int,
+    words: str,
 ) -> None:
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr(clients, "START_TIMEOUT_S", 1.0)
     damaged = tmp_path / "damaged.safetensors"
     damaged.write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00 truncated")
-    names = {"BROKER": broker.bootstrap, "DAMAGED": str(damaged)}
-    running = Command(tmp_path / "log", *(names.get(argument, argument) for argument in arguments))
-    assert running.process.wait(60) == code, running.text()
-    assert words in running.text()
-    assert "Traceback" not in running.text()
+    assert main([{"DAMAGED": str(damaged)}.get(argument, argument) for argument in arguments]) == code
+    shown = capsys.readouterr().err
+    assert words in shown
+    assert shown.startswith("fomo-stream: ")
+    assert shown.count("\n") == 1
+
+
+def test_the_command_writes_nothing_but_this_line(broker: Broker, tmp_path: Path) -> None:
+    running = Command(tmp_path / "log", "--topic", "no-such-topic", "--bootstrap", broker.bootstrap)
+    assert running.process.wait(60) == 8, running.text()
     (line,) = (line for line in running.text().splitlines() if "compiling_kernels" not in line)
     assert line.startswith("fomo-stream: ")  # without lines of the Kafka client before it
+    assert "--create --topic no-such-topic" in line
 
 
-class Relay:
-    """A broker's address that begins to answer when this is entered: passes every byte on to the broker."""
-
-    def __init__(self, port: int, broker: Broker) -> None:
-        host, _, number = broker.bootstrap.rpartition(":")
-
-        class Handler(socketserver.BaseRequestHandler):
-            def handle(self) -> None:
-                with socket.create_connection((host, int(number))) as target:
-                    sides = {self.request: target, target: self.request}
-                    while True:
-                        for side in select.select(list(sides), [], [])[0]:
-                            data = side.recv(65536)
-                            if not data:
-                                return
-                            sides[side].sendall(data)
-
-        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", port), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever)
-
-    def __enter__(self) -> Relay:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
-@pytest.mark.parametrize("order", ["broker first", "service first"])
-def test_an_instance_that_waits_starts_when_its_topic_is_there(
-    broker: Broker, order: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(clients, "START_TIMEOUT_S", 1.0)
-    if not broker.is_kafka:
-        pytest.skip("the embedded broker creates a topic when it is asked about it")
+@pytest.mark.usefixtures("real_kafka")
+def test_an_instance_that_waits_starts_when_its_topic_is_there(broker: Broker) -> None:
     topic = unique("sensors")
-    port = free_ports()
-    bootstrap = broker.bootstrap if order == "broker first" else f"127.0.0.1:{port}"
-    running = Running(make_settings(broker, topic, wait=True, bootstrap=bootstrap))
-    why = f"there is no topic {topic}" if order == "broker first" else f"no broker answers at 127.0.0.1:{port}"
-    with running, ExitStack() as stack:
+    with Running(make_settings(broker, topic, wait=True)) as running:
+        why = f"there is no topic {topic}"
         wait_for(lambda: why in "".join(running.service.not_ready()), "the reason for waiting")
         assert running.service.not_ready()[0].startswith("the service is waiting: ")
         assert running.service.snapshot().state == "waiting"
         assert running.service.not_live() == []
         broker.create_topic(topic)
-        if order == "service first":
-            stack.enter_context(Relay(port, broker))
         wait_for(lambda: running.service.ready, "the service to be ready")
-        broker.produce(topic, readings(60))
-        assert len(broker.read(f"{topic}-scores", at_least=60)) == 60
+
+
+def test_an_instance_that_waits_for_a_broker_can_be_stopped(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "START_TIMEOUT_S", 1.0)
+    running = Running(make_settings(broker, "t", wait=True, bootstrap="127.0.0.1:1"))
+    with running:
+        wait_for(lambda: running.service.snapshot().state == "waiting", "the service to wait")
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells which signals a process handles")
@@ -124,125 +96,87 @@ def test_a_signal_is_not_lost_while_the_process_is_still_loading(tmp_path: Path,
     assert "Traceback" not in running.text()
 
 
-def test_an_instance_that_waits_can_be_stopped(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "START_TIMEOUT_S", 1.0)
-    running = Running(make_settings(broker, "t", wait=True, bootstrap="127.0.0.1:1"))
-    with running:
-        wait_for(lambda: running.service.snapshot().state == "waiting", "the service to wait")
+# --- the state
 
 
-def test_an_instance_does_not_wait_for_a_mistake_to_go_away(broker: Broker) -> None:
-    topic = unique("sensors")
-    broker.create_topic(topic)
-    with Running(make_settings(broker, topic)) as first:
-        wait_for(lambda: first.scores(0), "the partition")
-        with pytest.raises(ConfigError, match="choose another --group"):
-            Service(make_settings(broker, topic, wait=True, out=f"{topic}-other")).run()
+@pytest.mark.usefixtures("real_kafka")
+def test_another_detector_is_refused_until_the_state_is_reset(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the upgrade of deploy/README.md: then it warms up, and scores from the committed offset on."""
+    monkeypatch.setattr("fomo_stream.kafka.restore.BEHIND_S", 0.5)  # it waits for a state of this offset, in vain
+    settings = sensors(broker)
+    other = changed(settings, lags=1)
+    broker.produce(settings.topic, readings(60))
+    with Running(settings) as running:
+        broker.read(settings.out, at_least=60)
+        wait_for(lambda: running.scores(0), "the partition")
+        assert "has 1 members" in str(refusal(changed(other, reset_state=True)))
+    error = refusal(other)
+    assert "--lags is 0 in the group, 1 here" in str(error)
+    assert "--reset-state" in str(error)
+    broker.produce(settings.topic, readings(20, start=60))
+    with Running(changed(other, reset_state=True)):
+        outputs = results(broker.read(settings.out, at_least=80))
+    assert [record["n"] for record in outputs] == list(range(80))
+    assert [output["fomo"]["status"] for output in outputs].count("warming_up") == 70
+
+
+@pytest.mark.usefixtures("real_kafka")
+def test_a_state_topic_that_is_not_compacted_and_a_feedback_topic_of_another_size_are_refused(broker: Broker) -> None:
+    settings = sensors(broker, partitions=4)
+    broker.create_topic(settings.state_topic, 1, config={"cleanup.policy": "delete"})
+    assert "--add-config cleanup.policy=compact" in str(refusal(settings))
+    settings = changed(settings, group=unique("group"), feedback=unique("labels"))
+    broker.create_topic(settings.feedback or "", partitions=3)
+    with pytest.raises(BrokerError, match=r"has 3 partitions, topic sensors-\w+ has 4.*--alter --topic"):
+        Service(settings).run()
+
+
+# --- the schema of the group
+
+
+def state_topic(broker: Broker, *entries: tuple[bytes, object]) -> GroupSchema:
+    """The schema of a group whose log has these entries."""
+    settings = make_settings(broker, unique("sensors"))
+    broker.create_topic(settings.state_topic, config={"cleanup.policy": "compact"})
+    producer = make_producer(settings)
+    for key, content in entries:
+        producer.produce(settings.state_topic, key=key, value=json.dumps(content), partition=0)
+    assert producer.flush(20) == 0
+    return GroupSchema(settings)
 
 
 def test_the_earliest_proposal_is_the_schema_of_all_who_propose_at_once(broker: Broker) -> None:
-    topic = unique("sensors")
-    settings = make_settings(broker, topic)
-    broker.create_topic(settings.state_topic, config={"cleanup.policy": "compact"})
-    together = threading.Barrier(4)
+    schema, together = state_topic(broker), threading.Barrier(4)
 
     def propose(number: int) -> Schema:
         together.wait()
-        return GroupSchema(settings).agree(Schema((f"feature{number}",)))
+        return schema.agree(Schema((f"feature{number}",)))
 
     with ThreadPoolExecutor(4) as pool:
         agreed = set(pool.map(propose, range(4)))
     assert len(agreed) == 1
-    assert GroupSchema(settings).stored() in agreed
+    assert schema.stored() in agreed
 
 
 def test_other_keys_in_the_state_topic_are_ignored(broker: Broker) -> None:
-    settings = make_settings(broker, unique("sensors"))
-    broker.create_topic(settings.state_topic, config={"cleanup.policy": "compact"})
-    producer = make_producer(settings)
-    for key, names in ((b"other", ["x"]), (KIND + b"1", ["a", "b"]), (KIND + b"2", ["c"])):
-        producer.produce(settings.state_topic, key=key, value=json.dumps({"features": names}), partition=0)
-    assert producer.flush(20) == 0
-    assert GroupSchema(settings).stored() == Schema(("a", "b"))
+    entries = ((b"other", ["x"]), (KIND + b"1", ["a", "b"]), (KIND + b"2", ["c"]))
+    schema = state_topic(broker, *((key, {"features": names}) for key, names in entries))
+    assert schema.stored() == Schema(("a", "b"))
 
 
-def test_features_that_differ_from_the_groups_are_refused(broker: Broker) -> None:
-    topic = unique("sensors")
-    broker.create_topic(topic)
-    with Running(make_settings(broker, topic)) as running:
-        wait_for(lambda: running.service.ready, "the service to be ready")
-    other = Running(make_settings(broker, topic, features="temperature"))
-    with pytest.raises(ConfigError, match="choose another --group"), other:
-        wait_for(lambda: not other._thread.is_alive(), "the service to refuse")
-
-
-@pytest.mark.parametrize(
-    "content",
-    [{"features": ["a"], "categorical": ["b"]}, {"features": ["a"], "categorical": "a"}, {"categorical": []}, 3],
-)
+@pytest.mark.parametrize("content", [{"features": ["a"], "categorical": ["b"]}, {"categorical": []}, 3])
 def test_an_unreadable_stored_schema_is_an_error_that_says_so(broker: Broker, content: object) -> None:
-    settings = make_settings(broker, unique("sensors"))
-    broker.create_topic(settings.state_topic, config={"cleanup.policy": "compact"})
-    producer = make_producer(settings)
-    producer.produce(settings.state_topic, key=KIND + b"1", value=json.dumps(content), partition=0)
-    assert producer.flush(20) == 0
     with pytest.raises(BrokerError, match="not readable"):
-        GroupSchema(settings).stored()
+        state_topic(broker, (KIND + b"1", content)).stored()
 
 
-def test_too_many_features_are_refused_before_the_group_is_bound_to_them(broker: Broker) -> None:
-    topic = unique("sensors")
-    broker.create_topic(topic)
+def test_what_the_model_cannot_take_is_refused_before_the_group_is_bound_to_it(broker: Broker, tmp_path: Path) -> None:
+    settings = sensors(broker)
     narrow = ZeroShotModel(ModelConfig(raw_features=1, layers=1, width=8, heads=2, feed_forward=16, routers=4))
-    settings = make_settings(broker, topic)
-    running = Running(settings, narrow.eval())
-    with pytest.raises(SchemaError, match="takes up to 1 features"), running:
-        wait_for(lambda: not running._thread.is_alive(), "the service to refuse")
-    assert GroupSchema(settings).stored() is None
-
-
-def test_health_says_ready_or_why_not(broker: Broker) -> None:
-    topic = unique("sensors")
-    broker.create_topic(topic)
-    broker.produce(topic, readings(10))
-    port = free_ports()
-
-    def ask(path: str) -> tuple[int, list[str]]:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=5) as answer:
-                return answer.status, json.loads(answer.read())["reasons"]
-        except urllib.error.HTTPError as error:
-            return error.code, json.loads(error.read())["reasons"]
-        except urllib.error.URLError:
-            return 0, []
-
-    with Running(make_settings(broker, topic, health_port=port)):
-        wait_for(lambda: ask("readyz") == (200, []), "the service to be ready")
-        assert ask("livez") == (200, [])
-        assert ask("other")[0] == 404
-    assert ask("livez")[0] == 0
-
-
-def test_a_seed_context_that_is_too_small_is_refused_before_the_group_is_bound(broker: Broker, tmp_path: Path) -> None:
-    topic = unique("sensors")
-    broker.create_topic(topic)
+    with pytest.raises(SchemaError, match="takes up to 1 features"):
+        Service(settings, narrow.eval()).run()
     seed = tmp_path / "normal.csv"
     seed.write_text("temperature,motor.rpm\n1,2\n3,4\n5,6\n")
-    settings = make_settings(broker, topic, seed_context=seed)
     with pytest.raises(SchemaError, match="has 3 usable rows; at least 4 are needed"):
-        Service(settings).run()
+        Service(changed(settings, seed_context=seed)).run()
     assert GroupSchema(settings).stored() is None
-
-
-def test_an_output_topic_that_is_deleted_makes_it_not_ready(broker: Broker) -> None:
-    if not broker.is_kafka:
-        pytest.skip("the embedded broker cannot delete topics")
-    topic = unique("sensors")
-    broker.create_topic(topic)
-    with Running(make_settings(broker, topic)) as running:
-        wait_for(lambda: running.service.ready, "the service to be ready")
-        broker.admin.delete_topics([f"{topic}-scores"])[f"{topic}-scores"].result()
-        wait_for(lambda: not running.service.ready, "the service to notice")
-        assert running.service.not_ready() == [f"topic {topic}-scores does not exist any more"]
-        broker.create_topic(f"{topic}-scores")
-        wait_for(lambda: running.service.ready, "the service to be ready again")
