@@ -73,7 +73,7 @@ def build_parser(cls: type[BaseFlags], intro: str = "", command: str = "") -> ar
         if name == "kafka":
             group.add_argument(f"{KAFKA_FLAG}KEY", metavar=metavar, dest="kafka", help=text)
         elif field.annotation is bool:
-            group.add_argument(option(name), action=argparse.BooleanOptionalAction, help=text)
+            group.add_argument(option(name), dest=name, action=argparse.BooleanOptionalAction, help=text)
         elif extra.get("words"):
             group.add_argument(option(name), dest=name, nargs="+", action="extend", metavar=metavar, help=text)
         else:

@@ -1,4 +1,4 @@
-"""A group at work: others are refused without disturbing it, and `fomo-stream group` shows its agreement or changes it."""
+"""A group at work: others are refused without disturbing it; `fomo-stream group` shows and changes its agreement."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def test_a_warm_start_survives_a_kill_and_ends_as_if_the_group_had_run_all_the_t
         killed.kill()
     with Running(settings) as running:  # without the flag: the group knows it
         wait_for(lambda: running.scores(0) and running.scores(1), "the end of the warm-up")
-        assert broker.committed(settings.group, topic) == 660
+        wait_for(lambda: broker.committed(settings.group, topic) == 660, "its last commit")
         assert [broker.read(output) for output in settings.outputs] == [[], [], []]
         for partition in range(2):
             broker.produce(topic, [{**one, "temperature": 60.0} for one in readings(5)], partition=partition)
@@ -200,8 +200,8 @@ def test_the_service_survives_a_deleted_topic_and_reads_the_new_one_from_its_beg
         assert not running.service.not_live()
         broker.create_topic(topic, partitions=2)
         broker.produce(topic, readings(200, start=1000))
-        outputs = broker.read(f"{topic}-scores", at_least=300)
-        assert set(numbers(outputs)) == {*range(100), *range(1000, 1200)}
+        every = {*range(100), *range(1000, 1200)}
+        wait_for(lambda: set(numbers(broker.read(f"{topic}-scores"))) == every, "the records of the new topic")
         wait_for(lambda: running.service.ready, "the service to be ready again")
 
 
