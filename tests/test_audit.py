@@ -8,9 +8,12 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 AUDIT = Path(__file__).parents[1] / ".ci" / "audit"
 
 
+@pytest.mark.slow
 def test_an_audit_without_a_network_says_so_soon(tmp_path: Path) -> None:
     unreachable = "http://127.0.0.1:1"
     environment = {"HTTPS_PROXY": unreachable, "https_proxy": unreachable, "NO_PROXY": "", "no_proxy": ""}
@@ -25,7 +28,4 @@ def test_an_audit_without_a_network_says_so_soon(tmp_path: Path) -> None:
     assert done.stdout.startswith("audit: not done, the vulnerability database does not answer (")
     assert done.stdout.count("\n") == 1
     assert time.monotonic() - began < 60
-
-
-def test_the_audit_names_no_package_index() -> None:
-    assert "://" not in AUDIT.read_text()
+    assert "://" not in AUDIT.read_text()  # it names no package index

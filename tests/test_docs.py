@@ -1,4 +1,4 @@
-"""The documentation: its snippets run, its links and names exist, and its tables of flags and rooms are complete."""
+"""The documentation: its snippets run, its links and names exist, and its tables are complete."""
 
 from __future__ import annotations
 
@@ -19,7 +19,14 @@ import pytest
 from documents import FLAGS, README, ROOT, Block, Document, table_rows
 from flag_tables import SETTINGS, with_tables
 
+import fomo_stream.kafka.outputs as letters
+from fomo_stream.cli.main import main
 from fomo_stream.cli.parser import build_parser, parse
+from fomo_stream.detector.results import Cause, Reason, Results, Scores, Status
+from fomo_stream.errors import REASONS
+from fomo_stream.records.explanation import reasons_of
+from fomo_stream.records.result import results_of
+from fomo_stream.records.schema import Schema
 from pretrain import __main__ as pretrain
 
 sys.path.append(str(Path(__file__).parent / "benchmarks"))
@@ -73,7 +80,7 @@ SHORTER = {
     "evaluate": "--seeds 1 --datasets-per-row 1 --context 50 --device cpu",
     "profile": "--batches 2 --batch 4 --min-auc 0 --max-auc 1 --device cpu",
 }
-LONGEST = ("ablate",)
+LONGEST = ("ablate", "--stress")
 
 
 @pytest.fixture
@@ -112,8 +119,10 @@ def in_shell(line: str, folder: Path) -> None:
 
 def check_fomo_stream(line: str, words: list[str], folder: Path) -> None:
     command = words[1] if len(words) > 1 and words[1] in SETTINGS else "run"
-    if command == "score":
+    if command == "score" and ">" in words:
         in_shell(line, folder)
+    elif command == "score":
+        assert main(words[1:]) == 0
     elif command != "demo":  # a topic is needed: only flags are checked
         parse(SETTINGS[command], [word for word in words[1:] if word != command])
 
@@ -122,9 +131,10 @@ def check_python(_line: str, words: list[str], _folder: Path) -> None:
     arguments = words[3:]
     if words[:3] == ["python", "-m", "tests.benchmarks"]:
         benchmarks.parser().parse_args(arguments)
-    elif words[1].startswith("tests/"):  # too long: only that it is there, and takes these arguments
-        subprocess.run([sys.executable, ROOT / words[1], *words[2:], "--help"], check=True, capture_output=True)
-    elif arguments[0] in LONGEST:
+    elif words[1].startswith("tests/"):  # too long: only that it is there, and has these flags
+        source = (ROOT / words[1]).read_text()
+        assert all(f'"{word}"' in source for word in words[2:] if word.startswith("--"))
+    elif set(LONGEST) & set(arguments):
         pretrain.parser().parse_args(arguments)
     else:
         assert pretrain.main(arguments + SHORTER.get(arguments[0], "").split()) == 0
@@ -141,8 +151,12 @@ def check_pip(_line: str, words: list[str], _folder: Path) -> None:
     assert words[4] in [".", *(f".[{extra}]" for extra in extras)]
 
 
-def check_in_shell(line: str, _words: list[str], folder: Path) -> None:
-    in_shell(line, folder)
+def check_pipe(line: str, words: list[str], folder: Path) -> None:
+    """`cat FILE | fomo-stream score - ...` without another process: a test of the command has a real pipe."""
+    if words[2:6] == ["|", "fomo-stream", "score", "-"]:
+        assert main(["score", str(folder / words[1]), *words[6:]]) == 0
+    else:
+        in_shell(line, folder)
 
 
 CHECKS: dict[str, Callable[[str, list[str], Path], None]] = {
@@ -150,13 +164,15 @@ CHECKS: dict[str, Callable[[str, list[str], Path], None]] = {
     "python": check_python,
     "make": check_make,
     "pip": check_pip,
-    "tar": check_in_shell,
-    "cat": check_in_shell,
+    "tar": lambda line, _words, folder: in_shell(line, folder),
+    "cat": check_pipe,
 }
 
 
 @by_name([page for page in PAGES if any(block.language == "sh" for block in page.blocks)])
-def test_shell_snippets_of_a_page_work_in_order(page: Document, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shell_snippets_of_a_page_work_in_order(
+    page: Document, folder: Path, monkeypatch: pytest.MonkeyPatch, restored_logging: None
+) -> None:
     monkeypatch.chdir(folder)
     for line in (line for block in page.blocks if block.language == "sh" for line in commands(block)):
         words = shlex.split(line.replace("$(hostname)", "host"), comments=True)
@@ -221,3 +237,53 @@ def test_the_table_of_rooms_is_the_one_that_is_checked() -> None:
     assert checked == everything - {"__init__", "__pycache__", "weights"}
     for contract, excepted in ((contracts[3], {"admin", "kafka", "demo"}), (contracts[4], {"settings"})):
         assert {name.split(".")[-1] for name in contract["source_modules"]} == checked - excepted | {"pretrain"}
+
+
+# --- what the service writes
+
+NOT_IN_TABLES = {"topic", "partition", "offset", "timestamp"}  # fields that a sentence of the README explains
+
+
+def test_every_field_of_the_result_is_documented() -> None:
+    scores = Scores.of(np.zeros((1, 1)), np.ones(1, np.int64), np.ones(1))
+    scored = Results.of(scores, np.zeros(1), np.zeros(1), np.ones(1), 1, np.zeros(1, np.int8), Status.OK)
+    explained = scored.explained([(Reason(0, Cause.VALUE, 1.0, 9.0, 3.0, 2.0, 4.0, np.nan),)])
+    always, fields = (
+        set(results_of(one, "model", Schema(("flow",)), [{}], [0], [("sensors", 0, 0, None)])[0])
+        for one in (scored, explained)
+    )
+    for page, title in ((README, "The result"), (FLAGS, "The result")):
+        section = page.section(title)
+        (example,) = (json.loads(block.code)["fomo"] for block in section.blocks if block.language == "json")
+        assert set(example) == fields
+        named = {name for cells in table_rows(section.prose) for name in re.findall(r"`(\w+)`", cells[0])}
+        named.remove("incident")  # which only outliers have
+        assert named == (fields if page is FLAGS else fields - NOT_IN_TABLES)
+    assert fields - always == {"reasons", "explanation"}
+
+
+def test_every_field_and_cause_of_a_reason_is_documented() -> None:
+    record, schema = {"flow": 9, "state": "idle"}, Schema(("flow", "state"), frozenset({"state"}))
+    flow = Reason(0, Cause.VALUE, 1.0, 9.0, 3.0, 2.0, 4.0, np.nan, 1)
+    idle = flow._replace(feature=1, cause=Cause.CATEGORY, frequency=0.1)
+    fields = {name for one in reasons_of([flow, idle], schema, record) for name in one}
+    named = [name for cells in table_rows(FLAGS.section("Reasons").prose) for name in re.findall(r"`(\w+)`", cells[0])]
+    assert sorted(named) == sorted([*fields, *Cause])
+
+
+def test_every_reason_and_header_of_dead_letters_is_documented() -> None:
+    rows = [name for cells in table_rows(FLAGS.section("Dead letters").prose) for name in cells[0].split(", ")]
+    headers = {name for name in rows if name.startswith("`fomo-")}
+    assert [name for name in rows if name not in headers] == [f"`{reason}`" for reason in REASONS]
+    assert headers == {f"`{name}`" for name in (*letters.ADDED, letters.TRUNCATED_FROM, letters.ATTEMPTS)}
+
+
+def test_events_of_the_log_are_documented() -> None:
+    """All events of level warning and above, and no event that does not exist."""
+    source = "\n".join(path.read_text() for path in sorted((ROOT / "fomo_stream").rglob("*.py")))
+    exist = set(re.findall(r'\b(?:kv\(|notes\.append\(\()\s*"(\w+)"', source))
+    severe = set(re.findall(r'\blog\.(?:warning|error|exception)\(\s*kv\(\s*"(\w+)"', source))
+    section = FLAGS.section("Health and logs")
+    documented = {name for cells in table_rows(section.prose) for name in re.findall(r"`(\w+)`", cells[1])}
+    assert severe <= documented <= exist
+    assert len(severe) > 20

@@ -20,11 +20,11 @@ def test_import_loads_neither_torch_nor_a_kafka_client() -> None:
     assert not HEAVY & modules_after("import fomo_stream")
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["demo"], ["score"], ["redrive"]])
-def test_help_loads_neither_torch_nor_numpy_nor_a_kafka_client(command: list[str]) -> None:
+def test_help_loads_neither_torch_nor_numpy_nor_a_kafka_client() -> None:
     statement = (
-        "from contextlib import suppress; from fomo_stream.cli.main import main\n"
-        f"with suppress(SystemExit): main({[*command, '--help']!r})\n"
+        "from contextlib import suppress; from fomo_stream.cli.main import COMMANDS, main\n"
+        "for name in COMMANDS:\n"
+        "    with suppress(SystemExit): main([name, '--help'])\n"
         "assert main(['--topik', 't']) == main(['--topic', 't', '--threads', '0']) == 2"
     )
     modules = modules_after(statement)

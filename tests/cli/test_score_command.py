@@ -67,24 +67,9 @@ def command(model_path: Path) -> list[str]:
     return [sys.executable, "-m", "fomo_stream.cli", *arguments(model_path, "-")]
 
 
-def test_in_a_pipe_each_record_is_scored_before_the_next_one_comes(model_path: Path) -> None:
-    with subprocess.Popen(
-        command(model_path), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(as_jsonl(RECORDS[:50]))
-        process.stdin.flush()
-        assert len([process.stdout.readline() for _ in range(50)]) == 50
-        for record in RECORDS[50:53]:  # would hang here if the output waited for more input
-            process.stdin.write(as_jsonl([record]))
-            process.stdin.flush()
-            assert json.loads(process.stdout.readline())["reading"] == record["reading"]
-        process.stdin.close()
-        assert process.wait(60) == 0
-
-
-def test_a_reader_that_goes_away_ends_it_quietly(model_path: Path) -> None:
+def test_in_a_pipe_each_record_is_scored_before_the_next_and_a_reader_that_goes_away_ends_it_quietly(
+    model_path: Path,
+) -> None:
     with subprocess.Popen(
         command(model_path), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
@@ -93,10 +78,14 @@ def test_a_reader_that_goes_away_ends_it_quietly(model_path: Path) -> None:
         assert process.stderr is not None
         process.stdin.write(as_jsonl(RECORDS[:50]))
         process.stdin.flush()
-        process.stdout.readline()
+        assert len([process.stdout.readline() for _ in range(50)]) == 50
+        for record in RECORDS[50:53]:  # would hang here if the output waited for more input
+            process.stdin.write(as_jsonl([record]))
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline())["reading"] == record["reading"]
         process.stdout.close()
         with open(os.dup(process.stdin.fileno()), "wb") as rest:
-            rest.write(as_jsonl(RECORDS[50:60]))
+            rest.write(as_jsonl(RECORDS[53:60]))
         process.stdin.close()
         assert process.wait(60) == 0
         assert b"Error" not in process.stderr.read()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from fomo_stream.detector.detector import DetectorSummary
 from fomo_stream.kafka.observer import Observation, Observer, Outlier
 from fomo_stream.kafka.snapshot import PartitionSnapshot, Snapshot
-from fomo_stream.ops.metrics import METRICS, PREFIX, REALISED_LEAST, REALISED_OVER, Metrics
+from fomo_stream.ops.metrics import METRICS, PREFIX, REALISED_LEAST, Metrics
 from fomo_stream.partition.labels import DueLabels
 
 BUSY = PartitionSnapshot(
@@ -130,20 +131,22 @@ def test_counters_are_the_sums_of_what_was_reported(batches: list[list[dict[str,
     assert found["fomo_score_sum", ()] == pytest.approx(sum(scores))
 
 
-@given(st.lists(st.tuples(st.integers(0, 700), st.floats(0, 1)), max_size=20))
+@given(st.lists(st.tuples(st.integers(0, 7), st.floats(0, 1)), max_size=40))
 def test_the_realised_rate_is_that_of_the_last_records(batches: list[tuple[int, float]]) -> None:
-    metrics = Metrics()
     flags: list[bool] = []
-    for n, share in batches:
-        results = [result(0.5, "warning" if i < share * n else None) for i in range(n)]
-        flags += [one["outlier"] for one in results]
-        metrics.scored(batch(*results))
-    if len(flags) < REALISED_LEAST:
-        assert metrics.realised_rate is None
-        return
-    longest = max(n for n, _ in batches)  # whole micro-batches are forgotten
-    possible = [sum(flags[-n:]) / n for n in range(min(len(flags), REALISED_OVER), REALISED_OVER + longest + 1)]
-    assert any(metrics.realised_rate == pytest.approx(rate) for rate in possible if rate is not None)
+    least, over = 10, 100
+    with patch.multiple("fomo_stream.ops.metrics", REALISED_LEAST=least, REALISED_OVER=over):
+        metrics = Metrics()
+        for n, share in batches:
+            results = [result(0.5, "warning" if i < share * n else None) for i in range(n)]
+            flags += [one["outlier"] for one in results]
+            metrics.scored(batch(*results))
+        if len(flags) < least:
+            assert metrics.realised_rate is None
+            return
+        # whole micro-batches are forgotten
+        possible = [sum(flags[-n:]) / n for n in range(min(len(flags), over), over + 8)]
+        assert any(metrics.realised_rate == pytest.approx(rate) for rate in possible)
 
 
 def test_the_time_of_a_poll_without_scoring_is_decoding() -> None:
