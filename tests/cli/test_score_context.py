@@ -58,33 +58,29 @@ def test_a_context_may_come_through_a_pipe(model_path: Path, tmp_path: Path) -> 
     assert all(result["score"] is not None for result in results(out))
 
 
-def test_rows_that_have_nothing_in_common_with_the_context_are_explained(model_path: Path, tmp_path: Path) -> None:
-    (tmp_path / "context.csv").write_bytes(as_csv(RECORDS[:100]))
-    context = tmp_path / "context.csv"
-    _, notes = score(model_path, b'{"other": 1}\n', context=context, may_skip=True)
-    assert "1 record of the input has no value of any feature" in notes
-    assert "nothing was scored; check --features and --context" in notes
-
-
-@pytest.mark.parametrize(("rows", "has"), [(1, "1 row"), (3, "3 rows")])
-def test_a_context_with_too_few_rows_is_named(model_path: Path, tmp_path: Path, rows: int, has: str) -> None:
+@pytest.mark.parametrize(
+    ("rows", "complaint"),
+    [
+        (b"1,2\n" * 3 + b",\n" * 5, "has 3 rows with a value of any feature; at least 4 are needed"),
+        (b"", "has only a line of column names, and no rows under it"),
+    ],
+)
+def test_a_context_with_too_few_rows_is_named(model_path: Path, tmp_path: Path, rows: bytes, complaint: str) -> None:
     context = tmp_path / "few.csv"
-    context.write_bytes(b"a,b\n" + b"1,2\n" * rows + b",\n" * 5)
-    with pytest.raises(SchemaError, match=f"few.csv has {has} with a value of any feature; at least 4 are needed"):
+    context.write_bytes(b"a,b\n" + rows)
+    with pytest.raises(SchemaError, match=f"few.csv {complaint}"):
         score(model_path, b"a,b\n1,2\n", context=context)
 
 
-def test_a_context_without_rows_is_named(model_path: Path, tmp_path: Path) -> None:
-    (tmp_path / "head.csv").write_bytes(b"a,b\n")
-    with pytest.raises(SchemaError, match=r"head.csv has only a line of column names, and no rows under it"):
-        score(model_path, as_jsonl(RECORDS[:60]), context=tmp_path / "head.csv")
-
-
-def test_text_in_a_context_is_noted(model_path: Path, tmp_path: Path) -> None:
+def test_what_of_a_context_and_an_input_does_not_count_is_noted(model_path: Path, tmp_path: Path) -> None:
     context = tmp_path / "context.csv"
-    context.write_bytes(b"a\n" + b"".join(b"%d\n" % (i % 7) for i in range(60)) + b"x\n")
-    _, notes = score(model_path, b"a\n1\n2\n", context=context)
-    assert f"1 cell of the column a of {context} is text, such as 'x', and counts as missing" in notes
+    context.write_bytes(as_csv([{"load": i % 7, "Temp": i % 11 if i else "x"} for i in range(60)]))
+    _, notes = score(model_path, as_csv([{"load": i % 7, "temp": i % 11} for i in range(20)]), context=context)
+    assert f"1 cell of the column Temp of {context} is text, such as 'x', and counts as missing" in notes
+    assert "no row of the input has a value of Temp: missing everywhere; did you mean temp?" in notes
+    _, notes = score(model_path, b'{"other": 1}\n', context=context, may_skip=True)
+    assert "1 record of the input has no value of any feature" in notes
+    assert "nothing was scored; check --features and --context" in notes
 
 
 def test_missing_values_are_counted_by_row_and_in_the_summary(model_path: Path) -> None:

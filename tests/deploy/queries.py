@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from fomo_stream.ops.metrics import METRICS, PREFIX
 
@@ -18,67 +18,33 @@ PROCESS = (
     "process_open_fds",
     "process_max_fds",
 )
-TOKEN = re.compile(
-    r"""\s+|\#[^\n]*
-    |(?P<string>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|`[^`]*`)
-    |(?P<range>\[[^\]]*\])
-    |(?P<number>\d[\w.]*)
-    |(?P<name>[a-zA-Z_:][\w:]*)
-    |(?P<sign>=~|!~|!=|==|<=|>=|[-+*/%^=<>(){},@])""",
-    re.VERBOSE,
-)
-LABEL_LISTS = {"by", "without", "on", "ignoring", "group_left", "group_right"}
-WORDS = {"and", "or", "unless", "bool", "offset", "atan2", "inf", "nan"}
+STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+SELECTOR = re.compile(r"\b((?:fomo|process)_\w+|up)\b(?:\s*{([^}]*)})?")
+LABEL_LIST = re.compile(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)")
 
 
 @dataclass
 class Names:
     """What a query names."""
 
-    selectors: list[tuple[str, set[str]]] = field(default_factory=list)  # metrics, each with the labels it is asked for
-    grouped: set[str] = field(default_factory=set)  # labels in lists, as after `by`
+    selectors: list[tuple[str, set[str]]]  # metrics, each with the labels it is asked for
+    grouped: set[str]  # labels in lists, as after `by`
 
 
 def names(query: str) -> Names:
-    """The metrics and labels in a query. Raises ValueError for what this cannot read.
+    """The metrics and labels in a query.
 
-    >>> found = names('sum by (pod) (rate(a_total{job=~"b", x!="}"}[5m:1m])) / on (pod) c > bool 1e3')
+    >>> found = names('sum by (pod) (rate(fomo_a_total{job=~"b", x!="}"}[5m:1m])) / on (pod) up > bool 1e3')
     >>> [(name, sorted(labels)) for name, labels in found.selectors], found.grouped
-    ([('a_total', ['job', 'x']), ('c', [])], {'pod'})
+    ([('fomo_a_total', ['job', 'x']), ('up', [])], {'pod'})
     """
-    found = Names()
-    tokens = [*_tokens(query), ("end", ""), ("end", "")]
-    at = 0
-    while at < len(tokens) - 2:
-        kind, text = tokens[at]
-        following = tokens[at + 1][1]
-        at += 1
-        if text == "{":
-            raise ValueError(f"a selector without a metric: {query}")
-        if kind != "name" or text.lower() in WORDS:
-            continue
-        if text in LABEL_LISTS:
-            end = tokens.index(("sign", ")"), at)
-            found.grouped |= {name for kind, name in tokens[at:end] if kind == "name"}
-            at = end + 1
-        elif following == "{":
-            end = tokens.index(("sign", "}"), at)
-            found.selectors.append((text, {name for kind, name in tokens[at:end] if kind == "name"}))
-            at = end + 1
-        elif following != "(" and following not in ("by", "without"):  # else a function or an aggregation
-            found.selectors.append((text, set()))
-    return found
-
-
-def _tokens(query: str) -> Iterator[tuple[str, str]]:
-    at = 0
-    while at < len(query):
-        match = TOKEN.match(query, at)
-        if match is None:
-            raise ValueError(f"cannot read {query[at:]!r} in {query!r}")
-        at = match.end()
-        if match.lastgroup is not None:
-            yield match.lastgroup, match[0]
+    plain = STRING.sub("", query)
+    lists = LABEL_LIST.findall(plain)
+    selectors = SELECTOR.findall(LABEL_LIST.sub("", plain))
+    return Names(
+        [(metric, set(re.findall(r"\w+", labels))) for metric, labels in selectors],
+        {label for one in lists for label in re.findall(r"\w+", one)},
+    )
 
 
 def exposed() -> dict[str, frozenset[str]]:

@@ -13,14 +13,12 @@ from typing import Any
 
 import pytest
 from brokers import wait_for
-from prometheus_client.parser import text_string_to_metric_families
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.ops import http
 from fomo_stream.ops.http import CONNECTIONS, HttpServer, Sources
 
 LARGE = b"x" * (8 << 20)  # more than the buffers of a connection hold
-PATHS = ["/", "/status.css", "/status.js", "/status.json", "/metrics", "/livez", "/readyz"]
 
 
 class Told:
@@ -90,40 +88,35 @@ def test_probes_say_yes_or_why_not(server: HttpServer, told: Told) -> None:
         reasons.clear()
 
 
-def test_metrics_are_what_a_scraper_reads(server: HttpServer) -> None:
-    answer, body = ask(server, "/metrics")
-    assert answer.status == 200
-    assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
-    assert [family.name for family in text_string_to_metric_families(body.decode())] == ["fomo_ready"]
+KINDS = {
+    "/": ("text/html; charset=utf-8", b"<!doctype html>"),
+    "/status.css": ("text/css; charset=utf-8", b"/* The status page"),
+    "/status.js": ("text/javascript; charset=utf-8", b'"use strict'),
+    "/status.json": ("application/json", b'{"rate": 3}'),
+    "/metrics": ("text/plain; version=0.0.4; charset=utf-8", b"fomo_ready 1.0\n"),
+    "/livez": ("application/json", b'{"ok": true'),
+    "/nothing": ("application/json", b'{"ok": false'),
+}
 
 
-def test_the_page_and_its_data(server: HttpServer) -> None:
-    answer, body = ask(server, "/")
-    assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
-    assert body.startswith(b"<!doctype html>")
-    answer, body = ask(server, "/status.json")
-    assert (answer.headers["Content-Type"], body) == ("application/json", b'{"rate": 3}')
-
-
-@pytest.mark.parametrize("path", [*PATHS, "/nothing"])
+@pytest.mark.parametrize("path", KINDS)
 def test_every_answer_can_be_asked_for_without_its_body_and_forbids_what_the_page_does_not_need(
     server: HttpServer, path: str
 ) -> None:
     answer, body = ask(server, path)
     head, nothing = ask(server, path, "HEAD")
-    assert nothing == b""
-    assert head.status == answer.status
+    assert (answer.headers["Content-Type"], body[: len(KINDS[path][1])]) == KINDS[path]
+    assert (nothing, head.status) == (b"", answer.status)
     assert {**dict(head.headers), "Date": ""} == {**dict(answer.headers), "Date": ""}
     assert answer.headers["Content-Length"] == str(len(body))
-    assert answer.headers["Cache-Control"] == "no-store"
-    assert answer.headers["X-Content-Type-Options"] == "nosniff"
-    assert answer.headers["Referrer-Policy"] == "no-referrer"
+    named = ("Cache-Control", "X-Content-Type-Options", "Referrer-Policy")
+    assert [answer.headers[name] for name in named] == ["no-store", "nosniff", "no-referrer"]
     policy = dict(part.split(" ", 1) for part in answer.headers["Content-Security-Policy"].split("; "))
     assert policy["default-src"] == policy["frame-ancestors"] == policy["base-uri"] == "'none'"
     assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
 
 
-@pytest.mark.parametrize("path", ["/nothing", "/../status.json", "/page.html", "/livez/", "*"])
+@pytest.mark.parametrize("path", ["/nothing", "/../status.json", "/livez/", "*"])
 def test_other_paths_are_answered_with_those_that_exist(server: HttpServer, path: str) -> None:
     answer, body = ask(server, path)
     assert answer.status == 404
@@ -131,7 +124,7 @@ def test_other_paths_are_answered_with_those_that_exist(server: HttpServer, path
     assert body == ask(server, "/another")[1]  # an answer repeats nothing of a request
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "get"])
+@pytest.mark.parametrize("method", ["POST", "OPTIONS", "get"])
 def test_nothing_can_be_changed(server: HttpServer, method: str) -> None:
     answer, _ = ask(server, "/status.json", method)
     assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD")

@@ -1,4 +1,4 @@
-"""The data of the status page, from the reports of a service and a snapshot."""
+"""The data of the status page, from the reports of a service and a snapshot; and the line of progress in the log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from fomo_stream.kafka.observer import Observation, Outlier
 from fomo_stream.kafka.snapshot import PartitionSnapshot, Snapshot
+from fomo_stream.ops.progress import EVERY_S, ProgressLog
 from fomo_stream.ops.status import ALERTS, STEP_S, STEPS, StatusBoard
+from fomo_stream.partition.labels import DueLabels
 from fomo_stream.records.result import Result
 
 EMPTY = Snapshot(
@@ -47,8 +49,8 @@ def board_and_clock() -> tuple[StatusBoard, Clock]:
     return StatusBoard(clock), clock
 
 
-def batch(n: int, *outliers: Outlier, partition: int = 0, status: str = "ok") -> Observation:
-    results: list[Result] = [{"status": status}] * n
+def batch(n: int, *outliers: Outlier, partition: int = 0, missing: int = 0) -> Observation:
+    results: list[Result] = [{"status": "ok", "missing": 0 if i else missing} for i in range(n)]
     return Observation("sensors", partition, results, outliers, 100, 1)
 
 
@@ -202,3 +204,35 @@ def test_it_can_be_asked_while_the_service_works() -> None:
     assert status(board)["alerts"]["outliers"] == 3000
     counts = [answer["alerts"]["outliers"] for answer in answers]
     assert counts == sorted(counts)
+
+
+# --- the line of the log
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.message for record in caplog.records if record.message.startswith("progress ")]
+
+
+def test_a_line_counts_what_was_done_since_the_last_one(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    progress = ProgressLog()
+    progress.turned(1000.0)
+    for _ in range(3):
+        progress.scored(batch(40, outlier(1), missing=2))
+    progress.dead_letter("not_json")
+    progress.labelled(0, DueLabels(9, [7] * 4, [(0, 7, True)] * 4, 0))
+    progress.regime_changed()
+    progress.committed([0.01] * 98 + [0.2, 0.3], [], 0.01)
+    progress.aborted()
+    progress.turned(1000.0 + EVERY_S - 0.1)
+    assert lines(caplog) == []
+    progress.turned(1000.0 + 2 * EVERY_S)  # late: the rate is over the whole time
+    assert lines(caplog) == [
+        "progress records=120 per_second=6 outliers=3 missing=6 dead_letters=1 labels=4 regimes=1 commits=1 aborts=1 "
+        "poll_to_commit_p99_ms=300"
+    ]
+    progress.scored(batch(5))
+    progress.turned(1000.0 + 3 * EVERY_S)
+    assert lines(caplog)[1].startswith("progress records=5 per_second=0.5 outliers=0 missing=0 dead_letters=0")
+    progress.turned(1000.0 + 4 * EVERY_S)
+    assert len(lines(caplog)) == 2  # no line about nothing

@@ -33,7 +33,7 @@ def test_client_settings_are_merged_key_by_key(tmp_path: Path, monkeypatch: pyte
     file = tmp_path / "fomo.toml"
     file.write_text('[kafka]\nsecurity.protocol = "SSL"\n"linger.ms" = 5\n"socket.keepalive.enable" = true\n')
     monkeypatch.setenv("FOMO_KAFKA_SASL_PASSWORD", "secret")
-    monkeypatch.setenv("FOMO_KAFKA_LINGER_MS", "6")
+    monkeypatch.setenv("fomo_kafka_linger_ms", "6")  # also in small letters
     settings = load(ServiceSettings, {"topic": "t", "config": file, "kafka": {"security.protocol": "SASL_SSL"}})
     assert settings.kafka == {
         "security.protocol": "SASL_SSL",
@@ -204,15 +204,6 @@ def test_variables_of_other_commands_and_of_clients_are_no_mistakes(monkeypatch:
         load(settings, flags)
     monkeypatch.setenv("FOMO_TOPIC", "sensors")
     assert load(ScoreSettings, {}).file == "-"
-
-
-def test_variables_are_the_same_in_small_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "fomo.toml"
-    file.write_text('topic = "t"\n')
-    for name, value in {"config": str(file), "kafka_sasl_password": "secret", "batch_size": "7"}.items():
-        monkeypatch.setenv(f"fomo_{name}", value)
-    settings = load(ServiceSettings, {})
-    assert (settings.topic, settings.batch_size, settings.kafka) == ("t", 7, {"sasl.password": "secret"})
 
 
 @pytest.mark.parametrize("service", ["FOMO", "FOMO_STREAM", "FOMO_KAFKA"])
