@@ -14,7 +14,7 @@ is learned. All detectors get the raw rows. Those that take no missing values ge
 - kNN window: mean distance to the 5 nearest of the last 1,000 records, standardised with them, 64 records at a time.
 
 Prints a Markdown table of AUROC/average precision, less the first max(500, 10 %) records of each stream. --out gets one
-JSON document with the figures of every stream, the means and the versions.
+JSON document with the figures of every stream and the means.
 """
 
 from __future__ import annotations
@@ -25,27 +25,21 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from inspect import signature
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from drift_inliers import Float
-from drifting import Stream
-from prequential import BATCH, load_stream, ranking
+from event_streams import BATCH, Float, Stream, load_stream, ranking
 from suite.contenders import NO_PYSAD, records
 
 from fomo_stream import FoMoDetector
 
 SAME = {"nslkdd": "kdd", "http": "kdd", "kdd99": "kdd", "ecg": "mitbih"}  # different names, the same source of data
-FAST = ("trimmed", "all")
 WINDOW, NEIGHBOURS = 1000, 5
 METRICS = ("auroc", "ap")
-PACKAGES = ("fomo-stream", "river", "pysad", "numpy", "torch")
 Figures = list[dict[str, Any]]  # one for each stream, detector and variant of it
 Scorer = Callable[[Float], Float]  # rows (n, d) of a whole stream to scores (n,), each from the rows before it
 
@@ -71,17 +65,18 @@ def main() -> None:
             print(f"{path.stem} ({len(figures) // len(found) + 1} of {len(paths)})", file=sys.stderr, flush=True)
             figures += found
     means = {name: summary([row for row in figures if row["detector"] == name]) for name in options.detectors}
-    document = {"versions": versions(), "means": means, "streams": figures}
+    document = {"means": means, "streams": figures}
     options.out.write_text(json.dumps(document, indent=1) + "\n")
     print(table(means, figures))
 
 
 def detectors() -> dict[str, dict[str, Scorer]]:
     """The detectors that can run here, by name; each in one or more variants, of which the mean is taken."""
-    found = {"fomo-stream": {"default": ours()}}
-    if "views" in signature(FoMoDetector).parameters:
-        found["fomo-stream fast"] = {"fast": ours(views=FAST)}
-    found["River HalfSpaceTrees"] = {"min-max": half_space_trees}
+    found: dict[str, dict[str, Scorer]] = {
+        "fomo-stream": {"default": ours()},
+        "fomo-stream fast": {"fast": ours(views="fast")},
+        "River HalfSpaceTrees": {"min-max": half_space_trees},
+    }
     if find_spec("pysad") is not None:
         found["PySAD LODA"] = {"raw": loda, "standardised": lambda rows: loda(standardised(rows))}
     found["kNN window"] = {"standardised": nearest_of_window}
@@ -237,17 +232,6 @@ def table(means: dict[str, dict[str, Any]], figures: Figures) -> str:
             line("mean over streams", len(family), [made["over_streams"] for made in means.values()]),
         ]
     )
-
-
-def versions() -> dict[str, str]:
-    """The versions of the packages, as far as they are installed."""
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 if __name__ == "__main__":

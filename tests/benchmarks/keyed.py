@@ -15,10 +15,8 @@ import argparse
 from collections.abc import Sequence
 
 import numpy as np
-from drift_inliers import Float, Rng, signs
-from drifting import Stream
+from event_streams import BATCH, Float, Rng, Stream, ranking, signs
 from numpy.typing import NDArray
-from prequential import BATCH, ranking
 
 from fomo_stream import Detector, load_model
 

@@ -26,6 +26,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "detector"))
 
 from partitions import MODEL
+from suite.contenders import sensor_rows
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.context import Context
@@ -52,22 +53,12 @@ def main() -> None:
         print(json.dumps(report), flush=True)
 
 
-def rows_of(n: int, d: int, rng: np.random.Generator) -> np.ndarray:
-    """Rows as of sensors: correlated, one log-normal, one rounded, one binary column, 3 % outliers."""
-    rows = np.arange(d) + rng.normal(size=(n, 1)) + rng.normal(size=(n, d))
-    if d >= 4:
-        rows[:, 1], rows[:, 2], rows[:, 3] = np.exp(rows[:, 1] / 2), rows[:, 2].round(), rows[:, 3] > 3
-    at = rng.random(n) < 0.03
-    rows[at] += rng.normal(size=(int(at.sum()), d)) * rng.choice([1, 4, 20], size=(int(at.sum()), 1))
-    return rows
-
-
 def cost(d: int) -> dict[str, Any]:
     """CPU microseconds a record and the longest call, by records a call."""
     rng = np.random.default_rng(0)
     detector = Detector(MODEL, d, DetectorConfig())
-    detector.process(rows_of(20_000, d, rng))
-    rows, logits = rows_of(TIMED, d, rng), rng.normal(size=TIMED)
+    detector.process(sensor_rows(20_000, d))
+    rows, logits = sensor_rows(TIMED, d, seed=1), rng.normal(size=TIMED)
     found: dict[str, Any] = {}
     real_scores, is_due = Timeline.scores, Context.is_due
 
@@ -104,10 +95,9 @@ def cost(d: int) -> dict[str, Any]:
 
 def bytes_by_kind(d: int, size: int, n: int) -> dict[str, dict[str, float]]:
     """Bytes of values a record, by kind of entry, and entries a commit."""
-    rng = np.random.default_rng(0)
     detector, index = Detector(MODEL, d, DetectorConfig()), RecordIndex(DetectorConfig().feedback_memory)
     counts: dict[str, Counter[str]] = {"young": Counter(), "established": Counter()}
-    rows = rows_of(n, d, rng)
+    rows = sensor_rows(n, d)
     for first in range(0, n, size):
         stop = min(first + size, n)
         detector.process(rows[first:stop])

@@ -1,47 +1,101 @@
-"""The command line of the suite."""
+"""The command line of the suite, and how much it measures."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from .exponents import exponents
-from .machine import environment
-from .report import Absent, Measurement, Report
-from .scale import FULL, QUICK, Scale
-from .tables import comparison, table
+from .report import Absent, Measurement, Report, comparison, table
+from .timing import environment
+
+
+@dataclass(frozen=True)
+class Load:
+    """What the service gets. Counts are records."""
+
+    partitions: int = 4
+    other_partitions: tuple[int, ...] = (1, 8)  # of further services, which are measured while young
+    young: int = 40_000
+    established: int = 100_000  # of each partition, before the measured stretch
+    stretch: int = 60_000
+    warm: int = 40_000  # before latencies are measured
+    rate: float = 1000.0  # records/s ...
+    seconds: float = 30.0  # ... for so long
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Sizes and repeats of a run."""
+
+    contexts: tuple[int, ...] = (1000, 5000)  # rows
+    features: tuple[int, ...] = (10, 50, 500)
+    batches: tuple[int, ...] = (1, 64)  # rows of a scoring call
+    builds: tuple[tuple[int, int], ...] = ((1000, 10), (5000, 10), (1000, 50))  # context rows, features
+    codec_features: tuple[int, ...] = (10, 50)
+    repeats: int = 7
+    seconds: float = 0.05  # CPU time of a repeat, at least
+    river_context: int = 1000  # rows
+    river_learned: int = 100  # contexts' worth of records before the measurement: the stream is established
+    river_records: int = 640  # of a repeat
+    confidence_records: int = 8192  # of a repeat: several builds
+    metrics_records: int = 60_000
+    memory_contexts: tuple[int, int] = (5000, 1000)  # one large context; contexts of further partitions
+    memory_records: int = 12_000  # of each partition; the history is full then
+    more_partitions: int = 8
+    replay_records: int = 40_000
+    guilty_features: tuple[int, ...] = (5, 10, 20, 50)
+    guilty_cases: int = 10  # at most, of each kind, family of streams and number of features
+    explained_batches: int = 200  # of 64 records
+    drift_seeds: int = 3
+    drift_records: int = 12_000
+    load: Load | None = Load()  # None: the service, which takes minutes, is left out
+
+
+FULL = Scale()
+QUICK = Scale(
+    contexts=(1000,),
+    features=(10, 50),
+    builds=((1000, 10),),
+    repeats=3,
+    river_learned=3,
+    river_records=128,
+    confidence_records=1024,
+    metrics_records=10_000,
+    memory_records=2000,
+    replay_records=10_000,
+    guilty_features=(10,),
+    guilty_cases=5,
+    explained_batches=40,
+    drift_seeds=1,
+    drift_records=6000,
+    load=None,
+)
+
 
 Benchmark = Callable[[Scale], Iterable[Measurement | Absent]]
+
+
+NAMES = (
+    "scoring", "build", "codec", "river", "confidence", "explaining", "drift", "metrics", "memory", "replay", "service",
+)  # fmt: skip
 
 
 def benchmarks() -> Mapping[str, Benchmark]:
     """The benchmarks by name, in the order in which they run."""
     import torch
 
-    from . import build, codec, confidence, drift, explaining, memory, metrics, replay, scoring, service, streaming
+    from . import memory, metrics, opinions, replay, service, speed
 
     torch.set_num_threads(1)
-    modules = (scoring, build, codec, streaming, confidence, explaining, drift, metrics, memory, replay, service)
-    return dict(zip(NAMES, (module.measure for module in modules), strict=True))
-
-
-NAMES = (
-    "scoring",
-    "build",
-    "codec",
-    "river",
-    "confidence",
-    "explaining",
-    "drift",
-    "metrics",
-    "memory",
-    "replay",
-    "service",
-)
+    measures = (
+        speed.scoring, speed.build, speed.codec, speed.river, opinions.confidence, opinions.explaining, opinions.drift,
+        metrics.measure, memory.measure, replay.measure, service.measure,
+    )  # fmt: skip
+    return dict(zip(NAMES, measures, strict=True))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -61,7 +115,6 @@ def run(names: Sequence[str], scale: Scale) -> Report:
     for name in names:
         print(f"measuring {name} ...", file=sys.stderr, flush=True)
         report.add(available[name](scale))
-    report.add(exponents(report.measurements))
     return report
 
 
@@ -94,7 +147,7 @@ def show(report: Report, out: Path | None, plots: Path | None) -> None:
     if out is not None:
         report.write(out)
     if plots is not None:
-        from .plots import draw
+        from .report import draw
 
         draw(report, plots)
     print(table(report))

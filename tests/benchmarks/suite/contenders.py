@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
-from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -37,30 +35,19 @@ def sensor_rows(n: int, features: int, seed: int = 0) -> Float:
     return rows
 
 
-def _kernels(function: Callable[..., Any]) -> tuple[str | None, ...]:
-    """The kernels that a function lets one choose; (None,) where there is no choice."""
-    return KERNELS if "kernel" in inspect.signature(function).parameters else (None,)
-
-
 def models(name: str = "default") -> Iterator[tuple[str, ZeroShotModel]]:
     """A model on the CPU with each of its kernels, and the name of that variant."""
-    for kernel in _kernels(load_model):
-        chosen: dict[str, Any] = {} if kernel is None else {"kernel": kernel}
-        yield f"fomo-stream {kernel or 'torch'}", load_model(name, "cpu", **chosen)
+    for kernel in KERNELS:
+        yield f"fomo-stream {kernel}", load_model(name, "cpu", kernel)
 
 
 def river_detectors(context: int) -> Iterator[tuple[str, FoMoDetector]]:
     """Our River detector with each of its kernels, and the name of that variant."""
-    for kernel in _kernels(FoMoDetector):
-        chosen: dict[str, Any] = {} if kernel is None else {"kernel": kernel}
-        detector = FoMoDetector(device="cpu", context_size=context, min_context=min(200, context), **chosen)
-        yield f"fomo-stream {kernel or 'default'}", detector
-    chosen = {"views": "fast"} if "views" in signature(FoMoDetector).parameters else {}
-    if chosen:
-        yield (
-            "fomo-stream fast",
-            FoMoDetector(device="cpu", context_size=context, min_context=min(200, context), **chosen),
-        )
+    least = min(200, context)
+    for kernel in KERNELS:
+        detector = FoMoDetector(device="cpu", context_size=context, min_context=least, kernel=kernel)
+        yield f"fomo-stream {kernel}", detector
+    yield "fomo-stream fast", FoMoDetector(device="cpu", context_size=context, min_context=least, views="fast")
 
 
 def full_pass(context: Float, queries: Float) -> Work | None:

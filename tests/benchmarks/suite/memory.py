@@ -14,13 +14,12 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from .report import Absent, Measurement
-from .scale import Scale
+from .command import Scale
+from .report import Absent, Measurement, Sizes
 
 FEATURES = 10
 PROGRAM = "suite.memory"
 WARM_UP = 500  # records; compiles the kernels that are not in the cache yet, which takes memory
-Sizes = dict[str, str | int]
 
 
 def measure(scale: Scale) -> Iterator[Measurement | Absent]:

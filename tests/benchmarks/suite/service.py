@@ -27,17 +27,16 @@ from services import Command, command, unique
 
 from fomo_stream.settings.service import ServiceSettings
 
+from .command import Load, Scale
 from .load import FEATURES, Progress, fill, names, stretch
 from .memory import contexts, peak_mib
-from .report import Absent, Measurement
-from .scale import Load, Scale
+from .report import Absent, Measurement, Sizes
 
 WARM_UP = 20_000  # records, before all measurements: kernels are compiled, and the broker's code is hot
 LOOK_S = 0.1  # between two samples
 PATIENCE_S = 1800.0
 TAIL = 1.05  # of the input: at its end the partitions no longer share the cores
-VIEWS = ("default", "fast") if "views" in ServiceSettings.model_fields else ("default",)
-Sizes = dict[str, str | int]
+VIEWS = ("default", "fast")
 
 
 def measure(scale: Scale) -> Iterator[Measurement | Absent]:
@@ -63,11 +62,6 @@ def measure(scale: Scale) -> Iterator[Measurement | Absent]:
 
 def _settings(broker: Broker, topic: str, **changes: Any) -> ServiceSettings:
     return ServiceSettings(bootstrap=broker.bootstrap, topic=topic, group=topic, features=names(), **changes)
-
-
-def _flags(views: str) -> dict[str, Any]:
-    """The settings that choose views; none for a version that has only one."""
-    return {"views": (views,)} if len(VIEWS) > 1 else {}
 
 
 @contextmanager
@@ -111,7 +105,7 @@ def _throughput(
         before = established * partitions
         parts["established"] = before, before + load.stretch
     last = max(stop for _, stop in parts.values())
-    with _service(broker, folder, partitions, int(last * TAIL), **_flags(views)) as service:
+    with _service(broker, folder, partitions, int(last * TAIL), views=(views,)) as service:
         service.until(last)
         samples = service.progress.samples
     for age, (first, stop) in parts.items():
@@ -128,9 +122,8 @@ def _throughput(
 
 def _latency(broker: Broker, folder: Path, load: Load, views: str) -> Iterator[Measurement]:
     """Median and 99th percentile at a steady rate."""
-    flags: dict[str, Any] = {"max_latency_ms": 20.0}
     partitions, count = load.partitions, int(load.rate * load.seconds)
-    with _service(broker, folder, partitions, load.warm, **flags, **_flags(views)) as service:
+    with _service(broker, folder, partitions, load.warm, max_latency_ms=20.0, views=(views,)) as service:
         service.until(load.warm)
         reader = _reader_at_end(broker, f"{service.topic}-scores", partitions)
         arguments = [broker.bootstrap, service.topic, str(partitions), str(count), str(load.rate)]

@@ -1,10 +1,15 @@
-"""CPU time of several variants of the same work, in turns, so that a noisy moment meets all of them."""
+"""CPU time of several variants of the same work, in turns, so that a noisy moment meets all; and the machine."""
 
 from __future__ import annotations
 
+import os
+import platform
+import subprocess
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,3 +56,40 @@ def _loops(work: Work, seconds: float) -> int:
     work()
     spent, _ = _run(work, 1)
     return max(1, int(np.ceil(seconds / max(spent, 1e-6))))
+
+
+PACKAGES = (
+    "fomo-stream", "torch", "numpy", "scipy", "numba", "scikit-learn", "river", "pysad", "orjson", "confluent-kafka",
+)  # fmt: skip
+
+
+def environment() -> dict[str, Any]:
+    """Processor, cores, versions and commit."""
+    return {
+        "cpu": _cpu(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "load": round(os.getloadavg()[0], 2),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in PACKAGES},
+        "commit": _git("rev-parse", "HEAD") + ("+changes" if _git("status", "--porcelain") else ""),
+    }
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "absent"
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    return done.stdout.strip()

@@ -1,0 +1,173 @@
+"""What comes with a score: what confidence costs, how good reasons are and what they cost, and scores in drift."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
+from unittest.mock import patch
+
+import numpy as np
+from event_streams import drifting_streams
+from guilty import KINDS, METHODS, Hit, all_hits, misses
+
+from fomo_stream import Detector, DetectorConfig, load_model
+from fomo_stream.detector.generation import Generation, Samples
+
+from .command import Scale
+from .contenders import Float, batches, sensor_rows
+from .report import Measurement, Sizes
+from .timing import Work, costs
+
+WIDTHS = (10, 50)
+BATCHES = (64, 1)  # records of a call
+VIEWS = ("default", "fast")
+
+
+def confidence(scale: Scale) -> Iterator[Measurement]:
+    """What confidence adds to the CPU time of a record that is scored and learned, builds of contexts included.
+
+    Two detectors have the same records in turns: one as it is, one whose contexts say nothing but their logits.
+    """
+    least = min(200, scale.river_context)
+    for features in WIDTHS:
+        rows = sensor_rows(10 * scale.river_context, features)
+        queries = sensor_rows(scale.confidence_records, features, seed=1)
+        for views in VIEWS:
+            config = DetectorConfig(context_size=scale.river_context, min_context=least, views=(views,))
+            for batch in BATCHES:
+                found = costs(_variants(config, rows, queries, batch), scale.repeats, 0.0)
+                sizes: Sizes = {"batch": batch, "features": features}
+                for name, cost in found.items():
+                    variant = {"variant": f"{views}, {name}"} | sizes
+                    yield Measurement("confidence", variant, 1e6 * cost.mean, "us/record", 1e6 * cost.spread)
+                share = found["with"].mean / found["without"].mean - 1
+                yield Measurement("confidence", {"variant": f"{views}, share"} | sizes, 100 * share, "%")
+
+
+def _variants(config: DetectorConfig, rows: Float, queries: Float, batch: int) -> dict[str, Work]:
+    model = load_model()
+    whole, bare = (Detector(model, rows.shape[1], config) for _ in range(2))
+    whole.process(rows)
+    with _silent():
+        bare.process(rows)
+    parts = {name: batches(queries, batch) for name in ("with", "without")}
+    n = len(queries) if batch > 1 else len(queries) // 4  # still several builds
+
+    def with_confidence() -> int:
+        for _ in range(n // batch):
+            whole.process(next(parts["with"]))
+        return n
+
+    def without() -> int:
+        with _silent():
+            for _ in range(n // batch):
+                bare.process(next(parts["without"]))
+        return n
+
+    return {"with": with_confidence, "without": without}
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Contexts have no samples, and their vote is their logit."""
+    with (
+        patch.object(Samples, "of", lambda *_: None),
+        patch.object(Generation, "votes", lambda _self, _model, _rows, logits: [logits]),
+    ):
+        yield
+
+
+CONTEXT, BATCH = 1000, 64
+SEED = 1000
+
+
+def explaining(scale: Scale) -> Iterator[Measurement]:
+    """Reasons: hits of all methods, how far `expected` is from the truth, and costs.
+
+    Hits: records that are odd because of known features, see `tests/guilty.py`. The methods are the robust z-scores of
+    the features, and the fall of the logit when one feature after the other is set to missing.
+
+    Costs: CPU time of an explained record, and the share of the throughput that explaining alerts takes.
+    """
+    hits = list(all_hits(scale.guilty_features, scale.guilty_cases, SEED))
+    for kind in KINDS:
+        yield from _hits(kind, [hit for hit in hits if hit.kind == kind])
+    yield from _hits("all", hits)
+    for features in scale.guilty_features:
+        found = list(misses(features, scale.guilty_cases, SEED))
+        for name, values in (("expected", [one.expected for one in found]), ("usual", [one.usual for one in found])):
+            parameters: Sizes = {"variant": name, "features": features, "cases": len(found)}
+            yield Measurement(
+                "distance from the true value", parameters, 100 * float(np.median(values)), "% of the range"
+            )
+    for features in WIDTHS:
+        for views in ("fast", "default"):
+            yield from _explaining_costs(features, views, scale)
+
+
+def _hits(kind: str, hits: list[Hit]) -> Iterator[Measurement]:
+    for method in METHODS:
+        of_method = [hit for hit in hits if hit.method == method]
+        for name, found in (("first", [h.first for h in of_method]), ("three", [h.among_three for h in of_method])):
+            if found:
+                parameters: Sizes = {"variant": method, "kind": kind, "cases": len(found)}
+                yield Measurement(f"guilty {name}", parameters, 100 * float(np.mean(found)), "%")
+
+
+def _explaining_costs(features: int, views: str, scale: Scale) -> Iterator[Measurement]:
+    config = DetectorConfig(context_size=CONTEXT, min_context=CONTEXT, views=(views,))
+    plain = Detector(load_model("default", "cpu"), features, config)
+    plain.process(sensor_rows(2 * CONTEXT, features))
+    explaining = Detector(plain.model, features, replace(config, explain="alerts"))
+    explaining.recover({key: value for key, value in plain.changes().items() if value is not None}, plain)
+    spent: dict[str, list[float]] = defaultdict(list)
+    n_alerts = n = 0
+    rows = sensor_rows(BATCH * scale.explained_batches, features, seed=1)
+    for part in islice(batches(rows, BATCH), scale.explained_batches):
+        for name, detector in (("plain", plain), ("explaining", explaining)):  # in turns
+            began = time.thread_time()
+            found = detector.process(part)
+            spent[name].append(time.thread_time() - began)
+        n, n_alerts = n + len(part), n_alerts + int(found.outlier.sum())
+    for row in rows[: scale.explained_batches, None]:
+        began = time.thread_time()
+        plain.explain(row)
+        spent["one"].append(time.thread_time() - began)
+    parameters: Sizes = {"variant": views, "context": CONTEXT, "features": features}
+    low, median, high = np.quantile(spent["one"], [0.25, 0.5, 0.75]).tolist()
+    yield Measurement("explained record", parameters, 1000 * median, "ms", 500 * (high - low))
+    lost = 1 - sum(spent["plain"]) / sum(spent["explaining"])
+    parameters = {**parameters, "alerts": n_alerts, "records": n}
+    yield Measurement("throughput lost", parameters, 100 * max(lost, 1e-6), "%")
+
+
+SETTLED = 5000  # records, and those after which a share is counted
+
+
+def drift(scale: Scale) -> Iterator[Measurement]:
+    """Shares by kind of drift; the mean and, of high scores, also the largest one over the seeds."""
+    model = load_model()
+    for views in VIEWS:
+        shares: dict[str, dict[str, list[float]]] = {}
+        for seed in range(scale.drift_seeds):
+            for stream in drifting_streams(scale.drift_records, seed, inliers_only=True):
+                detector = Detector(model, stream.rows.shape[1], DetectorConfig(views=(views,)))
+                found = detector.process(stream.rows)
+                score, p, outlier = found.score[SETTLED:], found.p_value[SETTLED:], found.outlier[SETTLED:]
+                high = {"score > 0.95": score > 0.95, "score > 0.99": score > 0.99, "p <= 0.05": p <= 0.05}
+                for name, which in (high | {"alerts": outlier}).items():
+                    shares.setdefault(stream.name, {}).setdefault(name, []).append(100 * float(which.mean()))
+        for kind, named in shares.items():
+            for name, values in named.items():
+                parameters: Sizes = {"variant": views, "drift": kind}
+                yield Measurement(name, parameters, sum(values) / len(values), "%")
+        yield Measurement(
+            "largest share of scores > 0.95",
+            {"variant": views},
+            max(max(named["score > 0.95"]) for named in shares.values()),
+            "%",
+        )
