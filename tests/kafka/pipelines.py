@@ -175,7 +175,14 @@ def sources(outputs: list[Output]) -> list[int]:
     return [output.source.offset for output in outputs if output.source is not None]
 
 
-FLAGS: dict[str, Any] = {**QUICK, "feedback": "f", "feedback_memory": 30, "lags": 2}
+FLAGS: dict[str, Any] = {
+    **QUICK,
+    "feedback": "f",
+    "feedback_memory": 30,
+    "lags": 2,
+    "views": ("trimmed", "recent"),
+    "explain": "none",
+}
 IDS = {"t": "T1", "f": "F1"}
 SCHEMA = Schema(("x", "y"))
 

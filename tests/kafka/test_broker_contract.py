@@ -253,18 +253,6 @@ def test_a_batch_with_a_record_that_is_too_large_is_refused_as_a_whole(stage: St
     stage.awaits(b"small")
 
 
-def test_records_of_a_partition_keep_their_order(stage: Stage) -> None:
-    producer = stage.start()
-    values = [b"%d" % i for i in range(30)]
-    for i in range(0, 30, 10):
-        producer.begin_transaction()
-        for j in range(i, i + 10):
-            stage.produce(producer, values[j], number=j % 2)
-        producer.commit_transaction(WAIT_S)
-    stage.awaits(*values[0::2], number=0)
-    stage.awaits(*values[1::2], number=1)
-
-
 def test_a_partition_ends_where_the_broker_says(stage: Stage) -> None:
     reader = stage.clients.reader()
     place = TopicPartition(stage.clients.topic, 0)
@@ -277,16 +265,3 @@ def test_a_partition_ends_where_the_broker_says(stage: Stage) -> None:
     assert end >= 3  # the mark of the commit may have an offset of its own
     assert reader.get_watermark_offsets(place, timeout=WAIT_S) == (0, end)
     reader.close()
-
-
-@pytest.mark.parametrize("call", ["produce", "commit_transaction"])
-def test_outside_of_a_transaction_nothing_is_sent_or_committed(stage: Stage, call: str) -> None:
-    producer = stage.start()
-    calls = {
-        "produce": lambda: stage.produce(producer, b"1"),
-        "commit_transaction": lambda: producer.commit_transaction(WAIT_S),
-    }
-    error = error_of(calls[call])
-    assert error.code() == KafkaError._STATE
-    stage.commit(producer, b"2")
-    stage.awaits(b"2")

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import json
 import random
-from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from label_effects import EffectRecorder, effects_in
-from pipelines import Recording, cheap_model, commit, make_pipeline, record
+from pipelines import Recording, commit, make_pipeline, record
 
-from fomo_stream.detector.detector import Detector
-from fomo_stream.detector.results import Results
 from fomo_stream.kafka.observer import Observer, Observers
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.ops.progress import ProgressLog
-from fomo_stream.partition.position import Restored
 from fomo_stream.partition.record import Record
 from fomo_stream.settings.service import ServiceSettings
 
@@ -82,59 +74,6 @@ def test_a_late_label_takes_a_record_out_of_the_context_or_puts_it_in(outlier: b
         assert (context(True), context(False)) == (set(range(30, 60)), set())
 
 
-@settings(max_examples=5)
-@given(st.permutations([(25, True), (40, False), (55, True), (70, True), (90, False)]), st.integers(0, 4))
-def test_order_and_repetition_of_labels_change_no_result(order: list[tuple[int, bool]], again: int) -> None:
-    def results(labels: list[tuple[int, bool]]) -> dict[int, tuple[float, float]]:
-        delivery = Recording()
-        pipeline = labelled(delivery)
-        score(pipeline, 0, 60)  # so that some labels come late and some early
-        for at, (offset, outlier) in enumerate(labels):
-            label(pipeline, at, outlier, offset=offset)
-        score(pipeline, 60, 130)
-        return scored(delivery)
-
-    expected = results(sorted(order))
-    assert results([*order, order[again]]) == expected
-    assert results([]) != expected
-
-
-@pytest.mark.parametrize("seeded", [False, True])
-def test_the_recorded_effects_are_enough_to_score_the_records_again(seeded: bool, tmp_path: Path) -> None:
-    n, rng, delivery, changes = 400, random.Random(0), Recording(), {}
-    if seeded:
-        changes["seed_context"] = tmp_path / "normal.jsonl"
-        changes["seed_context"].write_bytes(b"\n".join(record(1000 + i).value or b"" for i in range(40)))
-    pipeline = labelled(delivery, **changes)
-    at = 0
-    for offset in range(n):
-        pipeline.receive(record(offset), float(offset))
-        if rng.random() < 0.3:
-            label(pipeline, at, rng.random() < 0.5, offset=max(0, offset + rng.randint(-80, 20)))
-            at += 1
-        if rng.random() < 0.1:
-            pipeline.score_due(1e9)
-    pipeline.finish([0])
-    expected = scored(delivery)
-    effect: dict[int, list[list[Any]]] = {}
-    for entry in effects(delivery):
-        effect.setdefault(entry["input_offset"], []).extend(entry["labels"])
-    assert len(effect) > 20
-
-    detector = Detector(cheap_model(), 2, pipeline._settings.detector_config())
-    rows = np.array([list(json.loads(record(offset).value or b"").values()) for offset in range(n)])
-    if seeded:
-        detector.seed_context(np.array([list(json.loads(record(1000 + i).value or b"").values()) for i in range(40)]))
-    first, results = detector.records, []
-    for start, stop in pairwise(sorted({0, *effect, n})):
-        about = effect.get(start, [])
-        numbers, outlier = (np.array([entry[i] for entry in about], dtype=int) for i in (1, 2))
-        detector.feedback(first + numbers, outlier.astype(bool))
-        results.append(detector.process(rows[start:stop]))
-    again = Results.concatenate(results)
-    assert {i: (again.logit[i], again.p_value[i]) for i in expected} == expected
-
-
 def test_a_key_names_its_last_record() -> None:
     delivery = Recording()
     pipeline = labelled(delivery)
@@ -175,23 +114,6 @@ def test_labels_before_the_schema_wait_for_it() -> None:
     pipeline.begin(schema)
     score(pipeline, 30, 31)
     assert [entry["labels"] for entry in effects(delivery)] == [[[0, 3, True]]]
-
-
-def test_a_partition_applies_only_its_own_labels() -> None:
-    delivery = Recording()
-    pipeline = labelled(delivery)
-    score(pipeline, 0, 40)
-    label(pipeline, 5, True, offset=7)
-    for offset in range(40):
-        pipeline.receive(record(offset, partition=1), 0.0)
-    pipeline.finish([1])
-    pipeline.score_due(0.0)
-    assert {output.partition for output in delivery.to(STATE)} == {0}
-    assert effects(delivery) == [{"input_offset": 40, "labels": [[5, 7, True]]}]
-    for number, new_verdicts in ((0, 0), (1, 1)):
-        detector = pipeline.tasks[number].detector
-        assert detector is not None
-        assert detector.feedback(np.array([7]), np.array([True])) == new_verdicts
 
 
 # --- when they are finished
@@ -236,35 +158,6 @@ def test_bad_feedback_is_a_dead_letter_and_stops_nothing(value: bytes, words: by
     label(pipeline, 5, True, offset=3)
     pipeline.score_due(0.0)
     assert commit(pipeline) == {("f", 0): 6}
-
-
-def test_labels_of_a_revoked_partition_are_ignored() -> None:
-    delivery = Recording()
-    pipeline = labelled(delivery)
-    score(pipeline, 0, 30)
-    label(pipeline, 0, True, offset=3)
-    pipeline.drop(0)
-    label(pipeline, 1, True, offset=3)
-    pipeline.score_due(0.0)
-    assert effects(delivery) == []
-    task = pipeline.add(0, {})
-    label(pipeline, 2, True, offset=3)  # before it is restored
-    pipeline.activate(task, Restored(start=30))
-    score(pipeline, 30, 60)
-    assert effects(delivery) == []
-    assert commit(pipeline) == {("t", 0): 60}
-
-
-def test_the_log_counts_labels(caplog: pytest.LogCaptureFixture) -> None:
-    progress = ProgressLog()
-    pipeline = labelled(Recording(), feedback_memory=10, observer=progress)
-    score(pipeline, 0, 30)
-    for at, offset in enumerate((25, 26, 25, 3)):
-        label(pipeline, at, True, offset=offset)
-    with caplog.at_level("INFO"):
-        pipeline.score_due(0.0)
-    assert "feedback topic=f partition=0 labels=4 new_verdicts=2 too_late=1 takes_effect=30" in caplog.text
-    assert progress.counts.labels == 3
 
 
 # --- regimes

@@ -136,12 +136,6 @@ def test_an_offset_that_is_not_retained_ends_the_instance_unless_a_setting_says_
     assert restored(broker, flags=flags).start == 20
 
 
-def test_a_partition_without_state_and_offset_starts_at_its_beginning() -> None:
-    broker = MemoryBroker()
-    broker.begins["t", 0] = broker.ends["t", 0] = 3
-    assert restored(broker) == Restored(start=3, feedback_start=0)
-
-
 def test_entries_are_read_after_their_transaction_is_marked_as_committed_everywhere() -> None:
     """A broker marks a transaction as committed in one partition after the other."""
     broker = MemoryBroker()
@@ -157,13 +151,6 @@ def test_entries_are_read_after_their_transaction_is_marked_as_committed_everywh
         broker.hidden.clear()
         ((_, found),) = taken(one)
     assert (found.start, found.learned_until) == (8, 8)
-
-
-def test_an_unreadable_position_is_refused_with_a_remedy() -> None:
-    broker = MemoryBroker()
-    write(broker, {POSITION: b"{"})
-    with pytest.raises(StateError, match=r"g-t-state\[0\]: .* --reset-state"):
-        restored(broker)
 
 
 def test_a_hanging_transaction_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -242,15 +229,6 @@ def test_any_error_while_restoring_reaches_the_service() -> None:
     broker = MemoryBroker()
     with patch.object(Restorer, "_restore", side_effect=ZeroDivisionError), pytest.raises(ZeroDivisionError):
         restored(broker)
-
-
-def test_entries_older_than_a_manually_set_offset_are_used_as_they_are() -> None:
-    broker = MemoryBroker()
-    broker.ends["t", 0] = 10
-    write(broker, {POSITION: Position(4).encode()})
-    broker.offsets["t", 0] = 8  # set by hand
-    found = restored(broker)
-    assert (found.start, found.learned_until) == (8, 4)
 
 
 @pytest.mark.parametrize("commits", [True, False])
