@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from traceback import extract_tb
-
-from fomo_stream.errors import ConfigError
 
 
 def kv(event: str, **fields: object) -> str:
@@ -40,9 +37,6 @@ def place_of(error: BaseException) -> str:
 
 def configure_logging(level: str) -> None:
     """Write the package's log lines of `level` and above to standard error."""
-    number = logging.getLevelNamesMapping().get(level.upper())
-    if number is None:
-        raise ConfigError(f"--log-level {level}: use debug, info, warning or error")
     handler = logging.StreamHandler(sys.stderr)
     formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime
@@ -50,7 +44,7 @@ def configure_logging(level: str) -> None:
     logger = logging.getLogger("fomo_stream")
     logger.handlers[:] = [handler]
     logger.propagate = False
-    logger.setLevel(number)
+    logger.setLevel(level.upper())
 
 
 class Throttle:
@@ -76,23 +70,17 @@ class Throttle:
         return suppressed
 
 
-class _Quiet:
-    """How many blocks of `quiet_clients` are open, in all threads."""
-
-    blocks = 0
-    lock = threading.Lock()
+_QUIET: list[None] = []  # one for each open block of `quiet_clients`, in all threads
 
 
 @contextmanager
 def quiet_clients() -> Iterator[None]:
     """Without log lines of the Kafka clients, unless the level is debug: the caller reports what went wrong."""
-    with _Quiet.lock:
-        _Quiet.blocks += 1
+    _QUIET.append(None)
     try:
         yield
     finally:
-        with _Quiet.lock:
-            _Quiet.blocks -= 1
+        _QUIET.pop()
 
 
 class ClientLog:
@@ -113,7 +101,7 @@ class ClientLog:
 
     def log(self, level: int, _template: str, kind: str, _name: str, text: str) -> None:
         """Called by confluent_kafka. kind: FAIL, ERROR and so on, as in syslog."""
-        if kind in self._NOISE or (_Quiet.blocks and not self._logger.isEnabledFor(logging.DEBUG)):
+        if kind in self._NOISE or (_QUIET and not self._logger.isEnabledFor(logging.DEBUG)):
             return
         suppressed = self._throttle.allow(kind)
         if suppressed is None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
-OTHER_NAMES = {"broker": "bootstrap"}  # what a setting is called elsewhere
-
 
 def counted(n: int, noun: str) -> str:
     """`1 row`, `2 rows`, `1,200 rows`."""
@@ -20,7 +18,6 @@ def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
     '; did you mean temp?'
     """
     names = {name.lower().lstrip("-"): name for name in known}  # dashes would make all flags resemble each other
-    names |= {other: names[name] for other, name in OTHER_NAMES.items() if name in names}
     close = difflib.get_close_matches(word.lower().lstrip("-"), names, n=1, cutoff=0.6)
     return f"; did you mean {prefix}{names[close[0]]}?" if close else ""
 
@@ -65,11 +62,8 @@ def in_bytes(count: float) -> str:
     >>> in_bytes(900), in_bytes(1536), in_bytes(3 << 30)
     ('900 B', '1.5 KiB', '3.0 GiB')
     """
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            break
-        count, unit = count / 1024, {"B": "KiB", "KiB": "MiB", "MiB": "GiB", "GiB": "TiB"}[unit]
-    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+    power = next((i for i in range(4) if count < 1024 ** (i + 1)), 4)
+    return f"{count:.0f} B" if not power else f"{count / 1024**power:.1f} {' KMGT'[power]}iB"
 
 
 def in_time(seconds: float) -> str:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from fomo_stream.errors import ConfigError, FomoError
+from fomo_stream.errors import ConfigError
 from fomo_stream.records.lines import Note
 
 STANDARD_OUTPUT = "-"
@@ -58,11 +58,7 @@ def open_output(path: str, inputs: Sequence[Path | int], note: Note) -> Iterator
             place.unlink()
         raise
     if not is_direct:
-        try:
-            os.replace(place, target)
-        except OSError as error:
-            what = f"the results are complete in {place}, but cannot replace {path}: {error.strerror}"
-            raise FomoError(what) from None
+        os.replace(place, target)
 
 
 def _check(path: str, target: Path, place: Path, inputs: Sequence[Path | int]) -> None:

@@ -21,7 +21,6 @@ from rich.live import Live
 from fomo_stream.demo.board import Board
 from fomo_stream.demo.producer import send
 from fomo_stream.demo.sensors import Readings, sensor_stream
-from fomo_stream.errors import BrokerError
 from fomo_stream.kafka.embedded_broker import EmbeddedBroker
 from fomo_stream.kafka.observer import Observers
 from fomo_stream.kafka.service import Service
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from fomo_stream.settings.commands import DemoSettings
 
 TOPIC, OUT = "sensors", "anomalies"
-START_S = 30.0  # for the service to join its group
 FAULTS_EVERY_S = 3.0  # on average
 MOST = 60_000  # readings in a report: its replay takes about ten seconds
 
@@ -81,7 +79,8 @@ def run_demo(settings: DemoSettings) -> int:
                         thread.result()
 
             try:
-                wait_until_ready(service, check, stop)
+                while not service.ready and not stop.wait(0.05):
+                    check()
                 board.began = time.monotonic()
                 running.append(threads.submit(send, producer, TOPIC, noted(settings, board, sent), settings.rate, stop))
                 show(console, board, check, stop)
@@ -122,15 +121,6 @@ def demo_report(settings: DemoSettings, features: tuple[str, ...], scored: list[
         **settings.of_detector(),
     )  # fmt: skip
     return replay_settings(own, shown_progress(), in_memory(scored))
-
-
-def wait_until_ready(service: Service, check: Callable[[], None], stop: threading.Event) -> None:
-    """Return when new records are scored, or `stop` is set."""
-    end = time.monotonic() + START_S
-    while not service.ready and not stop.wait(0.05):
-        check()
-        if time.monotonic() > end:
-            raise BrokerError(f"the demo's service was not ready after {START_S:.0f} s; is this machine very busy?")
 
 
 def show(console: Console, board: Board, check: Callable[[], None], stop: threading.Event) -> None:

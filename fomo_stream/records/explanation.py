@@ -31,6 +31,7 @@ NO_OUTLIER = "no outlier"
 FOLLOWS = "the records before it were odd, which raises its score"
 NO_REASON = "no feature stands out"
 FIRST_DIGITS, MOST_DIGITS = 4, 17  # of a number in a sentence
+MOVING = (Cause.LEVEL, Cause.SPREAD)  # of several records, so not of one value
 
 
 def reasons_of(reasons: Sequence[Reason], schema: Schema, record: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -45,7 +46,7 @@ def _reason(reason: Reason, schema: Schema, record: Mapping[str, Any]) -> dict[s
     name = schema.features[reason.feature]
     made: dict[str, Any] = {"feature": name, "cause": str(reason.cause), "share": _number(reason.share, 3)}
     made["value"] = value_of(reason, schema, record)
-    if reason.cause in (Cause.LEVEL, Cause.SPREAD):
+    if reason.cause in MOVING:
         made["value"] = _number(reason.value)
     if reason.cause is Cause.CATEGORY:
         made["frequency"] = _number(reason.frequency)
@@ -63,7 +64,7 @@ def _reason(reason: Reason, schema: Schema, record: Mapping[str, Any]) -> dict[s
 def value_of(reason: Reason, schema: Schema, record: Mapping[str, Any]) -> Any:
     """The value that a reason is about: the record's own where it has one, else a number."""
     name, own = schema.features[reason.feature], None
-    if reason.cause not in (Cause.LEVEL, Cause.SPREAD):
+    if reason.cause not in MOVING:
         is_category = name in schema.categorical or reason.cause is Cause.CATEGORY
         own = known(record, name, is_category)
         if is_category:
@@ -178,11 +179,7 @@ def _conflict(reason: Reason, schema: Schema, record: Mapping[str, Any]) -> str:
     if reason.partner >= 0:
         name = schema.features[reason.partner]
         other = known(record, name, name in schema.categorical)
-        is_moving = reason.cause in (
-            Cause.LEVEL,
-            Cause.SPREAD,
-        )  # of several records, so not of this value
-        others.append(name_text(name) + ("" if is_moving or other is None else f" {value_text(other)}"))
+        others.append(name_text(name) + ("" if reason.cause in MOVING or other is None else f" {value_text(other)}"))
     if not others and (value is None or (is_usual and len(schema.features) > 1)):
         others = ["the other values"]
     if not others:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -138,7 +139,9 @@ class RecordFile:
         if any(map(_has_no_names, (row.cells, *(decoded(first).split(mark) for mark in _DELIMITERS)))):
             raise SchemaError(f"{self.name} starts with numbers; add a first line that names the columns")
         self.header = [text.strip() or f"column_{i}" for i, text in enumerate(row.cells, 1)]
-        _check_names(self.name, self.header)
+        twice = [repr(name) for name, count in Counter(self.header).items() if count > 1]
+        if twice:
+            raise SchemaError(f"{self.name} has several columns named {', '.join(twice[:5])}; give each its own name")
         self._rows.width = len(self.header)
         mark = self._decimal_mark()
         self.texts = {name: Texts() for name in self.header}
@@ -180,17 +183,6 @@ def text_format(name: str, first: bytes, note: Note = silent) -> Format:
         return "csv"
     note(f"{name} is read as JSON lines")
     return "jsonl"
-
-
-def _check_names(name: str, header: Sequence[str]) -> None:
-    """Raise SchemaError if two columns have one name."""
-    places: dict[str, list[str]] = {}
-    for number, column in enumerate(header, 1):
-        places.setdefault(column, []).append(str(number))
-    several = ((column, at) for column, at in places.items() if len(at) > 1)
-    twice = [f"{column!r} (columns {', '.join(at[:-1])} and {at[-1]})" for column, at in several]
-    if twice:
-        raise SchemaError(f"{name} has several columns of one name: {', '.join(twice[:5])}; give each its own name")
 
 
 def _has_no_names(cells: Sequence[str]) -> bool:

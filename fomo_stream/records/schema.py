@@ -16,12 +16,10 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fomo_stream.detector.categories import category_code
 from fomo_stream.errors import SchemaError
 
-Float = NDArray[np.float64]
 _PLAIN = frozenset({int, float, bool, type(None)})
 
 

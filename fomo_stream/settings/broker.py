@@ -19,6 +19,7 @@ RESERVED_KAFKA_KEYS = {
     "enable.auto.offset.store": "offsets are committed by the service, together with the outputs",
     "enable.idempotence": "the producer is always idempotent",
     "isolation.level": "only committed records are read",
+    "partition.assignment.strategy": "partitions move one at a time, with their state",
     "transactional.id": "use --instance-id, from which it is made",
 }
 

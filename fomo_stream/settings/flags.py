@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, field_validator, model_validator
+from pydantic import BeforeValidator, ValidationInfo, field_validator, model_validator
 from pydantic_settings import NoDecode
 
 from fomo_stream.limits import MAX_CONTEXT, MAX_LAGS, MAX_REASONS
@@ -193,16 +193,11 @@ class RecordFlags(DetectorFlags):
         """Records without an alert after which an incident ends: of its series, and of the whole partition."""
         return self.incident_quiet, max(self.incident_quiet, 1000)
 
-    @field_validator("features")
-    @classmethod
-    def _features_are_named(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        if names is not None and not names:
-            raise ValueError("name at least one feature, or leave it out to have them inferred")
-        return names
-
     @field_validator("features", "categorical")
     @classmethod
-    def _names_are_distinct(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    def _names_are_distinct(cls, names: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
+        if names == () and info.field_name == "features":
+            raise ValueError("name at least one feature, or leave it out to have them inferred")
         if names is not None and len(set(names)) < len(names):
             raise ValueError("a feature is named twice")
         return names

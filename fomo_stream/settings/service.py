@@ -11,7 +11,7 @@ from uuid import uuid4
 from pydantic import field_validator, model_validator
 
 from fomo_stream.limits import MAX_RECORD_BYTES
-from fomo_stream.settings.broker import COOPERATIVE, SESSION_TIMEOUT_MS, BrokerFlags
+from fomo_stream.settings.broker import SESSION_TIMEOUT_MS, BrokerFlags
 from fomo_stream.settings.flags import RecordFlags
 from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, with_default
 
@@ -163,15 +163,6 @@ class ServiceSettings(BrokerFlags, RecordFlags):
     def _topics_are_distinct(self) -> Self:
         if self.knows_all_topics:
             check_topics(self)
-        return self
-
-    @model_validator(mode="after")
-    def _rebalancing_is_cooperative(self) -> Self:
-        if self.kafka.get("partition.assignment.strategy", COOPERATIVE) != COOPERATIVE:
-            raise ValueError(
-                "partitions move one at a time, with their state: leave --kafka.partition.assignment.strategy out, "
-                f"or set it to {COOPERATIVE}"
-            )
         return self
 
     def detector_config(self) -> DetectorConfig:

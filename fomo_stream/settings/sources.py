@@ -9,7 +9,7 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from copy import copy
 from importlib import import_module
 from pathlib import Path
@@ -72,21 +72,17 @@ def with_default(cls: type[BaseFlags], name: str, default: Any) -> Any:
 
 def settings_of_scope(cls: type[BaseFlags], *scopes: Scope) -> tuple[str, ...]:
     """The settings that affect this, as names of fields, in the order of the flags."""
-    return _named(cls, "scope", scopes)
+    return tuple(name for name, field in cls.model_fields.items() if extra_of(field).get("scope") in scopes)
 
 
 def settings_of_group(cls: type[BaseFlags], *groups: str) -> tuple[str, ...]:
     """The settings in these groups of `--help`, as names of fields, in the order of the flags."""
-    return _named(cls, "group", groups)
+    return tuple(name for name, field in cls.model_fields.items() if extra_of(field).get("group") in groups)
 
 
 def extra_of(field: FieldInfo) -> dict[str, Any]:
     """What `flag` has noted about a setting."""
     return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-
-
-def _named(cls: type[BaseFlags], key: str, values: Collection[str]) -> tuple[str, ...]:
-    return tuple(name for name, field in cls.model_fields.items() if extra_of(field).get(key) in values)
 
 
 class BaseFlags(BaseSettings):
@@ -202,18 +198,13 @@ def _read_file(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"--config {path}: cannot be read as TOML: {reason}") from None
-    values = {_field(key.replace("-", "_"), fields): value for key, value in content.items()}
+    names = {option(name)[2:].replace("-", "_"): name for name in fields}  # `from` is `from_`
+    values = {names.get(key.replace("-", "_"), key): value for key, value in content.items()}
     for key in values:
         if key not in fields or key == "config":
-            names = [option(name)[2:] for name in fields]
-            shown = key.replace("_", "-")
-            raise ConfigError(f"--config {path}: there is no setting {shown}{did_you_mean(shown, names)}")
+            hint = did_you_mean(key, [option(name)[2:] for name in fields])
+            raise ConfigError(f"--config {path}: there is no setting {key}{hint}")
     return values
-
-
-def _field(name: str, fields: Mapping[str, Any]) -> str:
-    """The field of a setting: `from_` for `from`."""
-    return name + "_" if name + "_" in fields else name
 
 
 def _kafka_environment(environment: Mapping[str, str]) -> dict[str, Any]:

@@ -55,7 +55,7 @@
 {{- end -}}
 
 {{- define "fomo-stream.validateKafka" -}}
-{{- $reserved := list "bootstrap.servers" "group.id" "group.instance.id" "auto.offset.reset" "enable.auto.commit" "enable.auto.offset.store" "enable.idempotence" "isolation.level" "transactional.id" -}}
+{{- $reserved := list "bootstrap.servers" "group.id" "group.instance.id" "auto.offset.reset" "enable.auto.commit" "enable.auto.offset.store" "enable.idempotence" "isolation.level" "partition.assignment.strategy" "transactional.id" -}}
 {{- range $key, $_ := .Values.kafka.settings -}}
 {{- if has $key $reserved -}}
 {{- fail (printf "kafka.settings: %s cannot be set, because delivery depends on it; see `settings` in values.yaml" $key) -}}
