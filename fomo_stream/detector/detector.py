@@ -22,6 +22,7 @@ from fomo_stream.detector.changelog import Document, Entries, StoredEntries
 from fomo_stream.detector.config import LEAST_CONTEXT, STEP, DetectorConfig, check_entries, fingerprint_of
 from fomo_stream.detector.context import Context
 from fomo_stream.detector.explaining import Explainer
+from fomo_stream.detector.generation import Generation
 from fomo_stream.detector.history import UNKNOWN
 from fomo_stream.detector.panel import Panel
 from fomo_stream.detector.results import Reason, Results, Scores
@@ -45,6 +46,14 @@ class DetectorSummary(NamedTuple):
     generation_age: int  # records since the newest of them took effect
     regime: int  # from 1; 0 while warming up
     drift: float  # 0 to 1: how much of what announces a new regime was seen
+
+
+class Inspection(NamedTuple):
+    """What a detector is made of at one moment."""
+
+    pool: Int  # ascending numbers of the records that may become context of the history
+    generations: dict[str, Generation]  # by view: the one that scores the next record; none while warming up
+    following: tuple[str, ...]  # views that have a next generation, too
 
 
 class Detector:
@@ -106,6 +115,13 @@ class Detector:
         return DetectorSummary(
             self.records, self.context_rows, panel.trimmed_rows, generation, age, regimes.number, regimes.drift
         )
+
+    def inspect(self) -> Inspection:
+        """A look inside, which changes nothing; it waits for generations that are being built."""
+        timelines = self._panel.timelines
+        generations = {each.view.name: each.current.result() for each in timelines if each.current is not None}
+        following = tuple(each.view.name for each in timelines if each.next is not None)
+        return Inspection(self._context.pool.numbers, generations, following)
 
     @property
     def records(self) -> int:

@@ -25,7 +25,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "detector"))
 
-from partitions import MODEL
+from streams import MODEL
 from suite.contenders import sensor_rows
 
 from fomo_stream.detector.config import DetectorConfig

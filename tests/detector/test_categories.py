@@ -81,15 +81,6 @@ def test_rarity_is_what_the_share_of_the_other_rows_makes_it(context: np.ndarray
     np.testing.assert_array_equal(own[:, 1], context[:, 1])
 
 
-@given(contexts, st.randoms(use_true_random=False))
-def test_the_order_of_the_context_is_irrelevant(context: np.ndarray, random: Any) -> None:
-    order = list(range(len(context)))
-    random.shuffle(order)
-    rows = np.array([[1.0, 2.0, 6.0]])
-    shuffled = Frequencies.fit(context[order], (0, 1, 2))
-    np.testing.assert_array_equal(shuffled.encode(rows), Frequencies.fit(context, (0, 1, 2)).encode(rows))
-
-
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=10))
 def test_a_new_category_is_rarer_than_all_that_the_context_has(counts: list[int]) -> None:
     context = column(*counts)
@@ -98,24 +89,6 @@ def test_a_new_category_is_rarer_than_all_that_the_context_has(counts: list[int]
     assert (seen < frequencies.encode(NEW)[0, 0]).all()
     by_count = seen[np.argsort(counts, kind="stable")]
     assert (np.diff(by_count) <= 0).all()  # and the more often it is seen, the less rare it is
-
-
-def deviations(context: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """How far rows are from the middle of the context, in spreads of the context."""
-    frequencies = Frequencies.fit(context, (0,))
-    own = frequencies.encode(context)[:, 0]
-    spread = max(float(own.std()), 1e-3)
-    deviation: np.ndarray = (frequencies.encode(rows)[:, 0] - np.median(own)) / spread
-    return deviation
-
-
-@pytest.mark.parametrize("n_categories", [1, 2, 10, 100])
-def test_where_all_categories_are_alike_a_new_one_is_outlying(n_categories: int) -> None:
-    rng = np.random.default_rng(0)
-    context = rng.integers(0, n_categories, (1000, 1)).astype(float)
-    seen, new = deviations(context, np.array([[0.0], NEW[0]]))
-    assert abs(seen) < 3
-    assert new > 8
 
 
 def test_an_empty_column_and_no_rows_are_no_trouble() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from streams import SMALL, detector, keys_of, same, stream
+from streams import SMALL, assert_same_results, detector, keys_of, stream
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
@@ -19,7 +19,6 @@ from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.model.scoring import cross_scores
 
 
-@settings(max_examples=10)
 @given(st.lists(st.integers(1, 90), min_size=1, max_size=8), st.integers(0, 99))
 def test_results_do_not_depend_on_how_records_are_batched(sizes: list[int], seed: int) -> None:
     n = sum(sizes)
@@ -28,7 +27,7 @@ def test_results_do_not_depend_on_how_records_are_batched(sizes: list[int], seed
     parts, one = [], detector()
     for part in np.split(np.arange(n), np.cumsum(sizes)[:-1]):
         parts.append(one.process(rows[part], [keys[i] for i in part]))
-    assert same(whole, Results.concatenate(parts))
+    assert_same_results(whole, Results.concatenate(parts))
 
 
 def test_a_copy_goes_on_alike_and_on_its_own() -> None:
@@ -37,8 +36,8 @@ def test_a_copy_goes_on_alike_and_on_its_own() -> None:
     one.process(rows[:150])
     before = one.copy()
     after = one.process(rows[150:])
-    assert same(before.copy().process(rows[150:]), after)
-    assert same(before.process(rows[150:]), after)
+    assert_same_results(before.copy().process(rows[150:]), after)
+    assert_same_results(before.process(rows[150:]), after)
 
 
 @pytest.mark.parametrize("lag", [8, 32])
@@ -65,7 +64,7 @@ def test_a_background_build_changes_nothing() -> None:
     rows = stream(600)
     with ThreadPoolExecutor(1) as executor:
         background = Detector(shared_model(), 3, SMALL, executor)
-        assert same(detector().process(rows), background.process(rows))
+        assert_same_results(detector().process(rows), background.process(rows))
     assert background.generation > 3
 
 
@@ -79,23 +78,22 @@ def test_nothing_alerts_before_the_alert_rate_is_reachable() -> None:
     assert (scored.p_value[calibrating] > 0.005).all()
 
 
-@pytest.mark.parametrize("kind", ["binary", "dice", "rounded", "normal"])
+@pytest.mark.parametrize("kind", ["binary", "dice", "rounded"])
 def test_alert_rate_holds_block_by_block_whatever_the_values(kind: str) -> None:
     rng = np.random.default_rng(1)
     rows = {
-        "binary": rng.integers(0, 2, (4000, 2)).astype(float),
-        "dice": rng.integers(1, 7, (4000, 1)).astype(float),
-        "rounded": np.round(rng.normal(size=(4000, 2)), 1),
-        "normal": rng.normal(size=(4000, 3)),
+        "binary": rng.integers(0, 2, (2100, 2)).astype(float),
+        "dice": rng.integers(1, 7, (2100, 1)).astype(float),
+        "rounded": np.round(rng.normal(size=(2100, 2)), 1),
     }[kind]
-    scored = Detector(shared_model(), rows.shape[1], DetectorConfig(context_size=500)).process(rows)
+    scored = Detector(shared_model(), rows.shape[1], DetectorConfig(context_size=200)).process(rows)
     blocks = scored.outlier[200:].reshape(-1, 950).mean(1)
     assert (blocks < 0.03).all(), blocks
 
 
 def test_normal_records_alert_about_as_often_as_asked() -> None:
-    rows = np.random.default_rng(2).normal(size=(6000, 4))
-    scored = Detector(shared_model(), 4, DetectorConfig(context_size=500, alert_rate=0.02)).process(rows)
+    rows = np.random.default_rng(2).normal(size=(4000, 4))
+    scored = Detector(shared_model(), 4, DetectorConfig(context_size=200, alert_rate=0.02)).process(rows)
     assert scored.outlier[1000:].mean() == pytest.approx(0.02, abs=0.006)
 
 

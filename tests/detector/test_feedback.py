@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import pairwise
 from typing import cast
 
@@ -12,8 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
-from partitions import MODEL, few_series, state_of
-from streams import SMALL, context_of, detector, generation_of, pool_of, same, stream
+from streams import MODEL, detector, few_series, state_of, stream
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
@@ -44,10 +42,10 @@ def test_a_label_takes_the_record_out_of_every_view_and_leaves_its_neighbours() 
     one.process(rng.normal(size=(700, 3)))
     one.feedback(np.arange(600, 700, 2), np.ones(50, dtype=bool))
     one.process(rng.normal(size=(1, 3)))
-    assert not np.isin(np.arange(600, 700, 2), pool_of(one)).any()
+    assert not np.isin(np.arange(600, 700, 2), one.inspect().pool).any()
     one.process(rng.normal(size=(250, 3)))  # all views are renewed
     for view in ("trimmed", "all", "recent", "movement"):
-        held = context_of(one, view)
+        held = one.inspect().generations[view].numbers
         assert not np.isin(np.arange(600, 700, 2), held).any()
         neighbours = np.isin(np.arange(601, 700, 2), held)
         assert neighbours.mean() > 0.6 if view == "trimmed" else neighbours.all()
@@ -59,17 +57,17 @@ def test_feedback_admits_and_what_somebody_vouches_for_is_not_trimmed() -> None:
     rows[700:800] += 15
     one = Detector(shared_model(), 3, DetectorConfig(context_size=2500, admit="feedback"))
     one.process(rows)
-    assert not np.isin(np.arange(700, 800), pool_of(one)).any()
+    assert not np.isin(np.arange(700, 800), one.inspect().pool).any()
     assert one.feedback(np.arange(700, 800), np.zeros(100, dtype=bool)) == 100
     probe = rng.normal(size=(1, 3)) + 15
     one.process(rng.normal(size=(1, 3)))
     before = one.score_rows(probe).by_view[0]
-    assert np.isin(np.arange(700, 800), pool_of(one)).all()
+    assert np.isin(np.arange(700, 800), one.inspect().pool).all()
     one.process(rng.normal(size=(300, 3)))  # generations later
     after = one.score_rows(probe).by_view[0]
     for view in (0, 1):
         assert after[view] < before[view] - 1
-    assert np.isin(np.arange(700, 800), context_of(one, "trimmed")).all()
+    assert np.isin(np.arange(700, 800), one.inspect().generations["trimmed"].numbers).all()
 
 
 def test_outliers_by_feedback_are_no_standard_for_others() -> None:
@@ -86,9 +84,8 @@ def test_outliers_by_feedback_are_no_standard_for_others() -> None:
     assert one.score_rows(probe).outlier[0]
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_records_like_known_outliers_score_higher_than_others_as_far_away(seed: int) -> None:
-    rng = np.random.default_rng(seed)
+def test_records_like_known_outliers_score_higher_than_others_as_far_away() -> None:
+    rng = np.random.default_rng(0)
     one = Detector(shared_model(), 3, DetectorConfig(context_size=300))
     one.process(rng.normal(size=(600, 3)))
     like, unlike = np.array([[8.0, 0.0, 0.0]]), np.array([[-8.0, 0.0, 0.0]])  # as far from the middle
@@ -105,31 +102,6 @@ def test_records_like_known_outliers_score_higher_than_others_as_far_away(seed: 
     assert difference(one) > 0.6
 
 
-@cache
-def after_500(seed: int) -> Detector:
-    """A detector that has processed so many rows; to be copied."""
-    one = detector()
-    one.process(stream(500, seed))
-    return one
-
-
-@settings(max_examples=6)
-@given(st.data())
-def test_feedback_is_idempotent_and_its_order_does_not_matter(data: st.DataObject) -> None:
-    seed = data.draw(st.integers(0, 2))
-    numbers = data.draw(st.lists(st.integers(250, 520), unique=True, max_size=40))
-    outlier = {number: data.draw(st.booleans()) for number in numbers}
-    shuffled = data.draw(st.permutations(numbers))
-    one, other = after_500(seed).copy(), after_500(seed).copy()
-    for each, order in ((one, numbers), (other, shuffled)):
-        given, verdict = np.array(order, dtype=np.int64), np.array([outlier[n] for n in order], dtype=bool)
-        oldest = max(0, 500 - SMALL.history_rows)
-        known = (given >= oldest) & (given < 500)
-        assert each.feedback(given, verdict) == known.sum()
-        assert each.feedback(given, verdict) == 0
-    assert same(one.process(stream(200, 5)), other.process(stream(200, 5)))
-
-
 def test_a_context_survives_that_all_of_it_is_called_outliers() -> None:
     one = detector()
     one.process(stream(100))
@@ -141,7 +113,7 @@ def test_a_context_survives_that_all_of_it_is_called_outliers() -> None:
     one.feedback(np.arange(100, 200), np.zeros(100, dtype=bool))
     one.process(stream(190, 2))
     for view in ("trimmed", "all", "recent", "movement"):
-        assert (context_of(one, view) >= 100).all()
+        assert (one.inspect().generations[view].numbers >= 100).all()
 
 
 def test_verdicts_during_the_warm_up_prolong_it_and_can_be_revoked() -> None:
@@ -154,31 +126,7 @@ def test_verdicts_during_the_warm_up_prolong_it_and_can_be_revoked() -> None:
     assert one.context_rows == 4  # the three and the new one
     status += one.process(rows[20:]).status
     assert [s is Status.WARMING_UP for s in status] == [True] * 17 + [False] * 24
-    assert {0, 1, 2} <= set(pool_of(one).tolist())
-
-
-def test_an_incident_that_feedback_calls_outliers_enters_no_view() -> None:
-    rng = np.random.default_rng(0)
-    config = DetectorConfig(context_size=100, min_context=50, adapt_after=100, recent_every=32)
-    one = Detector(shared_model(), 3, config)
-    one.process(rng.normal(size=(300, 3)))
-    for first in range(300, 380, 20):
-        one.process(rng.normal(size=(20, 3)) + 20)
-        one.feedback(np.arange(first, first + 20), np.ones(20, dtype=bool))
-    one.process(rng.normal(size=(100, 3)))
-    assert one.summary.regime == 1
-    assert not np.isin(np.arange(300, 380), pool_of(one)).any()
-    assert not np.isin(np.arange(300, 380), context_of(one, "recent")).any()
-
-
-def test_a_new_feature_may_come_when_outliers_are_known() -> None:
-    rng = np.random.default_rng(0)
-    one = Detector(shared_model(), 2, DetectorConfig(context_size=50, min_context=20))
-    one.process(rng.normal(size=(400, 2)))
-    one.feedback(np.arange(300, 340), np.ones(40, dtype=bool))
-    one.process(rng.normal(size=(700, 2)))
-    assert generation_of(one, "all").outliers is not None
-    assert np.isfinite(one.widened(3).process(rng.normal(size=(10, 3))).logit).all()
+    assert {0, 1, 2} <= set(one.inspect().pool.tolist())
 
 
 # --- verdicts
@@ -212,12 +160,12 @@ def shifting(n: int, seed: int) -> np.ndarray:
 
 
 @st.composite
-def configs(draw: st.DrawFn, admit: str) -> DetectorConfig:
+def configs(draw: st.DrawFn) -> DetectorConfig:
     context_size = draw(st.integers(20, 60))
     return DetectorConfig(
         context_size=context_size,
         min_context=draw(st.integers(10, min(30, context_size))),
-        admit=admit,
+        admit=draw(st.sampled_from(["auto", "feedback", "all"])),
         lags=draw(st.integers(0, 1)),
         adapt_after=64,
         lag=draw(st.integers(4, 40)),
@@ -231,7 +179,7 @@ def configs(draw: st.DrawFn, admit: str) -> DetectorConfig:
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[Place]:
-    n = 500
+    n = 300
     number = draw(st.integers(0, 99))
     rows = shifting(n, number)
     keys = np.random.default_rng(number).choice(np.array([None, "a", "b", "c", "d", "e"], dtype=object), n).tolist()
@@ -344,13 +292,12 @@ class Piecemeal:
             self.seen["generations"] += self.one.generation > 3
 
 
-@pytest.mark.parametrize(("number", "admit"), [(2, "auto"), (3, "feedback"), (4, "all")])
-def test_how_verdicts_are_split_over_calls_makes_no_difference(number: int, admit: str) -> None:
+def test_how_verdicts_are_split_over_calls_makes_no_difference() -> None:
     seen: Counter[str] = Counter()
 
-    @seed(number)
-    @settings(max_examples=15, database=None)
-    @given(configs(admit), streams(), st.data())
+    @seed(2)
+    @settings(database=None)
+    @given(configs(), streams(), st.data())
     def check(config: DetectorConfig, places: list[Place], data: st.DataObject) -> None:
         whole, expected = at_once(config, places)
         piecemeal = Piecemeal(config, data)
@@ -361,20 +308,6 @@ def test_how_verdicts_are_split_over_calls_makes_no_difference(number: int, admi
 
     check()
     assert all(seen[what] for what in ("later", "generations", "revoked", "commit", "recover", "copy", "ask")), seen
-
-
-def test_a_verdict_taken_back_before_the_next_record_leaves_no_trace() -> None:
-    config = DetectorConfig(context_size=40, min_context=20, lag=8, feedback_memory=90, refresh=0.1)
-    verdicts = [(number, number % 3 == 0) for number in range(20, 110)]
-    one = Detector(MODEL, FEATURES, config)
-    one.process(shifting(110, 0))
-    give(one, verdicts)
-    one.process(shifting(1, 1))
-    before = one.copy()
-    assert give(one, [(number, not outlier) for number, outlier in verdicts[10:]]) == 80
-    assert state_of(one)["counters/0"] != state_of(before)["counters/0"]
-    assert give(one, verdicts[10:]) == 80
-    assert state_of(one) == state_of(before)
 
 
 def test_a_feature_that_comes_between_two_calls_makes_no_difference() -> None:

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from partitions import MODEL
-from streams import SMALL, detector, generation_of, stream
+from streams import MODEL, SMALL, detector, stream
 
 from fomo_stream.detector.alerts import p_values
 from fomo_stream.detector.config import DetectorConfig
@@ -179,7 +178,7 @@ def test_samples_are_of_the_older_and_the_newer_half_and_are_compared_by_the_fus
 def test_samples_are_asked_about_doubtful_records_alone() -> None:
     one = detector()
     one.process(stream(200))
-    made, probe = generation_of(one, "all"), stream(200, seed=1)
+    made, probe = one.inspect().generations["all"], stream(200, seed=1)
     own, of_samples = made.votes(one.model, probe, made.logits(one.model, probe))
     doubtful = p_values(made.logits(one.model, probe), made.own) < 0.1
     assert 5 < doubtful.sum() < 150
@@ -199,5 +198,5 @@ def test_a_recovered_detector_has_the_same_samples_and_confidence() -> None:
 def test_where_samples_would_cost_too_much_the_views_speak_alone() -> None:
     one = Detector(MODEL, 2, SMALL)  # as with a model of raw features, or the kernel of torch
     found = one.process(np.random.default_rng(0).normal(size=(300, 2)))
-    assert generation_of(one, "all").samples is None
+    assert one.inspect().generations["all"].samples is None
     assert np.isfinite(found.confidence[SMALL.min_context :]).all()

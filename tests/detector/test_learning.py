@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from partitions import CONFIG as FREE
-from partitions import new, process
-from streams import context_of, detector, generation_of, pool_of
+from streams import CONFIG as FREE
+from streams import detector, new, process
 
 from fomo_stream.detector.alerts import Regimes
 from fomo_stream.detector.categories import category_code
@@ -29,9 +28,9 @@ def test_a_generation_is_made_of_what_was_known_at_its_trigger() -> None:
     one.process(rows)
     probe = rng.normal(size=(20, 2))
     found = one.score_rows(probe).by_view
-    trimmed = encode_rows(shared_model(), rows[context_of(one, "trimmed")])
+    trimmed = encode_rows(shared_model(), rows[one.inspect().generations["trimmed"].numbers])
     np.testing.assert_array_equal(found[:, 0], logits_of(shared_model(), trimmed, probe))
-    recent = generation_of(one, "recent")
+    recent = one.inspect().generations["recent"]
     encoded = encode_rows(shared_model(), rows[recent.numbers])
     assert recent.ranges is not None  # it is the view that adds extremes, and there is none of the history
     extremes = 2 * recent.ranges.beyond(probe)
@@ -47,7 +46,7 @@ def test_no_two_generations_take_effect_at_the_same_record() -> None:
             moments.add(first)
             assert one.generation == before + 1
     assert len(moments) == one.generation > 50
-    assert all(timeline.number > 5 for timeline in one._panel.timelines)
+    assert all(generation.number > 5 for generation in one.inspect().generations.values())
 
 
 def test_recent_records_are_the_context_of_recent_whatever_they_are() -> None:
@@ -56,7 +55,7 @@ def test_recent_records_are_the_context_of_recent_whatever_they_are() -> None:
     for first in range(1000):
         process(one, first, first + 1)
         if one.generation:
-            numbers = context_of(one, "recent")
+            numbers = one.inspect().generations["recent"].numbers
             if not begun or numbers[-1] != begun[-1]:
                 begun.append(int(numbers[-1]))
                 assert len(begun) == 1 or numbers.tolist() == list(range(numbers[-1] + 1 - size, numbers[-1] + 1))
@@ -74,7 +73,7 @@ def test_recent_leaves_out_outliers_by_feedback_that_came_before_its_trigger() -
     seen: list[np.ndarray] = []
     while not seen or seen[-1][-1] < 420:
         process(one, one.records, one.records + 1)
-        seen.append(context_of(one, "recent"))
+        seen.append(one.inspect().generations["recent"].numbers)
     for numbers in seen:
         if numbers[-1] >= 330:
             assert not np.isin(verdicts, numbers).any()
@@ -84,23 +83,12 @@ def test_recent_leaves_out_outliers_by_feedback_that_came_before_its_trigger() -
 def test_history_is_a_sample_of_all_records_and_the_trimmed_view_lacks_a_fifth() -> None:
     one = Detector(shared_model(), 3, DetectorConfig(context_size=200))
     one.process(np.random.default_rng(0).normal(size=(4000, 3)))
-    held = pool_of(one)
+    held = one.inspect().pool
     assert len(held) == 200
     assert np.abs(np.histogram(held, bins=4, range=(0, 4000))[0] - 50).max() < 4 * np.sqrt(200 * 0.25 * 0.75)
-    assert len(context_of(one, "all")) == 200
-    assert len(context_of(one, "trimmed")) == 160
-    assert len(context_of(one, "recent")) == 200
-
-
-def test_what_most_of_the_stream_rejects_is_left_out_of_the_first_context_too() -> None:
-    rng = np.random.default_rng(0)
-    rows = rng.normal(size=(200, 3))
-    rows[::20] = rng.normal(size=(10, 3)) * 0.1 + 6  # a cluster, in which each has near neighbours
-    one = Detector(shared_model(), 3)
-    one.process(rows)
-    assert len(one.context_numbers) == 160
-    assert not (one.context_numbers % 20 == 0).any()
-    assert len(context_of(one, "all")) == 200
+    assert len(one.inspect().generations["all"].numbers) == 200
+    assert len(one.inspect().generations["trimmed"].numbers) == 160
+    assert len(one.inspect().generations["recent"].numbers) == 200
 
 
 def test_after_a_lasting_shift_few_records_alert() -> None:
@@ -121,13 +109,13 @@ def test_policies_admit_what_their_names_say(admit: str) -> None:
     rows[400:500] += 15
     one = Detector(shared_model(), 3, DetectorConfig(context_size=1000, admit=admit))
     one.process(rows)
-    learned = pool_of(one)
+    learned = one.inspect().pool
     stepped = 200 + (900 - 200) // STEP * STEP
     assert learned.tolist() == list(range(200 if admit == "feedback" else stepped))
     assert ("trimmed" in [view.name for view in one.views]) == (admit != "all")
     one.feedback(np.arange(300, 600), np.arange(300, 600) >= 450)
     one.process(rng.normal(size=(64, 3)))
-    learned = pool_of(one)
+    learned = one.inspect().pool
     assert np.isin(np.arange(300, 450), learned).all()  # feedback is heeded by each of them
     assert not np.isin(np.arange(450, 600), learned).any()
     if admit == "feedback":
@@ -189,14 +177,6 @@ def test_another_shift_is_announced_after_the_history_has_known_the_last() -> No
     assert watched([True] * 30 + [False] * 3 + [True] * 30)[-1] == 3
 
 
-@pytest.mark.parametrize(("odd", "normal"), [(True, False), (False, True), (False, False)])
-def test_only_what_is_odd_in_the_history_and_normal_among_recent_records_counts(odd: bool, normal: bool) -> None:
-    regimes = Regimes(STEP)
-    regimes.begin()
-    regimes.watch(np.full(STEP, odd), np.full(STEP, normal))
-    assert regimes.number == 1
-
-
 def test_a_shift_of_a_stream_is_announced_once_and_the_next_one_too() -> None:
     rng = np.random.default_rng(1)
     one = Detector(shared_model(), 3, CONFIG)
@@ -208,10 +188,3 @@ def test_a_shift_of_a_stream_is_announced_once_and_the_next_one_too() -> None:
     never = Detector(shared_model(), 3, replace(CONFIG, adapt_after=0))
     never.process(rng.normal(size=(1200, 3)))
     assert (never.process(rng.normal(size=(1500, 3)) + 20).regime == 1).all()
-
-
-def test_without_a_view_of_recent_records_nothing_is_announced() -> None:
-    rng = np.random.default_rng(0)
-    one = Detector(shared_model(), 3, replace(CONFIG, views=("fast",)))
-    one.process(rng.normal(size=(1200, 3)))
-    assert (one.process(rng.normal(size=(1500, 3)) + 20).regime == 1).all()

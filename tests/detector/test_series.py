@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from partitions import compacted, state_of
+from streams import compacted, state_of
 
 from fomo_stream.detector import series
 from fomo_stream.detector.series import FEW_KEYED, HALF_LIFE, MOVEMENT, Batch, Key, Series
@@ -131,16 +131,6 @@ def test_a_record_has_its_past_and_its_movement_by_key_and_by_partition_where_ke
     np.testing.assert_array_equal(found.begins, [begins for _, begins in expected])
 
 
-@given(streams(), st.integers(0, 4), st.integers(1, 5), cuts)
-def test_no_bit_depends_on_how_records_are_split_over_calls(
-    stream: Stream, lags: int, max_keys: int, cuts: list[int]
-) -> None:
-    one, other = Series(2, lags, max_keys=max_keys), Series(2, lags, max_keys=max_keys)
-    for found, expected in zip(follow(one, stream, cuts), follow(other, stream), strict=True):
-        np.testing.assert_array_equal(found, expected)
-    assert state_of(one) == state_of(other)
-
-
 @given(streams(), st.integers(1, 6))
 def test_a_slot_is_of_one_series_from_its_beginning_on(stream: Stream, max_keys: int) -> None:
     found = follow(Series(2, 1, max_keys=max_keys), stream)
@@ -173,36 +163,6 @@ def test_keys_that_recur_later_are_series_then() -> None:
     found = Series(1, 1, max_keys=100).follow(values, keys)
     np.testing.assert_array_equal(found.vectors[100:, 1], values[50:450])
     assert (found.slots[100:] > 0).all()
-
-
-@given(streams(), streams(), st.integers(0, 3), st.integers(1, 4))
-def test_peeking_shows_what_comes_and_remembers_nothing(
-    before: Stream, after: Stream, lags: int, max_keys: int
-) -> None:
-    one = Series(2, lags, max_keys=max_keys)
-    follow(one, before)
-    state = state_of(one)
-    seen = one.peek(*after)
-    assert state_of(one) == state
-    for found, expected in zip(seen, one.follow(*after), strict=True):
-        np.testing.assert_array_equal(found, expected)
-
-
-@given(streams(), streams(), st.integers(0, 3), st.integers(1, 4), st.booleans())
-def test_copies_and_recovered_series_go_on_alike_on_their_own(
-    before: Stream, after: Stream, lags: int, max_keys: int, movement: bool
-) -> None:
-    original, recovered = (Series(2, lags, movement, max_keys) for _ in range(2))
-    follow(original, before)
-    log = original.copy().changes()
-    recovered.recover(cast(dict[str, bytes], log))
-    copied = original.copy()
-    expected = follow(original, after)
-    assert copied.copy().changes() == log
-    for other in (copied, recovered):
-        for found, wanted in zip(follow(other, after), expected, strict=True):
-            np.testing.assert_array_equal(found, wanted)
-    assert state_of(copied) == state_of(recovered) == state_of(original)
 
 
 @given(streams(), streams(), st.integers(0, 2), st.integers(1, 4), st.booleans())

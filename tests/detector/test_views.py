@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from partitions import MODEL
+from streams import MODEL
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
