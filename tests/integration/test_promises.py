@@ -6,14 +6,15 @@ On a broker without transactions: at least once.
 from __future__ import annotations
 
 import collections
-import signal
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from brokers import Broker, Kafka, kafka_home, wait_for
 from confluent_kafka import Consumer
+from label_effects import effects_in
 from services import (
     CLIENT,
     Running,
@@ -134,8 +135,42 @@ def offset_of(message: Any) -> int:
     return int(result["to"]["offset"] if result["status"] == "closed" else result["offset"])
 
 
+def labels(offsets: Iterable[int]) -> list[dict[str, Any]]:
+    return [{"offset": offset, "outlier": True} for offset in offsets]
+
+
+def test_each_label_takes_effect_once_also_over_a_restart_and_bad_ones_become_dead_letters(broker: Broker) -> None:
+    settings = sensors(broker, partitions=4, feedback=(feedback := unique("labels")))
+    broker.produce(settings.topic, readings(120), partition=2, key="one")
+    bad = [b"\xff", {"offset": 3}, {"partition": 1, "offset": 3, "outlier": True}, None]
+    with Running(settings) as running:
+        outputs = broker.read(settings.out, at_least=120)
+        broker.produce(feedback, bad, partition=2)
+        broker.produce(feedback, labels(range(10)), partition=2)
+        sent_back = {**json.loads(outputs[60].value()), "outlier": True}
+        broker.produce(feedback, [sent_back, {"outlier": False}], partition=2, key="one")
+        wait_for(lambda: broker.committed(settings.group, feedback) == 16, "the labels to be committed")
+        assert running.service.ready
+    broker.produce(feedback, labels([115, 230]), partition=2)  # the second: no such record yet
+    with Running(settings):
+        letters = broker.read(settings.dead_letters, at_least=5)
+        broker.produce(settings.topic, readings(20, start=120), partition=2)
+        broker.read(settings.out, at_least=140)
+        broker.produce(feedback, labels([125]), partition=2)
+        wait_for(lambda: broker.committed(settings.group, feedback) == 19, "the labels to be committed")
+    values = [one if isinstance(one, bytes | None) else json.dumps(one).encode() for one in bad]
+    assert [letter.value() for letter in letters[:4]] == values
+    for letter in letters:
+        headers = dict(letter.headers())
+        assert headers["fomo-reason"] == b"bad_feedback"
+        assert headers["fomo-source-topic"] == feedback.encode()
+    found = effects_in((message.key(), message.value()) for message in broker.read(settings.state_topic))
+    assert sorted(at for effect in found for at, _, _ in effect["labels"]) == [*range(4, 16), 16, 18]
+
+
 def test_two_instances_share_the_partitions_agree_on_one_schema_and_follow_a_topic_that_grows(broker: Broker) -> None:
-    settings = sensors(broker, partitions=4, features=None, feedback=unique("labels"))
+    settings = sensors(broker, partitions=4, features=None, feedback=unique("labels"), start="latest")
+    broker.produce(settings.topic, readings(30, start=-30))  # are skipped
     with Running(settings) as one, Running(settings) as two:
         both = (one, two)
         wait_for(lambda: all(running.service.ready for running in both), "both to be ready")
@@ -219,25 +254,6 @@ def test_sigterm_scores_and_commits_the_records_read_leaves_the_group_and_exits_
     count = broker.committed(settings.group, settings.topic)
     assert len(broker.read(settings.out, at_least=count)) == count
     assert running.text().count("released") == 4
-
-
-@pytest.mark.slow
-def test_a_frozen_instance_loses_its_partitions_and_repeats_nothing(broker: Broker, tmp_path: Path) -> None:
-    settings = sensors(broker, partitions=2)
-    with command(tmp_path / "frozen.log", settings) as frozen:
-        frozen.wait_for_log("restored")
-        broker.produce(settings.topic, readings(200))
-        broker.read(settings.out, at_least=100)
-        frozen.process.send_signal(signal.SIGSTOP)
-        with command(tmp_path / "other.log", settings) as other:
-            broker.produce(settings.topic, readings(300, start=200))
-            assert len(broker.read(settings.out, at_least=500, seconds=90)) == 500
-            frozen.process.send_signal(signal.SIGCONT)
-            broker.produce(settings.topic, readings(300, start=500))
-            wait_for(lambda: broker.committed(settings.group, settings.topic) == 800, "all to be committed", 60)
-            assert other.process.poll() is None
-    outputs = results(broker.read(settings.out, at_least=800))
-    assert sorted(record["n"] for record in outputs) == list(range(800))
 
 
 @pytest.mark.slow

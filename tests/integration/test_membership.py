@@ -1,0 +1,243 @@
+"""Members that leave a group, are killed, or are removed while they are suspended."""
+
+from __future__ import annotations
+
+import collections
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from brokers import Broker, kafka_home, wait_for
+from clusters import Cluster
+from confluent_kafka import ConsumerGroupState
+from services import CLIENT, Command, command, make_settings, readings, results, sensors, unique
+
+from fomo_stream.kafka.broker.members import ask_about_group
+from fomo_stream.settings.service import ServiceSettings
+
+pytestmark = pytest.mark.slow
+
+PARTITIONS = 4
+LONG_S = 300  # the longest that the client allows; no test waits for it
+SHORT_S = 6  # the shortest that Apache Kafka allows
+
+
+class Pods:
+    """Two instances named as the pods of a StatefulSet, which have two partitions each."""
+
+    def __init__(self, broker: Broker, folder: Path, stack: ExitStack, session_s: int) -> None:
+        if not broker.is_kafka:
+            pytest.skip("the embedded broker has no static membership")
+        self._broker = broker
+        self._folder = folder
+        self._stack = stack
+        self._session_ms = 1000 * session_s
+        self._topic = unique("sensors")
+        broker.create_topic(self._topic, PARTITIONS)
+        self.instances: dict[int, Command] = {}
+        for number in range(2):
+            self.start(number)
+        for instance in self.instances.values():
+            instance.wait_for_log(" assigned ")
+        wait_for(lambda: self.shares() == {"pod-0": 2, "pod-1": 2}, "both instances to have partitions", 120)
+        self.score()
+
+    def settings(self, number: int) -> ServiceSettings:
+        client = {**CLIENT, "session.timeout.ms": str(self._session_ms)}
+        return make_settings(self._broker, self._topic, instance_id=f"pod-{number}", kafka=client)
+
+    def start(self, number: int) -> None:
+        log = self._folder / unique(f"pod-{number}")
+        self.instances[number] = self._stack.enter_context(command(log, self.settings(number)))
+
+    def assigned(self) -> dict[str, set[int]]:
+        """The partitions of every member of the group, by its name."""
+        return self._broker.members(self.settings(0).group)
+
+    def shares(self) -> dict[str, int]:
+        return {name: len(partitions) for name, partitions in self.assigned().items()}
+
+    def has_all(self) -> bool:
+        return self.shares() == {"pod-0": PARTITIONS}
+
+    def score(self) -> None:
+        """Write records to all partitions, and wait until all are scored: every partition then has an owner."""
+        settings = self.settings(0)
+        before = len(self._broker.read(settings.out)) if self._broker.partitions(settings.out) else 0
+        for partition in range(PARTITIONS):
+            self._broker.produce(self._topic, readings(20), partition=partition)
+        assert len(self._broker.read(settings.out, at_least=before + PARTITIONS * 20)) == before + PARTITIONS * 20
+
+
+def test_an_instance_that_is_stopped_frees_its_partitions_before_its_session_ends(
+    broker: Broker, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        pods = Pods(broker, tmp_path, stack, LONG_S)
+        assert pods.instances[1].terminate() == 0, pods.instances[1].text()
+        assert "group_not_left" not in pods.instances[1].text()
+        wait_for(pods.has_all, "the other instance to have all partitions")
+        pods.score()
+        assert pods.instances[0].terminate() == 0, pods.instances[0].text()
+        wait_for(lambda: not pods.assigned(), "the group to have no members")
+
+
+def test_an_instance_that_is_killed_gets_its_partitions_back(broker: Broker, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        pods = Pods(broker, tmp_path, stack, LONG_S)
+        before, log = pods.assigned(), pods.instances[0].text()
+        pods.instances[1].kill()
+        assert pods.assigned() == before
+        pods.start(1)
+        pods.score()
+        assert pods.assigned() == before
+        assert pods.instances[0].text().count(" assigned ") == log.count(" assigned ")
+
+
+def test_an_instance_that_is_killed_and_does_not_come_back_keeps_its_partitions_for_its_session(
+    broker: Broker, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        pods = Pods(broker, tmp_path, stack, SHORT_S)
+        pods.instances[1].kill()
+        wait_for(pods.has_all, "the other instance to have all partitions")
+        pods.score()
+
+
+def test_with_the_protocol_consumer_a_named_instance_keeps_its_place_and_says_so(
+    broker: Broker, tmp_path: Path
+) -> None:
+    if not broker.is_kafka:
+        pytest.skip("the embedded broker has no static membership")
+    topic = unique("sensors")
+    broker.create_topic(topic)
+    settings = make_settings(broker, topic, instance_id="pod-0", kafka={"group.protocol": "consumer"})
+    with command(tmp_path / "log", settings) as running:
+        running.wait_for_log(" assigned ")
+        assert running.terminate() == 0, running.text()
+    assert 'group_not_left reason="group.protocol is consumer"' in running.text()
+    assert set(broker.members(settings.group)) == {"pod-0"}
+
+
+@pytest.mark.usefixtures("real_kafka")
+def test_a_frozen_instance_loses_its_partitions_and_repeats_nothing(broker: Broker, tmp_path: Path) -> None:
+    settings = sensors(broker, partitions=2)
+    with command(tmp_path / "frozen.log", settings) as frozen:
+        frozen.wait_for_log("restored")
+        broker.produce(settings.topic, readings(200))
+        broker.read(settings.out, at_least=100)
+        frozen.process.send_signal(signal.SIGSTOP)
+        with command(tmp_path / "other.log", settings) as other:
+            broker.produce(settings.topic, readings(300, start=200))
+            assert len(broker.read(settings.out, at_least=500, seconds=90)) == 500
+            frozen.process.send_signal(signal.SIGCONT)
+            broker.produce(settings.topic, readings(300, start=500))
+            wait_for(lambda: broker.committed(settings.group, settings.topic) == 800, "all to be committed", 60)
+            assert other.process.poll() is None
+    outputs = results(broker.read(settings.out, at_least=800))
+    assert sorted(record["n"] for record in outputs) == list(range(800))
+
+
+# --- where the broker assigns
+
+# `fomo-stream`, suspended once inside its first revocation callback: before the client hears that it has given up.
+FROZEN = """
+import os, signal
+from fomo_stream.cli.main import program
+from fomo_stream.kafka.assignment import Assignment
+
+give_up = Assignment.give_up
+
+def freeze_and_give_up(self, numbers):
+    Assignment.give_up = give_up
+    os.kill(os.getpid(), signal.SIGSTOP)
+    give_up(self, numbers)
+
+Assignment.give_up = freeze_and_give_up
+program()
+"""
+# Under KIP-848 sessions are the broker's.
+SESSION = (
+    "session.timeout.ms=6000",
+    "min.session.timeout.ms=6000",
+    "heartbeat.interval.ms=500",
+    "min.heartbeat.interval.ms=500",
+)
+PROTOCOL = {"group.protocol": "consumer", "transaction.timeout.ms": "6000"}
+
+
+def is_stopped(process_id: int) -> bool:
+    """Whether a process is suspended (Linux)."""
+    return Path(f"/proc/{process_id}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+
+
+def wait_until_frozen(frozen: Command) -> None:
+    wait_for(lambda: is_stopped(frozen.process.pid), "the instance to be suspended", 60)
+
+
+def is_settled(settings: ServiceSettings, members: int) -> bool:
+    """Whether the group has no rebalance under way, and so many members."""
+    group = ask_about_group(settings)
+    return len(group.members) == members and group.state == ConsumerGroupState.STABLE
+
+
+def places(broker: Broker, topic: str) -> list[tuple[int, int]]:
+    return [(found["fomo"]["partition"], found["fomo"]["offset"]) for found in results(broker.read(topic))]
+
+
+def check_each_is_scored_once(broker: Broker, settings: ServiceSettings, count: int) -> None:
+    wait_for(lambda: broker.committed(settings.group, settings.topic) == count, "all to be committed", 120)
+    found = collections.Counter(places(broker, settings.out))
+    assert [place for place, times in found.items() if times > 1] == []
+    assert len(found) == count
+
+
+@pytest.fixture(scope="module")
+def assigning_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A broker that assigns partitions by itself, with short sessions."""
+    home = kafka_home()
+    if home is None:
+        pytest.skip("needs an Apache Kafka of its own (KAFKA_HOME)")
+    cluster = Cluster(home, 1, tmp_path_factory.mktemp("cluster"), [f"group.consumer.{option}" for option in SESSION])
+    yield cluster
+    cluster.stop()
+
+
+def test_where_the_broker_assigns_a_removed_member_leaves_its_partitions_alone_too(
+    assigning_broker: Cluster, tmp_path: Path
+) -> None:
+    broker, topic = assigning_broker, unique("zombie")
+    broker.create_topic(topic, partitions=2)
+    settings = {name: make_settings(broker, topic, instance_id=name, kafka=PROTOCOL) for name in ("frozen", "heir")}
+    group, total = settings["heir"].group, 400
+    with command(tmp_path / "frozen.log", settings["frozen"], program=["-c", FROZEN]) as frozen:
+        for number in (0, 1):
+            broker.produce(topic, readings(200), partition=number)
+        wait_for(lambda: broker.committed(group, topic) == total, "the first records")
+        with command(tmp_path / "heir.log", settings["heir"]) as heir:
+            wait_until_frozen(frozen)
+            for number in (0, 1):
+                heir.wait_for_log(f"restored topic={topic} partition={number}")
+            frozen.process.send_signal(signal.SIGCONT)
+            while not is_settled(settings["heir"], 2):
+                for number in (0, 1):
+                    broker.produce(topic, readings(20), partition=number)
+                total += 40
+            check_each_is_scored_once(broker, settings["heir"], total)
+
+
+def test_where_the_broker_assigns_a_second_instance_of_a_name_is_refused_and_the_first_goes_on(
+    assigning_broker: Cluster, tmp_path: Path
+) -> None:
+    broker, topic = assigning_broker, unique("names")
+    broker.create_topic(topic)
+    settings = make_settings(broker, topic, instance_id="name", delivery="at-least-once", kafka=PROTOCOL)
+    with command(tmp_path / "first.log", settings) as first:
+        first.wait_for_log("restored")
+        with command(tmp_path / "second.log", settings) as second:
+            assert second.process.wait(60) == 3
+            assert "another instance has the same --instance-id" in second.text()
+        broker.produce(topic, readings(100))
+        wait_for(lambda: broker.committed(settings.group, topic) == 100, "all records to be committed")
