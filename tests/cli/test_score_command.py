@@ -35,7 +35,8 @@ def test_a_file_gets_what_standard_output_gets(
 @pytest.mark.parametrize(
     ("data", "flags", "code", "words", "left"),
     [
-        (as_jsonl(RECORDS[:60]) + b"{\n" * 10, ["-o", "out.jsonl"], 13, "10 of 70 lines could not be scored", 70),
+        (as_jsonl(RECORDS[:63]) + b"{\n" * 7, ["-o", "out.jsonl"], 0, "skipped=7 ", 70),
+        (as_jsonl(RECORDS[:62]) + b"{\n" * 8, ["-o", "out.jsonl"], 13, "8 of 70 lines could not be scored", 70),
         (as_jsonl(RECORDS[:60]), ["-o", "out.jsonl"], 0, "scored=60 ", 60),
         (b"a,b\nx,y\n", ["-o", "out.csv"], 5, "no numeric field", None),
         (None, ["-o", "out.csv"], 2, "cannot read in", None),

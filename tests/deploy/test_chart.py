@@ -145,16 +145,6 @@ def test_every_selector_finds_the_pods_of_the_service(name: str) -> None:
     assert found.one("StatefulSet")["spec"]["serviceName"] == found.one("Service")["metadata"]["name"]
 
 
-def test_a_spread_constraint_with_a_selector_keeps_it() -> None:
-    own = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
-    selector = {"matchLabels": {"team": "scoring"}}
-    constraints = [{**own, "labelSelector": selector}, own, {**own, "labelSelector": {}}]
-    found = rendered("default", topologySpreadConstraints=constraints)
-    made = found.pod["spec"]["topologySpreadConstraints"]
-    added = found.one("StatefulSet")["spec"]["selector"]
-    assert made == [{**own, "labelSelector": one} for one in (selector, added, {})]
-
-
 def ports(rules: list[Object]) -> list[set[int]]:
     return [{port["port"] for port in rule["ports"]} for rule in rules]
 

@@ -180,14 +180,8 @@ def test_the_topics_are_those_that_the_program_uses(tmp_path: Path, monkeypatch:
     found = plain("everything")
     settings = settings_of(found, tmp_path, monkeypatch)
     topics = {topic["spec"]["topicName"]: topic for topic in found.all("KafkaTopic")}
-    assert set(topics) == {
-        settings.topic,
-        settings.out,
-        settings.alerts,
-        settings.dead_letters,
-        settings.feedback,
-        settings.state_topic,
-    }
+    of_all = (*settings.outputs, settings.topic, settings.feedback, settings.state_topic)
+    assert set(topics) == set(of_all)
     assert {topic["spec"]["partitions"] for topic in topics.values()} == {48}
     assert {topic["metadata"]["namespace"] for topic in topics.values()} == {"kafka"}
     assert {topic["metadata"]["labels"]["strimzi.io/cluster"] for topic in topics.values()} == {"events"}
@@ -196,15 +190,6 @@ def test_the_topics_are_those_that_the_program_uses(tmp_path: Path, monkeypatch:
         config = {key: str(value) for key, value in topic["spec"]["config"].items()}
         own = STATE_TOPIC_CONFIG if name == settings.state_topic else {"retention.ms": "604800000"}
         assert config == {"min.insync.replicas": "2", **own}
-
-
-def test_names_of_topics_that_are_not_given_are_those_of_the_program(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = rendered("default", partitions=3, strimzi={"cluster": "events", "topics": {"enabled": True}})
-    settings = settings_of(found, tmp_path, monkeypatch)
-    names = {topic["spec"]["topicName"] for topic in found.all("KafkaTopic")}
-    assert names == {settings.out, settings.dead_letters, settings.state_topic}
 
 
 def test_rules_and_dashboard_are_the_files_of_the_chart() -> None:

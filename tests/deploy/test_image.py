@@ -8,11 +8,8 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 import tomllib
-from collections.abc import Iterator
 from fnmatch import fnmatch
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +18,7 @@ import yaml
 from brokers import free_ports
 from documents import ROOT
 
+from fomo_stream.ops.http import HttpServer, Sources
 from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import load
 
@@ -73,33 +71,10 @@ def test_only_files_that_are_copied_into_the_image_are_sent_to_the_engine() -> N
 # --- health check
 
 
-@pytest.fixture
-def probed() -> Iterator[dict[str, Any]]:
-    """A server whose answer a test chooses: {"port": ..., "status": ..., "path": the last one asked for}."""
-    state: dict[str, Any] = {"status": 200}
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            state["path"] = self.path
-            self.send_response(state["status"])
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    state["port"] = server.server_port
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield state
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def test_the_health_check_is_the_liveness_probe(probed: dict[str, Any]) -> None:
+def test_the_health_check_is_the_liveness_probe() -> None:
     (found,) = re.findall(r"^HEALTHCHECK .*\n +CMD (.*)$", DOCKERFILE, re.MULTILINE)
     command = json.loads(found)
+    reasons: list[str] = []
 
     def code(port: int) -> int:
         # a proxy for other addresses must not be asked
@@ -107,10 +82,11 @@ def test_the_health_check_is_the_liveness_probe(probed: dict[str, Any]) -> None:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         return subprocess.run(command, env={"PATH": path, **settings}, capture_output=True).returncode
 
-    assert code(probed["port"]) == 0
-    assert probed["path"] == "/livez"
-    probed["status"] = 503
-    assert code(probed["port"]) == 1
+    sources = Sources(live=lambda: reasons, ready=lambda: ["not yet"], metrics=lambda: b"", status=lambda: b"")
+    with HttpServer("127.0.0.1", 0, sources) as server:
+        assert code(server.port) == 0
+        reasons.append("stuck")
+        assert code(server.port) == 1
     assert code(free_ports()) == 1
 
 

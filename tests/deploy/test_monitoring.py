@@ -119,21 +119,6 @@ def test_panels_explain_themselves(panel: dict[str, Any]) -> None:
             assert {"namespace", "job", "pod"} <= labels, f"{metric} of all groups"
 
 
-def test_panels_have_ids_titles_and_places_of_their_own() -> None:
-    everything = DASHBOARD["panels"]
-    for name in ("id", "title"):
-        values = [panel[name] for panel in everything]
-        assert len(set(values)) == len(values)
-    cells = [
-        (place["x"] + i, place["y"] + j)
-        for place in (panel["gridPos"] for panel in everything)
-        for i in range(place["w"])
-        for j in range(place["h"])
-    ]
-    assert len(set(cells)) == len(cells), "panels overlap"
-    assert {x for x, _ in cells} <= set(range(24))
-
-
 def test_flags_and_alerts_that_texts_name_exist() -> None:
     texts = [panel["description"] for panel in PANELS] + [
         text for rule in RULES for text in rule["annotations"].values()

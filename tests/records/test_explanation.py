@@ -160,7 +160,7 @@ def test_only_facts_are_said_where_reasons_mean_little(
 
 @pytest.mark.parametrize(
     ("frequency", "share"),
-    [(0.99996, "100 %"), (0.4567, "46 %"), (0.0123, "1.2 %"), (0.0002, "0.02 %"), (1e-9, "1e-07 %")],
+    [(0.99996, "100 %"), (0.0123, "1.2 %"), (1e-9, "1e-07 %")],
 )
 def test_shares_of_the_known_records(frequency: float, share: str) -> None:
     schema = Schema(("state",), frozenset({"state"}))
@@ -210,12 +210,7 @@ def test_the_value_of_a_reason_is_the_one_of_the_record(value: float) -> None:
 
 
 def test_reasons_as_json() -> None:
-    many = [
-        reason(share=0.61234, expected=2.9876543),
-        IDLE,
-        reason(2, value=1.0, median=0.0, low=0.0, high=0.0),
-        FLOW._replace(partner=0),
-    ]
+    many = [reason(share=0.61234, expected=2.9876543), IDLE, FLOW._replace(partner=0)]
     missing = reason(cause=Cause.MISSING, value=NAN, median=NAN, low=NAN, high=NAN)
     made = reasons_of(many, SCHEMA, RECORD) + reasons_of([missing], SCHEMA, RECORD | {"pressure": "n/a"})
     assert made == [
@@ -224,10 +219,6 @@ def test_reasons_as_json() -> None:
             "range": [2.8, 3.4], "expected": 2.98765,
         },
         {"feature": "state", "cause": "category", "share": 0.2, "value": "idle", "frequency": 0.002},
-        {
-            "feature": "open", "cause": "value", "share": 0.6, "value": True, "usual": 0.0, "range": [0.0, 0.0],
-            "expected": None,
-        },
         {
             "feature": "flow", "cause": "value", "share": 0.3, "value": 170, "usual": 168.0,
             "range": [150.0, 190.0], "expected": None, "with": "pressure",

@@ -174,26 +174,18 @@ def filled(head: str, body: str, tail: str) -> bytes:
 
 HOSTILE = {
     "open arrays": filled("", "[", ""),
-    "open objects": filled("", '{"a":', ""),
     "closed arrays": filled('{"a":', "[", "]" * SIZE + "}"),
     "the deepest objects": b'{"a":' * 199 + b"1" + b"}" * 199,
     "empty arrays": filled('{"a":[', "[],", "0]}"),
-    "empty objects": filled('{"a":[', "{},", "0]}"),
-    "empty arrays beside NaN": filled('{"b":NaN,"a":[', "[],", "0]}"),
     "empty arrays beside wide characters": filled('{"b":"\U0001f600","c":NaN,"a":[', "[],", "0]}"),
-    "small numbers": filled('{"a":[', "1e9,", "0]}"),
     "one name many times": filled("{", '"a":{"b":[]},', '"c":0}'),
     "many names": ("{" + ",".join(f'"{i:x}":0' for i in range(SIZE // 10)) + "}").encode(),
     "long names in one another": (
         "".join(f'{{"x{i}":0,"{"k" * (SIZE // 200)}":' for i in range(199)) + "1" + "}" * 199
     ).encode(),
     "a name full of dots": filled('{"', "a.", '":1}'),
-    "a string": filled('{"a":"', "x", '"}'),
-    "escapes": filled('{"a":"', "\\ud800", '"}'),
-    "an integer": filled('{"a":', "9", "}"),
     "long integers": filled('{"a":[', "9" * 3999 + ",", "0]}"),
     "a long fraction": filled('{"a":0.', "1", "}"),
-    "no text": b"\xff" * SIZE,
 }
 
 
