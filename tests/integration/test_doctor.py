@@ -6,13 +6,13 @@ import json
 from typing import Any
 
 import pytest
-from brokers import Broker, Kafka, kafka_home
+from brokers import Broker
 from confluent_kafka import Producer
 from services import unique
 
 from fomo_stream.admin.doctor import CHECKS
 from fomo_stream.cli.main import main
-from fomo_stream.errors import TopicError
+from fomo_stream.kafka.broker import clients
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
 
@@ -31,32 +31,26 @@ def levels(found: list[Any]) -> set[str]:
     return {one["level"] for one in found}
 
 
-@pytest.fixture
-def kafka(broker: Broker) -> Broker:
-    if not broker.is_kafka:
-        pytest.skip("the embedded broker answers few of the questions")
-    return broker
-
-
-def test_bad_topics_and_an_open_transaction_are_found(kafka: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("real_kafka")
+def test_bad_topics_and_an_open_transaction_are_found(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     topic, group = unique("sensors"), unique("group")
-    kafka.create_topic(topic, 3)
+    broker.create_topic(topic, 3)
     short = {"retention.ms": "60000", "max.message.bytes": "100000", "message.timestamp.type": "LogAppendTime"}
-    kafka.create_topic(f"{topic}-scores", 2, config=short)
-    kafka.create_topic(f"{group}-{topic}-state", 3, config={"cleanup.policy": "delete"})
-    writer = Producer({**kafka.config, "transactional.id": unique("writer")})
+    broker.create_topic(f"{topic}-scores", 2, config=short)
+    broker.create_topic(f"{group}-{topic}-state", 3, config={"cleanup.policy": "delete"})
+    writer = Producer({**broker.config, "transactional.id": unique("writer")})
     writer.init_transactions(20)
     writer.begin_transaction()
     writer.produce(topic, b"{}", partition=1)
     writer.flush(20)
 
     def own_topics() -> set[str]:  # other tests use the same broker
-        return {name for name in kafka.admin.list_topics(timeout=10).topics if topic in name}
+        return {name for name in broker.admin.list_topics(timeout=10).topics if topic in name}
 
     before = own_topics()
     flags = ("--topic", topic, "--group", group, "--kafka.session.timeout.ms=1000")
     try:
-        code, found = findings(capsys, kafka.bootstrap, *flags)
+        code, found = findings(capsys, broker.bootstrap, *flags)
     finally:
         writer.abort_transaction(20)
     assert code == 8
@@ -77,22 +71,10 @@ def test_bad_topics_and_an_open_transaction_are_found(kafka: Broker, capsys: pyt
     assert own_topics() == before
 
 
-@pytest.mark.skipif(kafka_home() is None, reason="needs an Apache Kafka of its own (KAFKA_HOME)")
-def test_a_broker_without_any_topic_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
-    home = kafka_home()
-    assert home is not None
-    fresh = Kafka(home)
-    try:
-        code, found = findings(capsys, fresh.bootstrap, "--topic", "sensors")
-    finally:
-        fresh.remove()
-    assert code == TopicError.exit_code
-    assert list(found) == list(CHECKS)
-    problems = [one["what"] for one in found["topics"] if one["level"] == "problem"]
-    assert problems == [f"there is no topic sensors on {fresh.bootstrap}"]
-
-
-def test_a_broker_that_is_away_is_the_only_problem(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broker_that_is_away_is_the_only_problem(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clients, "START_TIMEOUT_S", 1.0)
     code, found = findings(capsys, "127.0.0.1:1", "--topic", "t", "--instance-id", "a", "--health-port", "8080")
     assert code == 7
     assert levels(found.pop("brokers")) == {"problem"}
