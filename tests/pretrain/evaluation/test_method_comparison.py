@@ -86,13 +86,6 @@ def test_wilcoxon_is_one_sided_in_favour_of_the_baseline(seed: int, datasets: in
         assert one_sided_p(baseline, ours) == pytest.approx((size @ signs >= size[gap > 0].sum()).mean())
 
 
-def test_a_baseline_that_always_wins_gets_a_small_p_and_equals_get_none() -> None:
-    ours = np.arange(10.0)
-    assert one_sided_p(ours + 1, ours) < 0.05
-    assert one_sided_p(ours - 1, ours) > 0.95
-    assert np.isnan(one_sided_p(ours, ours))
-
-
 def test_a_few_datasets_decide_nothing() -> None:
     """With one that differs p would be 1, "ours is better"; four cannot reach 0.05 for a baseline that always wins."""
     ours = np.arange(10.0)

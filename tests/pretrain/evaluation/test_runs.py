@@ -16,23 +16,6 @@ from pretrain.evaluation.runs import Pending, read_runs, run_all
 from pretrain.evaluation.tables import Float
 
 
-def test_scores_that_are_no_numbers_rank_last_and_are_counted(tmp_path: Path) -> None:
-    def broken(x: Float) -> Float:
-        return np.where(x[:, 0] == 1, np.nan, x[:, 1])
-
-    run = run_all([Pending("made", 0, task)], {"broken": method(broken)}, tmp_path / "r.csv", 60, 60, quiet)[0]
-    assert run.nonfinite == run.n_outliers == 12
-    assert run.auroc < 2.0
-
-
-def test_infinite_scores_rank_first_or_last_by_their_sign(tmp_path: Path) -> None:
-    for sign, auroc in ((1.0, 100.0), (-1.0, 0.0)):
-        infinite = method(lambda x, s=sign: np.where(x[:, 0] == 1, s * np.inf, x[:, 1]))  # type: ignore[misc]
-        run = run_all([Pending("made", 0, task)], {"m": infinite}, tmp_path / f"{sign}.csv", 60, 60, quiet)[0]
-        assert run.auroc == pytest.approx(auroc, abs=2.0)
-        assert run.nonfinite == 12
-
-
 def some_methods(calls: list[tuple[str, int]] | None = None, fail_at: int | None = None) -> dict[str, Method]:
     """Two detectors that record their calls; fail_at: the call that is interrupted."""
     log: list[tuple[str, int]] = [] if calls is None else calls
@@ -65,25 +48,6 @@ def test_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, interrupted: in
     assert without_times(parts) == without_times(whole)
     assert without_times(read_runs(path)) == without_times(read_runs(tmp_path / "whole.csv"))
     assert parts == read_runs(path)
-
-
-def test_finished_runs_are_not_repeated_but_those_of_other_limits_are(tmp_path: Path) -> None:
-    path = tmp_path / "r.csv"
-    run_all(pending(), some_methods(), path, 60, 60, quiet)
-    for context, wanted in ((60, 0), (50, 12)):
-        calls: list[tuple[str, int]] = []
-        run_all(pending(), some_methods(calls), path, context, 60, quiet)
-        assert len(calls) == wanted
-    assert len(read_runs(path)) == 24
-
-
-def test_runs_on_a_table_that_changed_are_not_taken_for_those_on_the_new_one(tmp_path: Path) -> None:
-    path = tmp_path / "r.csv"
-    for data, wanted in (("before", 2), ("after", 2), ("before", 0)):
-        calls: list[tuple[str, int]] = []
-        runs = run_all([Pending("a", 0, partial(task, "a"), data)], some_methods(calls), path, 60, 60, quiet)
-        assert len(calls) == wanted
-        assert [run.data for run in runs] == [data, data]
 
 
 def test_a_method_that_fails_is_recorded_and_tried_again(tmp_path: Path) -> None:
@@ -148,6 +112,21 @@ def test_baselines_fill_missing_values_with_the_mean_of_the_context() -> None:
         assert detector.score(made.queries) == pytest.approx(detector.score(filled)), name
 
 
-def test_unknown_baselines_are_refused() -> None:
-    with pytest.raises(ConfigError, match="no baseline svm; there are knn"):
-        baselines(["svm"])
+@pytest.mark.parametrize(("value", "auroc"), [(np.nan, 0.0), (np.inf, 100.0), (-np.inf, 0.0)])
+def test_scores_that_are_not_finite_rank_first_or_last_and_are_counted(
+    tmp_path: Path, value: float, auroc: float
+) -> None:
+    odd = method(lambda x: np.where(x[:, 0] == 1, value, x[:, 1]))
+    run = run_all([Pending("made", 0, task)], {"m": odd}, tmp_path / "r.csv", 60, 60, quiet)[0]
+    assert run.auroc == pytest.approx(auroc, abs=2.0)
+    assert run.nonfinite == run.n_outliers == 12
+
+
+def test_runs_are_repeated_with_other_limits_and_on_a_changed_table_alone(tmp_path: Path) -> None:
+    path = tmp_path / "r.csv"
+    for context, data, wanted in ((60, "a", 2), (60, "a", 0), (50, "a", 2), (60, "b", 2), (60, "a", 0)):
+        calls: list[tuple[str, int]] = []
+        runs = run_all([Pending("t", 0, partial(task, "t"), data)], some_methods(calls), path, context, 60, quiet)
+        assert len(calls) == wanted
+        assert [(run.context, run.data) for run in runs] == [(context, data)] * 2
+    assert len(read_runs(path)) == 6

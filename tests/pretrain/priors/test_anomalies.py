@@ -60,13 +60,6 @@ def test_rows_of_other_kinds_are_left_alone(seed: int, width: int, classes: int,
     assert spoiled.isfinite().all()
 
 
-@given(**SCENES)
-def test_kinds_that_are_not_of_features_change_nothing(seed: int, width: int, classes: int) -> None:
-    scene = scene_of(seed, width, classes)
-    everything = torch.ones(2, 30, dtype=torch.bool)
-    assert torch.equal(spoil_features(scene, {"hidden_class": everything}, Draws(seed)), scene.rows)
-
-
 @given(**SCENES, kind=st.sampled_from(SIZED))
 def test_rows_of_strength_one_stay_as_they_are(seed: int, width: int, classes: int, kind: str) -> None:
     scene = scene_of(seed, width, classes, strength=1.0)
@@ -179,7 +172,7 @@ def test_every_kind_yields_finite_balanced_data(seed: int, of: tuple[str, str], 
 
 @pytest.mark.parametrize(("prior", "kind"), OF_PRIORS)
 def test_outliers_of_every_kind_can_be_found_and_are_not_all_trivial(prior: str, kind: str) -> None:
-    batch = batch_of(prior, kind, 1, 16, 250, 80, max_features=15, mixed_kinds=0.0)
+    batch = batch_of(prior, kind, 1, 12, 200, 80, max_features=15, mixed_kinds=0.0)
     best = evidence_batch(batch, with_context=False).best
     assert 0.6 < best.mean() < 0.999
     assert best.min() < 0.99
@@ -188,7 +181,7 @@ def test_outliers_of_every_kind_can_be_found_and_are_not_all_trivial(prior: str,
 @pytest.mark.parametrize(("prior", "kind"), [each for each in OF_PRIORS if each[1] not in SIZELESS])
 def test_rows_without_strength_cannot_be_told_from_inliers(prior: str, kind: str) -> None:
     more = {"strangers": 0.0} if prior == "causal" else {}
-    batch = batch_of(prior, kind, 2, 16, 250, 200, max_features=15, strength=(1.0, 1.0), row_strength=0.0, **more)
+    batch = batch_of(prior, kind, 2, 12, 200, 160, max_features=15, strength=(1.0, 1.0), row_strength=0.0, **more)
     page = evidence_batch(batch, with_context=False)
     areas = auroc(page.queries, page.labels).mean(0)
     assert areas.min() > 0.45

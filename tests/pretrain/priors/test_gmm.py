@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,11 +67,6 @@ def test_inliers_follow_the_mixture_and_outliers_are_inflated_on_k_only() -> Non
     assert z_out.std(1)[~inside].sub(1).abs().max() < 0.06
     assert z_in.std(1)[inside].max() < 1.0  # cut at the 85th percentile
     assert z_out.std(1)[inside].min() > 2.0  # about the root of 5
-
-
-def test_more_features_than_the_table_of_quantiles_holds_is_refused() -> None:
-    with pytest.raises(ValueError, match="up to 500"):
-        sample_gmm(GmmConfig(max_features=501), Draws(0), 1, 2, 2)
 
 
 @given(seed=st.integers(0, 2**40), width=st.integers(1, 25))

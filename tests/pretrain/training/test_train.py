@@ -151,19 +151,6 @@ def test_fused_updates_are_those_of_the_plain_optimiser() -> None:
         torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-5)
 
 
-def test_training_in_bf16_learns_as_well(tmp_path: Path) -> None:
-    config = TrainConfig(
-        model="paper-20", shape=replace(RAW, raw_features=3), steps=60, lr=1e-2, warmup=5, log_every=20, period=4,
-        data=replace(DATA, gmm_weight=1, causal_weight=0, max_features=3, batch=4, context_max=80, queries=64),
-    )  # fmt: skip
-    last = []
-    for precision in ("fp32", "bf16"):
-        train(replace(config, precision=precision), tmp_path / precision, "cpu")
-        last.append(read_log(tmp_path / precision / "log.jsonl")[-1]["auroc"])
-    assert last[1] > 0.7
-    assert last[1] == pytest.approx(last[0], abs=0.1)
-
-
 def test_interval_means_leave_out_what_did_not_count() -> None:
     """One good step, one whose datasets were all filtered out, and one whose loss is NaN."""
     interval = Interval(CPU)
@@ -252,3 +239,12 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_advice(tmp_path: Path, monk
     spoil(monkeypatch, every=1)
     with pytest.raises(FomoError, match="lower --lr"):
         train(replace(TINY, steps=100), tmp_path, "cpu")
+
+
+def test_training_in_bf16_is_near_that_in_fp32(tmp_path: Path) -> None:
+    losses = []
+    for precision in ("fp32", "bf16"):
+        train(replace(TINY, precision=precision), tmp_path / precision, "cpu")
+        losses.append([line["loss"] for line in read_log(tmp_path / precision / "log.jsonl")])
+    assert losses[0] != losses[1]
+    assert losses[0] == pytest.approx(losses[1], rel=0.05)
