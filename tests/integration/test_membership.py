@@ -12,7 +12,7 @@ import pytest
 from brokers import Broker, kafka_home, wait_for
 from clusters import Cluster
 from confluent_kafka import ConsumerGroupState
-from services import CLIENT, Command, command, make_settings, readings, results, sensors, unique
+from services import CLIENT, Command, command, make_settings, readings, results, unique
 
 from fomo_stream.kafka.broker.members import ask_about_group
 from fomo_stream.settings.service import ServiceSettings
@@ -119,25 +119,6 @@ def test_with_the_protocol_consumer_a_named_instance_keeps_its_place_and_says_so
         assert running.terminate() == 0, running.text()
     assert 'group_not_left reason="group.protocol is consumer"' in running.text()
     assert set(broker.members(settings.group)) == {"pod-0"}
-
-
-@pytest.mark.usefixtures("real_kafka")
-def test_a_frozen_instance_loses_its_partitions_and_repeats_nothing(broker: Broker, tmp_path: Path) -> None:
-    settings = sensors(broker, partitions=2)
-    with command(tmp_path / "frozen.log", settings) as frozen:
-        frozen.wait_for_log("restored")
-        broker.produce(settings.topic, readings(200))
-        broker.read(settings.out, at_least=100)
-        frozen.process.send_signal(signal.SIGSTOP)
-        with command(tmp_path / "other.log", settings) as other:
-            broker.produce(settings.topic, readings(300, start=200))
-            assert len(broker.read(settings.out, at_least=500, seconds=90)) == 500
-            frozen.process.send_signal(signal.SIGCONT)
-            broker.produce(settings.topic, readings(300, start=500))
-            wait_for(lambda: broker.committed(settings.group, settings.topic) == 800, "all to be committed", 60)
-            assert other.process.poll() is None
-    outputs = results(broker.read(settings.out, at_least=800))
-    assert sorted(record["n"] for record in outputs) == list(range(800))
 
 
 # --- where the broker assigns

@@ -14,10 +14,6 @@ from brokers import kafka_home, wait_for
 from clusters import Cluster
 from services import command, make_settings, readings, unique
 
-from fomo_stream.errors import BrokerError
-from fomo_stream.kafka.broker.clients import make_producer
-from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
-
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(kafka_home() is None, reason="needs an Apache Kafka to freeze (KAFKA_HOME)"),
@@ -114,21 +110,3 @@ def test_shutting_down_takes_no_longer_than_25_seconds_whatever_the_brokers_do(
             wait_for(cluster.is_complete, "the cluster to be complete", 60)
         assert elapsed < SHUTDOWN_S, running.text()
         assert code == 0, running.text()
-
-
-def test_a_start_without_an_answer_says_so_without_blaming_the_settings_and_can_be_repeated(cluster: Cluster) -> None:
-    settings = make_settings(cluster, unique("sensors"))
-    make = partial(make_producer, settings, settings.transactional_id)
-    for node in cluster.nodes:
-        node.freeze()
-    try:
-        with pytest.raises(BrokerError, match=r"does not answer .*; nothing is lost; .* restart the instance") as error:
-            ExactlyOnce(make, {}).start(3.0)
-    finally:
-        for node in cluster.nodes:
-            node.go_on()
-        wait_for(cluster.is_complete, "the cluster to be complete", 60)
-    assert "at-least-once" not in str(error.value)
-    again = ExactlyOnce(make, {})
-    again.start(30.0)
-    again.close()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brokers import Broker, Kafka, kafka_home, wait_for
+from brokers import Broker, wait_for
 from confluent_kafka import Consumer
 from label_effects import effects_in
 from services import (
@@ -254,28 +254,3 @@ def test_sigterm_scores_and_commits_the_records_read_leaves_the_group_and_exits_
     count = broker.committed(settings.group, settings.topic)
     assert len(broker.read(settings.out, at_least=count)) == count
     assert running.text().count("released") == 4
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(kafka_home() is None, reason="needs an Apache Kafka to kill (KAFKA_HOME)")
-def test_no_record_is_lost_when_a_broker_crashes_and_restarts(tmp_path: Path) -> None:
-    home = kafka_home()
-    assert home is not None
-    kafka = Kafka(home)
-    try:
-        topic = unique("sensors")
-        kafka.create_topic(topic)
-        kafka.produce(topic, readings(2000))
-        # With a single broker, partitions have no leader for a while, and transactions may be lost (KAFKA-20734).
-        settings = make_settings(kafka, topic, delivery="at-least-once")
-        with Running(settings) as running:
-            kafka.read(f"{topic}-scores", at_least=200)
-            kafka.kill()
-            wait_for(lambda: not running.service.ready, "the service to notice")
-            kafka.start()
-            kafka.produce(topic, readings(500, start=2000))
-            wait_for(lambda: running.service.ready, "the service to be ready again", 60)
-            wait_for(lambda: kafka.committed(settings.group, topic) == 2500, "everything to be committed", 60)
-        assert set(numbers(kafka.read(f"{topic}-scores"))) == set(range(2500))
-    finally:
-        kafka.remove()

@@ -235,20 +235,6 @@ def test_the_doctor_is_content_with_the_permissions_of_the_guide(
 
 
 @pytest.mark.usefixtures("restored_logging")
-@pytest.mark.parametrize("missing", FOR_SERVICE, ids=named)
-def test_the_doctor_names_a_permission_that_is_missing(
-    kafka: SecureKafka, missing: AclBinding, capsys: pytest.CaptureFixture[str]
-) -> None:
-    kafka.permit([acl for acl in FOR_SERVICE if acl is not missing])
-    code, found = diagnosis(kafka, capsys)
-    assert code == NotPermittedError.exit_code
-    kind = missing.restype.name.lower().replace("_", "-")
-    remedy = f"--operation {missing.operation.name.capitalize()} --{kind} {missing.name}"
-    assert remedy in found["transactions" if kind == "transactional-id" else "permissions"]
-    assert PASSWORD not in str(found)
-
-
-@pytest.mark.usefixtures("restored_logging")
 def test_a_group_can_be_looked_at_by_a_user_who_may_only_look(
     kafka: SecureKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:

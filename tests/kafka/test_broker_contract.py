@@ -212,16 +212,6 @@ def test_a_second_producer_of_a_name_fences_the_first_one_and_aborts_its_transac
     assert stage.committed() == 7
 
 
-def test_producers_of_other_names_do_not_disturb_each_other(stage: Stage) -> None:
-    first, second = stage.start("a"), stage.start("b")
-    first.begin_transaction()
-    stage.commit(second, b"2", number=1)
-    stage.produce(first, b"1")
-    first.commit_transaction(WAIT_S)
-    stage.awaits(b"1")
-    stage.awaits(b"2", number=1)
-
-
 def test_offsets_of_a_consumer_that_left_the_group_are_refused_and_the_transaction_must_be_aborted(
     stage: Stage,
 ) -> None:

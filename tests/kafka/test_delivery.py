@@ -108,37 +108,6 @@ def test_outputs_sent_during_a_commit_belong_to_the_next_one(kind: Kind) -> None
     assert (setup.out(), setup.broker.offsets) == ([b"1", b"2"], {("t", 0): 2})
 
 
-def test_outputs_sent_during_a_commit_that_fails_are_undone_with_it() -> None:
-    setup = Setup()
-    setup.send(b"1")
-    setup.broker.is_down = True
-    setup.stay_pending()
-    setup.send(b"2")
-    setup.broker.is_down = False
-    setup.broker.answers["commit_transaction"] = [abortable()]
-    assert setup.proceed() is Outcome.FAILED
-    assert setup.delivery.abort()
-    assert setup.delivery.sent == 0
-    assert [setup.commit(position) for position in (5, 6)] == [Outcome.COMMITTED] * 2
-    assert (setup.out(), setup.broker.offsets) == ([], {("t", 0): 6})
-
-
-@both
-def test_an_abort_forgets_everything(kind: Kind) -> None:
-    setup = Setup(kind)
-    setup.broker.is_down = True
-    for value in (b"1", b"large"):
-        setup.send(value)
-    setup.broker.is_down = False
-    setup.broker.answers["produce"] = [KafkaError(KafkaError._STATE)]
-    setup.send(b"2")
-    assert setup.delivery.has_failed
-    assert setup.delivery.abort()
-    assert (setup.delivery.sent, setup.delivery.has_failed, setup.delivery.is_full) == (0, False, False)
-    assert setup.commit(5) is Outcome.COMMITTED
-    assert (setup.out(), setup.broker.offsets) == ([], {("t", 0): 5})
-
-
 @both
 def test_outputs_that_fail_during_a_commit_are_undone(kind: Kind) -> None:
     """The client refuses to abort before the commit that it has begun is asked for again."""
@@ -272,15 +241,6 @@ def test_a_call_without_a_time_limit_is_made_only_after_the_broker_has_answered(
         pending += 1
     assert pending >= 3
     assert setup.broker.offsets == {("t", 0): 1}
-
-
-def test_offsets_of_partitions_that_other_members_own_are_not_committed() -> None:
-    setup = Setup(AtLeastOnce)
-    setup.member.failures = [KafkaError(KafkaError.ILLEGAL_GENERATION)]
-    setup.send(b"1")
-    assert setup.commit(1) is Outcome.REFUSED
-    assert setup.delivery.abort()
-    assert setup.broker.offsets == {}
 
 
 class Sending(Setup):
@@ -426,15 +386,6 @@ def test_after_an_outage_that_ended_its_transactions_an_instance_continues(at: s
         setup.commit(3)
 
 
-def test_a_member_that_has_lost_its_partitions_commits_nothing() -> None:
-    setup = Setup()
-    setup.broker.generations[setup.member.name] = setup.member.generation + 1
-    setup.send(b"1")
-    assert setup.commit() is Outcome.REFUSED
-    assert setup.delivery.abort()
-    assert (setup.out(), setup.broker.offsets) == ([], {})
-
-
 def test_closing_undoes_uncommitted_outputs() -> None:
     setup = Setup()
     setup.send(b"1")
@@ -508,3 +459,14 @@ def test_a_start_that_is_refused_says_why(error: KafkaError, kind: type[FomoErro
     with pytest.raises(kind, match=words) as caught:
         ExactlyOnce(partial(broker.producer, "instance"), {}).start(1.0)
     assert ("at-least-once" in str(caught.value)) == ("takes no transactions" in words)
+
+
+@both
+def test_a_member_that_has_lost_its_partitions_commits_nothing(kind: Kind) -> None:
+    setup = Setup(kind)
+    setup.broker.generations[setup.member.name] = setup.member.generation + 1
+    setup.member.failures = [KafkaError(KafkaError.ILLEGAL_GENERATION)]
+    setup.send(b"1")
+    assert setup.commit() is Outcome.REFUSED
+    assert setup.delivery.abort()
+    assert setup.broker.offsets == {}

@@ -260,22 +260,6 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
         return {at for at in range(first, read) if given[at] in behind[-SETTINGS.feedback_memory :]}
 
 
-@pytest.mark.parametrize("trouble", ["down", "answer lost"])
-@pytest.mark.parametrize("what", ["handed over", "put out"])
-def test_records_scored_during_a_commit_are_undone_if_the_partition_is_revoked_meanwhile(
-    what: str, trouble: str
-) -> None:
-    machine = ExactlyOnceMachine()
-    machine.deal()
-    moment = Moment(0, ["."] * 16, [], 1, 9, 0, 0, is_due=True, is_built=True, then=trouble)
-    machine.it_goes_on(moment)
-    machine.something_happens(moment._replace(then="nothing"), what)
-    for _ in range(3):
-        machine._turn("a")
-        machine.every_record_has_one_output_in_order()
-    machine.teardown()
-
-
 def test_a_late_generation_pauses_its_own_partition_alone_and_nothing_is_lost() -> None:
     machine = ExactlyOnceMachine()
     instance = machine.instances["a"]

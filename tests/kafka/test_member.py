@@ -22,7 +22,7 @@ from fomo_stream.errors import FencedError
 from fomo_stream.kafka.broker import clients
 from fomo_stream.kafka.embedded_broker import EmbeddedBroker
 from fomo_stream.kafka.member import ConsumerErrors
-from fomo_stream.kafka.polling import MOST_AT_ONCE, Poller
+from fomo_stream.kafka.polling import Poller
 from fomo_stream.settings.service import NO_TOPIC, ServiceSettings
 
 
@@ -162,16 +162,6 @@ def take(poller: Poller, seconds: float) -> list[bytes | None]:
     messages = poller.poll(LONG_S)
     poller.handled(len(messages), seconds)
     return [message.value() for message in messages]
-
-
-def test_all_records_come_once_and_in_order(poller: Poller) -> None:
-    found: list[bytes | None] = []
-    while len(found) < N:
-        values = take(poller, 0.0)
-        assert 1 <= len(values) <= MOST_AT_ONCE
-        found += values
-    assert found == [str(number).encode() for number in range(N)]
-    assert poller.poll(0.0) == []
 
 
 def test_more_are_taken_while_they_are_handled_quickly_and_fewer_when_not(poller: Poller) -> None:

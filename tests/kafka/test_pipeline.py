@@ -340,14 +340,6 @@ def test_a_task_is_not_overtaken_for_ever(numbers: list[int]) -> None:
     assert all(place < i + TOGETHER for place, i in enumerate(done))
 
 
-def test_an_error_reaches_the_one_who_asks() -> None:
-    with BuildThread() as thread:
-        failed, done = thread.submit(int, "x"), thread.submit(int, "7")
-        with pytest.raises(ValueError, match="invalid literal"):
-            failed.result()
-        assert done.result() == 7
-
-
 def test_after_a_shutdown_nothing_runs() -> None:
     thread, begin, has_begun = BuildThread(), threading.Event(), threading.Event()
 

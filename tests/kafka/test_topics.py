@@ -85,19 +85,6 @@ def test_new_partitions_are_a_reason_until_the_group_has_assigned_them(monkeypat
     assert found.reasons() == []
 
 
-@pytest.mark.parametrize("small", ["o", "d"])
-def test_an_output_with_fewer_partitions_than_the_input_is_logged(small: str, caplog: pytest.LogCaptureFixture) -> None:
-    found, sizes = report()
-    assert not caplog.text
-    found.look(TopicsSeen(dict.fromkeys(sizes, 3) | {small: 2}, {}))
-    (line,) = [line for line in caplog.text.splitlines() if "topic_smaller_than_input" in line]
-    assert f"topic={small} partitions=2 input=3" in line
-    assert "a key may now be in another partition" in line
-    caplog.clear()
-    report(**{small: 1})  # it was so when the instance started
-    assert f"topic_smaller_than_input topic={small} partitions=1 input=2" in caplog.text
-
-
 @pytest.mark.parametrize(
     ("code", "remedy", "other"),
     [

@@ -159,31 +159,6 @@ def alone(key: bytes | str | None, slot: int = 1) -> Stream:
     return Stream([slot], [False], [True], [key], [0.001])  # type: ignore[list-item]
 
 
-def test_a_copy_is_independent_and_its_first_changes_are_everything() -> None:
-    incidents, stream = Incidents(QUIET, TOPIC, PARTITION), alone(b"k")
-    incidents.follow([alert(100)], stream.scored(slice(0, 1)), [b"k"], [100], 0)
-    entries = incidents.changes()
-    twin = incidents.copy()
-    assert twin.changes() == entries
-    quiet = replace(stream.scored(slice(0, 1)), outlier=np.array([False]))
-    for number in range(1, 1 + QUIET[0]):
-        twin.follow([{"outlier": False}], quiet, [b"k"], [100 + number], number)
-    assert (len(twin), len(incidents), incidents.changes()) == (0, 1, {})
-
-
-def test_an_incident_ends_where_its_key_does_not_come_back() -> None:
-    """Each record is of another user, as of many; each 20th is an alert."""
-    n = 5000
-    stream = Stream(
-        [*range(1, n + 1)], [True] * n, [i % 20 == 0 for i in range(n)], [b"%d" % i for i in range(n)], [0.001] * n
-    )
-    incidents = Incidents(QUIET, TOPIC, PARTITION)
-    closed = follow(stream, incidents, stream.results(), slice(0, n))
-    assert [one.first for one in closed] == [stream.offset(i) for i in range(0, n - QUIET[1], 20)]
-    assert all(one.offset == one.first + 2 * QUIET[1] for one in closed)
-    assert len(incidents) == QUIET[1] / 20
-
-
 def test_without_a_topic_the_offset_alone_is_the_name() -> None:
     incidents, result = Incidents(QUIET), alert(17)
     incidents.follow([result], alone("k").scored(slice(0, 1)), ["k"], [17], 17)
