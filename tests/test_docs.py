@@ -81,6 +81,7 @@ SHORTER = {
     "profile": "--batches 2 --batch 4 --min-auc 0 --max-auc 1 --device cpu",
 }
 LONGEST = ("ablate", "--stress")
+TRAINING = ("docs/pretraining.md",)  # all of its commands run, which takes long
 
 
 @pytest.fixture
@@ -169,7 +170,14 @@ CHECKS: dict[str, Callable[[str, list[str], Path], None]] = {
 }
 
 
-@by_name([page for page in PAGES if any(block.language == "sh" for block in page.blocks)])
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.name, marks=pytest.mark.slow if page.name in TRAINING else ())
+        for page in PAGES
+        if any(block.language == "sh" for block in page.blocks)
+    ],
+)
 def test_shell_snippets_of_a_page_work_in_order(
     page: Document, folder: Path, monkeypatch: pytest.MonkeyPatch, restored_logging: None
 ) -> None:

@@ -1,9 +1,11 @@
-"""The package as a whole: imports that cost little."""
+"""The package as a whole: imports that cost little, and the audit for known vulnerabilities."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -32,8 +34,16 @@ def test_help_loads_neither_torch_nor_numpy_nor_a_kafka_client() -> None:
     assert not HEAVY & modules
 
 
-def test_unknown_names_are_attribute_errors() -> None:
-    import fomo_stream
+AUDIT = Path(__file__).parents[1] / ".ci" / "audit"
 
-    with pytest.raises(AttributeError, match="nonsense"):
-        fomo_stream.nonsense  # noqa: B018
+
+@pytest.mark.slow
+def test_an_audit_without_a_network_says_so_and_does_not_fail(tmp_path: Path) -> None:
+    unreachable = "http://127.0.0.1:1"
+    environment = {"HTTPS_PROXY": unreachable, "https_proxy": unreachable, "NO_PROXY": "", "no_proxy": ""}
+    environment = {**os.environ, **environment, "PIP_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, AUDIT], capture_output=True, text=True, env=environment, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("audit: not done, the vulnerability database does not answer (")
+    assert done.stdout.count("\n") == 1
+    assert "://" not in AUDIT.read_text()  # it names no package index

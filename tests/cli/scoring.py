@@ -13,8 +13,8 @@ from fomo_stream.cli.score import Scoring, open_table
 from fomo_stream.demo.sensors import sensor_stream
 from fomo_stream.settings.commands import ScoreSettings
 
-N = 600
-RECORDS = [record for record, _ in islice(sensor_stream(0, n_sensors=5, fault_every=100, first_fault=300), N)]
+N = 420
+RECORDS = [record for record, _ in islice(sensor_stream(0, n_sensors=5, fault_every=100, first_fault=200), N)]
 
 
 def as_jsonl(records: list[dict[str, Any]]) -> bytes:

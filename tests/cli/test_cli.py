@@ -27,21 +27,13 @@ from fomo_stream.settings.sources import extra_of, option
 GUIDE = Path(__file__).parents[2] / "deploy" / "README.md"
 
 
-def test_flags_become_settings() -> None:
+def test_flags_become_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     given = "--topic t --features a,b.c --scores-only --kafka.linger.ms 7 --kafka.sasl.mechanism=PLAIN"
     settings = parse(ServiceSettings, given.split())
-    assert settings.features == ("a", "b.c")
-    assert settings.scores_only
+    assert (settings.features, settings.scores_only) == (("a", "b.c"), True)
     assert settings.kafka == {"linger.ms": "7", "sasl.mechanism": "PLAIN"}
-
-
-def test_a_boolean_flag_can_be_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOMO_SCORES_ONLY", "true")
-    assert parse(ServiceSettings, ["--topic", "t"]).scores_only
     assert not parse(ServiceSettings, ["--topic", "t", "--no-scores-only"]).scores_only
-
-
-def test_score_takes_a_file_or_standard_input() -> None:
     assert parse(ScoreSettings, ["data.csv", "--batch-size", "9"]).file == "data.csv"
     assert parse(ScoreSettings, ["--batch-size", "9", "-"]).file == parse(ScoreSettings, []).file == "-"
 

@@ -158,16 +158,6 @@ def test_only_facts_are_said_where_reasons_mean_little(
     assert "before it were odd" not in sentence(reasons, SCHEMA, record, EARLIER - 0.01)
 
 
-@pytest.mark.parametrize(
-    ("frequency", "share"),
-    [(0.99996, "100 %"), (0.0123, "1.2 %"), (1e-9, "1e-07 %")],
-)
-def test_shares_of_the_known_records(frequency: float, share: str) -> None:
-    schema = Schema(("state",), frozenset({"state"}))
-    words = f'state is "idle", which {share} of the known records have'
-    assert sentence([IDLE._replace(feature=0, frequency=frequency)], schema, RECORD) == words
-
-
 def test_no_other_values_are_spoken_of_where_a_record_has_one() -> None:
     assert sentence([INSIDE], Schema(("pressure",)), RECORD) == "pressure is 9.8, usually 3.1 (2.8 to 10)"
 

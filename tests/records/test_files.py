@@ -298,13 +298,6 @@ def test_csv_cells_become_numbers_booleans_text_or_missing() -> None:
     assert np.isnan(Schema(("a", "b", "d")).rows([second.record])).all()
 
 
-def test_an_undecodable_json_line_is_reported_and_reading_goes_on() -> None:
-    first, bad, blank, good = lines_of(b'\n{"a": \n\n{"a": 1}')
-    assert [first.is_blank, bad.is_blank, blank.is_blank, good.is_blank] == [True, False, True, False]
-    assert (bad.number, bad.error.reason, bad.raw) == (2, "not_json", b'{"a": ')
-    assert (good.number, good.record) == (4, {"a": 1})
-
-
 @given(
     st.binary(max_size=80) | st.text('ab1,;"{}:[]\n\r\t ', max_size=80).map(lambda text: text.encode()),
     st.sampled_from(["auto", "csv", "jsonl"]),

@@ -9,7 +9,6 @@ from decimal import Decimal
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 import orjson
 import pytest
 from hypothesis import assume, given
@@ -20,7 +19,6 @@ from fomo_stream.errors import RecordError, SchemaError
 from fomo_stream.partition.labels import parse_label
 from fomo_stream.records.inference import infer_schema
 from fomo_stream.records.json_codec import MAX_DEPTH, decode, encode
-from fomo_stream.records.schema import Schema
 
 almost_json = st.text(alphabet='{}[]":,.eE+-0123456789 NaInfityul\\udtrs\ufeff', max_size=60).map(str.encode)
 
@@ -148,19 +146,6 @@ def test_the_deepest_accepted_record_can_be_encoded() -> None:
     for odd in (b"1", b"NaN", b"1" * 30):
         value = b'{"a":' * MAX_DEPTH + odd + b"}" * MAX_DEPTH
         assert encode(decode(value), {}).startswith(b'{"a":{"a":')
-
-
-def test_an_integer_of_thousands_of_digits_is_missing_not_an_error() -> None:
-    assert np.isnan(Schema(("a",)).rows([decode(b'{"a": ' + b"9" * 50_000 + b"}")])).all()
-
-
-def test_an_earlier_result_is_replaced_where_it_stood() -> None:
-    line = encode({"fomo": {"score": 0.1}, "a": 1}, {"score": 0.9})
-    assert line == b'{"fomo":{"score":0.9},"a":1}'
-
-
-def test_scores_only_leaves_the_record_out() -> None:
-    assert encode({"a": 1}, {"score": 0.9}, field="f", scores_only=True) == b'{"f":{"score":0.9}}'
 
 
 # --- memory
