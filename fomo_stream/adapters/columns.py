@@ -79,6 +79,7 @@ class Columns:
 
 DATES = (date, time, timedelta, np.datetime64, np.timedelta64)  # a datetime is a date
 MISSING = ("<NA>", "NaT")  # as pandas writes it
+REMEDY = "turn it into numbers, name it in categorical, or leave it out"
 
 
 def columns_of(X: Any, has_codes: bool) -> Columns | None:
@@ -150,7 +151,7 @@ def _number(cell: Any, name: Hashable) -> float:
     if cell is None or (not isinstance(cell, (Real, str, bytes)) and str(cell) in MISSING):
         return np.nan
     if isinstance(cell, (str, bytes)):
-        raise SchemaError(f"column {name!r} holds text; name it in categorical, turn it into numbers, or leave it out")
+        raise SchemaError(f"column {name!r} holds text; {REMEDY}")
     if isinstance(cell, DATES):
         raise _dates(name)
     try:
@@ -158,12 +159,8 @@ def _number(cell: Any, name: Hashable) -> float:
     except OverflowError:
         raise SchemaError(f"column {name!r} holds an integer that is too large for a float") from None
     except TypeError as error:
-        remedy = "turn it into numbers, name it in categorical, or leave it out"
-        raise TypeError(f"{error}, in column {name!r}; {remedy}") from None
+        raise TypeError(f"{error}, in column {name!r}; {REMEDY}") from None
 
 
 def _dates(name: Hashable) -> SchemaError:
-    return SchemaError(
-        f"column {name!r} holds dates or times; turn it into numbers, such as seconds or the hour of the day, "
-        "or leave it out"
-    )
+    return SchemaError(f"column {name!r} holds dates or times; {REMEDY}; seconds or the hour of the day are numbers")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
+from functools import cached_property
 from numbers import Integral, Real
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +15,99 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fomo_stream.adapters.columns import Columns, columns_of, positions, rows_of
 from fomo_stream.adapters.explanation import Explanation
-from fomo_stream.adapters.members import Member, View
-from fomo_stream.detector.attribution import attribute
+from fomo_stream.detector.attribution import Background, Column, Comparison, attribute
+from fomo_stream.detector.categories import Frequencies
+from fomo_stream.detector.results import Cause
 from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.model.attention import Attended, attention_weights, most_attended
 from fomo_stream.model.checkpoint import KERNELS, shared_model
+from fomo_stream.model.scoring import EncodedContext, cross_scores, encode_rows, logits_of, row_keys
 from fomo_stream.model.zero_shot import ContextCache, ZeroShotModel
 
 Float = NDArray[np.float64]
+Int = NDArray[np.int64]
+
+
+class View(NamedTuple):
+    """A member's view of the training data: columns (d',) and the context's rows (n', d')."""
+
+    columns: Int
+    kept: Int  # which of the training rows
+    rows: Float  # raw units; category codes
+    codes: tuple[int, ...]  # of these columns, those that hold category codes
+    width: int  # d, columns of the training data
+
+    def half(self, which: NDArray[np.bool_]) -> View:
+        """The same view of some of its rows (n',)."""
+        return self._replace(kept=self.kept[which], rows=self.rows[which])
+
+
+class Context:
+    """A view, encoded."""
+
+    def __init__(self, model: ZeroShotModel, view: View) -> None:
+        self.model, self.view = model, view
+        self.frequencies = Frequencies.fit(view.rows, view.codes)
+        self.encoded = self.frequencies.encode(view.rows)
+        self.cache: EncodedContext = encode_rows(model, self.encoded)
+
+    def logits(self, rows: Float) -> Float:
+        """Logits (q,) of new rows (q, d') of the view."""
+        return logits_of(self.model, self.cache, self.frequencies.encode(rows))
+
+    @cached_property
+    def comparison(self) -> Comparison:
+        """The context as explanations need it."""
+        codes = set(self.view.codes)
+        columns = [Column(c, Cause.VALUE, i in codes) for i, c in enumerate(self.view.columns.tolist())]
+        return Comparison(Background(self.view.rows, columns, n_features=self.view.width), (self.logits,))
+
+
+class Member:
+    """A view, ready to score. A row of its context is scored by the half that does not contain it."""
+
+    def __init__(self, model: ZeroShotModel, view: View) -> None:
+        self.context = Context(model, view)
+        keys = row_keys(view.rows)
+        self._place = {key: i for i, key in reversed(list(enumerate(keys)))}  # of the first of equal rows
+        self._own = _means(keys, cross_scores(model, self.context.encoded))
+
+    def logits(self, rows: Float) -> Float:
+        """Logits (q,) of rows (q, d) of the training data or others."""
+        rows = rows[:, self.context.view.columns]
+        keys = row_keys(rows)
+        found = np.array([self._own.get(key, np.nan) for key in keys])
+        new = np.array([key not in self._own for key in keys], dtype=bool)
+        if new.any():
+            found[new] = self.context.logits(rows[new])
+        return found
+
+    def comparison(self, row: Float) -> Comparison:
+        """The context that a row (d,) is scored by."""
+        place = self._place.get(row_keys(row[None, self.context.view.columns])[0])
+        if place is None or len(self.context.view.rows) < 4:  # see `cross_scores`
+            return self.context.comparison
+        return self._halves[int(place < self._middle)].comparison
+
+    @property
+    def _middle(self) -> int:
+        return len(self.context.view.rows) // 2
+
+    @cached_property
+    def _halves(self) -> tuple[Context, Context]:
+        """The first and the second half of the context."""
+        first = np.arange(len(self.context.view.rows)) < self._middle
+        model, view = self.context.model, self.context.view
+        return Context(model, view.half(first)), Context(model, view.half(~first))
+
+
+def _means(keys: list[bytes], values: Float) -> dict[bytes, float]:
+    """The mean value of each key."""
+    found: dict[bytes, list[float]] = {}
+    for key, value in zip(keys, values.tolist(), strict=True):
+        found.setdefault(key, []).append(value)
+    return {key: sum(several) / len(several) for key, several in found.items()}
+
 
 _TOP = {"top": [Interval(Integral, 1, None, closed="left")]}
 ALERT_RATE = 0.01  # where neither alert_rate nor contamination is given
@@ -48,7 +133,6 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
     n_members : scores are averaged over this many views. The first has all features (as many as the model takes) and up
         to context_size rows; each further one has a random half to all of the features and a random context.
     random_state : seed of the subsets.
-    verbose : 1 prints a line for each view that `fit` has encoded; 5,000 rows with 50 features take about a second.
     contamination : another name of alert_rate, as in scikit-learn and PyOD; give one of the two. There is no "auto",
         which elsewhere is a fixed score.
     categorical : the columns that are categories: names of a DataFrame's columns, or positions. Values are of any type,
@@ -85,7 +169,6 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         "alert_rate": [Interval(Real, 0, 0.5, closed="right"), None],
         "n_members": [Interval(Integral, 1, None, closed="left")],
         "random_state": ["random_state"],
-        "verbose": ["verbose"],
         "contamination": [Interval(Real, 0, 0.5, closed="right"), None],
         "categorical": ["array-like", None],
     }
@@ -100,7 +183,6 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         alert_rate: float | None = None,
         n_members: int = 1,
         random_state: Any = None,
-        verbose: int = 0,
         contamination: float | None = None,
         categorical: Any = None,
     ) -> None:
@@ -111,7 +193,6 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         self.alert_rate = alert_rate
         self.n_members = n_members
         self.random_state = random_state
-        self.verbose = verbose
         self.contamination = contamination
         self.categorical = categorical
 
@@ -122,7 +203,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         rows = self._rows(X, fit=True)
         rng = check_random_state(self.random_state)
         self.members_ = [self._draw_view(rows, rng, first=i == 0) for i in range(self.n_members)]
-        self._encode(self.verbose)
+        self._encode()
         scores = self._scores(rows)
         self.offset_ = float(np.quantile(scores, rate))
         self.threshold_ = -self.offset_
@@ -160,14 +241,8 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         codes = tuple(np.flatnonzero(np.isin(columns, self.categorical_)).tolist())
         return View(columns, kept, X[np.ix_(kept, columns)], codes, d)
 
-    def _encode(self, verbose: int = 0) -> None:
-        model, self._encoded, began = self._shared_model(), [], time.perf_counter()
-        for view in self.members_:
-            self._encoded.append(Member(model, view))
-            if verbose:
-                done, (n, d) = f"{len(self._encoded)} of {len(self.members_)}", view.rows.shape
-                seconds = time.perf_counter() - began
-                print(f"[ZeroShotDetector] view {done}, {n} rows x {d} features, after {seconds:.1f} s")
+    def _encode(self) -> None:
+        self._encoded = [Member(self._shared_model(), view) for view in self.members_]
 
     def score_samples(self, X: Any) -> Float:
         """Minus the mean logit of each row of X, (n_rows,): higher = more normal.

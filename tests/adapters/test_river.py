@@ -1,17 +1,26 @@
+"""`FoMoDetector`: River's contract, and its results beside those of the detector that it is made of."""
+
 from __future__ import annotations
 
 import pickle
 import random
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from river import checks
 
-from fomo_stream import FoMoDetector
-from fomo_stream.errors import StateError
+from fomo_stream import Detector, DetectorConfig, FoMoDetector, load_model
+from fomo_stream.adapters.open_detector import OpenRows
+from fomo_stream.detector.panel import Panel
+from fomo_stream.detector.results import Results, Scores
+from fomo_stream.errors import SchemaError, StateError
+
+# --- river
 
 Record = dict[str, Any]
 
@@ -45,7 +54,7 @@ def test_river_contract(model: FoMoDetector, check: Callable[[Any], None]) -> No
 
 def test_memory_stays_the_same_however_long_the_stream() -> None:
     """River's own check would pass a detector that keeps every record: it lets the second half add thrice the first."""
-    detector = FoMoDetector(context_size=20, min_context=10, adapt_after=100)
+    detector = FoMoDetector(context_size=20, min_context=10, adapt_after=100, views="fast")
     sizes = []
     for seed in range(6):  # it remembers 5,000 records
         detector.learn_many(records(3000, seed))
@@ -59,122 +68,64 @@ def records(n: int, seed: int = 0) -> list[Record]:
     return [{"a": rng.gauss(0, 1), "b": rng.gauss(5, 2), "c": rng.random()} for _ in range(n)]
 
 
-def trained(n: int = 150) -> FoMoDetector:
+def taught(n: int = 150) -> FoMoDetector:
     detector = FoMoDetector(context_size=100, min_context=50)
     detector.learn_many(records(n))
     return detector
 
 
-def test_many_records_score_as_one_by_one() -> None:
-    at_once, one_by_one = trained(), trained()
-    assert_many_score_as_one_by_one(at_once, one_by_one, records(40, 1))
-
-
-def assert_many_score_as_one_by_one(at_once: FoMoDetector, one_by_one: FoMoDetector, batch: list[Record]) -> None:
-    """Bit for bit until a generation takes effect, which scores the earlier records again; then nearly."""
-    many, n_exact = at_once.score_many(batch), 0
-    at_once.learn_many(batch)
-    inner = one_by_one._inner.detector
-    assert inner is not None
-    generation = inner.generation
-    for record, score in zip(batch, many.tolist(), strict=True):
-        found = one_by_one.score_one(record)
-        if inner.generation == generation:
-            assert found == score
-            n_exact += 1
-        assert found == pytest.approx(score, abs=0.15)  # a few ranks among 100 to 200 records
-        one_by_one.learn_one(record)
-    assert n_exact > 5
-    probe = records(20, 3)
-    np.testing.assert_array_equal(at_once.score_many(probe), one_by_one.score_many(probe))
-
-
-def test_frames_arrays_and_dicts_agree() -> None:
-    batch = records(30, 1)
-    frame = pd.DataFrame(batch)
-    np.testing.assert_array_equal(trained().score_many(batch), trained().score_many(frame))
-    numbered = FoMoDetector(context_size=100, min_context=50)
-    numbered.learn_many(pd.DataFrame(records(150)).to_numpy())
-    np.testing.assert_array_equal(trained().score_many(frame), numbered.score_many(frame.to_numpy()))
-
-
 @pytest.mark.parametrize("scored_first", [False, True])
-def test_learning_many_at_once_is_learning_one_by_one(scored_first: bool) -> None:
+def test_many_at_once_are_scored_and_learned_as_one_by_one(scored_first: bool) -> None:
+    """Scores are the same bits until a generation takes effect, which scores the earlier records again."""
     rng = random.Random(3)
-    batch = [r if rng.random() > 0.05 else {name: v + 12 for name, v in r.items()} for r in records(500, 3)]
-    at_once, one_by_one = trained(), trained()
+    batch = [r if rng.random() > 0.05 else {name: v + 12 for name, v in r.items()} for r in records(300, 3)]
+    at_once, one_by_one = taught(), taught()
     if scored_first:
-        at_once.score_many(batch)
+        many = at_once.score_many(batch)
+        assert one_by_one.score_one(batch[0]) == many[0]
     at_once.learn_many(batch)
-    for record in batch:
+    for i, record in enumerate(batch):
+        if scored_first and i < 40:
+            assert one_by_one.score_one(record) == (many[i] if i < 6 else pytest.approx(many[i], abs=0.15))
         one_by_one.learn_one(record)
-    assert at_once._inner.detector is not None
-    assert one_by_one._inner.detector is not None
-    assert at_once._inner.detector.generation > 1
-    assert at_once._inner.detector.copy().changes() == one_by_one._inner.detector.copy().changes()
+    probe = records(20, 3)
+    for method in ("score_many", "p_value_many", "is_outlier_many", "explain_many"):
+        assert list(getattr(at_once, method)(probe)) == list(getattr(one_by_one, method)(probe))
 
 
-@pytest.mark.parametrize("missing", [None, float("nan"), float("inf"), "text", 10**400])
+@pytest.mark.parametrize("missing", [None, float("nan"), float("inf"), "", 10**400])
 def test_values_that_are_no_numbers_count_as_missing(missing: Any) -> None:
-    detector = trained()
+    detector = taught()
     assert detector.score_one({"a": 0.1, "b": 5.0, "c": missing}) == detector.score_one({"a": 0.1, "b": 5.0})
-
-
-def test_features_that_appear_are_learned() -> None:
-    detector = trained()
-    rng = random.Random(9)
-    before = detector.score_one({"a": 0.0, "b": 5.0, "c": 0.5, "new": 1e6})
-    assert before == detector.score_one({"a": 0.0, "b": 5.0, "c": 0.5})
-    first, *rest = ({**record, "new": rng.gauss(0, 1)} for record in records(1500, 4))
-    detector.learn_one(first)
-    detector.learn_many(rest)
-    assert detector.score_one({"a": 0.0, "b": 5.0, "c": 0.5, "new": 1e6}) > before
 
 
 def test_an_empty_record_is_scored_and_not_learned() -> None:
     detector = FoMoDetector()
     assert detector.score_one({}) == 0.0
     detector.learn_one({})
-    knowing = trained()
+    knowing = taught()
     before = pickle.dumps(knowing)
     knowing.learn_one({})
     knowing.learn_one({"a": None, "b": float("nan")})
     assert pickle.dumps(knowing) == before
 
 
-def logit_of(detector: FoMoDetector, x: Record) -> float:
-    """How odd a record is; its score says how rare that is now."""
-    return float(detector._inner.results([x], "remembered_logit", 0.0)[0])
-
-
 def test_feedback_takes_a_record_into_the_context_and_out_of_it() -> None:
     detector = FoMoDetector(context_size=1000, min_context=50)  # enough room for all
     detector.learn_many(records(150))
     strange = {"a": 9.0, "b": 30.0, "c": 5.0}
-    alone = logit_of(detector, strange)
+    alone = detector.p_value_one(strange)
     detector.learn_many([strange] * 3 + records(50, 4))
-    detector.feedback_many([strange] * 3, [False] * 3)
-    detector.learn_many(records(400, 5))
-    assert logit_of(detector, strange) < alone - 2.0
+    copy = pickle.loads(pickle.dumps(detector))
+    for one in (detector, copy):
+        one.feedback_many([strange] * 3, [False] * 3)
+        one.learn_many(records(400, 5))
+    known = detector.p_value_one(strange)
+    assert known == copy.p_value_one(strange) > 2 * alone
     for _ in range(3):  # all have a verdict: the last is revoked, and nothing else, however often
         detector.feedback_many([strange], [True])
-    assert logit_of(detector, strange) < alone - 2.0
-    detector.learn_many(records(800, 6))
-    assert logit_of(detector, strange) < alone - 2.0
-
-
-def test_feedback_reaches_a_detector_fresh_from_a_pickle() -> None:
-    detector = trained()
-    copy, ignorant = (pickle.loads(pickle.dumps(detector)) for _ in range(2))
-    strange = [{"a": 9.0 + i, "b": 30.0, "c": 5.0} for i in range(40)]
-    for one in (detector, copy, ignorant):
-        one.learn_many(strange)
-    for one in (detector, copy):
-        one.feedback_many(strange, [False] * len(strange))
-    for one in (detector, copy, ignorant):
-        one.learn_many(records(650, 5))
-    np.testing.assert_array_equal(detector.score_many(strange), copy.score_many(strange))
-    assert (detector.score_many(strange) < ignorant.score_many(strange)).all()
+    detector.learn_many(records(400, 6))
+    assert detector.p_value_one(strange) > 2 * alone
 
 
 # --- categories and lags
@@ -260,16 +211,8 @@ def test_features_and_categories_that_appear_are_learned_with_their_past() -> No
     assert detector.score_one(known | {"new": 0.0}) < detector.score_one(known | {"new": 1e6})
 
 
-def test_a_pickle_keeps_the_past_and_the_categories() -> None:
-    detector = lagged(categorical=("a",))
-    detector.learn_many(records(150))
-    copy = pickle.loads(pickle.dumps(detector))
-    probe = records(20, 8)
-    np.testing.assert_array_equal(detector.score_many(probe), copy.score_many(probe))
-
-
 def test_a_state_of_another_version_is_refused_however_often_it_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    pickled = pickle.dumps(trained())
+    pickled = pickle.dumps(taught())
     monkeypatch.setattr("fomo_stream.detector.config.FORMAT", 99)
     copy = pickle.loads(pickled)
     for _ in range(2):
@@ -277,17 +220,9 @@ def test_a_state_of_another_version_is_refused_however_often_it_is_tried(monkeyp
             copy.score_one({"a": 1.0})
 
 
-def test_a_state_of_another_kernel_is_refused() -> None:
-    detector = FoMoDetector(context_size=100, min_context=50, kernel="torch")
-    detector.learn_many(records(60))
-    copy = pickle.loads(pickle.dumps(detector))
-    copy._inner.kernel = "numba"  # as if "auto" had chosen another one on the host where it is loaded
-    with pytest.raises(StateError, match="kernel is torch in the state, numba now"):
-        copy.score_many(records(1))
-
-
 def test_pickle_goes_on_where_it_stopped_and_carries_no_weights() -> None:
-    detector = trained()
+    detector = lagged(categorical=("a",))
+    detector.learn_many(records(150))
     copy = pickle.loads(pickle.dumps(detector))
     again = pickle.loads(pickle.dumps(copy))  # before the first use
     batch = records(400, 7)
@@ -297,3 +232,245 @@ def test_pickle_goes_on_where_it_stopped_and_carries_no_weights() -> None:
     np.testing.assert_array_equal(detector.score_many(probe), copy.score_many(probe))
     np.testing.assert_array_equal(detector.score_many(probe), again.score_many(probe))
     assert b"fusion_raw" not in pickle.dumps(detector)
+
+
+# --- river results
+
+SIZES: dict[str, Any] = {"context_size": 100, "min_context": 50, "alert_rate": 0.02}
+NAMES = ["flow", "pressure", "speed"]
+
+
+def rows(n: int, seed: int = 0) -> np.ndarray:
+    """Every fortieth row is far off in one feature."""
+    rng = np.random.default_rng(seed)
+    made = rng.normal(size=(n, 3))
+    made[::40, 1] += 9
+    return made
+
+
+def as_records(values: np.ndarray) -> list[Record]:
+    return [dict(zip(NAMES, row, strict=True)) for row in values.tolist()]
+
+
+@pytest.fixture(scope="module")
+def trained() -> FoMoDetector:
+    detector = FoMoDetector(**SIZES)
+    detector.learn_many(as_records(rows(260)))
+    return detector
+
+
+def in_core(values: np.ndarray) -> Results:
+    detector = Detector(load_model(), 3, DetectorConfig(**SIZES, explain="all"))
+    return detector.process(values)
+
+
+def test_one_record_at_a_time_gives_what_the_core_gives() -> None:
+    values = rows(330)
+    core, detector, outliers = in_core(values), FoMoDetector(**SIZES), 0
+    for i, x in enumerate(as_records(values)):
+        if i == 50 or i >= 280:
+            if i == 50:
+                assert core.generation[i] == 1
+            assert detector.p_value_one(x) == core.p_value[i]
+            assert detector.is_outlier_one(x) == core.outlier[i]
+            assert detector.score_one(x) == core.score[i]
+            reasons = core.reasons[i] or ()
+            explained = detector.explain_one(x)
+            assert [one["feature"] for one in explained] == [NAMES[reason.feature] for reason in reasons]
+            assert [one["cause"] for one in explained] == [reason.cause for reason in reasons]
+            outliers += bool(core.outlier[i])
+        detector.learn_one(x)
+    assert outliers
+
+
+def test_all_results_of_a_record_are_computed_once_and_learning_it_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    detector = FoMoDetector(**SIZES)
+    detector.learn_many(as_records(rows(120)))
+    scored: list[int] = []
+    compute = Panel.scores
+
+    def counted(panel: Panel, rows: list[np.ndarray], records: int) -> Scores:
+        scored.append(len(rows[0]))
+        return compute(panel, rows, records)
+
+    monkeypatch.setattr(Panel, "scores", counted)
+    for x in as_records(rows(5, 1)):
+        scored.clear()
+        detector.is_outlier_one(x)
+        detector.p_value_one(x)
+        detector.score_one(dict(reversed(x.items())))
+        detector.explain_one(x)
+        detector.learn_one(x)
+        assert scored == [1]
+
+
+def test_what_was_scored_before_a_change_is_not_used_after_it() -> None:
+    detector = FoMoDetector(**SIZES)
+    detector.learn_many(as_records(rows(260)))
+    x = {"flow": 0.3, "pressure": 9.0, "speed": 0.1}
+    before = detector.p_value_one(x)
+    odd = rows(260)[::40]
+    detector.feedback_many(as_records(odd), [True] * len(odd))  # odd ones leave the scores that it is compared with
+    assert detector.p_value_one(x) < before
+
+
+def test_p_values_are_valid_from_the_first_record_on() -> None:
+    rng = np.random.default_rng(0)
+    detector = FoMoDetector(context_size=100, min_context=50, views="fast")
+    found = []
+    for x in as_records(rng.normal(size=(600, 3))):
+        found.append(detector.p_value_one(x))
+        detector.learn_one(x)
+    p = np.array(found)
+    assert ((p > 0) & (p <= 1)).all()
+    for level in (0.05, 0.1, 0.3, 0.6):
+        assert (p <= level).mean() <= level + 3 * np.sqrt(level * (1 - level) / len(p))
+
+
+# --- explanations
+
+
+@pytest.mark.parametrize("names", [("flow", "speed", "mode"), (1, ("a", 2), None), ("1", 1, 1.5), ("a.b", "a", True)])
+def test_reasons_have_the_names_and_values_that_were_given(names: tuple[Any, ...]) -> None:
+    rng = random.Random(0)
+    detector = FoMoDetector(**SIZES, categorical=[names[2]])
+    records = [dict(zip(names, (rng.gauss(0, 1), rng.gauss(5, 1), rng.choice("xy")), strict=True)) for _ in range(150)]
+    detector.learn_many(records)
+    number, category = (
+        detector.explain_one(records[0] | {name: value})[0] for name, value in ((names[1], 40.0), (names[2], "new"))
+    )
+    assert number["feature"] == names[1]
+    assert number["feature"].__class__ is names[1].__class__
+    assert (number["cause"], number["value"]) == ("value", 40.0)
+    low, high = number["range"]
+    assert 2 < low < number["usual"] < high < 8
+    assert category["feature"] == names[2]
+    assert (category["cause"], category["value"], category["frequency"]) == ("category", "new", 0.0)
+    assert 0.5 < number["share"] <= 1
+
+
+def test_an_explanation_is_a_list_and_a_sentence(trained: FoMoDetector) -> None:
+    explained = trained.explain_one({"flow": 0.1, "pressure": 0.2, "speed": -30.0})
+    assert explained[0]["feature"] == "speed"
+    assert "speed" in str(explained)
+    assert "-30" in str(explained)
+    assert str(explained) == explained.sentence
+    assert pd.DataFrame(explained)["feature"].tolist() == [one["feature"] for one in explained]
+    assert len(explained) <= 3
+
+
+def test_explaining_changes_nothing(trained: FoMoDetector) -> None:
+    before = pickle.dumps(trained)
+    trained.explain_many(rows_of_frame(5))
+    assert pickle.dumps(trained) == before
+
+
+@pytest.mark.parametrize("method", ["score_many", "p_value_many", "is_outlier_many", "explain_many"])
+def test_records_may_come_from_a_generator(trained: FoMoDetector, method: str) -> None:
+    records = as_records(rows(45))
+    expected = getattr(trained, method)(records)
+    assert list(getattr(trained, method)(one for one in records)) == list(expected)
+    assert len(expected) == len(records)
+
+
+# --- frames
+
+
+def rows_of_frame(n: int) -> pd.DataFrame:
+    return pd.DataFrame(rows(n, 3), columns=NAMES, index=pd.date_range("2024-01-01", periods=n, freq="h"))
+
+
+METHODS = [("score_many", "score"), ("p_value_many", "p_value"), ("is_outlier_many", "is_outlier")]
+
+
+@pytest.mark.parametrize(("method", "name"), METHODS)
+def test_a_frame_gets_a_series_with_its_index(trained: FoMoDetector, method: str, name: str) -> None:
+    frame = rows_of_frame(8)
+    found = getattr(trained, method)(frame)
+    expected = getattr(trained, method)(frame.to_dict("records"))
+    assert isinstance(expected, np.ndarray)
+    pd.testing.assert_series_equal(found, pd.Series(expected, index=frame.index, name=name))
+    table = getattr(trained, method)(pa.Table.from_pandas(frame, preserve_index=False))
+    assert table.to_pylist() == expected.tolist()
+    assert found.dtype == (bool if name == "is_outlier" else float)
+
+
+EMPTY: list[Any] = [
+    [],
+    pd.DataFrame(),
+    pd.DataFrame({"flow": []}),
+    pd.DataFrame(index=["a", "b"]),
+    pd.DataFrame({"other": [1.0]}).iloc[:0],
+    np.array([]),
+    np.zeros((0, 0)),
+    np.zeros((0, 3)),
+    pa.table({}),
+]
+
+
+@pytest.mark.parametrize("empty", EMPTY, ids=range(len(EMPTY)))
+@pytest.mark.parametrize("is_new", [True, False])
+def test_empty_input_is_fine_for_every_method(trained: FoMoDetector, empty: Any, is_new: bool) -> None:
+    detector = FoMoDetector(**SIZES) if is_new else trained
+    n, record = len(empty), as_records(rows(1))[0]
+    for method, unknown in zip((method for method, _ in METHODS), (0.0, 1.0, False), strict=True):
+        found = getattr(detector, method)(empty)
+        assert list(found) == [unknown] * n
+        if isinstance(empty, pd.DataFrame):
+            pd.testing.assert_index_equal(found.index, empty.index)
+    assert detector.explain_many(empty) == [[]] * n
+    before = detector.score_one(record)
+    detector.learn_many(empty)
+    detector.feedback_many(empty, [False] * n)
+    if not is_new:  # features that it learns from a table without rows may change last digits
+        assert detector.score_one(record) == pytest.approx(before, abs=0.05)
+
+
+def test_every_type_of_column_that_holds_numbers_counts() -> None:
+    columns: dict[str, Any] = {
+        "integer": pd.array([1, None, 3], dtype="Int64"),
+        "boolean": pd.array([True, None, False], dtype="boolean"),
+        "float": pd.array([1.5, None, 2.5], dtype="Float64"),
+        "arrow": pd.array([1, None, 3], dtype="int64[pyarrow]"),
+        "object": pd.Series([1, None, 2.5], dtype=object),
+        "decimal": pd.Series([Decimal(1), None, Decimal("2.5")], dtype=object),
+        "plain": [True, False, True],
+        "text": ["1", None, "x"],
+        "date": pd.to_datetime(["2024-01-01"] * 3),
+    }
+    reader = OpenRows(())
+    with pytest.warns(UserWarning, match="'text'"):
+        found = reader.rows(pd.DataFrame(columns), learn=True)
+    by_name = dict(zip(reader.names, found.T.tolist(), strict=True))
+    nan = float("nan")
+    expected = {
+        "integer": [1, nan, 3],
+        "boolean": [1, nan, 0],
+        "float": [1.5, nan, 2.5],
+        "arrow": [1, nan, 3],
+        "object": [1, nan, 2.5],
+        "decimal": [1, nan, 2.5],
+        "plain": [1, 0, 1],
+        "text": [nan] * 3,
+        "date": [nan] * 3,
+    }
+    assert set(by_name) == set(expected)
+    for name, values in expected.items():
+        np.testing.assert_array_equal(by_name[name], values, err_msg=name)
+
+
+# --- verdicts
+
+
+@pytest.mark.parametrize("verdicts", [[True], [True, False, True], [True, "no"], [True, None], [0.0, np.nan], [1, -1]])
+def test_what_is_no_verdict_on_each_record_is_refused(trained: FoMoDetector, verdicts: list[Any]) -> None:
+    with pytest.raises(SchemaError, match="verdict"):
+        trained.feedback_many(as_records(rows(2)), verdicts)
+
+
+@pytest.mark.parametrize(
+    ("n", "wrong", "words"), [(2, 1, "1 verdict for 2 records"), (1, 2, "2 verdicts for 1 record;")]
+)
+def test_a_wrong_number_of_verdicts_is_said(trained: FoMoDetector, n: int, wrong: int, words: str) -> None:
+    with pytest.raises(SchemaError, match=words):
+        trained.feedback_many(as_records(rows(n)), [True] * wrong)

@@ -132,8 +132,7 @@ def test_frames_arrays_and_lists_agree() -> None:
         np.testing.assert_array_equal(detector.score_samples(X), made[0].score_samples(frame))
 
 
-@pytest.mark.parametrize("n_numbers", [1, 2, 5])
-@pytest.mark.parametrize("n_categories", [1, 2, 4])
+@pytest.mark.parametrize(("n_numbers", "n_categories"), [(1, 1), (2, 4), (5, 2)])
 def test_new_rows_are_called_outliers_as_rarely_as_the_training_rows(n_numbers: int, n_categories: int) -> None:
     rng = np.random.default_rng(0)
     rows = np.c_[rng.normal(size=(1000, n_numbers)), rng.integers(0, n_categories, 1000)]
@@ -357,13 +356,6 @@ def test_a_row_of_the_context_is_explained_as_if_it_were_new(members: int) -> No
     found = detector.explain(rows[:4])
     assert [one[0]["feature"] for one in found] == [0, 1, 2, 3]
     assert all(one[0]["share"] > 0.5 for one in found)
-    for row, score in zip(rows[:20], detector.decision_scores_[:20], strict=True):
-        comparisons = [member.comparison(row) for member in detector._encoded]
-        seen = [
-            comparison.logits(row[None, view.columns])[0]
-            for comparison, view in zip(comparisons, detector.members_, strict=True)
-        ]
-        assert np.mean(seen) == pytest.approx(score, abs=1e-9)
 
 
 def test_arrays_have_positions_and_frames_the_names_of_fit() -> None:
