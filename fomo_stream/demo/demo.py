@@ -28,10 +28,10 @@ from fomo_stream.loading import load_ready
 from fomo_stream.logs import ClientLog
 from fomo_stream.ops.progress import ProgressLog
 from fomo_stream.replaying.command import replay_settings
+from fomo_stream.replaying.output import check_writable
 from fomo_stream.replaying.progress import shown_progress
 from fomo_stream.replaying.results import ReplayResult
 from fomo_stream.replaying.tables import in_memory
-from fomo_stream.replaying.writing import check_writable
 from fomo_stream.settings.replay import NO_REPORT, ReplaySettings
 from fomo_stream.settings.service import ServiceSettings
 

@@ -11,12 +11,12 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import fomo_stream
-from fomo_stream.replaying.measures.plain import plain
+from fomo_stream.replaying.output import plain
 from fomo_stream.replaying.partition import OWN
 from fomo_stream.settings.replay import ReplaySettings, option_values
 
 if TYPE_CHECKING:
-    from fomo_stream.replaying.one_partition import Outcome
+    from fomo_stream.replaying.partition import Outcome
     from fomo_stream.replaying.plan import Plan
 
 # Settings on which no number of a report depends: where things are, how they are shown, and how the service delivers.
@@ -33,7 +33,7 @@ def make_report(plan: Plan, outcomes: Sequence[Outcome], started: datetime) -> d
     """The report: the same for the same plan, except `timing`. outcomes: of all partitions, in their order."""
     from fomo_stream.replaying.measures.measure import measure
     from fomo_stream.replaying.measures.summary import summary
-    from fomo_stream.replaying.one_partition import spec_of
+    from fomo_stream.replaying.partition import spec_of
 
     measured = measure([outcome.recorded for outcome in outcomes], spec_of(plan))
     source, batch_ms = {**_source(plan, outcomes), **measured.pop("source")}, measured.pop("batch_ms")

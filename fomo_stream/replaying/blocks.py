@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fomo_stream.detector.results import Results
 from fomo_stream.errors import RecordError
+from fomo_stream.records.result import Result
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -95,6 +96,8 @@ class Block:
     results: Results  # (n,) of the detector itself
     judgements: Mapping[str, Judgement]  # by name, in the order of the plan; first the detector itself
     fields: list[dict[str, Any]]  # (n,) the records
+    raw: Sequence[bytes | None] = ()  # (n,) as `Sample.raw`
+    outputs: Sequence[Result] = ()  # (n,) what the service would write of each
     skipped: Mapping[str, int] = field(default_factory=dict)  # records without a score, by reason
     contexts: tuple[ContextNote, ...] = ()
     batch_s: tuple[float, ...] = ()  # seconds that each micro-batch took to be scored and learned

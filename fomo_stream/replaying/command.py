@@ -9,10 +9,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from fomo_stream.replaying.assembly import make_report
+from fomo_stream.replaying.output import check_outputs, join_parts
 from fomo_stream.replaying.progress import Progress, shown_progress
-from fomo_stream.replaying.sinks import join_parts
 from fomo_stream.replaying.workers import replay_partitions, stopped_by_ctrl_c
-from fomo_stream.replaying.writing import check_outputs
 from fomo_stream.settings.replay import NO_REPORT, ReplaySettings
 from fomo_stream.threads import usable_processors
 
@@ -31,7 +30,7 @@ def run_replay(settings: ReplaySettings) -> int:
 
     html = _html_of(settings)
     plan, progress = _plan_of(settings, None), shown_progress()
-    with stopped_by_ctrl_c(progress) as is_stopped:  # also while the report is made and written
+    with stopped_by_ctrl_c() as is_stopped:  # also while the report is made and written
         result = ReplayResult(_replayed(plan, progress, is_stopped))
         if settings.json_ is not None:
             result.save(settings.json_)
@@ -50,16 +49,11 @@ def replay_settings(
 
     Ctrl-C ends it early, with the result so far: then `report["source"]["is_complete"]` is False.
     """
-    return replay_plan(_plan_of(settings, data), progress)
-
-
-def replay_plan(plan: Plan, progress: Progress | None = None) -> ReplayResult:
-    """`replay_settings`, of a plan that is made already, perhaps of another source. Raises FomoError."""
     from fomo_stream.replaying.results import ReplayResult
 
-    progress = progress or Progress()
-    with stopped_by_ctrl_c(progress) as is_stopped:
-        return ReplayResult(_replayed(plan, progress, is_stopped))
+    plan = _plan_of(settings, data)
+    with stopped_by_ctrl_c() as is_stopped:
+        return ReplayResult(_replayed(plan, progress or Progress(), is_stopped))
 
 
 def _plan_of(settings: ReplaySettings, data: InMemory | None) -> Plan:
@@ -94,7 +88,7 @@ def _files_of(settings: ReplaySettings, data: InMemory | None) -> tuple[dict[str
 
 def _replayed(plan: Plan, progress: Progress, is_stopped: Callable[[], bool]) -> dict[str, Any]:
     """The report."""
-    from fomo_stream.replaying.one_partition import Job
+    from fomo_stream.replaying.partition import Job
 
     settings, source, started = plan.settings, plan.source, datetime.now(UTC)
     numbers = sorted(source.partitions)
@@ -108,5 +102,5 @@ def _replayed(plan: Plan, progress: Progress, is_stopped: Callable[[], bool]) ->
         finally:
             progress.end()
         if settings.scores_file is not None:
-            join_parts(settings.scores_file, source.partitions)
+            join_parts(settings.scores_file, [job.scores for job in jobs])
         return make_report(plan, outcomes, started)

@@ -7,16 +7,11 @@ records with this key; a label in a topic is about the last record with this key
 
 from __future__ import annotations
 
-import hashlib
-from array import array
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from fomo_stream.errors import RecordError, SchemaError
 from fomo_stream.records.files import RecordFile, open_records
@@ -24,7 +19,6 @@ from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, UNREADABLE, S
 from fomo_stream.wording import counted
 
 _VERDICTS = {0: INLIER, 1: OUTLIER, "0": INLIER, "1": OUTLIER, "false": INLIER, "true": OUTLIER}
-NO_OFFSET = -1  # of a label by key whose record is not found yet
 
 
 def verdict_of(value: Any) -> int:
@@ -42,101 +36,57 @@ def verdict_of(value: Any) -> int:
     return UNREADABLE if found is None else found
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Labels:
-    """The labels of one partition: verdicts by offset and by the digest of a key, 9 bytes each."""
+    """The labels of one partition: verdicts by offset, and by key."""
 
-    offsets: NDArray[np.int64]  # (n,) ascending
-    of_offsets: NDArray[np.int8]  # (n,)
-    keys: NDArray[np.uint64]  # (m,) ascending
-    of_keys: NDArray[np.int8]  # (m,)
+    offsets: Mapping[int, int]
+    keys: Mapping[bytes, int]
 
-    def __bool__(self) -> bool:
-        return bool(len(self.offsets) or len(self.keys))
-
-    def applied(self, samples: Sequence[Sample]) -> Sequence[Sample]:
+    def applied(self, samples: Iterable[Sample]) -> Iterator[Sample]:
         """The samples with their labels. A label by offset counts more than one by key."""
-        if not self:
-            return samples
-        verdicts = np.full(len(samples), UNKNOWN, dtype=np.int8)
-        if len(self.keys):
-            keyed = [at for at, sample in enumerate(samples) if sample.key is not None]
-            digests = np.array([digest(samples[at].key or b"") for at in keyed], dtype=np.uint64)
-            verdicts[keyed] = _found(self.keys, self.of_keys, digests)
-        offsets = np.fromiter((sample.offset for sample in samples), np.int64, len(samples))
-        by_offset = _found(self.offsets, self.of_offsets, offsets)
-        verdicts = np.where(by_offset == UNKNOWN, verdicts, by_offset)
-        return [
-            sample if label == UNKNOWN else sample._replace(label=label)
-            for sample, label in zip(samples, verdicts.tolist(), strict=True)
-        ]
+        for sample in samples:
+            verdict = self.offsets.get(sample.offset)
+            if verdict is None and sample.key is not None and self.keys:
+                verdict = self.keys.get(as_bytes(sample.key))
+            yield sample if verdict is None else sample._replace(label=verdict)
 
 
-NO_LABELS = Labels(np.zeros(0, np.int64), np.zeros(0, np.int8), np.zeros(0, np.uint64), np.zeros(0, np.int8))
+NO_LABELS = Labels({}, {})
 
 
-def _found(places: NDArray[Any], verdicts: NDArray[np.int8], wanted: NDArray[Any]) -> NDArray[np.int8]:
-    """The verdict at each wanted place, UNKNOWN where there is none."""
-    if not len(places):
-        return np.full(len(wanted), UNKNOWN, dtype=np.int8)
-    at = np.minimum(np.searchsorted(places, wanted), len(places) - 1)
-    return np.where(places[at] == wanted, verdicts[at], UNKNOWN).astype(np.int8)
-
-
-def digest(key: bytes | str) -> int:
-    """A key of any length as 8 bytes, so that memory is bounded."""
-    data = key.encode(errors="surrogatepass") if isinstance(key, str) else key
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
-
-
-@dataclass
-class _Column:
-    """Verdicts about places, in the order in which they were given."""
-
-    places: array[int]
-    verdicts: array[int] = field(default_factory=lambda: array("b"))
-
-    def add(self, place: int, verdict: int) -> None:
-        self.places.append(place)
-        self.verdicts.append(verdict)
-
-    def final(self) -> tuple[NDArray[Any], NDArray[np.int8], int]:
-        """Places, ascending, each with its last verdict, and how many places have contradicting verdicts.
-
-        Labels whose place is not known are left out.
-        """
-        places = np.array(self.places, dtype=np.uint64 if self.places.typecode == "Q" else np.int64)
-        verdicts = np.array(self.verdicts, dtype=np.int8)
-        order = np.argsort(places, kind="stable")
-        order = order[places[order] >= 0]
-        places, verdicts = places[order], verdicts[order]
-        is_same = places[1:] == places[:-1]
-        differs = places[1:][is_same & (verdicts[1:] != verdicts[:-1])]
-        is_last = np.append(~is_same, True) if len(places) else np.zeros(0, dtype=bool)
-        return places[is_last], verdicts[is_last], len(np.unique(differs))
+def as_bytes(key: bytes | str) -> bytes:
+    return key.encode(errors="surrogatepass") if isinstance(key, str) else key
 
 
 class LabelTable:
-    """Collects the labels of all partitions. spans: the offsets of each partition that are replayed, start and end."""
+    """Collects the labels of all partitions; of a record or a key, the last one counts.
+
+    spans: the offsets of each partition that are replayed, start and end.
+    """
 
     def __init__(self, source: str, spans: Mapping[int, tuple[int, int]]) -> None:
         self._source, self._spans = source, spans
-        self._offsets: dict[int, _Column] = defaultdict(lambda: _Column(array("q")))
-        self._keys = _Column(array("Q"))
-        self._bad, self._first_bad = 0, ""
+        self._offsets: dict[int, dict[int, int]] = {partition: {} for partition in spans}
+        self._keys: dict[bytes, int] = {}
+        self._contradicted: set[tuple[int | None, int | bytes]] = set()
+        self._nowhere, self._bad, self._first_bad = 0, 0, ""
 
-    def add(self, partition: int, offset: int, outlier: int) -> int:
-        """A label of the record at an offset; returns the number of the label in its partition."""
-        self._offsets[partition].add(offset, outlier)
-        return len(self._offsets[partition].places) - 1
+    def add(self, partition: int, offset: int | None, verdict: int) -> None:
+        """A label of the record at an offset; None: of no record."""
+        if offset is None:
+            self._nowhere += 1
+            return
+        verdicts = self._offsets.setdefault(partition, {})
+        if verdicts.setdefault(offset, verdict) != verdict:
+            self._contradicted.add((partition, offset))
+        verdicts[offset] = verdict
 
-    def add_key(self, key: bytes | str, outlier: int) -> None:
+    def add_key(self, key: bytes | str, verdict: int) -> None:
         """A label of all records with a key."""
-        self._keys.add(digest(key), outlier)
-
-    def locate(self, partition: int, number: int, offset: int) -> None:
-        """The record that a label is about is at this offset."""
-        self._offsets[partition].places[number] = offset
+        if self._keys.setdefault(as_bytes(key), verdict) != verdict:
+            self._contradicted.add((None, as_bytes(key)))
+        self._keys[as_bytes(key)] = verdict
 
     def refuse(self, place: str, reason: str) -> None:
         """A record that is no label."""
@@ -145,39 +95,36 @@ class LabelTable:
 
     def finish(self) -> tuple[dict[int, Labels], list[str]]:
         """The labels by partition, and sentences about anything unusual. Raises SchemaError if there is no label."""
-        keys, of_keys, conflicts = self._keys.final()
-        labels, outside, verdicts = {}, 0, [of_keys]
-        if not len(keys) and not any(len(one.places) for one in self._offsets.values()):
+        n_offsets = sum(map(len, self._offsets.values()))
+        if not (self._keys or n_offsets or self._nowhere):
             reason = f"; the first line that is none: {self._first_bad}" if self._bad else ""
             raise SchemaError(f"{self._source} has no labels{reason}")
-        for partition in sorted({*self._spans, *self._offsets}):
-            places, found, differ = self._offsets[partition].final()
-            start, end = self._spans.get(partition, (0, 0))
-            is_inside = (places >= start) & (places < end)
-            outside += int((~is_inside).sum()) + self._offsets[partition].places.count(NO_OFFSET)
-            conflicts += differ
-            verdicts.append(found[is_inside])
-            if partition in self._spans:
-                labels[partition] = Labels(places[is_inside], found[is_inside], keys, of_keys)
-        return labels, list(self._notes(conflicts, outside, np.concatenate(verdicts)))
+        labels = {}
+        for partition, (start, end) in self._spans.items():
+            inside = {offset: v for offset, v in self._offsets[partition].items() if start <= offset < end}
+            labels[partition] = Labels(inside, self._keys)
+        verdicts = Counter(self._keys.values())
+        for its in labels.values():
+            verdicts.update(its.offsets.values())
+        outside = n_offsets + len(self._keys) - verdicts.total() + self._nowhere
+        return labels, list(self._notes(outside, verdicts))
 
-    def _notes(self, conflicts: int, outside: int, verdicts: NDArray[np.int8]) -> Iterator[str]:
+    def _notes(self, outside: int, verdicts: Counter[int]) -> Iterator[str]:
         if self._bad:
             records = counted(self._bad, "record")
             yield f"Not readable as labels, so left out: {records} of {self._source}, the first at {self._first_bad}."
-        if conflicts:
-            records = counted(conflicts, "record")
+        if self._contradicted:
+            records = counted(len(self._contradicted), "record")
             yield f"{self._source} has labels that contradict each other about {records}: the last one counts."
         if outside:
             yield f"Left out of {self._source}: {counted(outside, 'label')} about no record of the range."
-        classes = np.unique(verdicts)
-        if len(classes) == 1:
-            kind, other = ("outlier", "normal") if classes[0] == OUTLIER else ("normal", "outlying")
+        if len(verdicts) == 1:
+            kind, other = ("outlier", "normal") if OUTLIER in verdicts else ("normal", "outlying")
             yield (
-                f"All {len(verdicts):,} labels of {self._source} call a record {kind}: without labels of {other} "
+                f"All {verdicts.total():,} labels of {self._source} call a record {kind}: without labels of {other} "
                 "records, measures that compare the two are left out."
             )
-        elif not len(classes):
+        elif not verdicts:
             yield f"No label of {self._source} is about a record of the range: there is nothing to measure scores by."
 
 

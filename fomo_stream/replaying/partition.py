@@ -1,55 +1,59 @@
-"""The replay of one partition: its records through the code that scores them in the service, as blocks."""
+"""The replay of one partition: its records through the code that scores them in the service, block by block."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import compress, islice
+from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
+from fomo_stream.loading import load_ready
+from fomo_stream.partition.first import first_detector
 from fomo_stream.partition.partition import Partition, Scored
 from fomo_stream.partition.position import Restored
+from fomo_stream.records.json_codec import encode
 from fomo_stream.replaying.blocks import BLOCK, Block, ContextNote, Int, IsStopped, Judgement, Sample
+from fomo_stream.replaying.output import written_to
+from fomo_stream.settings.replay import ReplaySettings
 
 if TYPE_CHECKING:
     from fomo_stream.replaying.detectors.rivals import Rival
+    from fomo_stream.replaying.measures.recorder import Recorded, Spec
     from fomo_stream.replaying.plan import Plan
-    from fomo_stream.replaying.sinks import Sink
 
 OWN = "fomo-stream"  # name of the detector itself
 MINUTE_MS = 60_000
 
-
-@dataclass
-class Others:
-    """The detectors beside the detector itself, by name."""
-
-    variants: dict[str, Detector] = field(default_factory=dict)
-    rivals: Sequence[Rival] = field(default_factory=list)
+Advance = Callable[[int], None]  # so many more records are done
 
 
 class PartitionReplay:
     """Replays one partition, block by block; between two blocks it can be stopped.
 
-    first: the detector that the partition begins with a copy of; others: the same for other settings, and rivals.
+    It begins with copies of the detector itself, `first`, and of its variants, by name.
     """
 
     def __init__(
-        self, plan: Plan, number: int, first: Detector, others: Others | None = None, sink: Sink | None = None
+        self,
+        plan: Plan,
+        number: int,
+        first: Detector,
+        variants: Mapping[str, Detector] = MappingProxyType({}),
+        rivals: Sequence[Rival] = (),
     ) -> None:
         self.number = number
         self.is_complete = False
         self.seconds: dict[str, float] = defaultdict(float)  # that each detector took, by name
-        self._plan, self._sink = plan, sink
-        others = others or Others()
-        self._variants = {name: detector.copy() for name, detector in others.variants.items()}
-        self._rivals = others.rivals
+        self._plan, self._rivals = plan, rivals
+        self._variants = {name: detector.copy() for name, detector in variants.items()}
         self._clock = Clock(plan.now_ms, plan.begin_ms)
         self._context: Int | None = None  # the context of the first view, as numbers of records
         self._generation = 0
@@ -93,8 +97,6 @@ class PartitionReplay:
             began = time.perf_counter()
             judgements[rival.name] = rival.judge(rows)
             self.seconds[rival.name] += time.perf_counter() - began
-        if self._sink is not None:
-            self._sink.write(samples, [result for part in parts for result in part.results if result is not None])
         times, odd_times = offsets, 0
         if self._plan.axis == "time":
             times, odd_times = self._clock.times([sample.timestamp for sample in samples])
@@ -107,6 +109,8 @@ class PartitionReplay:
             results=results,
             judgements=judgements,
             fields=[sample.fields for sample in samples],
+            raw=[sample.raw for sample in samples],
+            outputs=[result for part in parts for result in part.results if result is not None],
             skipped=dict(skipped),
             contexts=tuple(contexts),
             batch_s=tuple(batch_s),
@@ -146,6 +150,10 @@ class PartitionReplay:
         yield ContextNote(at, self._generation, len(now), renewed)
 
 
+def _judgement(results: Results) -> Judgement:
+    return Judgement(results.remembered_logit, results.p_value, results.outlier)
+
+
 @dataclass
 class Clock:
     """Times of records, made never to descend.
@@ -174,5 +182,108 @@ class Clock:
         return times, sum(one is None or abs(time - one) > MINUTE_MS for one, time in pairs)
 
 
-def _judgement(results: Results) -> Judgement:
-    return Judgement(results.remembered_logit, results.p_value, results.outlier)
+# --- a partition to its end ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Job:
+    """One partition to replay. It is sent to the process that does."""
+
+    plan: Plan  # of this partition at least
+    partition: int
+    folder: Path  # for notes of its records
+
+    @property
+    def scores(self) -> Path:
+        """The part of --scores-file of this partition."""
+        return self.folder / f"{self.partition}.scores"
+
+
+@dataclass
+class Outcome:
+    """What the replay of a partition has found."""
+
+    partition: int
+    recorded: Recorded
+    position: int  # offset of the next record
+    is_complete: bool
+    seconds: dict[str, float]  # that each detector took, by name
+    began: float  # seconds, monotonic
+    ended: float
+    model: str
+    kernel: str
+    left_out: tuple[str, ...]  # names of views that the rows do not fit
+
+
+class Detectors:
+    """The detectors of a plan before the first record: every partition begins with copies of them.
+
+    Raises SchemaError, CheckpointError or ConfigError.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        from fomo_stream.replaying.detectors.variants import variants
+
+        self._plan, settings = plan, plan.settings
+        own_model = load_ready(settings.model, settings.device, settings.kernel)
+        self.first = first_detector(settings, own_model, plan.schema, None)
+        self.variants: dict[str, Detector] = {}
+        for name, its in variants(settings):
+            model = own_model if its.model == settings.model else load_ready(its.model, its.device, its.kernel)
+            # only alerts of the detector itself are listed, with reasons
+            unexplained = its.model_copy(update={"explain": "none"})
+            self.variants[name] = first_detector(unexplained, model, plan.schema, None)
+
+    def rivals(self) -> list[Rival]:
+        """Other detectors for one partition."""
+        from fomo_stream.replaying.detectors.rivals import Rival
+
+        schema, config = self._plan.schema, self._plan.settings.detector_config()
+        columns = schema.categorical_columns
+        return [Rival(spec, schema.features, config, columns) for spec in self._plan.settings.compare]
+
+
+def spec_of(plan: Plan) -> Spec:
+    """What is measured: the detector itself, variants, and rivals, in this order."""
+    from fomo_stream.replaying.detectors.variants import variants
+    from fomo_stream.replaying.measures.recorder import Spec
+
+    settings = plan.settings
+    names = (OWN, *(name for name, _ in variants(settings)), *settings.compare)
+    features, categorical = plan.schema.features, plan.schema.categorical
+    return Spec(names, features, settings.alert_rate, plan.has_labels, plan.axis, categorical)
+
+
+def replay_one(job: Job, detectors: Detectors, is_stopped: IsStopped, advance: Advance) -> Outcome:
+    """Replay a partition until its end or until `is_stopped`. advance: is called after each block. Raises FomoError."""
+    from fomo_stream.replaying.measures.recorder import Recorder
+
+    began, settings = time.monotonic(), job.plan.settings
+    recorder = Recorder(job.folder, spec_of(job.plan), job.partition)
+    replay = PartitionReplay(job.plan, job.partition, detectors.first, detectors.variants, detectors.rivals())
+    for block in replay.blocks(is_stopped):
+        recorder.add(block)
+        if settings.scores_file is not None:
+            _append_scores(job.scores, block, settings)
+        advance(len(block) + sum(block.skipped.values()))
+    model = detectors.first.model
+    return Outcome(
+        partition=replay.number,
+        recorded=recorder.close(),
+        position=replay.position,
+        is_complete=replay.is_complete,
+        seconds=dict(replay.seconds),
+        began=began,
+        ended=time.monotonic(),
+        model=model.name,
+        kernel=model.kernel,
+        left_out=tuple(one.view for one in detectors.first.left_out),
+    )
+
+
+def _append_scores(path: Path, block: Block, settings: ReplaySettings) -> None:
+    """Append the records of a block with their results, each with the bytes that the service would produce."""
+    how = settings.result_field, settings.scores_only
+    with written_to(path.parent), path.open("ab") as file:
+        for fields, raw, result in zip(block.fields, block.raw, block.outputs, strict=True):
+            file.write(encode(fields, result, *how, raw=raw) + b"\n")

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fomo_stream.errors import ConfigError
-from fomo_stream.replaying.measures.plain import plain
 from fomo_stream.replaying.measures.quality import METRICS
-from fomo_stream.replaying.writing import json_text, write_whole
+from fomo_stream.replaying.output import json_text, plain, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,21 +38,6 @@ def load_report(path: str | Path) -> Report:
             "version that wrote it"
         )
     return report
-
-
-@dataclass(frozen=True)
-class Page:
-    """An HTML page that a notebook shows in a frame of its own."""
-
-    html: str
-    height: int  # pixels
-
-    def _repr_html_(self) -> str:
-        # the frame may run the scripts of the page, but reaches neither the notebook nor its cookies
-        return (
-            f'<iframe sandbox="allow-scripts" loading="lazy" style="width:100%;height:{self.height}px;border:0" '
-            f'srcdoc="{escape(self.html)}"></iframe>'
-        )
 
 
 class ReplayResult:
@@ -146,26 +129,22 @@ class ReplayResult:
         detectors = [one for one in self.report["detectors"] if one.get("calibration")]
         return self._frame([{"detector": one["name"], **one["calibration"]} for one in detectors])
 
-    def plot(self) -> Page:
-        """The timeline of scores, alerts and outliers, to zoom and hover in a notebook."""
-        return self._page("timeline", height=560)
-
     def __repr__(self) -> str:
         return f"<ReplayResult of {self.report.get('source', {}).get('name', 'records')}>\n{self.summary}"
 
     def _repr_html_(self) -> str:
+        from fomo_stream.replaying.report.html import html_text
+
+        page = escape(html_text(self.report))
         lines = [*(self.report.get("notes") or [])[:1], *self.report.get("summary", [])]
         said = "".join(f"<p>{escape(line)}</p>" for line in lines)
         metrics = self.metrics.dropna(axis="columns", how="all")
         table = metrics[[name for name in metrics if not name.endswith(("_low", "_high"))]]
         shown = table.to_html(float_format="{:.4g}".format, na_rep="", border=0, index_names=False)
-        whole = f"<details><summary>Whole report</summary>{self._page(None, height=800)._repr_html_()}</details>"
+        # the frame may run the scripts of the page, but reaches neither the notebook nor its cookies
+        frame = f'sandbox="allow-scripts" loading="lazy" style="width:100%;height:800px;border:0" srcdoc="{page}"'
+        whole = f"<details><summary>Whole report</summary><iframe {frame}></iframe></details>"
         return f'<div>{said}<div style="overflow-x:auto">{shown}</div>{whole}</div>'
-
-    def _page(self, only: str | None, height: int) -> Page:
-        from fomo_stream.replaying.report.html import html_text
-
-        return Page(html_text(self.report, only), height)
 
     def _frame(self, parts: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         """One DataFrame of the columns of all parts, one below the other, with milliseconds as times."""

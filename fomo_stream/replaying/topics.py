@@ -21,10 +21,8 @@ from fomo_stream.records.schema import Schema, look_up
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, IsStopped, Sample
 from fomo_stream.replaying.labels import (
     NO_LABELS,
-    NO_OFFSET,
     Labels,
     LabelTable,
-    digest,
     read_label_file,
     verdict_of,
 )
@@ -35,7 +33,6 @@ FOLLOW_LIVE = (
     "Each partition is replayed from its beginning, so results equal the live output of a group that began there, read "
     "the same records with the same settings, and has no labels."
 )
-CHUNK = 64  # records whose labels are looked up at once
 
 
 @dataclass(frozen=True)
@@ -66,15 +63,8 @@ class TopicSource:
         return replace(self, ranges={partition: self.ranges[partition]}, labels=of_it)
 
     def read(self, partition: int, is_stopped: IsStopped) -> Iterator[Sample]:
-        range_ = self.ranges[partition]
-        records = read_range(self.settings, self.settings.topic, range_, range_.start, is_stopped)
-        samples = map(self._sample, records)
-        labels = self.labels.get(partition, NO_LABELS)
-        if not labels:
-            yield from samples
-            return
-        while chunk := list(islice(samples, CHUNK)):
-            yield from labels.applied(chunk)
+        records = read_range(self.settings, self.name, self.ranges[partition], self.start(partition), is_stopped)
+        return self.labels.get(partition, NO_LABELS).applied(map(self._sample, records))
 
     def _sample(self, record: Record) -> Sample:
         offset, timestamp, key = record.offset, record.timestamp, record.key
@@ -197,47 +187,48 @@ def read_label_topic(
     topic = settings.labels_topic or ""
     own = settings.model_copy(update={"topic": topic})
     table = LabelTable(f"topic {topic}", {number: (one.start, one.end) for number, one in ranges.items()})
-    keyed: dict[int, dict[int, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
-    for one in found.values():
-        for record in read_range(own, topic, one, one.start):
-            rules = record.partition, settings.topic, settings.result_field, settings.max_record_bytes
+    for partition, its in found.items():
+        verdicts: list[int] = []
+        offsets: list[int | None] = []
+        keyed: dict[bytes, list[tuple[int, int]]] = defaultdict(list)  # by key: time and number of each label
+        for record in read_range(own, topic, its, its.start):
+            rules = partition, settings.topic, settings.result_field, settings.max_record_bytes
             try:
                 label = parse_label(record.value, record.key, *rules)
             except RecordError as error:
                 table.refuse(record.where(), str(error))
                 continue
-            offset = NO_OFFSET if label.offset is None else label.offset
-            number = table.add(record.partition, offset, OUTLIER if label.outlier else INLIER)
             if label.offset is None:
                 given = now_ms if record.timestamp is None else record.timestamp
-                keyed[record.partition][digest(label.key or b"")].append((given, number))
-    for partition, by_key in keyed.items():
-        if partition in ranges:
+                keyed[label.key or b""].append((given, len(offsets)))
+            offsets.append(label.offset)
+            verdicts.append(OUTLIER if label.outlier else INLIER)
+        if keyed and partition in ranges:
             records = read_range(settings, settings.topic, ranges[partition], ranges[partition].start)
             keys = ((record.offset, record.timestamp, record.key) for record in records)
-            for number, offset in last_before(by_key, keys):
-                table.locate(partition, number, offset)
+            for number, offset in last_before(keyed, keys):
+                offsets[number] = offset
+        for place, verdict in zip(offsets, verdicts, strict=True):
+            table.add(partition, place, verdict)
     return table.finish()
 
 
 def last_before(
-    labels: Mapping[int, list[tuple[int, int]]], records: Iterable[tuple[int, int | None, bytes | None]]
+    labels: Mapping[bytes, list[tuple[int, int]]], records: Iterable[tuple[int, int | None, bytes | None]]
 ) -> Iterator[tuple[int, int]]:
     """For each label by key that has one: its number, and the offset of the last record with its key not later than it.
 
-    labels: (time, number of the label) by the digest of the key; records: offset, time and key of each, in order. A
-    record without a time is as early as any.
+    labels: time and number of each label, by key; records: offset, time and key of each, in order. A record without a
+    time is as early as any.
     """
-    ordered = {place: sorted(ones) for place, ones in labels.items()}
-    times = {place: [time for time, _ in ones] for place, ones in ordered.items()}
-    last: dict[int, dict[int, int]] = defaultdict(dict)  # by digest: offset by the first label that is not earlier
+    ordered = {key: sorted(ones) for key, ones in labels.items()}
+    last: dict[bytes, dict[int, int]] = defaultdict(dict)  # by key: offset by the first label that is not earlier
     for offset, time, key in records:
-        place = digest(key) if key is not None else None
-        if place in times:
-            last[place][bisect_left(times[place], 0 if time is None else time)] = offset
-    for place, ones in ordered.items():
-        newest = NO_OFFSET
-        for at, (_, number) in enumerate(ones):
-            newest = max(newest, last[place].get(at, NO_OFFSET))
+        if key is not None and key in ordered:
+            last[key][bisect_left(ordered[key], (time or 0, -1))] = offset
+    for key, ones in ordered.items():
+        newest = -1
+        for place, (_, number) in enumerate(ones):
+            newest = max(newest, last[key].get(place, -1))
             if newest >= 0:
                 yield number, newest

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from fomo_stream.errors import FomoError, RecordError
 from fomo_stream.logs import configure_logging, kv, place_of
-from fomo_stream.replaying.one_partition import Detectors, Job, Outcome, replay_one
+from fomo_stream.replaying.partition import Detectors, Job, Outcome, replay_one
 from fomo_stream.threads import limit_threads, limited_threads
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def replay_partitions(
 
 
 @contextmanager
-def stopped_by_ctrl_c(progress: Progress) -> Iterator[Callable[[], bool]]:
+def stopped_by_ctrl_c() -> Iterator[Callable[[], bool]]:
     """Within it, the first Ctrl-C only makes the function that it gives return True; the second ends everything."""
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -58,7 +58,6 @@ def stopped_by_ctrl_c(progress: Progress) -> Iterator[Callable[[], bool]]:
         if event.is_set():
             raise KeyboardInterrupt
         event.set()
-        progress.stopping()
 
     before = signal.signal(signal.SIGINT, stop)
     try:

@@ -1,10 +1,15 @@
-"""A replay of records in memory: stand-ins for the plan, the source and labels, and a cheap model."""
+"""Replays of made records in memory, as the command runs them, with a cheap model."""
 
 from __future__ import annotations
 
+import os
+import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -12,12 +17,19 @@ import torch
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.errors import RecordError
+from fomo_stream.model.checkpoint import save_model
 from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel
 from fomo_stream.records.schema import Schema
+from fomo_stream.replaying.assembly import make_report
 from fomo_stream.replaying.blocks import Sample
+from fomo_stream.replaying.output import join_parts
+from fomo_stream.replaying.partition import Job, Outcome
 from fomo_stream.replaying.plan import Plan
+from fomo_stream.replaying.progress import Progress
+from fomo_stream.replaying.workers import replay_partitions, stopped_by_ctrl_c
 from fomo_stream.settings.replay import ReplaySettings
 
+NOTES = tempfile.TemporaryDirectory()  # of all replays, until the tests end
 SCHEMA = Schema(("x", "y"))
 MODEL = ModelConfig(raw_features=8, evidence=False, fusion=False, layers=1, width=8, heads=2, feed_forward=8, routers=2)
 
@@ -89,3 +101,44 @@ def make_plan(settings: ReplaySettings | None = None, source: MemorySource | Non
     notes = ("Equal to the live output from the first record.",)
     settings, source = settings or quick_settings(), source or MemorySource()
     return Plan(settings, SCHEMA, source, True, "made", "time", notes, now_ms=10**12)
+
+
+def cheap_checkpoint(folder: Path) -> str:
+    path = folder / "cheap.safetensors"
+    save_model(cheap_model(), path)
+    return str(path)
+
+
+class CtrlC(Progress):
+    """Somebody presses Ctrl-C when so many blocks are done, of those of this process; and then `again`."""
+
+    def __init__(self, blocks: int, send: Callable[[], None] | None = None) -> None:
+        super().__init__()
+        self._blocks = blocks
+        self._send = send or (lambda: os.kill(os.getpid(), signal.SIGINT))
+
+    def advance(self, records: int) -> None:
+        self._blocks -= 1
+        if self._blocks == 0:
+            self._send()
+
+
+def outcomes_of(plan: Plan, progress: Progress | None = None, n_workers: int = 1) -> list[Outcome]:
+    """The outcomes of all partitions."""
+    progress = progress or Progress()
+    numbers = plan.source.partitions
+    folder = Path(tempfile.mkdtemp(dir=NOTES.name))
+    jobs = [Job(plan.part(number), number, folder) for number in numbers]
+    progress.begin(plan.source.name, None)
+    with stopped_by_ctrl_c() as is_stopped:
+        outcomes = replay_partitions(jobs, plan.settings, n_workers, is_stopped, progress)
+    if plan.settings.scores_file is not None:
+        join_parts(plan.settings.scores_file, [job.scores for job in jobs])
+    return outcomes
+
+
+def report_of(plan: Plan, outcomes: list[Outcome]) -> dict[str, Any]:
+    """The report without its times."""
+    report = make_report(plan, outcomes, datetime.now(UTC))
+    del report["timing"]
+    return report

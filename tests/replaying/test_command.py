@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from replays import CtrlC, cheap_checkpoint
+from memory_source import CtrlC, cheap_checkpoint
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.replaying import command, results

@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from memory_source import MemorySource, cheap_model, make_plan, quick_settings, sample
 
@@ -15,18 +15,15 @@ from fomo_stream.detector.results import Results
 from fomo_stream.partition.first import first_detector
 from fomo_stream.replaying import partition as module
 from fomo_stream.replaying.blocks import Block
-from fomo_stream.replaying.partition import OWN, Others, PartitionReplay
+from fomo_stream.replaying.partition import OWN, Clock, PartitionReplay
 from fomo_stream.replaying.plan import Plan
 
 ARRAYS = ("score", "remembered_logit", "logit", "by_view", "p_value", "outlier", "generation", "regime", "severity")
 
 
-def make_replay(plan: Plan, others: Others | None = None) -> PartitionReplay:
-    return PartitionReplay(plan, 0, first_detector(plan.settings, cheap_model(), plan.schema, None), others)
-
-
-def replayed(plan: Plan, others: Others | None = None) -> list[Block]:
-    return list(make_replay(plan, others).blocks(lambda: False))
+def replayed(plan: Plan, **variants: Detector) -> list[Block]:
+    first = first_detector(plan.settings, cheap_model(), plan.schema, None)
+    return list(PartitionReplay(plan, 0, first, variants).blocks(lambda: False))
 
 
 def expected(plan: Plan) -> tuple[list[int], Results]:
@@ -43,15 +40,14 @@ def assert_same(one: Results, other: Results) -> None:
     assert one.status == other.status
 
 
-@settings(max_examples=8)
-@given(block=st.integers(1, 70), batch_size=st.integers(1, 40))
+@pytest.mark.parametrize(("block", "batch_size"), [(5, 3), (64, 8), (37, 40)])
 def test_results_are_those_of_the_detector(block: int, batch_size: int) -> None:
     made = quick_settings(batch_size=batch_size, lags=1)
-    plan = make_plan(made)
+    plan = make_plan(made, MemorySource(130))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "BLOCK", block)
         twin = first_detector(made, cheap_model(), plan.schema, None)
-        blocks = replayed(plan, Others({"twin": twin}))
+        blocks = replayed(plan, twin=twin)
     offsets, results = expected(plan)
     assert max(map(len, blocks)) <= block
     assert np.concatenate([one.offsets for one in blocks]).tolist() == offsets
@@ -60,8 +56,9 @@ def test_results_are_those_of_the_detector(block: int, batch_size: int) -> None:
         np.testing.assert_array_equal(one.judgements[OWN].score, one.results.remembered_logit)
         for name in ("score", "p_value", "alert"):
             np.testing.assert_array_equal(getattr(one.judgements["twin"], name), getattr(one.judgements[OWN], name))
-        assert [sample(at).fields for at in one.offsets.tolist()] == one.fields
-        assert [sample(at).label for at in one.offsets.tolist()] == one.labels.tolist()
+        assert [(sample(at).fields, sample(at).label) for at in one.offsets.tolist()] == list(
+            zip(one.fields, one.labels.tolist(), strict=True)
+        )
 
 
 def test_records_without_a_score_are_counted_by_reason() -> None:
@@ -81,3 +78,36 @@ def test_a_source_of_malformed_records_only_is_counted() -> None:
     (block,) = replayed(plan)
     assert len(block) == 0
     assert sum(block.skipped.values()) == 27
+
+
+# --- times ---------------------------------------------------------------------------------------------------
+
+START, SECOND, DAY = 1_759_276_800_000, 1000, 86_400_000
+NOW = START + 100 * DAY
+
+stamps_of_records = st.lists(
+    st.one_of(st.none(), st.integers(START, NOW), st.sampled_from([5, 0, -1, NOW + 1, 2**63 - 1, -(2**63)])),
+    max_size=60,
+)
+
+
+@given(stamps_of_records, st.integers(0, 60))
+def test_times_never_descend_and_stay_within_the_range(stamps: list[int | None], split: int) -> None:
+    clock = Clock(NOW, START)
+    parts = [clock.times(stamps[:split])[0], clock.times(stamps[split:])[0]]
+    times = np.concatenate(parts).tolist()
+    assert times == sorted(times)
+    assert all(START <= time <= NOW for time in times)
+    for at, stamp in enumerate(stamps):
+        counts = stamp is not None and START <= stamp <= NOW
+        if counts and stamp >= max((time for time in times[:at]), default=0):  # type: ignore[operator]
+            assert times[at] == stamp
+
+
+def test_a_time_outside_of_the_range_moves_no_other_record() -> None:
+    good = [START + SECOND * at for at in range(9)]
+    stamps: list[int | None] = [None, *good, NOW + 1, None, good[-1] + 5 * SECOND, 5]
+    times, odd = Clock(NOW).times(stamps)
+    assert times.tolist() == [good[0], *good, good[-1], good[-1], good[-1] + 5 * SECOND, good[-1] + 5 * SECOND]
+    assert odd == 4
+    assert Clock(NOW, START).times([None, 0])[0].tolist() == [START, START]

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from blocks import HOSTILE, made_report, with_nulls
 from browser import Browser, Page, open_browser
-from made_reports import HOSTILE, made_report, with_nulls
 
 from fomo_stream.replaying.report.html import html_text
 
@@ -27,10 +27,10 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield browser
 
 
-def opened(browser: Browser, report: dict[str, Any], folder: Path, only: str | None = None, **how: Any) -> Page:
+def opened(browser: Browser, report: dict[str, Any], folder: Path, **how: Any) -> Page:
     """The page of a report, with all of its sections shown."""
     path = folder / "report.html"
-    path.write_text(html_text(report, only), encoding="utf-8")
+    path.write_text(html_text(report), encoding="utf-8")
     page = browser.open(path.as_uri(), **how)
     page.until(IS_SHOWN)
     return page
@@ -254,15 +254,6 @@ def test_empty_parts_say_why(browser: Browser, tmp_path: Path) -> None:
         *("timeline", "curves", "calibration", "distribution", "segments", "alerts")
     }
     assert "no labels" in why["segments"]
-    page.close()
-
-
-def test_only_the_timeline_for_a_notebook(browser: Browser, tmp_path: Path) -> None:
-    page = opened(browser, made_report(), tmp_path, only="timeline", width=800)
-    is_sound(page)
-    assert page.run("[...document.querySelectorAll('main > section')].map((one) => one.id)") == ["timeline"]
-    assert page.run("getComputedStyle(document.querySelector('header')).display") == "none"
-    assert "pump-17" not in page.run("document.documentElement.outerHTML")  # no records
     page.close()
 
 

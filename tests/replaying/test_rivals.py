@@ -12,7 +12,7 @@ from traceback import format_exception
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
@@ -22,15 +22,13 @@ from fomo_stream.detector.alerts import is_calibrated
 from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.errors import ConfigError
 from fomo_stream.replaying.blocks import Judgement
-from fomo_stream.replaying.detectors.complete_rows import CompleteRows
-from fomo_stream.replaying.detectors.neighbours import Neighbours
 from fomo_stream.replaying.detectors.own_scores import OwnScores
-from fomo_stream.replaying.detectors.rivals import Rival, check_rivals, make_rival
+from fomo_stream.replaying.detectors.rivals import NAMED, Rival, check_rivals
+from fomo_stream.replaying.detectors.rows import CompleteRows, Neighbours
 
 Float = NDArray[np.float64]
 
 CONFIG = DetectorConfig(context_size=100, min_context=20, alert_rate=0.05, calibration_size=60)
-NAMED = ["knn", "river.HalfSpaceTrees", "river.OneClassSVM"]
 MODULE = """
     import random
     import numpy as np
@@ -96,7 +94,7 @@ def rows_of(n: int, n_features: int = 3, seed: int = 0) -> Float:
 
 
 def rival(spec: str, n_features: int = 3, config: DetectorConfig = CONFIG) -> Rival:
-    return make_rival(spec, n_features, [f"x{i}" for i in range(n_features)], config)
+    return Rival(spec, [f"x{i}" for i in range(n_features)], config, ())
 
 
 def judged(one: Rival, rows: Float, splits: list[int]) -> Judgement:
@@ -112,11 +110,10 @@ def splits_of(n: int) -> st.SearchStrategy[list[int]]:
     return st.lists(st.integers(0, n), max_size=8).map(sorted)
 
 
-@pytest.mark.parametrize("spec", [*NAMED, "rivals_here:Distance", "rivals_here:Largest"])
-@settings(max_examples=8)
-@given(splits=splits_of(400), seed=st.integers(0, 1000))
+@pytest.mark.parametrize("spec", ["knn", "river.OneClassSVM", "rivals_here:Distance", "rivals_here:Largest"])
+@given(splits=splits_of(300), seed=st.integers(0, 1000))
 def test_judgements_do_not_depend_on_how_rows_are_split(spec: str, splits: list[int], seed: int) -> None:
-    rows = rows_of(400, seed=seed)
+    rows = rows_of(300, seed=seed)
     whole, split = judged(rival(spec), rows, []), judged(rival(spec), rows, splits)
     np.testing.assert_array_equal(whole.score, split.score)
     np.testing.assert_array_equal(whole.p_value, split.p_value)
@@ -124,8 +121,7 @@ def test_judgements_do_not_depend_on_how_rows_are_split(spec: str, splits: list[
 
 
 @pytest.mark.parametrize("spec", [*NAMED, "rivals_here:Distance"])
-@settings(max_examples=5)
-@given(at=st.integers(0, 399))
+@pytest.mark.parametrize("at", [0, 100, 290, 398])
 def test_a_score_depends_on_no_later_row(spec: str, at: int) -> None:
     rows = rows_of(400)
     other = rows.copy()
@@ -168,8 +164,7 @@ def test_scores_of_river_are_those_of_its_recommended_pipelines() -> None:
         np.testing.assert_array_equal(found[unscored:], expected[unscored:])
 
 
-@settings(max_examples=10)
-@given(seed=st.integers(0, 1000), size=st.integers(10, 90), n=st.integers(1, 220))
+@given(seed=st.integers(0, 1000), size=st.integers(10, 90), n=st.integers(1, 120))
 def test_neighbours_are_those_that_scikit_learn_finds(seed: int, size: int, n: int) -> None:
     config = DetectorConfig(context_size=size, min_context=10)
     rows = CompleteRows(3).complete(rows_of(n, seed=seed))
@@ -192,7 +187,6 @@ def test_huge_and_constant_values_give_scores() -> None:
     assert np.isfinite(rival("river.OneClassSVM").judge(rows).score).all()
 
 
-@settings(max_examples=20)
 @given(
     scores=st.lists(st.one_of(st.integers(0, 5).map(float), st.just(np.nan)), max_size=300),
     size=st.integers(1, 80),
@@ -239,12 +233,10 @@ def test_a_rival_has_random_numbers_of_its_own() -> None:
     expected = rival("rivals_here:Distance").judge(rows).score
     random.seed(3)
     np.random.seed(3)
-    python, numpy_ = random.getstate(), np.random.get_state(legacy=False)["state"]["key"].tolist()
+    others = random.getstate(), np.random.random(), np.random.seed(3)
     one = rival("rivals_here:Distance")
     first = one.judge(rows[:50]).score
-    assert random.getstate() == python
-    assert np.random.get_state(legacy=False)["state"]["key"].tolist() == numpy_
-    np.random.seed(4)
+    assert (random.getstate(), np.random.random()) == others[:2]
     np.testing.assert_array_equal(np.concatenate([first, one.judge(rows[50:]).score]), expected)
 
 
@@ -264,7 +256,6 @@ def test_a_factory_gets_the_seed_and_may_have_no_score_yet() -> None:
         ("rivals_broken:make", "rivals_broken cannot be imported: RuntimeError: no licence"),
         ("rivals_here:Distanc", "rivals_here has no Distanc; did you mean Distance?"),
         ("rivals_here:number", "number is not a function or class that makes a detector"),
-        ("rivals_here:Nothing", "the class Nothing has none of the methods score_one/learn_one"),
         ("rivals_here:needs_path", "the factory needs the argument path"),
     ],
 )

@@ -12,8 +12,15 @@ from pathlib import Path
 import orjson
 import pytest
 import torch
-from memory_source import MemorySource, make_plan, quick_settings
-from replays import CtrlC, cheap_checkpoint, outcomes_of, report_of
+from memory_source import (
+    CtrlC,
+    MemorySource,
+    cheap_checkpoint,
+    make_plan,
+    outcomes_of,
+    quick_settings,
+    report_of,
+)
 
 from fomo_stream.errors import FomoError, TopicError
 from fomo_stream.replaying.blocks import Sample
@@ -63,6 +70,7 @@ def test_processes_give_the_same_as_one_process(plan: Plan) -> None:
 
 class CountsThreads(Progress):
     def __init__(self) -> None:
+        super().__init__()
         self.found: set[int] = set()
 
     def advance(self, records: int) -> None:
@@ -87,6 +95,7 @@ def test_ctrl_c_gives_the_report_so_far(plan: Plan) -> None:
     assert report["source"]["records"] > 0
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_ends_everything_at_once(plan: Plan) -> None:
     endless = replace(plan, source=MemorySource(10**9, (0, 1)))
 
@@ -98,6 +107,7 @@ def test_a_second_ctrl_c_ends_everything_at_once(plan: Plan) -> None:
         outcomes_of(endless, CtrlC(1, twice), n_workers=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "kind", "text"),
     [

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
+from inspect import Parameter, signature
 from typing import Any
 
 import numpy as np
@@ -15,25 +19,18 @@ from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.errors import ConfigError
 from fomo_stream.logs import kv, place_of
 from fomo_stream.replaying.blocks import Judgement
-from fomo_stream.replaying.detectors.complete_rows import CompleteRows
-from fomo_stream.replaying.detectors.factories import (
-    KNN,
-    NAMED,
-    PYSAD,
-    RIVER,
-    check_rivals,
-    make_detector,
-    protocol_of,
-)
-from fomo_stream.replaying.detectors.neighbours import Neighbours
 from fomo_stream.replaying.detectors.own_scores import OwnScores
-
-__all__ = ["Rival", "check_rivals", "make_rival"]
+from fomo_stream.replaying.detectors.rows import CompleteRows, Neighbours
+from fomo_stream.wording import did_you_mean
 
 log = logging.getLogger(__name__)
 
 Float = NDArray[np.float64]
 
+RIVER, PYSAD, ROWS = ("score_one", "learn_one"), ("score_partial", "fit_partial"), ("judge",)
+PROTOCOLS = (RIVER, PYSAD, ROWS)
+KNN, TREES, SVM = NAMED = ("knn", "river.HalfSpaceTrees", "river.OneClassSVM")
+WARM_UP = {TREES: 250}  # records whose scores say nothing: all are 0 until the first window is full
 LARGEST = 1e300  # infinite scores are cut to this size
 
 
@@ -44,36 +41,48 @@ class Rival:
     numbers of Python and NumPy to itself, from the same seed on.
     """
 
-    def __init__(self, name: str, score: Callable[[Float], Float], config: DetectorConfig, warm_up: int = 0) -> None:
-        """score: of the next rows (n, d), raw, NaN = missing. warm_up: records whose scores are left out."""
-        self.name = name
-        self._score = score
-        self._own = OwnScores(config)
-        self._warm_up = warm_up
-        self._records = 0
+    def __init__(self, spec: str, features: Sequence[str], config: DetectorConfig, categorical: Sequence[int]) -> None:
+        self.name = spec
+        self._features, self._own, self._records = features, OwnScores(config), 0
+        self._whole = CompleteRows(len(features), categorical)
+        self._numbers = _RandomNumbers(config.seed)
+        with self._numbers.own():
+            self._detector = _made(spec, len(features), config)
+        self._protocol = next((one for one in PROTOCOLS if all(hasattr(self._detector, name) for name in one)), None)
+        if self._protocol is None:
+            lacks = "none of the methods " + ", ".join("/".join(methods) for methods in PROTOCOLS)
+            raise ConfigError(f"--compare {spec} gives a {type(self._detector).__name__}, which has {lacks}")
 
     def judge(self, rows: Float) -> Judgement:
         """Score each of the next n rows (n, d), raw, NaN = missing, then learn it. Raises ConfigError if it fails."""
-        with np.errstate(all="ignore"):
-            scores = np.clip(self._scores(rows), -LARGEST, LARGEST)
-        scores[: max(0, self._warm_up - self._records)] = np.nan
+        try:
+            with np.errstate(all="ignore"), self._numbers.own():
+                scores = np.array(self._scores(rows.copy()), dtype=np.float64)
+        except (Exception, SystemExit) as error:  # the text of its error may hold values
+            log.debug(kv("detector_failed", name=self.name), exc_info=True)
+            why = f"{type(error).__name__} at {place_of(error)}"
+            raise self._failure(rows, why, "; --log-level debug shows more") from None
+        if scores.shape != (len(rows),):
+            raise self._failure(rows, f"scores of {len(rows)} rows have the shape {scores.shape}")
+        scores = np.clip(scores, -LARGEST, LARGEST)
+        scores[: max(0, WARM_UP.get(self.name, 0) - self._records)] = np.nan
         self._records += len(rows)
         return self._own.judge(scores)
 
-    def _scores(self, rows: Float) -> Float:
-        try:
-            scores = np.asarray(self._score(rows.copy()), dtype=np.float64)
-        except (
-            Exception,
-            SystemExit,
-        ) as error:  # the text of its error may hold values
-            log.debug(kv("detector_failed", name=self.name), exc_info=True)
-            raise self._failure(
-                rows, f"{type(error).__name__} at {place_of(error)}", "; --log-level debug shows more"
-            ) from None
-        if scores.shape != (len(rows),):
-            raise self._failure(rows, f"scores of {len(rows)} rows have the shape {scores.shape}")
-        return scores.copy()
+    def _scores(self, rows: Float) -> Any:
+        if self._protocol == ROWS:
+            return self._detector.judge(self._whole.complete(rows) if self.name == KNN else rows)
+        records: Iterator[Any] = iter(self._whole.complete(rows))
+        if self._protocol == RIVER:
+            records = (dict(zip(self._features, row.tolist(), strict=True)) for row in records)
+        assert self._protocol is not None
+        score, learn = (getattr(self._detector, name) for name in self._protocol)
+        scores = np.empty(len(rows))
+        for i, record in enumerate(records):
+            value = score(record)
+            scores[i] = np.nan if value is None else np.asarray(value, dtype=np.float64).item()
+            learn(record)
+        return scores
 
     def _failure(self, rows: Float, why: str, more: str = "") -> ConfigError:
         first, last = self._records + 1, self._records + len(rows)
@@ -83,77 +92,105 @@ class Rival:
         )
 
 
-def make_rival(
-    spec: str, n_features: int, features: Sequence[str], config: DetectorConfig, categorical: Sequence[int] = ()
-) -> Rival:
-    """The detector that a word of `--compare` names, for rows of these features.
-
-    categorical: columns with category codes. Raises ConfigError, in one sentence, if it cannot be made.
-    """
-    if spec == KNN:
-        whole, neighbours = CompleteRows(n_features, categorical), Neighbours(n_features, config)
-        return Rival(spec, lambda rows: neighbours.judge(whole.complete(rows)), config)
-    numbers = _RandomNumbers(config.seed)
-    with numbers.own():
-        warm_up = NAMED[spec].warm_up if spec in NAMED else 0
-        detector = NAMED[spec].make(config.seed) if spec in NAMED else make_detector(spec, n_features, config.seed)
-    score = _scorer(detector, features, CompleteRows(n_features, categorical))
-
-    def with_own_numbers(rows: Float) -> Float:
-        with numbers.own():
-            return score(rows)
-
-    return Rival(spec, with_own_numbers, config, warm_up)
-
-
-def _scorer(detector: Any, features: Sequence[str], whole: CompleteRows) -> Callable[[Float], Float]:
-    protocol = protocol_of(detector)
-    if protocol == RIVER:
-
-        def of_river(rows: Float) -> Float:
-            records = (dict(zip(features, row, strict=True)) for row in whole.complete(rows).tolist())
-            return _one_by_one(records, detector.score_one, detector.learn_one, len(rows))
-
-        return of_river
-    if protocol == PYSAD:
-        return lambda rows: _one_by_one(
-            iter(whole.complete(rows)), detector.score_partial, detector.fit_partial, len(rows)
-        )
-    judge: Callable[[Float], Float] = detector.judge
-    return judge
-
-
-def _one_by_one(
-    records: Iterator[Any], score: Callable[[Any], Any], learn: Callable[[Any], Any], n_records: int
-) -> Float:
-    """Scores (n,): each record is scored, then learned. A score of None is no score."""
-    scores = np.empty(n_records)
-    for i, record in enumerate(records):
-        found = score(record)
-        scores[i] = np.nan if found is None else np.asarray(found, dtype=np.float64).item()
-        learn(record)
-    return scores
-
-
 class _RandomNumbers:
     """The global random numbers of Python and NumPy, from a seed on, apart from those of everybody else."""
 
     def __init__(self, seed: int) -> None:
-        python, state = random.Random(seed), np.random.RandomState(seed % 2**32)
-        self._states = python.getstate(), state.get_state()
+        self._states: Any = random.Random(seed).getstate(), np.random.RandomState(seed % 2**32).get_state()
 
     @contextmanager
     def own(self) -> Iterator[None]:
         """Go on with these numbers; afterwards others go on with theirs."""
-        others = random.getstate(), np.random.get_state()
-        self._set(*self._states)
+        self._exchange()
         try:
             yield
         finally:
-            self._states = random.getstate(), np.random.get_state()
-            self._set(*others)
+            self._exchange()
 
-    @staticmethod
-    def _set(python: Any, state: Any) -> None:
-        random.setstate(python)
-        np.random.set_state(state)
+    def _exchange(self) -> None:
+        mine, self._states = self._states, (random.getstate(), np.random.get_state())
+        random.setstate(mine[0])
+        np.random.set_state(mine[1])
+
+
+# --- from a name to a detector -------------------------------------------------------------------------------
+
+
+def check_rivals(specs: Sequence[str]) -> None:
+    """Raise ConfigError, in one sentence, if one of these cannot be compared with; makes none of them."""
+    for i, spec in enumerate(specs):
+        if spec in specs[:i]:
+            raise ConfigError(f"--compare names {spec} twice; name each once")
+        if spec not in NAMED:
+            _arguments(spec, _factory(spec))
+
+
+def _made(spec: str, n_features: int, config: DetectorConfig) -> Any:
+    """The detector that a word of `--compare` names. Raises ConfigError, in one sentence, if it cannot be made."""
+    if spec == KNN:
+        return Neighbours(n_features, config)
+    if spec in NAMED:
+        from river import anomaly, preprocessing
+
+        if spec == TREES:  # it expects values from 0 to 1
+            return preprocessing.MinMaxScaler() | anomaly.HalfSpaceTrees(seed=config.seed)
+        return preprocessing.StandardScaler() | anomaly.OneClassSVM()
+    factory, seed = _factory(spec), config.seed % 2**32
+    given = {"n_features": n_features, "seed": seed, "random_state": seed}
+    try:
+        return factory(**{name: given[name] for name in _arguments(spec, factory)})
+    except ConfigError:
+        raise
+    except Exception as error:  # the factory is not ours
+        raise ConfigError(
+            f"--compare {spec}: the factory failed: {_in_words(error)}; leave it out, or correct it"
+        ) from error
+
+
+def _factory(spec: str) -> Callable[..., Any]:
+    """The object that `module:factory` names; the module may lie in the current directory."""
+    module_name, colon, name = spec.partition(":")
+    if not (colon and module_name and name):
+        known = did_you_mean(spec, NAMED) or f"; name {', '.join(NAMED)}"
+        raise ConfigError(
+            f"--compare {spec}: there is no such detector{known}; or write module:factory for one of your own"
+        )
+    folder = os.getcwd()
+    if folder not in sys.path and "" not in sys.path:
+        sys.path.insert(0, folder)  # as `python -m` does
+    try:
+        factory: Any = import_module(module_name)
+    except Exception as error:  # the module is not ours
+        raise ConfigError(f"--compare {spec}: {module_name} cannot be imported: {_in_words(error)}") from error
+    for part in name.split("."):
+        if not hasattr(factory, part):
+            hint = did_you_mean(part, [other for other in dir(factory) if not other.startswith("_")])
+            raise ConfigError(f"--compare {spec}: {module_name} has no {name}{hint}")
+        factory = getattr(factory, part)
+    if not callable(factory):
+        raise ConfigError(f"--compare {spec}: {name} is not a function or class that makes a detector")
+    return factory  # type: ignore[no-any-return]
+
+
+def _arguments(spec: str, factory: Callable[..., Any]) -> list[str]:
+    """Names of the arguments that the factory takes of those that we give."""
+    try:
+        parameters = signature(factory).parameters.values()
+    except (TypeError, ValueError):  # compiled functions may have no signature
+        return []
+    named = {Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY}
+    taken = [p.name for p in parameters if p.kind in named and p.name in ("n_features", "seed", "random_state")]
+    variable = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    needed = [p.name for p in parameters if p.default is Parameter.empty and p.kind not in variable]
+    if unknown := [name for name in needed if name not in taken]:
+        raise ConfigError(
+            f"--compare {spec}: the factory needs the argument {unknown[0]}; write a function of your own that takes "
+            "none, or only n_features or seed"
+        )
+    return taken
+
+
+def _in_words(error: Exception) -> str:
+    """An exception of foreign code, in one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__

@@ -4,29 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
+from math import prod
 from typing import Any
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.settings.replay import ReplaySettings
-from fomo_stream.settings.sources import load, option
+from fomo_stream.settings.sources import load
 from fomo_stream.wording import did_you_mean
 
 MOST = 32  # detectors at the same time
 # The settings of a detector that takes the same rows as the first one.
-NAMES = (
-    "alert_rate",
-    "context_size",
-    "min_context",
-    "views",
-    "lags",
-    "admit",
-    "adapt_after",
-    "seed",
-    "model",
-)
-# Why others cannot be compared in one pass.
-OTHER_ROWS = ("features", "categorical", "key", "time", "label")
-OTHER_SPEED = ("kernel", "device", "threads", "batch_size")
+NAMES = ("alert_rate", "context_size", "min_context", "views", "lags", "admit", "adapt_after", "seed", "model")
 
 
 def variants(settings: ReplaySettings) -> list[tuple[str, ReplaySettings]]:
@@ -36,10 +24,7 @@ def variants(settings: ReplaySettings) -> list[tuple[str, ReplaySettings]]:
     out. Raises ConfigError, in one sentence, for an unknown name or an invalid value.
     """
     grid = _values(settings.grid)
-    count = 1
-    for values in grid.values():
-        count *= len(values)
-    if count > MOST:
+    if (count := prod(map(len, grid.values()))) > MOST:
         raise ConfigError(f"--grid names {count:,} combinations, at most {MOST} fit in one replay; name fewer values")
     made: dict[str, ReplaySettings] = {}
     for combination in product(*grid.values()) if grid else ():
@@ -51,36 +36,27 @@ def variants(settings: ReplaySettings) -> list[tuple[str, ReplaySettings]]:
 
 def _values(words: Sequence[str]) -> dict[str, list[str]]:
     """The values of each setting as they are written."""
-    found: dict[str, list[str]] = {}
+    grid: dict[str, list[str]] = {}
     for word in " ".join(words).split():
         given, equals, text = word.partition("=")
         values = [value for value in text.split(",") if value]
         if not equals or not values:
             raise ConfigError(f"--grid {word}: write a setting and its values, such as alert_rate=0.01,0.001")
         name = given.lstrip("-").replace("-", "_")
-        _check_name(given, name)
-        if name in found:
+        if name not in NAMES:
+            known = (
+                did_you_mean(name, NAMES) or f"; it may name {', '.join(NAMES)}; replay once for each value of others"
+            )
+            raise ConfigError(f"--grid {given}: it takes no such setting{known}")
+        if name in grid:
             raise ConfigError(f"--grid names {name} twice; write all its values in one word: {name}=A,B")
-        found[name] = list(dict.fromkeys(values))
-    return found
-
-
-def _check_name(given: str, name: str) -> None:
-    if name in NAMES:
-        return
-    if name in OTHER_ROWS:
-        raise ConfigError(f"--grid {given}: with another {option(name)} rows would differ; replay once for each value")
-    if name in OTHER_SPEED:
-        raise ConfigError(f"--grid {given}: {option(name)} changes the speed only; replay once for each value")
-    known = did_you_mean(name, NAMES) or f"; settings to compare are {', '.join(NAMES)}"
-    raise ConfigError(f"--grid {given}: there is no such setting of the detector{known}")
+        grid[name] = list(dict.fromkeys(values))
+    return grid
 
 
 def _with(settings: ReplaySettings, values: Mapping[str, str]) -> ReplaySettings:
     """The settings with some values replaced. Values are checked and explained as those of the flags themselves."""
-    changed: dict[str, Any] = {
-        name: value.replace("+", ",") if name == "views" else value for name, value in values.items()
-    }
+    changed = {name: value.replace("+", ",") if name == "views" else value for name, value in values.items()}
     every = {name: getattr(settings, name) for name in type(settings).model_fields if name != "config"}
     least = type(settings).model_fields["min_context"].default
     if not settings.is_given("min_context") and settings.min_context == min(least, settings.context_size):
@@ -90,8 +66,7 @@ def _with(settings: ReplaySettings, values: Mapping[str, str]) -> ReplaySettings
         checked.detector_config()
     except ConfigError as error:
         raise ConfigError(f"--grid: {error}") from None
-    taken = {name: getattr(checked, name) for name in NAMES}
-    return settings.model_copy(update=taken)
+    return settings.model_copy(update={name: getattr(checked, name) for name in NAMES})
 
 
 def _shown(value: Any) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.replaying.measures.axis import Axis
+from fomo_stream.replaying.measures.recorder import Axis
 
 Float = NDArray[np.float64]
 Values = NDArray[np.float32]

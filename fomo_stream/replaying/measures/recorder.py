@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -15,10 +14,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.errors import FomoError
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, UNREADABLE, Block
 from fomo_stream.replaying.measures.alerts import TopAlerts
-from fomo_stream.replaying.measures.axis import Axis
+from fomo_stream.replaying.output import written_to
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -96,7 +94,7 @@ class Recorder:
         self._recorded = Recorded(
             partition, folder / f"{partition}.rows", spec, TopAlerts(spec.features, spec.categorical)
         )
-        with _writing(folder):
+        with written_to(folder):
             self._files = [path.open("wb") for path in (self._recorded.file, self._recorded.values_file)]
 
     def add(self, block: Block) -> None:
@@ -117,13 +115,13 @@ class Recorder:
             recorded.unreadable_labels += int(np.count_nonzero(block.labels == UNREADABLE))
 
         values = np.clip(block.rows, -LARGEST, LARGEST).astype(np.float32)
-        with _writing(recorded.file.parent):
+        with written_to(recorded.file.parent):
             self._files[0].write(self._rows(block).tobytes())
             self._files[1].write(values.tobytes())
 
     def close(self) -> Recorded:
         """Close the files; returns what can be measured."""
-        with _writing(self._recorded.file.parent):
+        with written_to(self._recorded.file.parent):
             for file in self._files:
                 file.close()
         return self._recorded
@@ -138,6 +136,43 @@ class Recorder:
             rows["score"][:, d], rows["p_value"][:, d] = judgement.score, judgement.p_value
             rows["alert"][:, d] = judgement.alert
         return rows
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Bins of equal width that hold all times from `first` to `last`; none if last < first.
+
+    They are at most `size`, and half as many at least if there are as many different times. The width is a power of two
+    and a bin begins at a multiple of it, so that replays of nearly the same range have the same bins.
+
+    >>> axis = Axis(100, 130, size=4)
+    >>> axis.width, axis.starts.tolist(), axis.places(np.array([100, 115, 130])).tolist()
+    (16, [96, 112, 128], [0, 1, 2])
+    """
+
+    first: int
+    last: int
+    size: int
+
+    @property
+    def width(self) -> int:
+        """Of a bin, in units of the times."""
+        width = 1
+        while self.last // width - self.first // width >= self.size:
+            width *= 2
+        return width
+
+    @property
+    def starts(self) -> Int:
+        """The time (bins,) at which each bin begins."""
+        width = self.width
+        if self.last < self.first:
+            return np.zeros(0, np.int64)
+        return np.arange(self.first // width, self.last // width + 1, dtype=np.int64) * width
+
+    def places(self, times: Int) -> Int:
+        """The bin (n,) of each time (n,)."""
+        return np.asarray(times // self.width - self.first // self.width, dtype=np.int64)
 
 
 class Records:
@@ -179,13 +214,3 @@ def _mapped(path: Path, kind: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[
     if not path.stat().st_size:
         return np.zeros(tuple(max(0, n) for n in shape), kind)
     return np.asarray(np.memmap(path, kind, "r")).reshape(shape)
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """Within it, errors of writing are errors in one sentence."""
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or error
-        raise FomoError(f"cannot write to {folder}: {reason}; let TMPDIR name a folder with more space") from None

@@ -61,14 +61,11 @@ async function main() {
   dark.addEventListener("change", follow);
   byId("theme").addEventListener("click", () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
   listenForPrinting();
-  if (only) document.documentElement.classList.add("only");
   byId("main").replaceChildren(); // a saved copy of the page has its sections already
   showHeader();
-  if (!only) {
-    showContents();
-    showNotes(byId("main"));
-  }
-  const parts = SECTIONS.filter(([id]) => !only || id === only).map(([id, title, render]) => [sectionBox(id, title), render]);
+  showContents();
+  showNotes(byId("main"));
+  const parts = SECTIONS.map(([id, title, render]) => [sectionBox(id, title), render]);
   for (const [i, [box, render]] of parts.entries()) {
     show(box, render);
     if (i >= 2) await new Promise((next) => setTimeout(next)); // lets the browser paint and answer

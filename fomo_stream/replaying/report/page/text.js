@@ -4,7 +4,6 @@ const NONE = "–", DAY = 86_400_000;
 const byId = (id) => document.getElementById(id);
 const report = JSON.parse(byId("data").textContent);
 const timing = JSON.parse(byId("timing").textContent) ?? {};
-const only = report.only; // the one section to show, or null
 const source = report.source ?? {};
 const isTimed = source.axis !== "record";
 

@@ -1,0 +1,125 @@
+"""The files of a replay: their places are checked before the work begins; they are written whole, for any reader."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from fomo_stream.errors import ConfigError, FomoError
+
+# Characters that could end an element of HTML or start another one, line ends of JavaScript, and halves of characters,
+# which have no bytes.
+ESCAPED = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
+DIGITS = 6  # of floats in a report: more are noise, and another processor gives others
+
+
+def check_outputs(outputs: Mapping[str, Path], inputs: Mapping[str, Path]) -> None:
+    """Raise ConfigError if an output cannot be written, or would overwrite an input or another output.
+
+    Both are paths by their flag.
+    """
+    for flag, path in outputs.items():
+        check_writable(flag, path)
+    for flag, path in outputs.items():
+        for other_flag, other in {**inputs, **outputs}.items():
+            if flag != other_flag and path.resolve() == other.resolve() and not _is_device(path):
+                raise ConfigError(f"{flag} {path} would overwrite {other_flag} {other}; name another file")
+
+
+def check_writable(flag: str, path: Path) -> None:
+    """Raise ConfigError, which names the flag, if a file could not be written at the end."""
+    if path.is_dir():
+        raise ConfigError(f"{flag} {path} is a folder; name a file")
+    if not path.parent.is_dir():
+        raise ConfigError(f"{flag} {path}: there is no folder {path.parent}; create it")
+    needed = [path.parent] if not path.exists() else [path] if _is_device(path) else [path, path.parent]
+    if not all(os.access(one, os.W_OK) for one in needed):
+        raise ConfigError(f"{flag} {path} may not be written; check its permissions")
+
+
+def _is_device(path: Path) -> bool:
+    """Whether it is a device such as /dev/stdout, which is written to and never replaced."""
+    return path.exists() and not path.is_file()
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file so that readers see the old one or the new one, also after a crash. Raises ConfigError."""
+    with _replaced(path) as file:
+        file.write(data)
+
+
+def join_parts(path: Path, parts: Iterable[Path]) -> None:
+    """Join files to one, as `write_whole`; those that are not there are left out. Raises ConfigError."""
+    with _replaced(path) as file:
+        for part in parts:
+            if part.exists():
+                with part.open("rb") as stream:
+                    shutil.copyfileobj(stream, file, 1 << 20)
+
+
+@contextmanager
+def _replaced(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to, which takes the place of `path` when it is complete."""
+    is_device = _is_device(path)
+    partial = path if is_device else path.with_name(path.name + ".partial")
+    try:
+        with partial.open("wb") as file:
+            yield file
+            file.flush()
+            if not is_device:
+                os.fsync(file.fileno())
+        if not is_device:
+            os.replace(partial, path)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConfigError(f"cannot write {path}: {reason}; check the folder, its permissions and its space") from None
+
+
+@contextmanager
+def written_to(folder: Path) -> Iterator[None]:
+    """Within it, errors of writing to the folder for temporary files are a FomoError, in one sentence."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise FomoError(f"cannot write to {folder}: {reason}; let TMPDIR name a folder with more space") from None
+
+
+def json_text(value: Any) -> str:
+    """JSON for any reader: also inside HTML, and also with text that has no bytes, such as names of some files."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def plain(value: Any) -> Any:
+    """Floats with DIGITS significant digits, None for NaN and infinities, lists for arrays, no NumPy types.
+
+    >>> plain({"value": np.float64(1 / 3), "rows": np.arange(3), "none": float("nan")})
+    {'value': 0.333333, 'rows': [0, 1, 2], 'none': None}
+    """
+    if isinstance(value, str) or value is None:
+        return value
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        number = float(value)
+        return float(f"{number:.{DIGITS}g}") + 0.0 if math.isfinite(number) else None  # + 0.0: no -0.0
+    if isinstance(value, Mapping):
+        return {str(name): plain(part) for name, part in value.items()}
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, (list, tuple)):
+        return [plain(part) for part in value]
+    return str(value)
