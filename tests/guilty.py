@@ -236,26 +236,3 @@ def all_hits(dimensions: tuple[int, ...], n: int, seed: int) -> Iterator[Hit]:
 
 
 # -- the value that would fit --------------------------------------------------------------------------------------
-
-
-class Miss(NamedTuple):
-    """How far numbers are from the value of a feature before its dependency was broken, in widths of its range."""
-
-    expected: float  # the value that the other features make likely
-    usual: float  # the median
-
-
-def misses(d: int, n: int, seed: int) -> Iterator[Miss]:
-    """Of at most n cases of each family that break a dependency, and in which the guilty feature is named first."""
-    for a, family in enumerate(FAMILIES):
-        rng = np.random.default_rng((seed, d, a, KINDS.index("dependency")))
-        given = stream(family, "dependency", d, rng)
-        detector = trained(given)
-        for rows, innocent, guilty in cases(given, detector, n, rng):
-            first, *_ = detector.explain(rows)[-1]
-            if first.feature in guilty:
-                true = float(innocent[-1, first.feature])
-                expected, usual = (
-                    abs(value - true) / (first.high - first.low) for value in (first.expected, first.median)
-                )
-                yield Miss(expected, usual)

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import numpy as np
 from event_streams import drifting_streams
-from guilty import KINDS, METHODS, Hit, all_hits, misses
+from guilty import KINDS, METHODS, Hit, all_hits
 
 from fomo_stream import Detector, DetectorConfig, load_model
 from fomo_stream.detector.generation import Generation, Samples
@@ -86,7 +86,7 @@ SEED = 1000
 
 
 def explaining(scale: Scale) -> Iterator[Measurement]:
-    """Reasons: hits of all methods, how far `expected` is from the truth, and costs.
+    """Reasons: hits of all methods, and costs.
 
     Hits: records that are odd because of known features, see `tests/guilty.py`. The methods are the robust z-scores of
     the features, and the fall of the logit when one feature after the other is set to missing.
@@ -97,13 +97,6 @@ def explaining(scale: Scale) -> Iterator[Measurement]:
     for kind in KINDS:
         yield from _hits(kind, [hit for hit in hits if hit.kind == kind])
     yield from _hits("all", hits)
-    for features in scale.guilty_features:
-        found = list(misses(features, scale.guilty_cases, SEED))
-        for name, values in (("expected", [one.expected for one in found]), ("usual", [one.usual for one in found])):
-            parameters: Sizes = {"variant": name, "features": features, "cases": len(found)}
-            yield Measurement(
-                "distance from the true value", parameters, 100 * float(np.median(values)), "% of the range"
-            )
     for features in WIDTHS:
         for views in ("fast", "default"):
             yield from _explaining_costs(features, views, scale)

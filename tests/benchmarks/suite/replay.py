@@ -3,17 +3,15 @@
     python -m suite.replay RECORDS
 
 run in tests/benchmarks, is the other side of the comparison: it scores the same rows from memory, in the same
-micro-batches, and prints records and seconds as JSON.
+micro-batches, and prints the seconds.
 
 Reading, notes of records and the report's numbers are a part of the replay; starting Python, loading the model and
-making the plan are in neither rate. CPU time is of whole programs on both sides, with all of these; compare it where
-the machine is busy and the records are many.
+making the plan are in neither rate.
 """
 
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -52,7 +50,6 @@ class Run:
 
     records: int
     seconds: float  # as the report says
-    cpu_s: float  # of the whole program
     peak: float  # MiB
     html: Path
 
@@ -79,30 +76,15 @@ def measure(scale: Scale) -> Iterator[Measurement | Absent]:
         yield Measurement("replay report", {"records": records}, runs["jsonl"].html.stat().st_size / 1e6, "MB")
 
 
-@dataclass(frozen=True)
-class Peer:
-    """`Detector.process` on the same rows."""
-
-    records: int
-    seconds: float  # without its start
-    cpu_s: float
-
-
-def rates(runs: dict[str, Run], peers: Sequence[Peer]) -> Iterator[Measurement]:
-    """Both sides, and the replay as a share of the other one. runs: by their source."""
-    every = [peer.records / peer.seconds for peer in peers]
-    rate, spread = float(np.mean(every)), (max(every) - min(every)) / 2
-    cpu = float(np.mean([peer.cpu_s / peer.records for peer in peers]))
+def rates(runs: dict[str, Run], peers: Sequence[float]) -> Iterator[Measurement]:
+    """Both sides, and the replay as a share of the other one. runs: by their source; peers: rates of `in_memory`."""
+    rate, spread = float(np.mean(peers)), (max(peers) - min(peers)) / 2
     for kind, run in runs.items():
         sizes: Sizes = {"of": kind, "records": run.records}
         own, its = {"variant": "replay", **sizes}, {"variant": "Detector.process", **sizes}
         yield Measurement("replay", own, run.records / run.seconds, "records/s")
         yield Measurement("replay", its, rate, "records/s", spread)
-        yield Measurement("replay CPU", own, 1e6 * run.cpu_s / run.records, "us/record")
-        yield Measurement("replay CPU", its, 1e6 * cpu, "us/record")
         yield Measurement("replay against Detector.process", sizes, 100 * run.records / run.seconds / rate, "%")
-        share = 100 * cpu * run.records / run.cpu_s
-        yield Measurement("replay against Detector.process, by CPU time", sizes, share, "%")
 
 
 # --- input
@@ -146,26 +128,18 @@ def replay(folder: Path, flags: Sequence[str]) -> Run:
     html, document, peak = folder / "report.html", folder / "report.json", folder / "peak"
     fixed = ["--features", ",".join(names()), "--label", LABEL, "--report", str(html), "--json", str(document)]
     command = [sys.executable, "-c", REPLAY, str(peak), "replay", *flags, *fixed]
-    before = _cpu_of_children()
     done = subprocess.run(command, cwd=FOLDER, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:]
-    cpu_s = _cpu_of_children() - before
     report = json.loads(document.read_text())
     records, seconds = report["source"]["records"], report["timing"]["seconds"]
-    return Run(records, seconds, cpu_s, float(peak.read_text()), html)
+    return Run(records, seconds, float(peak.read_text()), html)
 
 
-def in_memory(records: int) -> Peer:
-    """`Detector.process` of the same rows."""
-    before, command = _cpu_of_children(), [sys.executable, "-m", "suite.replay", str(records)]
-    found = json.loads(subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=True).stdout)
-    return Peer(records, found["seconds"], _cpu_of_children() - before)
-
-
-def _cpu_of_children() -> float:
-    """CPU seconds of the processes that have ended, and of theirs."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+def in_memory(records: int) -> float:
+    """Records a second of `Detector.process` on the same rows."""
+    command = [sys.executable, "-m", "suite.replay", str(records)]
+    done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=True)
+    return records / float(done.stdout)
 
 
 def main(count: str) -> None:
@@ -181,7 +155,7 @@ def main(count: str) -> None:
     began = time.perf_counter()
     for start in range(0, len(rows), settings.batch_size):
         detector.process(rows[start : start + settings.batch_size])
-    print(json.dumps({"records": len(rows), "seconds": time.perf_counter() - began}))
+    print(time.perf_counter() - began)
 
 
 if __name__ == "__main__":
