@@ -98,9 +98,17 @@ class Broker:
         found = self.admin.list_topics(timeout=10).topics.get(topic)
         return 0 if found is None or found.error else len(found.partitions)
 
-    def produce(self, topic: str, records: Iterable[Any], keys: Iterable[str] | None = None, **options: Any) -> None:
+    def produce(
+        self,
+        topic: str,
+        records: Iterable[Any],
+        keys: Iterable[str] | None = None,
+        timestamps: Iterable[int] | None = None,
+        **options: Any,
+    ) -> None:
         """Write records: dicts as JSON, bytes and None as they are. Record i has key `k{i % 16}` unless given."""
         names = (f"k{i % 16}" for i in itertools.count()) if keys is None else iter(keys)
+        times = itertools.repeat(options.pop("timestamp", 0)) if timestamps is None else iter(timestamps)
         failures: list[Any] = []
         producer = Producer({**self.config, "message.max.bytes": 32 << 20, "enable.idempotence": True})
         producer.list_topics(topic, timeout=10)  # an idempotent producer that is not connected yet waits half a second
@@ -108,7 +116,7 @@ class Broker:
             value = json.dumps(record) if isinstance(record, dict) else record
             producer.produce(
                 topic,
-                **{"key": next(names), "value": value, **options},
+                **{"key": next(names), "value": value, "timestamp": next(times), **options},
                 on_delivery=lambda error, _message: failures.append(error) if error else None,
             )
             producer.poll(0)
