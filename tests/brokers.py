@@ -24,7 +24,7 @@ from typing import Any
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from fomo_stream.kafka.embedded_broker import EmbeddedBroker
+from fomo_stream.demo.embedded_broker import EmbeddedBroker
 
 QUIET = {"log_level": 0}
 

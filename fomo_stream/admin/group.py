@@ -16,9 +16,8 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaExcep
 from confluent_kafka.admin import OffsetSpec
 
 from fomo_stream.errors import BrokerError, CheckpointError, ConfigError
-from fomo_stream.kafka.broker.cluster import Cluster
-from fomo_stream.kafka.broker.failures import AGAIN, explaining
-from fomo_stream.kafka.broker.members import ask_about_group
+from fomo_stream.kafka.broker.clients import AGAIN, explaining
+from fomo_stream.kafka.broker.cluster import Cluster, ask_about_group
 from fomo_stream.kafka.broker.permissions import DESCRIBE, READ, WRITE, check_permissions
 from fomo_stream.kafka.group.agreement import (
     CHANGEABLE_SETTINGS,

@@ -16,9 +16,8 @@ from confluent_kafka import IsolationLevel, KafkaException
 from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
 
 from fomo_stream.errors import BrokerError, FomoError
-from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, make_producer
+from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, explained, explaining, make_producer
 from fomo_stream.kafka.broker.cluster import ANSWER_S, Cluster, describe_topics
-from fomo_stream.kafka.broker.failures import explained, explaining
 from fomo_stream.kafka.broker.permissions import Operations, operations_of, operations_of_group
 from fomo_stream.kafka.delivery.transactions import Transactions
 from fomo_stream.settings.commands import DoctorSettings

@@ -20,10 +20,9 @@ from dataclasses import dataclass, field
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from fomo_stream.errors import UNKNOWN, BrokerError, FencedError, TopicError
-from fomo_stream.kafka.broker.clients import connect, make_producer
-from fomo_stream.kafka.broker.failures import explained, explaining
+from fomo_stream.kafka.broker.clients import connect, explained, explaining, make_producer
 from fomo_stream.kafka.broker.permissions import READ, WRITE, check_permissions
-from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader, raise_partition_error
+from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader, raise_partition_error, to_record
 from fomo_stream.kafka.delivery.transactions import Commit, Transactions
 from fomo_stream.kafka.outputs import (
     ATTEMPTS,
@@ -34,7 +33,6 @@ from fomo_stream.kafka.outputs import (
     TRUNCATED_FROM,
     own_headers,
 )
-from fomo_stream.kafka.record import to_record
 from fomo_stream.partition.record import Record
 from fomo_stream.settings.commands import MAX_ATTEMPTS, RedriveSettings
 

@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.live import Live
 
 from fomo_stream.demo.board import Board
+from fomo_stream.demo.embedded_broker import EmbeddedBroker
 from fomo_stream.demo.producer import send
 from fomo_stream.demo.sensors import Readings, sensor_stream
-from fomo_stream.kafka.embedded_broker import EmbeddedBroker
 from fomo_stream.kafka.observer import Observers
 from fomo_stream.kafka.service import Service
 from fomo_stream.loading import load_ready

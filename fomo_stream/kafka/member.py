@@ -15,19 +15,16 @@ from typing import Any
 
 from confluent_kafka import KafkaError, Message
 
-from fomo_stream.errors import FencedError
+from fomo_stream.errors import BrokerError, FencedError
 from fomo_stream.kafka.assignment import Assignment
-from fomo_stream.kafka.commits import Commits
+from fomo_stream.kafka.broker.topic_reader import to_record
+from fomo_stream.kafka.commits import Commits, Membership
 from fomo_stream.kafka.delivery.base import Delivery
-from fomo_stream.kafka.membership import Membership
+from fomo_stream.kafka.group.schema import GroupSchema
 from fomo_stream.kafka.observer import Observer
-from fomo_stream.kafka.pipeline import Pipeline
-from fomo_stream.kafka.polling import Poller
-from fomo_stream.kafka.record import to_record
+from fomo_stream.kafka.pipeline import FEW, Pipeline
 from fomo_stream.kafka.restore import Restorer
-from fomo_stream.kafka.schema_search import SchemaSearch
-from fomo_stream.kafka.topics.report import TopicReport
-from fomo_stream.kafka.topics.watch import TopicWatch
+from fomo_stream.kafka.topics.watch import TopicReport, TopicWatch
 from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.partition.partition import Partition
@@ -41,6 +38,9 @@ LEAST_POLL_S, LEAST_IDLE_POLL_S = 0.001, 0.01  # the client takes less than a mi
 RELEASE_S = 10.0  # a rebalance or shutdown waits this long for a commit
 LATE_RECORDS = 1024  # a partition whose next generation is not built yet is read about this far ahead
 LATE_BYTES = 32 << 20  # or this far, of all partitions together
+MOST_AT_ONCE = 256  # records; the cost of a call is then negligible
+AGREE_AGAIN_S = 5.0  # to the next try to agree on the schema
+INFER_S = 5.0  # with fewer records than are wanted: so long after the 20th, or 6 times as long after the first
 
 
 class ConsumerErrors:
@@ -65,6 +65,84 @@ class ConsumerErrors:
                 "another instance has the same --instance-id, or the broker has removed this one from the group "
                 f"({self._fatal.str()}); nothing is lost; restart this instance, with an --instance-id of its own"
             )
+
+
+class Poller:
+    """Takes records from a consumer, as many at once as the caller handles in about `seconds`.
+
+    So the loop goes on however slow the model or however large the records are, and a single record does not wait for
+    others. Callbacks of the consumer run inside `poll`, also after some of its records were taken: a partition may be
+    given up, and even come back, before its records are returned.
+    """
+
+    def __init__(self, consumer: Any, seconds: float) -> None:
+        self._consumer = consumer
+        self._seconds = seconds
+        self._most = 1
+
+    def poll(self, patience: float) -> list[Message]:
+        """Wait up to `patience` seconds for a message; returns it and others that are there. Some may be errors."""
+        first = self._consumer.poll(patience)
+        if first is None:
+            return []
+        return [first, *self._consumer.consume(self._most - 1, 0)] if self._most > 1 else [first]
+
+    def handled(self, n: int, seconds: float) -> None:
+        """The caller has handled the n messages of the last call in `seconds`."""
+        if seconds > self._seconds:
+            self._most = max(1, self._most // 2)
+        elif n >= self._most:
+            self._most = min(MOST_AT_ONCE, 2 * self._most)
+
+
+class Patience:
+    """How long to wait for a sample of `wanted` records on a stream of any speed.
+
+    If fewer come, the wait ends `seconds` after the 20th record, or 6 x `seconds` after the first.
+
+    >>> patience = Patience(wanted=200, seconds=5)
+    >>> patience.is_over(3, now=0.0), patience.is_over(25, now=8.0), patience.is_over(25, now=13.0)
+    (False, False, True)
+    """
+
+    def __init__(self, wanted: int, seconds: float) -> None:
+        self._wanted = wanted
+        self._seconds = seconds
+        self._deadline = float("inf")
+
+    def is_over(self, waiting: int, now: float) -> bool:
+        """Whether to stop waiting; the time counts only while records wait."""
+        if not waiting:
+            self._deadline = float("inf")
+            return False
+        self._deadline = min(self._deadline, now + self._seconds * (1 if waiting >= FEW else 6))
+        return waiting >= self._wanted or now >= self._deadline
+
+
+class SchemaSearch:
+    """Waits for a sample of records, infers a schema, and lets the group agree on it."""
+
+    def __init__(self, settings: ServiceSettings, group: GroupSchema, pipeline: Pipeline) -> None:
+        self._group = group
+        self._pipeline = pipeline
+        self._patience = Patience(INFER_RECORDS, INFER_S)
+        self._retry_at = 0.0
+        self.trouble = ""  # why the group cannot agree at the moment
+
+    def look(self, now: float) -> None:
+        """Begin scoring, if enough records wait or the first ones have waited long enough."""
+        waiting = sum(len(task.waiting) for task in self._pipeline.tasks.values())
+        if not self._patience.is_over(waiting, now) or now < self._retry_at:
+            return
+        try:
+            schema = self._group.stored() or self._pipeline.infer()
+            if schema is not None:
+                self._pipeline.begin(self._group.agree(schema))
+            self.trouble = ""
+        except BrokerError as error:
+            self._retry_at = now + AGREE_AGAIN_S
+            self.trouble = str(error)
+            log.warning(kv("schema_not_agreed", reason=error, retry_in_s=AGREE_AGAIN_S))
 
 
 class Member:

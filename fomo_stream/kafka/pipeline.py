@@ -19,13 +19,12 @@ from fomo_stream.errors import DamagedStateError, RecordError, SchemaError, Stat
 from fomo_stream.kafka.delivery.base import Delivery
 from fomo_stream.kafka.observer import Observation, Observer, Outlier
 from fomo_stream.kafka.outputs import Outputs, dead_letter_reason
-from fomo_stream.kafka.restore import to_output
+from fomo_stream.kafka.restore import to_output, unusable_state_error
 from fomo_stream.kafka.topics.watch import TopicsSeen
 from fomo_stream.logs import Throttle, kv
-from fomo_stream.partition.first import check_schema, first_detector
 from fomo_stream.partition.labels import parse_label
-from fomo_stream.partition.partition import Partition
-from fomo_stream.partition.position import Restored, unusable_state_error
+from fomo_stream.partition.partition import Partition, check_schema, first_detector
+from fomo_stream.partition.position import Restored
 from fomo_stream.partition.record import Pending, Record
 from fomo_stream.records.inference import TooManyFeaturesError, infer_schema
 from fomo_stream.records.json_codec import JsonCodec
@@ -183,12 +182,10 @@ class Pipeline:
             log.warning(kv("view_left_out", view=view.view, columns=view.columns, limit=view.limit))
         log.info(kv("schema", features=shown(schema.features), count=len(schema.features)))
 
-    def check(self, schema: Schema) -> None:
-        """See `check_schema`."""
-        check_schema(self._settings, self._model, schema)
-
     def infer(self) -> Schema | None:
         """A schema from the records that wait; None if they have no features: then they become dead letters.
+
+        Raises SchemaError if the model cannot take it.
 
         The sample keeps the records of each partition together, so that a counter in a partition is recognised.
         """
@@ -210,6 +207,7 @@ class Pipeline:
         if len(sample) < FEW:
             effect = "fields that none of these has are never scored; if there are any, name all with --features"
             log.warning(kv("schema_of_few_records", records=len(sample), effect=effect))
+        check_schema(self._settings, self._model, schema)
         return schema
 
     # --- records ------------------------------------------------------------------------------------------

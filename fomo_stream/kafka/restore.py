@@ -22,14 +22,14 @@ from weakref import WeakKeyDictionary
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 
-from fomo_stream.errors import BrokerError, DamagedStateError, StateError
+from fomo_stream.errors import BrokerError, DamagedStateError, LostOffsetError, StateError
 from fomo_stream.kafka.broker.clients import session_timeout_ms
 from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader
 from fomo_stream.kafka.delivery.base import Output
 from fomo_stream.kafka.topics.watch import TopicWatch
 from fomo_stream.kafka.warm_start import NO_WARM_START, WarmStart
 from fomo_stream.logs import Throttle, kv
-from fomo_stream.partition.position import POSITION, Input, Position, Restored, decide_resume, unusable_state_error
+from fomo_stream.partition.position import POSITION, Input, Position, Restored, decide_resume
 from fomo_stream.settings.service import ServiceSettings
 
 log = logging.getLogger(__name__)
@@ -52,6 +52,13 @@ class NotYetError(Exception):
 def to_output(topic: str, number: int, name: str, value: bytes | None) -> Output:
     """The record that writes an entry of a partition, or deletes it (None)."""
     return Output(topic, KEY_PREFIX + name.encode(), value if value is None else VERSION + value, [], number)
+
+
+def unusable_state_error(topic: str, number: int, error: StateError) -> StateError:
+    """`error` about a partition's state, with the place and a remedy."""
+    choices = "choose another --group, or forget what was learned with --reset-state"
+    remedy = choices if isinstance(error, DamagedStateError) else f"set that back, {choices}"
+    return StateError(f"{topic}[{number}]: {error}; {remedy}")
 
 
 class StateReader:
@@ -103,7 +110,11 @@ class StateReader:
         entries = self._read_state(task, committed)
         topic_id = seen.topic_ids.get(settings.topic, "")
         found = Input(low, high, committed, topic_id, self._warm.of(number, topic_id))
-        restored, notes = decide_resume(found, entries, settings, f"{settings.topic}[{number}]")
+        try:
+            restored, notes = decide_resume(found, entries, settings, f"{settings.topic}[{number}]")
+        except LostOffsetError as error:
+            remedy = "resume at the earliest or the latest retained offset with --on-lost-offset earliest or latest"
+            raise LostOffsetError(error.what, remedy) from None
         for event, about in notes:
             log.warning(kv(event, **about))
         feedback_start = self._feedback_start(number)

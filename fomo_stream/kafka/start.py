@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import queue
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException
 
 from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, make_consumer, make_producer
-from fomo_stream.kafka.builds import BuildThread
 from fomo_stream.kafka.delivery.at_least_once import AtLeastOnce
 from fomo_stream.kafka.delivery.base import Delivery
 from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
@@ -20,18 +23,16 @@ from fomo_stream.kafka.delivery.transactions import Call
 from fomo_stream.kafka.group.agreement import Agreement
 from fomo_stream.kafka.group.log import GroupLog
 from fomo_stream.kafka.group.schema import GroupSchema
-from fomo_stream.kafka.member import ConsumerErrors, Member
+from fomo_stream.kafka.member import ConsumerErrors, Member, SchemaSearch
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.restore import Restorer
-from fomo_stream.kafka.schema_search import SchemaSearch
 from fomo_stream.kafka.topics.checks import without_effect
-from fomo_stream.kafka.topics.report import TopicReport
 from fomo_stream.kafka.topics.setup import TopicSetup, start_at_latest
-from fomo_stream.kafka.topics.watch import TopicWatch
-from fomo_stream.kafka.warm_start import WarmStart, agree_on_warm_start
+from fomo_stream.kafka.topics.watch import TopicReport, TopicWatch
+from fomo_stream.kafka.warm_start import agree_on_warm_start
 from fomo_stream.logs import kv
-from fomo_stream.partition.first import check_schema
+from fomo_stream.partition.partition import check_schema
 from fomo_stream.records.schema import Schema
 from fomo_stream.settings.service import ServiceSettings
 
@@ -42,20 +43,8 @@ log = logging.getLogger(__name__)
 
 CLOSE_S = 5.0  # to leave the group
 LEAVE_POLL_S = 0.05
+TOGETHER = 64  # consecutive tasks that are ordered; fewer than that overtake a task
 LATE = "its partitions go to others when its session times out"
-
-
-class Prepared(NamedTuple):
-    """What an instance has checked and agreed on before it opens the clients of its work."""
-
-    settings: ServiceSettings  # with the group's categorical fields
-    agreement: Agreement
-    group_schema: GroupSchema
-    schema: Schema | None  # None: it has to be inferred from records
-    setup: TopicSetup
-    watch: TopicWatch
-    topics: TopicReport
-    warm: WarmStart
 
 
 def start(
@@ -76,7 +65,24 @@ def start(
 
     Raises FomoError.
     """
-    settings, agreement, group_schema, schema, setup, watch, topics, warm = _prepare(settings, model, stack)
+    watch = TopicWatch(settings)
+    stack.callback(watch.stop)
+    setup = TopicSetup(settings, watch)
+    setup.begin()
+    if settings.features is not None:
+        check_schema(settings, model, Schema.of(settings.features, settings.categorical))
+    group_log = GroupLog(settings)
+    agreement = Agreement(settings, model.name, model.kernel, group_log)
+    settings = agreement.join()
+    group_schema = GroupSchema(settings, group_log)
+    schema = group_schema.stored() if settings.features is None else group_schema.agree_on_flags(settings.features)
+    if schema is not None:
+        check_schema(settings, model, schema)
+    setup.finish(is_known=not agreement.is_new)
+    warm = agree_on_warm_start(settings, group_log, watch.seen, round(1000 * time.time()))
+    topics = TopicReport(settings)
+    topics.begin(watch.seen)
+    watch.start()
     delivery = _open_delivery(settings, setup.limits)
     stack.callback(delivery.close)
     executor = BuildThread(observer.built)
@@ -88,7 +94,8 @@ def start(
     restorer = Restorer(settings, watch, lambda task: pipeline.tasks.get(task.number) is task, agreement.check, warm)
     stack.callback(restorer.stop)
     errors = ConsumerErrors()
-    consumer = _make_consumer(settings, delivery, errors)
+    answers = {"on_commit": delivery.offsets_committed} if isinstance(delivery, AtLeastOnce) else {}
+    consumer = make_consumer(settings, error_cb=errors, **answers)
     stack.callback(_close, consumer, settings)
     if settings.start == "latest" and not warm.spans:
         for topic in filter(None, (settings.topic, settings.feedback)):
@@ -107,40 +114,10 @@ def start(
     )
 
 
-def _prepare(settings: ServiceSettings, model: ZeroShotModel, stack: ExitStack) -> Prepared:
-    """Steps 1 to 3 of `start`."""
-    watch = TopicWatch(settings)
-    stack.callback(watch.stop)
-    setup = TopicSetup(settings, watch)
-    setup.begin()
-    if settings.features is not None:
-        check_schema(settings, model, Schema.of(settings.features, settings.categorical))
-    group_log = GroupLog(settings)
-    agreement = Agreement(settings, model.name, model.kernel, group_log)
-    settings = agreement.join()
-    group_schema = GroupSchema(settings, group_log)
-    schema = _agree_on_schema(settings, group_schema, model)
-    setup.finish(is_known=not agreement.is_new)
-    warm = agree_on_warm_start(settings, group_log, watch.seen, round(1000 * time.time()))
-    topics = TopicReport(settings)
-    topics.begin(watch.seen)
-    watch.start()
-    return Prepared(settings, agreement, group_schema, schema, setup, watch, topics, warm)
-
-
 def warn_of_settings(settings: ServiceSettings) -> None:
     """Log which settings have no effect in this combination."""
     for hint, _ in without_effect(settings):
         log.warning(kv("check_settings", hint=hint))
-
-
-def _agree_on_schema(settings: ServiceSettings, group: GroupSchema, model: ZeroShotModel) -> Schema | None:
-    """The group's schema, or None if it has to be inferred from records."""
-    flags = settings.features
-    schema = group.stored() if flags is None else group.agree_on_flags(flags)
-    if schema is not None:
-        check_schema(settings, model, schema)
-    return schema
 
 
 def _open_delivery(settings: ServiceSettings, limits: Mapping[str, int]) -> Delivery:
@@ -155,11 +132,6 @@ def _open_delivery(settings: ServiceSettings, limits: Mapping[str, int]) -> Deli
     delivery = ExactlyOnce(partial(make_producer, settings, settings.transactional_id, **more), limits)
     delivery.start(START_TIMEOUT_S)
     return delivery
-
-
-def _make_consumer(settings: ServiceSettings, delivery: Delivery, errors: ConsumerErrors) -> Any:
-    answers = {"on_commit": delivery.offsets_committed} if isinstance(delivery, AtLeastOnce) else {}
-    return make_consumer(settings, error_cb=errors, **answers)
 
 
 def _close(consumer: Any, settings: ServiceSettings) -> None:
@@ -179,3 +151,60 @@ def _close(consumer: Any, settings: ServiceSettings) -> None:
 
     if not Call(close).wait(CLOSE_S):
         log.warning(kv("group_not_left", reason="the broker does not answer", effect=LATE))
+
+
+class BuildThread(Executor):
+    """Runs one task at a time, ordered by `needed_at` (see `Build` in `detector.panel`), then by submission.
+
+    So a partition that is behind gets its next generation before one that is ahead. Tasks of any other kind run first.
+    Only TOGETHER consecutive tasks are ordered: a partition of many records does not wait for long beside young ones,
+    which need many generations. built: called in the thread after each task, with its seconds.
+
+    >>> with BuildThread() as thread:
+    ...     thread.submit(sum, [1, 2]).result()
+    3
+    """
+
+    def __init__(self, built: Callable[[float], None] = lambda seconds: None) -> None:
+        self._built = built
+        self._queue: queue.PriorityQueue[tuple[float, int, int, Callable[[], None]]] = queue.PriorityQueue()
+        self._count = itertools.count()
+        self._is_over = False
+        self._thread = threading.Thread(target=self._run, name="fomo-generation", daemon=True)
+        self._thread.start()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run `fn` in the thread. Raises RuntimeError after `shutdown`."""
+        if self._is_over:
+            raise RuntimeError("the build thread was shut down")
+        future: Future[Any] = Future()
+
+        def work() -> None:
+            if future.set_running_or_notify_cancel():
+                began = time.perf_counter()
+                try:
+                    future.set_result(fn(*args, **kwargs))
+                except BaseException as error:  # for the caller of `result`
+                    future.set_exception(error)
+                self._built(time.perf_counter() - began)
+
+        number = next(self._count)
+        self._queue.put((number // TOGETHER, getattr(fn, "needed_at", -1), number, work))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Accept no more tasks; those that wait are run, or with cancel_futures forgotten."""
+        self._is_over = True
+        self._queue.put((-1 if cancel_futures else float("inf"), 0, next(self._count), self._stop))
+        if wait:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            *_, work = self._queue.get()
+            if work == self._stop:
+                return
+            work()
+            del work  # and what it has built
+
+    def _stop(self) -> None: ...

@@ -12,11 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
 from confluent_kafka import OFFSET_INVALID, KafkaException, TopicPartition
 
-from fomo_stream.errors import BrokerError
-from fomo_stream.kafka.broker.clients import START_TIMEOUT_S
+from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, explained
 from fomo_stream.kafka.broker.topic_reader import TopicReader, raise_partition_error
 from fomo_stream.kafka.group.log import GroupLog
 from fomo_stream.kafka.topics.watch import TopicsSeen
@@ -40,21 +38,6 @@ class WarmStart:
         is_same = not self.topic_id or not topic_id or self.topic_id == topic_id
         return self.spans.get(number, range(0)) if is_same else range(0)
 
-    def encode(self) -> bytes:
-        """The value of its entry in the group log."""
-        spans = {str(number): [span.start, span.stop] for number, span in self.spans.items()}
-        return orjson.dumps({"topic_id": self.topic_id, "partitions": spans})
-
-    @classmethod
-    def decode(cls, value: bytes) -> WarmStart:
-        """The reverse of `encode`. Raises BrokerError."""
-        try:
-            content = orjson.loads(value)
-            spans = {int(number): range(int(begin), int(end)) for number, (begin, end) in content["partitions"].items()}
-            return cls(str(content["topic_id"]), spans)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BrokerError(f"the group's warm start in its state topic is not readable ({error})") from None
-
 
 NO_WARM_START = WarmStart()
 
@@ -74,15 +57,19 @@ def agree_on_warm_start(settings: ServiceSettings, group_log: GroupLog, seen: To
                     log.info(kv("warm_start_without_effect", reason=reason))
                 elif not entries:
                     spans = _spans(reader.client, places, settings.warm_s, now_ms)
-                    group_log.append(KIND, WarmStart(seen.topic_ids.get(topic, ""), spans).encode())
+                    bounds = {str(number): [span.start, span.stop] for number, span in spans.items()}
+                    group_log.append(KIND, {"topic_id": seen.topic_ids.get(topic, ""), "partitions": bounds})
                     entries = group_log.entries(KIND)
                     log.info(kv("warm_start", topic=topic, offsets=sum(map(len, spans.values()))))
         except KafkaException as error:
-            raise BrokerError(
-                f"the offsets for --warm {settings.warm} could not be found ({error.args[0].str()}); nothing is lost; "
-                "restart the instance"
-            ) from None
-    return WarmStart.decode(entries[0].value) if entries else NO_WARM_START
+            what = f"the offsets for --warm {settings.warm} could not be found"
+            raise explained(error, what, "nothing is lost; restart the instance") from None
+    if not entries:
+        return NO_WARM_START
+    with group_log.understanding():
+        content = entries[0].content
+        spans = {int(number): range(int(begin), int(end)) for number, (begin, end) in content["partitions"].items()}
+        return WarmStart(str(content["topic_id"]), spans)
 
 
 def _spans(consumer: Any, places: list[TopicPartition], seconds: float | None, now_ms: int) -> dict[int, range]:

@@ -1,7 +1,6 @@
 """One partition's records: from decoded records to results, closed incidents and changes of state. Pure.
 
-- `partition`: the object that the service, a replay and `fomo-stream score` drive.
-- `first`: the detector that every partition begins with a copy of.
+- `partition`: the object that the service, a replay and `fomo-stream score` drive; its first detector.
 - `labels`: what a label says, which record it is about, and when it takes effect.
 - `incidents`: the alerts of a series that belong together.
 - `position`: where a partition resumes, and with which state.

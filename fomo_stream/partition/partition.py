@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 from itertools import compress
 from typing import NamedTuple
@@ -17,17 +18,21 @@ import orjson
 from numpy.typing import NDArray
 
 from fomo_stream.detector.changelog import Entries
+from fomo_stream.detector.config import LEAST_CONTEXT
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
 from fomo_stream.detector.series import Key
-from fomo_stream.errors import DamagedStateError, RecordError, StateError
+from fomo_stream.errors import DamagedStateError, RecordError, SchemaError, StateError
+from fomo_stream.model.zero_shot import ZeroShotModel
 from fomo_stream.partition.incidents import Closed, Incidents
 from fomo_stream.partition.labels import BAD_FEEDBACK, DueLabels, Label, LabelQueue, RecordIndex
 from fomo_stream.partition.position import POSITION, Position, Restored
 from fomo_stream.partition.record import Item, MicroBatch, Pending
+from fomo_stream.records.files import read_rows
 from fomo_stream.records.result import Result, Source, results_of
 from fomo_stream.records.schema import Schema, shown
 from fomo_stream.settings.flags import RecordFlags
+from fomo_stream.settings.service import ServiceSettings
 
 DETECTOR, INDEX, LABELS, SCHEMA, INCIDENTS = "detector", "index", "labels", "schema", "incidents"
 
@@ -310,7 +315,7 @@ class Partition:
         except (ValueError, KeyError, TypeError) as error:
             raise DamagedStateError(f"{SCHEMA} is not readable ({error})") from None
         if lags != self._settings.lags:
-            raise StateError(f"--lags was {lags} when the state was written, it is {self._settings.lags} now")
+            raise StateError(f"the state was written with lags={lags}, now it is {self._settings.lags}")
         for what, old, new in (
             ("features", features, schema.features),
             ("categorical fields", sorted(categorical), sorted(schema.categorical)),
@@ -326,3 +331,42 @@ def _under(entries: Mapping[str, bytes], name: str) -> dict[str, bytes]:
 
 def _prefixed(entries: Entries, name: str) -> Entries:
     return {f"{name}/{key}": value for key, value in entries.items()}
+
+
+# --- the detector that every partition begins with a copy of
+
+
+def first_detector(
+    settings: ServiceSettings, model: ZeroShotModel, schema: Schema, executor: Executor | None = None
+) -> Detector:
+    """The detector before the first record; it knows the seed context, which is encoded once for all partitions.
+
+    executor: encodes contexts. Raises SchemaError when the model cannot take as many features, or the seed context has
+    none of them.
+    """
+    detector = _detector(settings, model, schema, executor)
+    rows = _seed(settings, schema)
+    if rows is not None:
+        detector.seed_context(rows)
+    return detector
+
+
+def check_schema(settings: ServiceSettings, model: ZeroShotModel, schema: Schema) -> None:
+    """Raise the errors of `first_detector`, without its work."""
+    _detector(settings, model, schema, None)
+    _seed(settings, schema)
+
+
+def _detector(settings: ServiceSettings, model: ZeroShotModel, schema: Schema, executor: Executor | None) -> Detector:
+    width, codes = len(schema.features), schema.categorical_columns
+    return Detector(model, width, settings.detector_config(), executor=executor, categorical=codes)
+
+
+def _seed(settings: ServiceSettings, schema: Schema) -> np.ndarray | None:
+    path = settings.seed_context
+    if path is None:
+        return None
+    rows = read_rows(path, schema)
+    if len(rows) < LEAST_CONTEXT:
+        raise SchemaError(f"the seed context {path} has {len(rows)} usable rows; at least {LEAST_CONTEXT} are needed")
+    return rows

@@ -7,20 +7,13 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from fomo_stream.errors import DamagedStateError, LostOffsetError, StateError
+from fomo_stream.errors import DamagedStateError, LostOffsetError
 from fomo_stream.settings.service import ServiceSettings
 
 POSITION = "position"  # the entry that every commit of a partition writes
 BEGINNING = -2  # as an offset, what Kafka's clients call it
 
 Note = tuple[str, dict[str, object]]  # an event, and what is known about it
-
-
-def unusable_state_error(topic: str, number: int, error: StateError) -> StateError:
-    """`error` about a partition's state, with the place and a remedy."""
-    choices = "choose another --group, or forget what was learned with --reset-state"
-    remedy = choices if isinstance(error, DamagedStateError) else f"set that back, {choices}"
-    return StateError(f"{topic}[{number}]: {error}; {remedy}")
 
 
 @dataclass(frozen=True)
@@ -74,12 +67,12 @@ def decide_resume(
     """Decide where a partition resumes and which entries are valid; also returns notes about anything unusual.
 
     It resumes at the offset that the group has committed; without one, at the offset in the entry `position` (with
-    exactly-once), or at the first one of its warm-up that is retained; if that offset is not retained, --on-lost-offset
+    exactly-once), or at the first one of its warm-up that is retained; if that offset is not retained, `on_lost_offset`
     decides. A recreated topic is read from its beginning, and the old state is ignored.
 
     The entry `position` says up to which record the state has learned. The group's offset can differ, because somebody
     set it or delivery is at least once. Records before `position` are then scored but not learned again.
-    Raises LostOffsetError if the broker no longer retains the next record and --on-lost-offset is fail, and
+    Raises LostOffsetError if the broker no longer retains the next record and `on_lost_offset` is fail, and
     DamagedStateError if the entry is not readable.
     """
     position = Position.decode(entries[POSITION]) if POSITION in entries else None
@@ -105,11 +98,8 @@ def decide_resume(
         notes.append(("offset_differs_from_state", place))
     if not found.low <= start <= found.high:
         if settings.on_lost_offset == "fail":
-            raise LostOffsetError(
-                f"the next record to read of {where} has offset {start}, but the broker keeps {found.low} to "
-                f"{found.high}; resume at the earliest or the latest retained offset with "
-                "--on-lost-offset earliest or latest"
-            )
+            kept = f"the broker keeps {found.low} to {found.high}"
+            raise LostOffsetError(f"the next record to read of {where} has offset {start}, but {kept}")
         lost, start = start, found.low if settings.on_lost_offset == "earliest" else found.high
         notes.append(("offset_lost", {"partition": where, "offset": lost, "resumes_at": start}))
     return Restored(start, dict(entries), frozenset(), learned_until, warm=found.warm), notes

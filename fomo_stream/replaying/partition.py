@@ -16,8 +16,7 @@ import numpy as np
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
 from fomo_stream.loading import load_ready
-from fomo_stream.partition.first import first_detector
-from fomo_stream.partition.partition import Partition, Scored
+from fomo_stream.partition.partition import Partition, Scored, first_detector
 from fomo_stream.partition.position import Restored
 from fomo_stream.records.json_codec import encode
 from fomo_stream.replaying.blocks import BLOCK, Block, ContextNote, Int, IsStopped, Judgement, Sample

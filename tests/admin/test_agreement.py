@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from fomo_stream.admin.group import Agreed, GroupDescription, MemberDescription, PartitionDescription, as_text
 from fomo_stream.errors import AgreementError
 from fomo_stream.kafka.group.agreement import CHANGEABLE_SETTINGS, STATE_SETTINGS, Agreement, Difference
-from fomo_stream.kafka.group.log import Entry
+from fomo_stream.kafka.group.log import Entry, GroupLog
 from fomo_stream.settings.commands import GroupSettings
 from fomo_stream.settings.service import ServiceSettings
 
@@ -17,21 +19,22 @@ SETTINGS = GroupSettings(topic="t", group="g")
 EMPTY = GroupDescription("empty", (), (PartitionDescription(0),))
 
 
-class Log:
-    """As a `GroupLog`. late: done between the read and the write of the next one who writes."""
+class Log(GroupLog):
+    """In memory. late: done between the read and the write of the next one who writes."""
 
     def __init__(self) -> None:
-        self._entries: list[Entry] = []
+        super().__init__(SETTINGS)
+        self._there: list[Entry] = []
         self.late: Any = None
 
     def entries(self, kind: bytes) -> list[Entry]:
-        return [entry for entry in self._entries if entry.key.startswith(kind)]
+        return [entry for entry in self._there if entry.key.startswith(kind)]
 
-    def append(self, kind: bytes, value: bytes) -> None:
+    def append(self, kind: bytes, content: Mapping[str, Any]) -> None:
         late, self.late = self.late, None
         if late is not None:
             late()
-        self._entries.append(Entry(kind + b"%d" % len(self._entries), value))
+        self._there.append(Entry(kind + b"%d" % len(self._there), json.loads(json.dumps(content))))
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +48,7 @@ def members(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def agreement(log: Log, model: str = "m", kernel: str = "numba", **changes: Any) -> Agreement:
     first = {"topic": "t", "feedback": "f", "categorical": ("site",), "lags": 1, "context_size": 100}
-    return Agreement(ServiceSettings(**{**first, **changes}), model, kernel, log)  # type: ignore[arg-type]
+    return Agreement(ServiceSettings(**{**first, **changes}), model, kernel, log)
 
 
 # For every agreed setting: another value, and the message about it.

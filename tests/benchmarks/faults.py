@@ -22,7 +22,7 @@ from confluent_kafka import ConsumerGroupState, KafkaException
 from fault_streams import Feed, Labels, Outputs
 from services import Command, command
 
-from fomo_stream.kafka.broker.members import ask_about_group
+from fomo_stream.kafka.broker.cluster import ask_about_group
 from fomo_stream.settings.service import ServiceSettings
 
 AWAY_S = 5.0  # downtime of a broker that others replace

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from fomo_stream.demo import demo, producer
 from fomo_stream.demo.board import Board
-from fomo_stream.kafka.embedded_broker import EmbeddedBroker
+from fomo_stream.demo.embedded_broker import EmbeddedBroker
 from fomo_stream.kafka.observer import Observation, Outlier
 from fomo_stream.records.result import Result
 from fomo_stream.replaying.results import ReplayResult

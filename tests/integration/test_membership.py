@@ -14,7 +14,7 @@ from clusters import Cluster
 from confluent_kafka import ConsumerGroupState
 from services import CLIENT, Command, command, make_settings, readings, results, unique
 
-from fomo_stream.kafka.broker.members import ask_about_group
+from fomo_stream.kafka.broker.cluster import ask_about_group
 from fomo_stream.settings.service import ServiceSettings
 
 pytestmark = pytest.mark.slow

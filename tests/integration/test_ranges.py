@@ -50,9 +50,9 @@ def spans(broker: Broker, topic: str, from_: str = "", to: str = "", last: str =
     return [(one.start, one.end) for one in found], notes
 
 
-def refusal(broker: Broker, topic: str, from_: str = "", to: str = "", last: str = "", now_ms: int = NOW) -> str:
+def refusal(broker: Broker, topic: str, from_: str = "", to: str = "", last: str = "") -> str:
     with pytest.raises(FomoError) as caught:
-        resolve_ranges(settings_of(broker, topic), from_, to, last, now_ms)
+        resolve_ranges(settings_of(broker, topic), from_, to, last, NOW)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -71,51 +71,40 @@ def test_a_start_before_retention_is_moved_and_noted(broker: Broker, topic: str)
     found, notes = spans(broker, topic, "1")
     assert found == [(1, 10), (3, 10)]
     assert notes == [
-        f"--from 1 is before the first retained record: 2 offsets of {topic}[1] were deleted, so the replay starts "
-        "after them."
+        f"--from 1 is before the first retained record of {topic}[1]: records were deleted, so the replay starts after "
+        "them."
     ]
     found, notes = spans(broker, topic, "2025-10-01")
     assert found == [(0, 10), (3, 10)]
-    assert notes == [
-        "--from 2025-10-01 is before the first retained record (2025-10-01T03:00:00Z): the first 3 offsets of "
-        f"{topic}[1] were deleted, so the replay starts after them."
+    assert [note.split(":")[0] for note in notes] == [
+        f"--from 2025-10-01 is before the first retained record of {topic}[1]"
     ]
     found, notes = spans(broker, topic, "0:2")
     assert (found, len(notes)) == ([(2, 10), (3, 10)], 1)
     assert f"does not name {topic}[1]" in notes[0]
 
 
-def test_ranges_without_records_say_which_times_there_are(broker: Broker, topic: str) -> None:
-    has = "the topic has records from 2025-10-01T00:00:00Z to 2025-10-01T09:00:00Z"
-    assert (
-        refusal(broker, topic, "2025-10-01T10:00")
-        == f"there are no records in the range --from 2025-10-01T10:00; {has}"
-    )
-    assert refusal(broker, topic, "2025-10-09") == f"--from 2025-10-09 is in the future; {has}"
-    assert (
-        refusal(broker, topic, to="2025-09-01")
-        == f"the range ends before the first record that {topic} still retains; {has}"
-    )
-    assert refusal(broker, topic, "1:2", "0:0,1:3").startswith("the range ends before the first record")
-    assert refusal(broker, topic, "5", "5").startswith("there are no records in the range --from 5 --to 5; ")
-    assert refusal(broker, topic, last="60s").startswith("there are no records in the range --last 60s; ")
+@pytest.mark.parametrize(
+    ("from_", "to", "last"),
+    [("2025-10-01T10:00", "", ""), ("", "2025-09-01", ""), ("1:2", "0:0,1:3", ""), ("5", "5", ""), ("", "", "60s")],
+)
+def test_ranges_without_records_say_which_there_are(broker: Broker, topic: str, from_: str, to: str, last: str) -> None:
+    text = refusal(broker, topic, from_, to, last)
+    assert text.startswith("there are no records in the range --")
+    assert text.endswith("from 2025-10-01T00:00:00Z to 2025-10-01T09:00:00Z: 0: 0 to 9, 1: 3 to 9")
 
 
 def test_bounds_that_make_no_sense_are_refused(broker: Broker, topic: str) -> None:
-    assert (
-        refusal(broker, topic, "11")
-        == f"--from 11 is beyond the end of the topic: {topic}[0] at 10, {topic}[1] at 10 (the next record's offset)"
-    )
+    assert refusal(broker, topic, "11").startswith("--from 11 is beyond the end of the topic; the topic has")
     assert refusal(broker, topic, "0:11").startswith("--from 0:11 is beyond the end")
-    assert refusal(broker, topic, to="2:5") == f"--to 2:5: {topic} has no partition 2; it has partitions 0 to 1"
+    assert refusal(broker, topic, to="2:5") == f"--to 2:5: {topic} has no partition 2; it has 2, numbered from 0"
     assert refusal(broker, unique("none")).startswith("there is no topic none-")
-    assert "is in the future" in spans(broker, topic, to="2027-01-01")[1][0]
 
 
 def test_an_empty_topic_is_refused(broker: Broker) -> None:
     topic = unique("past")
     broker.create_topic(topic, 1)
-    assert refusal(broker, topic) == f"topic {topic} has no records"
+    assert refusal(broker, topic).startswith(f"topic {topic} has no records")
 
 
 def test_open_and_aborted_transactions_are_left_out(broker: Broker) -> None:
@@ -166,7 +155,7 @@ def test_a_stopped_read_ends(broker: Broker, topic: str) -> None:
 
 
 def test_records_that_are_deleted_while_they_are_read_are_missed(broker: Broker, topic: str) -> None:
-    with pytest.raises(LostOffsetError, match=r"no longer has past-\w+\[1\]@1: its retention"):
+    with pytest.raises(LostOffsetError, match=r"no longer has past-\w+\[1\]@1: it was deleted"):
         list(read_range(settings_of(broker, topic), topic, Range(1, 1, 10), 1))
 
 

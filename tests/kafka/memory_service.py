@@ -24,7 +24,7 @@ from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
 from fomo_stream.kafka.member import ConsumerErrors, Member
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.restore import Restorer
-from fomo_stream.kafka.topics.report import TopicReport
+from fomo_stream.kafka.topics.watch import TopicReport
 from fomo_stream.kafka.warm_start import NO_WARM_START, WarmStart
 from fomo_stream.partition.incidents import Incidents
 from fomo_stream.partition.partition import Partition

@@ -18,11 +18,10 @@ from memory_broker import MemoryBroker, MemoryReader, Message, abortable
 from memory_service import ALERTS, DEAD, IDS, OUT, SETTINGS, STATE, Instance
 from pipelines import QuickSettings
 
+from fomo_stream.demo.embedded_broker import EmbeddedBroker
 from fomo_stream.errors import FencedError
 from fomo_stream.kafka.broker import clients
-from fomo_stream.kafka.embedded_broker import EmbeddedBroker
-from fomo_stream.kafka.member import ConsumerErrors
-from fomo_stream.kafka.polling import Poller
+from fomo_stream.kafka.member import ConsumerErrors, Poller
 from fomo_stream.settings.service import NO_TOPIC, ServiceSettings
 
 

@@ -15,7 +15,7 @@ from pipelines import FLAGS, IDS, SCHEMA, AtOnce, Instance, QuickSettings, as_re
 from fomo_stream.detector.changelog import Document
 from fomo_stream.errors import RecordError, StateError
 from fomo_stream.model.zero_shot import ZeroShotModel
-from fomo_stream.partition.first import first_detector
+from fomo_stream.partition.partition import first_detector
 from fomo_stream.partition.position import POSITION, Position, Restored
 from fomo_stream.records.json_codec import decode
 from fomo_stream.records.schema import Schema
@@ -127,7 +127,7 @@ def another_model() -> ZeroShotModel:
             {"schema": Schema(("x", "y"), frozenset({"y"}))},
             "the state has categorical fields none, now they are y",
         ),
-        ({"lags": 1}, "--lags was 2 when the state was written, it is 1 now"),
+        ({"lags": 1}, "the state was written with lags=2, now it is 1"),
         ({"model": another_model()}, "model is cheap in the state, another now"),
         ({"context_size": 30}, "context_size is 20 in the state, 30 now"),
         ({"seed": 7}, "seed is 0 in the state, 7 now"),

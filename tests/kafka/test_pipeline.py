@@ -29,8 +29,8 @@ from pipelines import (
 
 from fomo_stream.detector.views import DEFAULT
 from fomo_stream.errors import BrokerError
-from fomo_stream.kafka.builds import TOGETHER, BuildThread
 from fomo_stream.kafka.observer import Observer, Observers
+from fomo_stream.kafka.start import TOGETHER, BuildThread
 from fomo_stream.kafka.topics.watch import TopicsSeen
 from fomo_stream.partition.record import Headers, MicroBatch, Record
 

@@ -20,8 +20,8 @@ from pipelines import (
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
+from fomo_stream.kafka.member import Patience
 from fomo_stream.kafka.pipeline import Pipeline
-from fomo_stream.kafka.schema_search import Patience
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.ops.progress import ProgressLog
 from fomo_stream.partition.record import Record

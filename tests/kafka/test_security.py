@@ -19,8 +19,8 @@ from confluent_kafka.admin import AdminClient
 
 import fomo_stream
 import pretrain
+from fomo_stream.demo.embedded_broker import EmbeddedBroker
 from fomo_stream.kafka.broker.clients import make_admin
-from fomo_stream.kafka.embedded_broker import EmbeddedBroker
 from fomo_stream.logs import ClientLog
 from fomo_stream.settings.commands import RedriveSettings
 from fomo_stream.settings.service import ServiceSettings

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_broker import MemoryBroker, MemoryReader, Message
 
-from fomo_stream.errors import BrokerError, LostOffsetError
+from fomo_stream.errors import BrokerError
 from fomo_stream.kafka.broker.topic_reader import NoProgressError, Range, TopicReader
 from fomo_stream.kafka.ranges import Range as Past
 from fomo_stream.kafka.ranges import gap_note, read_range
@@ -208,9 +208,3 @@ def test_a_broker_that_stays_silent_is_reported() -> None:
     with patched, clients, pytest.raises(BrokerError, match=r"t\[0\]@\d could not be read for 0.01 s"):
         seen += [record.offset for record in read_range(SETTINGS, "t", Past(0, 0, 9), 0)]
     assert not seen
-
-
-def test_a_partition_that_got_shorter_is_reported() -> None:
-    patched, clients = flaky_clients(log_of(set(range(5)), 5), ())
-    with patched, clients, pytest.raises(LostOffsetError, match=r"t\[0\] ends at offset 5 now, before .* \(9\)"):
-        list(read_range(SETTINGS, "t", Past(0, 0, 9), 0))

@@ -8,9 +8,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from fomo_stream.errors import BrokerError
-from fomo_stream.kafka.topics.report import TopicReport
 from fomo_stream.kafka.topics.setup import TopicSetup
-from fomo_stream.kafka.topics.watch import TopicsSeen, TopicWatch
+from fomo_stream.kafka.topics.watch import TopicReport, TopicsSeen, TopicWatch
 from fomo_stream.settings.service import ServiceSettings
 
 HERE, ANOTHER, NO_IDS, GONE = "A", "B", "", None  # the id of a topic that the broker has
@@ -81,7 +80,7 @@ def test_new_partitions_are_a_reason_until_the_group_has_assigned_them(monkeypat
     assert found.reasons() == []
     found.look(TopicsSeen(dict.fromkeys(sizes, 4), {}))
     assert found.reasons()  # an instance that gets none of them does not learn of the assignment
-    monkeypatch.setattr("fomo_stream.kafka.topics.report.ASSIGN_S", -1.0)
+    monkeypatch.setattr("fomo_stream.kafka.topics.watch.ASSIGN_S", -1.0)
     assert found.reasons() == []
 
 

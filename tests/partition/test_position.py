@@ -52,7 +52,7 @@ def test_every_combination_of_offsets_resumes_where_it_should() -> None:
         found = Input(low, high, committed, now)
         start, learned, is_of_use = expected(found, position, flags)
         if start is None:
-            with pytest.raises(BrokerError, match=r"t\[0\] has offset .* --on-lost-offset earliest or latest"):
+            with pytest.raises(BrokerError, match=r"t\[0\] has offset .*, but the broker keeps"):
                 decide_resume(found, entries, flags, "t[0]")
             continue
         restored, notes = decide_resume(found, entries, flags, "t[0]")

@@ -1,4 +1,4 @@
-"""Kafka clients and their configuration.
+"""Kafka clients and their configuration, and what their errors mean to a user.
 
 Every client of the service is made here, so that settings, logs and fixed values are in one place.
 """
@@ -7,18 +7,26 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ClusterMetadata
 
-from fomo_stream.errors import BrokerError, ConfigError
+from fomo_stream.errors import BrokerError, ConfigError, NotPermittedError
 from fomo_stream.logs import ClientLog, quiet_clients
 from fomo_stream.settings.broker import COOPERATIVE, SESSION_TIMEOUT_MS, BrokerFlags
 from fomo_stream.settings.service import ServiceSettings
 
+NOT_PERMITTED = (
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+)
+AGAIN = "check that all brokers run, and try again"
 LARGEST_MESSAGE_BYTES = 64 << 20
 START_TIMEOUT_S = 6.0  # a start that cannot succeed has to end within 15 s, imports included
 REFRESH_MS = 10_000  # a client sees new partitions within this time
@@ -166,3 +174,26 @@ def _without_secrets(report: Callable[[KafkaError], None], error: KafkaError) ->
     """Report a client's error without the value of this setting; the client itself hides the other secrets."""
     text = re.sub(r"(?<=sasl\.oauthbearer\.config).*", " (not shown)", error.str(), flags=re.DOTALL)
     report(error if text == error.str() else KafkaError(error.code(), text, fatal=error.fatal()))
+
+
+# --- errors
+
+
+def explained(error: KafkaException | KafkaError, what: str, remedy: str = AGAIN, permit: str = "") -> BrokerError:
+    """The error for a request that failed.
+
+    what: that failed. remedy: what to do if permissions are not the cause; permit: what to do if they are.
+    """
+    reason = error.args[0] if isinstance(error, KafkaException) else error
+    if reason.code() in NOT_PERMITTED:
+        return NotPermittedError(f"not permitted: {what} ({reason.str()})", permit or remedy)
+    return BrokerError(f"{what} ({reason.str()})", remedy)
+
+
+@contextmanager
+def explaining(what: str, remedy: str = AGAIN, permit: str = "") -> Iterator[None]:
+    """Raise an `explained` error in place of a KafkaException."""
+    try:
+        yield
+    except KafkaException as error:
+        raise explained(error, what, remedy, permit) from None

@@ -1,21 +1,29 @@
-"""Questions to the brokers about topics, and changes to them, through one admin client."""
+"""Questions to the brokers about topics and the group, and changes to topics."""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, OffsetSpec, ResourceType
 
-from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, connect, make_reader
+from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, connect, explained, make_admin, make_reader
 from fomo_stream.logs import kv
+from fomo_stream.settings.broker import BrokerFlags
 from fomo_stream.settings.service import ServiceSettings
 
 log = logging.getLogger(__name__)
 
 ANSWER_S = 5.0
+GROUP_ANSWER_S, NOT_READY_S = 3.0, 0.2  # to wait for an answer about the group; between two questions
+NOT_READY = (
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+)
 
 Place = tuple[str, int]  # topic and partition
 
@@ -123,10 +131,6 @@ class Cluster:
         )
         return {place: Ends(readable[place].offset, end[place].offset) for place in readable.keys() & end.keys()}
 
-    def first_offsets(self, topic: str, count: int) -> dict[int, int]:
-        """First offset that is retained, by partition, where the broker reports it."""
-        return {number: found.offset for number, found in self.offsets(topic, count, OffsetSpec.earliest()).items()}
-
     def offsets(
         self, topic: str, count: int, spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     ) -> dict[int, Any]:
@@ -166,3 +170,47 @@ def describe_topics(admin: Any, topics: Iterable[str]) -> tuple[dict[str, Any], 
             elif error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise
     return existing, frozenset(hidden)
+
+
+# --- the group
+
+
+def ask_about_group(settings: BrokerFlags, **options: Any) -> Any:
+    """The broker's description of the group: members and, if asked for, permissions. Raises KafkaException.
+
+    A coordinator that answers that it is not ready, as for the first group of a new cluster, is asked again.
+    """
+    deadline = time.monotonic() + GROUP_ANSWER_S
+    while True:
+        try:
+            return _ask(settings, **options)
+        except KafkaException as error:
+            if error.args[0].code() not in NOT_READY or time.monotonic() >= deadline:
+                raise
+        time.sleep(NOT_READY_S)
+
+
+def _ask(settings: BrokerFlags, **options: Any) -> Any:
+    """Ask once. The client is made for this one question.
+
+    A client whose coordinator did not answer crashes the process when it is
+    used again: https://github.com/confluentinc/librdkafka/issues/4605.
+    """
+    admin = make_admin(settings)
+    asked = admin.describe_consumer_groups([settings.group], request_timeout=GROUP_ANSWER_S, **options)
+    try:
+        return asked[settings.group].result()
+    finally:
+        del admin, asked  # or the traceback of an error would keep the client alive
+
+
+def count_members(settings: BrokerFlags) -> int:
+    """Number of members of the group. Raises BrokerError when the broker does not answer."""
+    try:
+        return len(ask_about_group(settings).members)
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+            return 0
+        what = f"the broker does not list the members of group {settings.group}"
+        remedy = "check that the group coordinator answers and that this user may describe the group"
+        raise explained(error, what, remedy) from None

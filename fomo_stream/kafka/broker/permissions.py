@@ -9,9 +9,8 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AclOperation
 
 from fomo_stream.errors import NotPermittedError
-from fomo_stream.kafka.broker.cluster import describe_topics
-from fomo_stream.kafka.broker.failures import NOT_PERMITTED
-from fomo_stream.kafka.broker.members import ask_about_group
+from fomo_stream.kafka.broker.clients import NOT_PERMITTED
+from fomo_stream.kafka.broker.cluster import ask_about_group, describe_topics
 from fomo_stream.settings.broker import BrokerFlags
 from fomo_stream.settings.service import ServiceSettings
 

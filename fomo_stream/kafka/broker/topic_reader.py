@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from fomo_stream.kafka.broker.clients import make_reader
+from fomo_stream.partition.record import Record
 from fomo_stream.settings.broker import BrokerFlags
 
 POLL_S = 0.2
@@ -132,3 +133,21 @@ def _is_end(message: Any, end: int | None) -> bool:
     if message.error() is None:
         return end is not None and message.offset() >= end - 1
     return end is None or message.offset() >= end
+
+
+def to_record(message: Message) -> Record:
+    """A client's message as a Record."""
+    kind, timestamp = message.timestamp()
+    try:
+        headers = message.headers() or []
+    except UnicodeDecodeError:  # a header name that is not UTF-8 cannot be written to the output either
+        headers = []
+    return Record(
+        message.topic(),
+        message.partition(),
+        message.offset(),
+        timestamp if kind else None,
+        message.key(),
+        message.value(),
+        headers,
+    )

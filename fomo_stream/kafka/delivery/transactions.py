@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from fomo_stream.errors import ConfigError, FomoError
-from fomo_stream.kafka.broker.failures import NOT_PERMITTED, explained
+from fomo_stream.kafka.broker.clients import NOT_PERMITTED, explained
 
 # No answer, or not yet: the same call may succeed later.
 NO_ANSWER = (

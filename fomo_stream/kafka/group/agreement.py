@@ -8,13 +8,12 @@ could be a secret is recorded.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from fomo_stream.errors import AgreementError, BrokerError, ConfigError
-from fomo_stream.kafka.broker.members import count_members
+from fomo_stream.errors import AgreementError, ConfigError
+from fomo_stream.kafka.broker.cluster import count_members
 from fomo_stream.kafka.group.log import Entry, GroupLog
 from fomo_stream.logs import kv
 from fomo_stream.settings.service import ServiceSettings, check_topics
@@ -187,8 +186,7 @@ class Agreement:
 
     def _propose(self, replaced: Entry | None, values: Values) -> tuple[Entry, Values]:
         """Record these settings in place of another entry; returns the valid entry and its settings."""
-        content = {"replaces": replaced and replaced.key.decode(), "settings": values}
-        self._log.append(KIND, json.dumps(content).encode())
+        self._log.append(KIND, {"replaces": replaced and replaced.key.decode(), "settings": values})
         entry, agreed = self._current()
         if entry is None:
             raise self._log.not_kept()
@@ -198,13 +196,8 @@ class Agreement:
         """The valid entry, and its settings: of those that replace the same one, the first is valid."""
         current, agreed = None, {}
         for entry in self._log.entries(KIND):
-            try:
-                content = json.loads(entry.value)
-                replaces, values = content["replaces"], dict(content["settings"])
-            except (ValueError, KeyError, TypeError) as error:
-                place = f"of group {self._settings.group} in topic {self._settings.state_topic}"
-                remedy = "choose another --group, or start over with --reset-state"
-                raise BrokerError(f"the settings {place} are not readable ({error})", remedy) from None
+            with self._log.understanding():
+                replaces, values = entry.content["replaces"], dict(entry.content["settings"])
             if replaces == (current and current.key.decode()):
                 current, agreed = entry, values
         return current, agreed

@@ -7,15 +7,16 @@ valid at once, and readers do not wait for open transactions.
 
 from __future__ import annotations
 
+import json
 import uuid
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
 
 from fomo_stream.errors import BrokerError, TopicError
-from fomo_stream.kafka.broker.clients import make_producer
-from fomo_stream.kafka.broker.failures import explained
+from fomo_stream.kafka.broker.clients import explained, make_producer
 from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader
 from fomo_stream.settings.service import ServiceSettings
 
@@ -28,7 +29,7 @@ class Entry(NamedTuple):
     """One record of the log."""
 
     key: bytes
-    value: bytes
+    content: dict[str, Any]
 
 
 class GroupLog:
@@ -37,11 +38,11 @@ class GroupLog:
     def __init__(self, settings: ServiceSettings) -> None:
         self._settings = settings
         self._topic = settings.state_topic
-        self._entries: dict[bytes, Entry] = {}  # read so far, in order
+        self._entries: dict[bytes, bytes] = {}  # read so far, in order
         self._next = 0  # not OFFSET_BEGINNING: a client that asks for an offset of a new topic may wait half a second
 
     def entries(self, kind: bytes) -> list[Entry]:
-        """All present records of one of the KINDS, in the order of the log."""
+        """All present records of one of the KINDS, in the order of the log. Raises BrokerError for one of no JSON."""
         try:
             with TopicReader(self._settings, isolation="read_uncommitted") as reader:
                 span = {PARTITION: (self._next, None)}
@@ -50,12 +51,22 @@ class GroupLog:
                     self._next = message.offset() + 1
                     self._entries.pop(key, None)
                     if key.startswith(KINDS) and value is not None:
-                        self._entries[key] = Entry(key, value)
+                        self._entries[key] = value
         except NoProgressError as error:
             raise BrokerError(f"the group's agreement could not be read from topic {self._topic} ({error})") from None
-        return [entry for entry in self._entries.values() if entry.key.startswith(kind)]
+        with self.understanding():
+            return [Entry(key, dict(json.loads(v))) for key, v in self._entries.items() if key.startswith(kind)]
 
-    def append(self, kind: bytes, value: bytes) -> None:
+    @contextmanager
+    def understanding(self) -> Iterator[None]:
+        """Raise BrokerError in place of the errors of an entry whose content is not as it should be."""
+        try:
+            yield
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            what = f"the agreement of group {self._settings.group} in topic {self._topic} is not readable ({error})"
+            raise BrokerError(what, "choose another --group, or start over with --reset-state") from None
+
+    def append(self, kind: bytes, content: Mapping[str, Any]) -> None:
         """Write a record. It is valid for the whole group as soon as it is written."""
         failures: list[KafkaError] = []
 
@@ -67,6 +78,7 @@ class GroupLog:
         producer = make_producer(self._settings, None, **{"message.timeout.ms": int(TIMEOUT_S * 1000)})
         try:
             producer.list_topics(self._topic, timeout=TIMEOUT_S)  # one that is not connected yet waits half a second
+            value = json.dumps(content).encode()
             producer.produce(self._topic, key=key, value=value, partition=PARTITION, on_delivery=delivered)
         except KafkaException as error:
             failures.append(error.args[0])

@@ -5,11 +5,10 @@ Every instance that has inferred a schema proposes it, reads the log, and uses t
 
 from __future__ import annotations
 
-import json
+from typing import Any
 
-from fomo_stream.errors import AgreementError, BrokerError
+from fomo_stream.errors import AgreementError
 from fomo_stream.kafka.group.log import GroupLog
-from fomo_stream.records.json_codec import decode
 from fomo_stream.records.schema import Schema
 from fomo_stream.settings.service import ServiceSettings
 
@@ -26,14 +25,14 @@ class GroupSchema:
     def stored(self) -> Schema | None:
         """The group's schema: the earliest proposal in the state topic, or None when there is none."""
         proposals = self._log.entries(KIND)
-        return self._parse(proposals[0].value) if proposals else None
+        return self._parse(proposals[0].content) if proposals else None
 
     def agree(self, proposal: Schema) -> Schema:
         """The group's schema: `proposal`, unless another instance was earlier."""
         schema = self.stored()
         if schema is None:
             content = {"features": list(proposal.features), "categorical": sorted(proposal.categorical)}
-            self._log.append(KIND, json.dumps(content).encode())
+            self._log.append(KIND, content)
             schema = self.stored()
         if schema is None:
             raise self._log.not_kept()
@@ -60,16 +59,9 @@ class GroupSchema:
                 "was learned with --reset-state"
             )
 
-    def _parse(self, value: bytes) -> Schema:
-        try:
-            content = decode(value)
-            features, categorical = content["features"], content.get("categorical", [])
-            for names in (features, categorical):
-                if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-                    raise TypeError("features must be a list of names")
-            return Schema(tuple(features), frozenset(categorical))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BrokerError(
-                f"the schema in topic {self._settings.state_topic} is not readable ({error}); "
-                "choose another --group, or delete that topic to have the features inferred again"
-            ) from None
+    def _parse(self, content: dict[str, Any]) -> Schema:
+        with self._log.understanding():
+            names = tuple(content["features"]), tuple(content.get("categorical", []))
+            if not all(isinstance(name, str) for name in (*names[0], *names[1])):
+                raise TypeError("features must be a list of names")
+            return Schema(names[0], frozenset(names[1]))

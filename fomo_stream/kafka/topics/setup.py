@@ -9,10 +9,8 @@ from collections.abc import Mapping
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 
 from fomo_stream.errors import BrokerError, TopicError
-from fomo_stream.kafka.broker.clients import START_TIMEOUT_S
-from fomo_stream.kafka.broker.cluster import Cluster
-from fomo_stream.kafka.broker.failures import explained
-from fomo_stream.kafka.broker.members import count_members
+from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, explained
+from fomo_stream.kafka.broker.cluster import Cluster, count_members
 from fomo_stream.kafka.broker.permissions import check_permissions, service_needs
 from fomo_stream.kafka.topics.checks import (
     RESULT_BYTES,

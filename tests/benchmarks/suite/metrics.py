@@ -15,11 +15,11 @@ import numpy as np
 
 from fomo_stream import load_model
 from fomo_stream.detector.detector import DetectorSummary
-from fomo_stream.kafka.builds import BuildThread
 from fomo_stream.kafka.delivery.base import Output
 from fomo_stream.kafka.observer import Observer, Observers
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.snapshot import PartitionSnapshot, Snapshot
+from fomo_stream.kafka.start import BuildThread
 from fomo_stream.kafka.topics.watch import TopicsSeen
 from fomo_stream.ops.metrics import Metrics
 from fomo_stream.ops.status import StatusBoard
