@@ -26,7 +26,7 @@ from pretrain.evaluation.plots import new_figure, save_figure
 from pretrain.evaluation.tables import Float, Task, draw_task, read_table, table_files
 from pretrain.priors.datasets import Batch
 from pretrain.priors.mixture import BatchSource
-from pretrain.training.evidence_batches import auroc, evidence_batch
+from pretrain.training.loader import auroc, evidence_batch
 
 FEWEST_TABLES = 5
 MAX_QUERIES = 4000  # of a table: enough for an AUROC
@@ -119,7 +119,8 @@ def table_areas(
 
 def _areas(batch: Batch) -> Float:
     evidence = evidence_batch(batch, with_context=False)
-    areas: Float = auroc(evidence.queries, evidence.labels).cpu().numpy()
+    assert evidence.queries.channels is not None
+    areas: Float = auroc(evidence.queries.channels, evidence.labels).cpu().numpy()
     return areas
 
 

@@ -2,10 +2,10 @@
 
 In reading order:
 
-- `mixture`: the batch of a step, from several priors. `datasets`: rows with labels; contexts and queries from them.
+- `mixture`: the batch of a step, from several priors, and effects on its rows. `datasets`: rows with labels; contexts
+  and queries from them.
 - `gmm`: the Gaussian mixture prior of the paper. `table_prior`: the common part of the next two.
 - `causal`: the causal prior. `mechanisms`: its random networks.
-- `copulas`: the copula prior. `copula_samplers`: the joint distributions.
-- `anomalies`: kinds of outliers. `marginals`: shapes of columns. `row_effects`: repeated rows, missing values.
+- `copulas`: the copula prior. `anomalies`: kinds of outliers. `marginals`: shapes of columns.
 - `reuse`: cheap further datasets from one. `draws`: random numbers. `checks`: checks of settings.
 """

@@ -3,7 +3,6 @@
 In reading order:
 
 - `train`: the loop. `config`: its settings. `presets`: named settings.
-- `loader`: the batch of a step, filtered. `evidence_batches`: its evidence channels, and the
-  filter's measure.
+- `loader`: the batch of a step, its evidence channels, and the measure that filters datasets.
 - `state`: weights, their average, the optimiser. `run_files`: the files of a run.
 """

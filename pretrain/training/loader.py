@@ -1,4 +1,7 @@
-"""The data loader: draws the batch of a step and computes its features, which have no trained parameters.
+"""The data loader: draws the batch of a step and computes what the model reads, which has no trained parameters.
+
+Evidence costs several times as much on a CPU as a small network. So it is computed once, for the AUROC filter and the
+model, and a run may repeat its first batches.
 
 On CUDA this is done one step ahead, on a stream of its own, while the device computes the step before. Evidence and
 quantiles are float64 and outside of any autocast.
@@ -12,10 +15,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fomo_stream.model.evidence import evidence_channels, fit_evidence
 from fomo_stream.model.zero_shot import Features, ZeroShotModel
 from pretrain.priors.datasets import Batch
 from pretrain.priors.mixture import BatchSource, DataConfig
-from pretrain.training.evidence_batches import auroc, evidence_batch
 
 
 @dataclass
@@ -33,6 +36,53 @@ class Inputs:
     def tensors(self) -> Iterator[Tensor]:
         for part in (self.context, self.queries, (self.labels, self.best)):
             yield from (tensor for tensor in part if tensor is not None)
+
+
+def auroc(scores: Tensor, labels: Tensor) -> Tensor:
+    """Probability that an outlier scores above an inlier; ties count half.
+
+    scores: (B, q) or, for several scorers, (B, q, C); labels: (B, q), 1 = outlier, the same number in every dataset.
+    Returns (B,) or (B, C), float64.
+    """
+    many = scores.unsqueeze(-1) if scores.ndim == 2 else scores
+    many = many.double().nan_to_num(nan=0.0)
+    outliers = int(labels[0].sum())
+    order = labels.argsort(stable=True, dim=1)[..., None].expand_as(many)
+    ranked = many.gather(1, order).transpose(1, 2)  # (B, C, q), inliers first
+    normal, strange = ranked[..., :-outliers].contiguous().sort(-1).values, ranked[..., -outliers:].contiguous()
+    below = torch.searchsorted(normal, strange, right=False)
+    up_to = torch.searchsorted(normal, strange, right=True)
+    area = (below + up_to).double().mean(-1) / (2 * normal.shape[-1])
+    return area.squeeze(-1) if scores.ndim == 2 else area
+
+
+@torch.no_grad()
+def evidence_batch(batch: Batch, with_context: bool = True) -> Inputs:
+    """Evidence of raw rows, computed in float64 as in inference and stored in float32; without the context's where a
+    model does not read it."""
+    pairs = _channels(batch)
+    context = torch.cat([own if with_context else own[:, :0] for own, _ in pairs])
+    queries = torch.cat([other for _, other in pairs])
+    best = auroc(queries, batch.labels).amax(1)
+    return Inputs(Features(context, None), Features(queries, None), batch.labels, best)
+
+
+def _channels(batch: Batch) -> list[tuple[Tensor, Tensor]]:
+    """Channels of (context, queries); one pair for the batch, or on a CPU one pair per dataset."""
+    context, queries = batch.context.double(), batch.queries.double()
+    parts: list[tuple[Tensor, Tensor, Tensor]]
+    if context.device.type == "cpu":  # one dataset at a time: no padding columns, and the data fits into the caches
+        parts = [
+            (context[b : b + 1, :, :d], queries[b : b + 1, :, :d], batch.n_features[b : b + 1])
+            for b, d in enumerate(batch.n_features.tolist())
+        ]
+    else:
+        parts = [(context, queries, batch.n_features)]
+    found = []
+    for rows, query_rows, n_features in parts:
+        evidence, own = fit_evidence(rows, n_features)
+        found.append((own.float(), evidence_channels(query_rows, evidence).float()))
+    return found
 
 
 class Loader:
@@ -84,15 +134,12 @@ class Loader:
         number = step % self.period if self.period else step
         if self.model.config.raw_features:
             return self._from_rows(self.source.batch(number, progress))
+        with_context = bool(self.model.config.layers)
         if not self.period:
-            return self._evidence(self.source.batch(number, progress))
+            return evidence_batch(self.source.batch(number, progress), with_context)
         if number not in self._kept:  # without a curriculum: a batch does not depend on when it is drawn
-            self._kept[number] = self._evidence(self.source.batch(number))
+            self._kept[number] = evidence_batch(self.source.batch(number), with_context)
         return self._kept[number]
-
-    def _evidence(self, batch: Batch) -> Inputs:
-        made = evidence_batch(batch, with_context=bool(self.model.config.layers))
-        return Inputs(Features(made.context, None), Features(made.queries, None), made.labels, made.best)
 
     def _from_rows(self, batch: Batch) -> Inputs:
         context, queries = self.model.describe(batch.context.double(), batch.queries.double(), batch.n_features)

@@ -35,8 +35,7 @@ from fomo_stream.model.checkpoint import resolve_device
 from fomo_stream.model.zero_shot import ZeroShotModel
 from pretrain.priors.draws import stream_seed
 from pretrain.training.config import TrainConfig
-from pretrain.training.evidence_batches import auroc
-from pretrain.training.loader import Inputs, Loader
+from pretrain.training.loader import Inputs, Loader, auroc
 from pretrain.training.run_files import RunFiles
 from pretrain.training.state import State
 

@@ -23,7 +23,7 @@ from pretrain.evaluation.comparison import (
 )
 from pretrain.evaluation.ranking_metrics import ranking_metrics
 from pretrain.evaluation.runs import Pending, Run, run_all
-from pretrain.training.evidence_batches import auroc
+from pretrain.training.loader import auroc
 
 
 @given(seed=st.integers(0, 2**32), rows=st.integers(2, 60), levels=st.integers(1, 6), weight=st.floats(0.1, 30.0))

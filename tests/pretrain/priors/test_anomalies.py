@@ -25,7 +25,7 @@ from pretrain.priors.copulas import CopulaConfig, CopulaShares, copula_tables
 from pretrain.priors.datasets import Batch, split
 from pretrain.priors.draws import Draws
 from pretrain.priors.table_prior import draw_kinds
-from pretrain.training.evidence_batches import auroc, evidence_batch
+from pretrain.training.loader import auroc, evidence_batch
 
 SIZED = ("inflated_features", "spikes", "local", "perturbed", "contextual", "between", "far")
 OF_FEATURES = (*SIZED, "noise", "dependency", "clusters")
@@ -183,7 +183,8 @@ def test_rows_without_strength_cannot_be_told_from_inliers(prior: str, kind: str
     more = {"strangers": 0.0} if prior == "causal" else {}
     batch = batch_of(prior, kind, 2, 12, 200, 160, max_features=15, strength=(1.0, 1.0), row_strength=0.0, **more)
     page = evidence_batch(batch, with_context=False)
-    areas = auroc(page.queries, page.labels).mean(0)
+    assert page.queries.channels is not None
+    areas = auroc(page.queries.channels, page.labels).mean(0)
     assert areas.min() > 0.45
     assert areas.max() < 0.55
 

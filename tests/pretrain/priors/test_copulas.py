@@ -11,12 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kendalltau, kstest, spearmanr
 
-from pretrain.priors.copula_samplers import clayton_scores, gaussian_scores, gumbel_scores, student_scores
 from pretrain.priors.copulas import (
     CopulaConfig,
     CopulaFamilies,
     CopulaShares,
+    clayton_scores,
     copula_tables,
+    gaussian_scores,
+    gumbel_scores,
+    student_scores,
 )
 from pretrain.priors.draws import Draws
 from pretrain.priors.marginals import GRAINS, WARPS, MarginalConfig

@@ -17,9 +17,8 @@ from pretrain.priors.copulas import CopulaConfig, CopulaFamilies, CopulaShares, 
 from pretrain.priors.draws import Draws, stream_seed
 from pretrain.priors.gmm import GmmConfig
 from pretrain.priors.marginals import GRAINS, WARPS, MarginalConfig
-from pretrain.priors.mixture import PRIORS, BatchSource, DataConfig
+from pretrain.priors.mixture import PRIORS, BatchSource, DataConfig, contaminated, draw_amounts, repeated, with_gaps
 from pretrain.priors.reuse import ReuseConfig
-from pretrain.priors.row_effects import contaminated, draw_amounts, repeated, with_gaps
 
 PLAIN = MarginalConfig(**{name: float(name in ("plain", "continuous")) for name in WARPS + GRAINS})
 QUIET: dict[str, Any] = {
