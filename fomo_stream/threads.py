@@ -75,35 +75,24 @@ def usable_processors() -> int:
 def cpu_quota(root: Path) -> float:
     """Seconds of processor time per second that the cgroups of this process allow; infinite without a limit.
 
-    root: the folder that holds `proc` and `sys`. Limits of cgroups v1 and v2 count, and limits of parent groups too.
-    Files that cannot be read are ignored.
+    root: the folder that holds `proc` and `sys`. Limits of parent groups count too; of cgroups v1 only that of a
+    container. Files that cannot be read are ignored.
     """
-    return min(_quotas(root), default=math.inf)
-
-
-def _quotas(root: Path) -> Iterator[float]:
     mounted = root / "sys" / "fs" / "cgroup"
-    for line in _text(root / "proc" / "self" / "cgroup").splitlines():
-        _, controllers, path = (*line.split(":", 2), "", "")[:3]
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        # In a container the path may be that of the host and not exist here; then the top folder is its own group.
-        inside = PurePosixPath(path.lstrip("/"))
-        for top in (mounted / controllers, mounted / "cpu") if controllers else (mounted, mounted / "unified"):
-            for group in (inside, *inside.parents):
-                yield _quota_of(top / group, is_first_version=bool(controllers))
+    lines = _text(root / "proc" / "self" / "cgroup").splitlines()
+    own = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
+    # In a container the path may be that of the host and not exist here; then the top folder is its own group.
+    shares = [_text(mounted / group / "cpu.max") for group in (PurePosixPath(own), *PurePosixPath(own).parents)]
+    first_version = (_text(mounted / "cpu" / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+    return min(map(_share, [*shares, " ".join(first_version)]))
 
 
-def _quota_of(group: Path, is_first_version: bool) -> float:
-    if is_first_version:
-        quota, period = _text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us")
-    else:
-        quota, _, period = _text(group / "cpu.max").partition(" ")
+def _share(text: str) -> float:
     try:
-        share = int(quota) / int(period)
-    except (ValueError, ZeroDivisionError):  # no such file, or `max`
+        quota, period = map(int, text.split())
+    except ValueError:  # no such file, or `max`
         return math.inf
-    return share if share > 0 else math.inf  # -1: no limit
+    return quota / period if quota > 0 else math.inf  # -1: no limit
 
 
 def _text(file: Path) -> str:

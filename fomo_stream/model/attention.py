@@ -6,7 +6,8 @@ averaged over heads. A model without a transformer, or with mean attention, has 
 >>> import numpy as np
 >>> from fomo_stream import load_model
 >>> rng = np.random.default_rng(0)
->>> found = attended_context(load_model("paper-100"), rng.normal(size=(200, 3)), rng.normal(size=(4, 3)), top=5)
+>>> weights = attention_weights(load_model("paper-100"), rng.normal(size=(200, 3)), rng.normal(size=(4, 3)))
+>>> found = most_attended(weights, top=5)
 >>> found.indices.shape, bool((np.diff(found.weights) <= 0).all())
 ((4, 5), True)
 """
@@ -34,14 +35,6 @@ class Attended(NamedTuple):
     weights: Float  # (q, top); over all n rows of the context they would sum to one
 
 
-def attended_context(model: ZeroShotModel, context: Float, queries: Float, top: int = 5) -> Attended:
-    """The `top` rows of context (n, d) that each of queries (q, d) attends to most; raw units, NaN = missing.
-
-    Raises ConfigError for a model without attention weights, SchemaError for rows that do not fit each other.
-    """
-    return most_attended(attention_weights(model, context, queries), top)
-
-
 def most_attended(weights: Float, top: int = 5) -> Attended:
     """The `top` largest of weights (q, n), or all of them if there are fewer; of equal ones the first row's leads."""
     if top < 1:
@@ -53,8 +46,9 @@ def most_attended(weights: Float, top: int = 5) -> Attended:
 def attention_weights(model: ZeroShotModel, context: Float, queries: Float, cache: ContextCache | None = None) -> Float:
     """How much queries (q, d) attend to each row of context (n, d): (q, n), every query's weights sum to one.
 
-    cache: the result of `encode_rows` for this context, if there is one. The order of the context's rows changes only
-    the order of the columns. Errors as in `attended_context`.
+    Raw units, NaN = missing. cache: the result of `encode_rows` for this context, if there is one. The order of the
+    context's rows changes only the order of the columns. Raises ConfigError for a model without attention weights,
+    SchemaError for rows that do not fit each other.
     """
     if not model.config.attends:
         reason = "weighs all context rows the same" if model.config.layers else "has no transformer"

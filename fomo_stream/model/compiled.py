@@ -22,10 +22,17 @@ from fomo_stream.model.evidence import whitening as whitening_by_library
 from fomo_stream.model.kernels import evidence as kernels
 from fomo_stream.model.kernels.arithmetic import STRIDE
 from fomo_stream.model.kernels.committee import fuse_rows
-from fomo_stream.model.kernels.context_network import ContextWeights, encode_channels
-from fomo_stream.model.kernels.fit import own_channels, own_statistics, project_all
+from fomo_stream.model.kernels.evidence import own_channels, own_statistics, project_all
 from fomo_stream.model.kernels.neighbours import BLOCK, FAR, LANES, LIMIT
-from fomo_stream.model.kernels.network import Read, Weights, describe_rows, score_channels, score_rows
+from fomo_stream.model.kernels.network import (
+    ContextWeights,
+    Read,
+    Weights,
+    describe_rows,
+    encode_channels,
+    score_channels,
+    score_rows,
+)
 from fomo_stream.model.kernels.whitening import MOST_FEATURES, moments, whitening
 from fomo_stream.model.preprocessing import VALUE_LIMIT, constant_scale, fit_imputation, fit_knots, impute
 from fomo_stream.model.router import Attention, Layer, MeanAttention

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
 from fomo_stream import ZeroShotDetector
 from fomo_stream.errors import ConfigError, SchemaError
-from fomo_stream.model.attention import Float, attended_context, attention_weights, most_attended
+from fomo_stream.model.attention import Attended, Float, attention_weights, most_attended
 from fomo_stream.model.checkpoint import load_model, save_model
 from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel
 from pretrain.__main__ import main
@@ -34,12 +34,15 @@ def make(config: ModelConfig) -> ZeroShotModel:
     return model
 
 
+def attended_context(model: ZeroShotModel, context: Float, queries: Float, top: int = 5) -> Attended:
+    return most_attended(attention_weights(model, context, queries), top)
+
+
 def rows(n: int, d: int, seed: int = 0) -> Float:
     return np.random.default_rng(seed).normal(size=(n, d))
 
 
 @pytest.mark.parametrize("config", [PAPER_LIKE, ON_EVIDENCE])
-@settings(max_examples=15)
 @given(n=st.integers(2, 90), d=st.integers(1, 4), q=st.integers(0, 130), seed=st.integers(0, 99))
 def test_weights_of_a_query_sum_to_one_over_the_context(config: ModelConfig, n: int, d: int, q: int, seed: int) -> None:
     weights = attention_weights(make(config), rows(n, d, seed), rows(q, d, seed + 1))
@@ -65,7 +68,6 @@ def test_weights_are_the_softmax_by_hand_of_the_last_layer_averaged_over_heads(c
     np.testing.assert_allclose(attention_weights(model, context, queries), expected, atol=1e-6)
 
 
-@settings(max_examples=15)
 @given(n=st.integers(2, 60), seed=st.integers(0, 99))
 def test_order_of_context_rows_moves_the_indices_and_nothing_else(n: int, seed: int) -> None:
     model, context, queries = make(PAPER_LIKE), rows(n, 3, seed), rows(5, 3, seed + 1)
@@ -73,14 +75,6 @@ def test_order_of_context_rows_moves_the_indices_and_nothing_else(n: int, seed: 
     usual, shuffled = attended_context(model, context, queries), attended_context(model, context[order], queries)
     np.testing.assert_array_equal(order[shuffled.indices], usual.indices)
     np.testing.assert_array_equal(shuffled.weights, usual.weights)
-
-
-def test_most_attended_rows_are_the_largest_weights_in_descending_order() -> None:
-    weights = attention_weights(make(PAPER_LIKE), rows(50, 4), rows(9, 4, seed=1))
-    found = most_attended(weights, top=6)
-    np.testing.assert_array_equal(found.weights, -np.sort(-weights, axis=1)[:, :6])
-    np.testing.assert_array_equal(np.take_along_axis(weights, found.indices, 1), found.weights)
-    assert most_attended(weights, top=80).indices.shape == (9, 50)
 
 
 def test_detector_names_rows_of_its_training_data(tmp_path: Path) -> None:

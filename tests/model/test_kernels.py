@@ -23,7 +23,7 @@ from fomo_stream.model.checkpoint import resolve_kernel, shared_model
 from fomo_stream.model.compiled import weights_of
 from fomo_stream.model.evidence import evidence_channels, fit_evidence
 from fomo_stream.model.evidence import whitening as library_whitening
-from fomo_stream.model.kernels import arithmetic, compiling, context_network, neighbours, network, whitening
+from fomo_stream.model.kernels import arithmetic, compiling, neighbours, network, whitening
 from fomo_stream.model.kernels.evidence import NEIGHBOURS
 from fomo_stream.model.preprocessing import fit_imputation, impute
 from fomo_stream.model.scoring import encode_rows, logits_of, own_logits, row_keys
@@ -49,7 +49,7 @@ def data(n: int, d: int, seed: int, ties: bool = True) -> Float:
     return rows
 
 
-@settings(max_examples=40, derandomize=True)  # float32 may take another of two neighbours that are all but equally far
+@settings(derandomize=True)  # float32 may take another of two neighbours that are all but equally far
 @given(**SIZES)
 def test_statistics_are_those_of_torch(n: int, d: int, seed: int) -> None:
     context, queries = data(n, d, seed, ties=False), data(20, d, seed + 1, ties=False)
@@ -66,9 +66,12 @@ def test_statistics_are_those_of_torch(n: int, d: int, seed: int) -> None:
     np.testing.assert_allclose(found[:, seen], expected[:, seen], atol=5e-3, rtol=5e-3)
 
 
-@pytest.mark.parametrize("name", ["fusion", "fusion-router"])
-@settings(max_examples=20)
-@given(n=st.integers(32, 400), d=st.integers(1, 12), seed=st.integers(0, 2**16))
+@given(
+    name=st.sampled_from(["fusion", "fusion-router"]),
+    n=st.integers(32, 400),
+    d=st.integers(1, 12),
+    seed=st.integers(0, 2**16),
+)
 def test_logits_are_those_of_torch(name: str, n: int, d: int, seed: int) -> None:
     context, queries = data(n, d, seed, ties=False), data(50, d, seed + 1, ties=False)
     logits: list[Float] = []
@@ -91,15 +94,13 @@ def test_the_network_is_that_of_torch(name: str) -> None:
     layers = model.encode_features(Features(torch.from_numpy(context)[None], None))
     expected = model._score(Features(torch.from_numpy(queries)[None], None), layers)[0]
     weights, of_context = weights_of(model)
-    read = context_network.encode_channels(context, weights, of_context)
+    read = network.encode_channels(context, weights, of_context)
     found = network.score_channels(queries, weights, read)
     np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-4)
     assert np.std(found) > 0.01
 
 
-@pytest.mark.parametrize("name", ["fusion-router", "fusion"])
-@settings(max_examples=20)
-@given(**SIZES, position=st.integers(0, 20))
+@given(**SIZES, name=st.sampled_from(["fusion", "fusion-router"]), position=st.integers(0, 20))
 def test_a_row_alone_has_the_bits_that_it_has_among_others(name: str, n: int, d: int, seed: int, position: int) -> None:
     model = shared_model(name, "cpu", "numba")
     encoded, queries = encode_rows(model, data(n, d, seed)), data(21, d, seed + 1)
@@ -110,7 +111,6 @@ def test_a_row_alone_has_the_bits_that_it_has_among_others(name: str, n: int, d:
     np.testing.assert_array_equal(logits_of(model, encoded, queries[::-1]), together[::-1])
 
 
-@settings(max_examples=20)
 @given(n=st.integers(2, 200), seed=st.integers(0, 2**16))
 def test_the_order_of_the_context_changes_no_bit(n: int, seed: int) -> None:
     model, context, queries = shared_model("default", "cpu", "numba"), data(n, 4, seed), data(9, 4, seed + 1)
@@ -121,7 +121,7 @@ def test_the_order_of_the_context_changes_no_bit(n: int, seed: int) -> None:
         np.testing.assert_array_equal(own_logits(shuffled), own_logits(encoded)[order])  # type: ignore[index]
 
 
-@pytest.mark.parametrize(("n", "d"), [(2, 1), (2, 500), (21, 3), (64, 3), (65, 3), (129, 200), (5000, 1), (1000, 1000)])
+@pytest.mark.parametrize(("n", "d"), [(2, 1), (2, 500), (21, 3), (64, 3), (65, 3), (129, 200), (5000, 1)])
 def test_any_size_from_the_smallest_to_the_largest(n: int, d: int) -> None:
     model, rng = shared_model("default", "cpu", "numba"), np.random.default_rng(0)
     context = encode_rows(model, rng.normal(size=(n, d)))
@@ -147,15 +147,6 @@ def test_ties_and_constant_contexts_are_finite() -> None:
     for context in (np.zeros((200, 3)), np.repeat(np.eye(4), 500, axis=0), np.full((30, 2), np.nan)):
         queries = np.vstack([context[:3], context[:1] + 1.0, np.full((1, context.shape[1]), 1e300)])
         assert np.isfinite(logits_of(model, encode_rows(model, context), queries)).all()
-
-
-def test_a_feature_without_a_value_in_the_context_does_not_count() -> None:
-    model, context, queries = shared_model("default", "cpu", "numba"), data(80, 4, 0), data(20, 4, 1)
-    context[:, 2] = np.nan
-    encoded = encode_rows(model, context)
-    expected = logits_of(model, encoded, queries)
-    queries[:, 2] = 1e6
-    np.testing.assert_array_equal(logits_of(model, encoded, queries), expected)
 
 
 def test_every_kernel_is_compiled_once() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -48,9 +48,13 @@ def test_paper_presets_have_the_published_number_of_parameters(preset: str, mill
     assert count == pytest.approx(millions * 1e6, rel=0.02)
 
 
-@pytest.mark.parametrize("name", SMALL)
-@settings(max_examples=10)
-@given(n=st.integers(2, 120), d=st.integers(1, 8), q=st.integers(1, 80), seed=st.integers(0, 999))
+@given(
+    name=st.sampled_from(sorted(SMALL)),
+    n=st.integers(2, 120),
+    d=st.integers(1, 8),
+    q=st.integers(1, 80),
+    seed=st.integers(0, 999),
+)
 def test_cached_scoring_equals_a_full_forward_pass(name: str, n: int, d: int, q: int, seed: int) -> None:
     model = make(name)
     context, queries = rows(n, d, seed), rows(q, d, seed + 1)
@@ -58,9 +62,7 @@ def test_cached_scoring_equals_a_full_forward_pass(name: str, n: int, d: int, q:
     torch.testing.assert_close(cached, model(context[None], queries[None])[0], atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", SMALL)
-@settings(max_examples=10)
-@given(n=st.integers(2, 300), d=st.integers(1, 8), data=st.data())
+@given(name=st.sampled_from(sorted(SMALL)), n=st.integers(2, 300), d=st.integers(1, 8), data=st.data())
 def test_score_depends_on_query_and_context_to_the_last_bit(name: str, n: int, d: int, data: st.DataObject) -> None:
     model = make(name)
     cache = model.encode_context(rows(n, d))
@@ -74,9 +76,7 @@ def test_score_depends_on_query_and_context_to_the_last_bit(name: str, n: int, d
     assert torch.equal(model.score_queries(cache, strange)[:1], together[one : one + 1])
 
 
-@pytest.mark.parametrize("name", SMALL)
-@settings(max_examples=10)
-@given(n=st.integers(2, 120), seed=st.integers(0, 999))
+@given(name=st.sampled_from(sorted(SMALL)), n=st.integers(2, 120), seed=st.integers(0, 999))
 def test_order_of_the_context_does_not_matter(name: str, n: int, seed: int) -> None:
     model = make(name)
     context, queries = rows(n, 4, seed), rows(20, 4, seed + 1)
@@ -88,7 +88,9 @@ def test_order_of_the_context_does_not_matter(name: str, n: int, seed: int) -> N
     assert (exact == logits_of(model, encode_rows(model, shuffled.numpy()), queries.numpy())).all()
 
 
-@pytest.mark.parametrize(("n", "d"), [*((n, d) for n in (2, 3, 25) for d in (1, 2, 99, 500)), (5000, 1), (5000, 500)])
+@pytest.mark.parametrize(
+    ("n", "d"), [(2, 1), (2, 500), (25, 2), (300, 99), pytest.param(5000, 500, marks=pytest.mark.slow)]
+)
 def test_any_size_from_the_smallest_to_the_largest(n: int, d: int) -> None:
     model = make("tiny")
     scores = model.score_queries(model.encode_context(rows(n, d)), rows(3, d, 1))
@@ -111,21 +113,6 @@ def test_contexts_in_a_batch_score_as_they_do_alone(name: str) -> None:
     for i in range(len(widths)):
         alone = model.score_queries(model.encode_context(contexts[i]), queries[i])
         torch.testing.assert_close(batched[i], alone, atol=1e-3, rtol=1e-3)
-
-
-@settings(max_examples=15)
-@given(n=st.integers(2, 120), d=st.integers(1, 8), seed=st.integers(0, 999))
-def test_every_query_reads_the_projected_mean_of_the_rows_that_enter_a_layer(n: int, d: int, seed: int) -> None:
-    model = make("mean")
-    seen, asked = model.describe(rows(n, d, seed)[None], rows(9, d, seed + 1)[None])
-    z, of_queries = model._embed(seen, None), model._embed(asked, None)
-    for layer in model.layers:
-        read = z.double().mean(1) @ layer.cross.project.weight.double().T + layer.cross.project.bias  # type: ignore[operator, union-attr]
-        of_queries = layer._finish(of_queries, read.float()[:, None])  # type: ignore[operator]
-        z = layer.context(z)  # type: ignore[operator]
-    out = model.head(of_queries)
-    fused = (asked.channels.float() * nn.functional.softplus(model.fusion_raw)).sum(-1) + model.fusion_bias  # type: ignore[union-attr]
-    torch.testing.assert_close(model.forward_features(seen, asked), fused + out[..., 1] - out[..., 0])
 
 
 def test_transformer_on_the_fusion_starts_as_the_fusion() -> None:

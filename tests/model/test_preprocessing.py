@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import norm
@@ -26,7 +26,6 @@ def skewed(n: int, seed: int) -> np.ndarray:
     return rows
 
 
-@settings(max_examples=20)
 @given(st.integers(0, 1000), st.integers(5, 300))
 def test_a_missing_value_is_imputed_at_the_middle_of_the_transformed_space(seed: int, n: int) -> None:
     context = skewed(n, seed)
