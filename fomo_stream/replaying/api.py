@@ -15,9 +15,6 @@ from fomo_stream.settings.replay import ReplaySettings
 from fomo_stream.settings.sources import load
 from fomo_stream.wording import did_you_mean
 
-# What a result does when it is asked for.
-WRITTEN = {"report": "save_report", "json": "save"}
-
 Grid = Mapping[str, Any] | Sequence[str] | str
 
 
@@ -51,7 +48,12 @@ def replay(
     Writes no report; the result does (`save_report`, `save`). Raises FomoError, in one sentence, if the records cannot
     be replayed or a setting is wrong.
     """
-    _check_names(settings)
+    known = [name for name in ReplaySettings.model_fields if name not in ("report", "json_")]
+    if unknown := [name for name in settings if name not in known]:
+        hint = did_you_mean(unknown[0], [*known, "labels", "progress"])
+        raise ConfigError(
+            f"replay() takes no {unknown[0]}{hint or '; save() and save_report() of the result write it'}"
+        )
     flags = dict(settings, topic=topic, from_=from_, to=to, last=last, group=group, key=key, time=time, label=label)
     flags |= {"compare": compare, "grid": grid_words(grid), "report": "none"}
     records: InMemory | None = None
@@ -86,15 +88,6 @@ def grid_words(grid: Grid) -> tuple[str, ...]:
 
     lists = {name: value if isinstance(value, (list, tuple)) else [value] for name, value in grid.items()}
     return tuple(f"{name}={','.join(map(text, values))}" for name, values in lists.items())
-
-
-def _check_names(settings: Mapping[str, Any]) -> None:
-    known = ReplaySettings.model_fields.keys()
-    for name in settings:
-        if name in WRITTEN:
-            raise ConfigError(f"replay() takes no {name}; write it with {WRITTEN[name]}(path) of the result")
-        if name not in known:
-            raise ConfigError(f"replay() takes no {name}{did_you_mean(name, [*known, 'labels', 'progress'])}")
 
 
 def _existing(path: Path, labels: Any) -> Path:

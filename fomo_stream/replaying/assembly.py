@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import fomo_stream
@@ -111,17 +111,10 @@ def _versions(plan: Plan, outcomes: Sequence[Outcome]) -> dict[str, str | None]:
         "model": outcomes[0].model,
         "kernel": outcomes[0].kernel,
         "python": platform.python_version(),
-        "numpy": _version("numpy"),
-        "torch": _version("torch"),
-        "river": _version("river") if has_river else None,
+        "numpy": version("numpy"),
+        "torch": version("torch"),
+        "river": version("river") if has_river else None,
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _timing(outcomes: Sequence[Outcome], started: datetime, source: dict[str, Any]) -> dict[str, Any]:

@@ -64,16 +64,6 @@ def _plan_of(settings: ReplaySettings, data: InMemory | None) -> Plan:
 
     variants(settings)
     check_rivals(settings.compare)
-    check_outputs(*_files_of(settings, data))
-    return make_plan(settings, data)
-
-
-def _html_of(settings: ReplaySettings) -> Path | None:
-    return None if settings.report == NO_REPORT else Path(settings.report)
-
-
-def _files_of(settings: ReplaySettings, data: InMemory | None) -> tuple[dict[str, Path], dict[str, Path]]:
-    """The files that are written, and those that are read, by their flag."""
     outputs = {"--report": _html_of(settings), "--json": settings.json_, "--scores-file": settings.scores_file}
     inputs = {
         "--file": settings.file if data is None else None,
@@ -82,8 +72,12 @@ def _files_of(settings: ReplaySettings, data: InMemory | None) -> tuple[dict[str
         "--model": Path(settings.model) if settings.model.endswith(".safetensors") else None,
         "--config": settings.config,
     }
-    written, read = ({flag: path for flag, path in paths.items() if path} for paths in (outputs, inputs))
-    return written, read
+    check_outputs(*({flag: path for flag, path in paths.items() if path} for paths in (outputs, inputs)))
+    return make_plan(settings, data)
+
+
+def _html_of(settings: ReplaySettings) -> Path | None:
+    return None if settings.report == NO_REPORT else Path(settings.report)
 
 
 def _replayed(plan: Plan, progress: Progress, is_stopped: Callable[[], bool]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def load_report(path: str | Path) -> Report:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}; check the path and its permissions") from None
     except (ValueError, RecursionError):
-        raise ConfigError(f"{path} is not JSON; give a file that `fomo-stream replay --json` has written") from None
+        report = None
     if not isinstance(report, dict) or "format" not in report or not report.get("detectors"):
         raise ConfigError(f"{path} is not the report of a replay; give a file that `fomo-stream replay --json` wrote")
     if report["format"] != FORMAT:

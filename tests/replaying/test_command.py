@@ -1,4 +1,4 @@
-"""`fomo-stream replay` of a file: the same bytes twice, files that can be written, an end by Ctrl-C."""
+"""`fomo-stream replay` of a file and `replay()` in Python: same bytes twice, an end by Ctrl-C, whole files."""
 
 from __future__ import annotations
 
@@ -11,13 +11,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 from memory_source import CtrlC, cheap_checkpoint
 
-from fomo_stream.errors import ConfigError
+from fomo_stream.errors import ConfigError, FomoError
 from fomo_stream.replaying import command, results
+from fomo_stream.replaying.api import replay
 from fomo_stream.replaying.command import replay_settings, run_replay
+from fomo_stream.replaying.output import check_outputs, join_parts, write_whole
+from fomo_stream.replaying.progress import Progress
 from fomo_stream.replaying.results import ReplayResult
+from fomo_stream.replaying.tables import InMemory
 from fomo_stream.settings.replay import ReplaySettings
 
 RECORDS = 3000
@@ -74,24 +80,15 @@ def test_ctrl_c_gives_the_report_so_far(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("flag", ["report", "json_", "scores_file"])
-def test_a_file_that_cannot_be_written_is_named_before_the_replay(folder: Path, flag: str) -> None:
-    option = flag.strip("_").replace("_", "-")
-    with pytest.raises(ConfigError, match=f"--{option} .* there is no folder"):
-        run_replay(settings_of(folder, **{flag: str(folder / "nowhere" / "file")}))
-    with pytest.raises(ConfigError, match=f"--{option} .* is a folder"):
-        run_replay(settings_of(folder, **{flag: str(folder)}))
-
-
-@pytest.mark.parametrize("flag", ["report", "json_", "scores_file"])
-def test_inputs_are_not_overwritten(folder: Path, tmp_path: Path, flag: str) -> None:
-    before = (folder / "rows.jsonl").read_bytes()
-    labels = tmp_path / "labels.jsonl"
+def test_outputs_are_checked_before_the_replay_and_inputs_are_not_overwritten(folder: Path, flag: str) -> None:
+    labels, model = folder / "labels.jsonl", folder / "cheap.safetensors"
     labels.write_text('{"offset": 0, "outlier": 1}')
-    model, own = folder / "cheap.safetensors", {"label": None, "labels_file": labels}
-    for path in (folder / "rows.jsonl", labels, model):
-        with pytest.raises(ConfigError, match=f"--{flag.strip('_').replace('_', '-')} .* would overwrite"):
-            run_replay(settings_of(folder, **own, **{flag: str(path)}))
-    assert (folder / "rows.jsonl").read_bytes() == before
+    places = {"nowhere/file": "there is no folder", "rows.jsonl": "would overwrite --file"}
+    places |= {"labels.jsonl": "would overwrite --labels-file", model.name: "would overwrite --model"}
+    for place, complaint in places.items():
+        option = flag.rstrip("_").replace("_", "-")
+        with pytest.raises(ConfigError, match=f"--{option} .* {complaint}"):
+            run_replay(settings_of(folder, label=None, labels_file=labels, **{flag: str(folder / place)}))
 
 
 @pytest.mark.parametrize(("where", "name"), [(command, "make_report"), (results, "write_whole")])
@@ -126,3 +123,164 @@ def test_names_that_have_no_bytes_are_reported(folder: Path, tmp_path: Path) -> 
     assert loaded["source"]["features"] == ["b\ud800", "x"]
     assert loaded["source"]["name"] == file.name
     assert "b\\ud800" in html.read_text()
+
+
+# --- replay() ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The settings and the data that a call asks the engine to replay; the engine has tests of its own."""
+    found: dict[str, Any] = {}
+
+    def note(settings: ReplaySettings, progress: Progress | None, data: InMemory | None) -> None:
+        found.update(settings=settings, data=data, progress=progress)
+
+    monkeypatch.setattr(command, "replay_settings", note, raising=False)
+    return found
+
+
+def test_keywords_are_the_flags(asked: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("a\n1\n")
+    replay(
+        str(path),
+        label="y",
+        compare=["knn"],
+        grid={"alert_rate": [0.01, 0.001], "views": ["fast", ("trimmed", "recent")]},
+        context_size=500,
+        progress=True,
+    )
+    made = asked["settings"]
+    assert (made.file, made.label, made.compare, made.context_size) == (path, "y", ("knn",), 500)
+    assert made.grid == ("alert_rate=0.01,0.001", "views=fast,trimmed+recent")
+    assert made.report == "none"
+    assert made.is_given("context_size")
+    assert not made.is_given("group")
+    assert asked["data"] is None
+    assert isinstance(asked["progress"], Progress)
+
+
+def test_a_topic_is_replayed_by_name(asked: dict[str, Any]) -> None:
+    replay(topic="sensors", from_="2026-10-01", group="g", kafka={"client.id": "x"})
+    made = asked["settings"]
+    assert asked["progress"] is None
+    assert (made.topic, made.from_, made.group, made.kafka) == ("sensors", "2026-10-01", "g", {"client.id": "x"})
+    assert made.is_given("group")
+
+
+def test_data_in_memory_is_replayed_whatever_the_environment_names(
+    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOMO_TOPIC", "sensors")
+    index = pd.date_range("2026-10-01", periods=4, freq="s")
+    replay(pd.DataFrame({"a": range(4)}, index=index), labels=[0, 0, 1, 0])
+    made = asked["settings"]
+    assert (made.topic, made.file, made.time, made.label) == ("", Path("DataFrame"), "time", "label")
+    assert asked["data"].table.count == 4
+    replay([{"a": 1, "at": 5, "y": 1}], time="at", label="y")
+    assert (asked["settings"].time, asked["settings"].label) == ("at", "y")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"topic": "t", "contex_size": 5}, "replay() takes no contex_size; did you mean context_size?"),
+        ({"topic": "t", "report": "x.html"}, "save() and save_report() of the result write it"),
+        ({"topic": "t", "context_size": 1}, "--context-size 1: input should be greater"),
+        ({}, "name what to replay"),
+        ({"data": "sensors"}, "there is no file sensors; to replay a topic, write topic='sensors'"),
+        ({"data": np.zeros((2, 1)), "topic": "t"}, "name what to replay"),
+        ({"data": np.zeros((2, 1)), "from_": "0"}, "--from needs --topic"),
+        ({"data": np.zeros((2, 1)), "labels": [0, 1], "label": "column_1"}, "label= and labels= name different labels"),
+        ({"data": __file__, "labels": [0, 1]}, "for a file use label= or labels_file="),
+        ({"topic": "t", "labels": [0, 1]}, "labels= goes with data in memory"),
+    ],
+)
+def test_mistakes_are_explained_in_one_sentence(asked: dict[str, Any], arguments: dict[str, Any], words: str) -> None:
+    positional = [arguments.pop("data")] if "data" in (arguments := dict(arguments)) else []
+    with pytest.raises(FomoError) as error:
+        replay(*positional, **arguments)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not asked
+
+
+def test_a_frame_gives_the_report_that_its_file_gives(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(600, 2)), columns=["a", "b"])
+    frame.index = pd.date_range("2026-10-01", periods=len(frame), freq="s", name="at")
+    outlier = rng.random(len(frame)) < 0.05
+    frame[outlier] += 6.0
+    path = tmp_path / "rows.csv"
+    frame.assign(y=outlier.astype(int)).to_csv(path, date_format="%Y-%m-%dT%H:%M:%S")
+    small: dict[str, Any] = {"context_size": 100, "min_context": 20, "views": "fast", "compare": "knn"}
+    small["grid"] = {"context_size": [50]}
+    of_frame, of_file = replay(frame, labels=outlier, **small), replay(path, time="at", label="y", **small)
+    assert of_frame.metrics.index.tolist() == ["fomo-stream", "context_size=50", "knn"]
+    assert of_frame.metrics["auroc"].min() > 0.8
+    for name in ("detectors", "windows", "timeline", "generations", "segments", "drift", "context", "partitions"):
+        assert of_frame.report[name] == of_file.report[name]
+    assert [one.report["source"]["kind"] for one in (of_frame, of_file)] == ["memory", "file"]
+    timing = of_file.report["timing"]
+    assert timing["seconds_per_record"] == {  # of all records, also those before a detector has a score
+        name: pytest.approx(seconds / len(frame), rel=1e-4) for name, seconds in timing["detectors"].items()
+    }
+    assert of_file.metrics["seconds_per_record"].to_dict() == timing["seconds_per_record"]
+    assert of_frame.alerts["offset"].tolist() == of_file.alerts["offset"].tolist()
+
+
+# --- files ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("outputs", "inputs", "complaint"),
+    [
+        ({"--json": "a", "--report": "b", "--scores-file": "c"}, {"--file": "d"}, ""),
+        ({"--json": "a"}, {"--file": "a"}, "would overwrite --file"),
+        ({"--json": "a"}, {"--file": "folder/../a"}, "would overwrite --file"),
+        ({"--json": "a"}, {"--file": "link"}, "would overwrite --file"),
+        ({"--json": "link"}, {"--file": "a"}, "would overwrite --file"),
+        ({"--json": "a", "--report": "a"}, {}, "would overwrite --report"),
+        ({"--json": "folder/a"}, {"--file": "a"}, ""),
+        ({"--json": "/dev/null", "--report": "/dev/null"}, {"--file": "/dev/null"}, ""),
+        ({"--json": "folder"}, {}, "is a folder"),
+        ({"--json": "absent/a"}, {}, "there is no folder"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_named_before_anything_is_read(
+    tmp_path: Path, outputs: dict[str, str], inputs: dict[str, str], complaint: str
+) -> None:
+    (tmp_path / "a").write_text("a")
+    (tmp_path / "link").symlink_to("a")
+    (tmp_path / "folder").mkdir()
+    written, read = ({flag: tmp_path / name for flag, name in names.items()} for names in (outputs, inputs))
+    if not complaint:
+        check_outputs(written, read)
+        return
+    with pytest.raises(ConfigError, match=f"^--json .*{complaint}"):
+        check_outputs(written, read)
+
+
+def test_a_file_is_replaced_as_a_whole_or_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "report"
+    write_whole(path, b"old")
+    write_whole(path, b"new")
+    assert path.read_bytes() == b"new"
+
+    def fails(*_arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", fails)
+    with pytest.raises(ConfigError, match="No space left on device"):
+        write_whole(path, b"newer")
+    assert path.read_bytes() == b"new"
+
+
+def test_parts_are_joined_in_their_order(tmp_path: Path) -> None:
+    path, parts = tmp_path / "scores", [tmp_path / f"{number}.scores" for number in range(12)]
+    path.write_text("earlier\n")
+    for number in (10, 2, 0):
+        parts[number].write_text(f"{number}\n")
+    join_parts(path, parts)
+    assert path.read_text() == "0\n2\n10\n"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fomo_stream.errors import ConfigError, FomoError, SchemaError
+from fomo_stream.errors import FomoError, SchemaError
 from fomo_stream.kafka.ranges import Range
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN
 from fomo_stream.replaying.plan import Plan, make_plan
@@ -80,14 +79,6 @@ def test_without_roles_every_number_is_a_feature_and_records_count_the_time(json
     assert plan.source.total(0) == len(RECORDS)
 
 
-def test_named_features_are_taken_in_their_order(jsonl: Path) -> None:
-    assert plan_of(jsonl, features=("load.kw", "flow"), categorical=("device",)).schema.features == (
-        "load.kw",
-        "flow",
-        "device",
-    )
-
-
 def test_labels_of_a_file_are_joined_by_number(jsonl: Path, tmp_path: Path) -> None:
     (tmp_path / "labels.csv").write_text("offset,outlier\n3,true\n5,false\n1000,true\n")
     plan = plan_of(jsonl, labels_file=tmp_path / "labels.csv")
@@ -95,16 +86,6 @@ def test_labels_of_a_file_are_joined_by_number(jsonl: Path, tmp_path: Path) -> N
     assert [at for at, label in enumerate(labels) if label != UNKNOWN] == [3, 5]
     assert plan.notes[-1] == "Left out of labels.csv: 1 label about no record of the range."
     assert (plan.has_labels, plan.label_source) == (True, "file labels.csv")
-
-
-def test_a_plan_goes_to_another_process_small(jsonl: Path, tmp_path: Path) -> None:
-    (tmp_path / "labels.csv").write_text("offset,outlier\n3,true\n5,false\n")
-    plan = plan_of(jsonl, labels_file=tmp_path / "labels.csv", time="at")
-    sent = pickle.dumps(plan.part(0))
-    assert len(sent) < 20_000
-    other = pickle.loads(sent)
-    assert list(other.source.read(0, lambda: False)) == list(plan.source.read(0, lambda: False))
-    assert (other.schema, other.notes, other.settings) == (plan.schema, plan.notes, plan.settings)
 
 
 def test_a_label_that_the_first_records_lack_is_refused(jsonl: Path) -> None:
@@ -132,12 +113,6 @@ def test_a_group_has_no_effect_on_a_file(jsonl: Path) -> None:
 )
 def test_a_mistake_is_explained_in_one_sentence(csv: Path, options: dict[str, Any], complaint: str) -> None:
     assert complaint in refusal(csv, **options)
-
-
-@pytest.mark.parametrize("options", [{"label": "baad"}, {"features": ("rpn",)}])
-def test_a_mistyped_column_is_a_mistake_in_a_flag(csv: Path, options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError):
-        plan_of(csv, **options)
 
 
 @pytest.mark.parametrize("roles", [("label", "key"), ("label", "time"), ("key", "time")])

@@ -51,12 +51,6 @@ def test_rounding_gives_json_with_six_digits_and_changes_nothing_twice(value: An
     assert "<" not in text
 
 
-def test_numpy_becomes_plain_and_six_digits_are_kept() -> None:
-    mixed = {1: np.array([1.23456789, np.nan]), "n": np.int64(3), "b": np.True_, "t": (1, -0.0), "p": Path("x")}
-    assert plain(mixed) == {"1": [1.23457, None], "n": 3, "b": True, "t": [1, 0.0], "p": "x"}
-    assert str(plain(-0.0)) == "0.0"
-
-
 def test_a_saved_result_is_loaded_as_it_was_and_bytes_are_the_same(tmp_path: Path, report: dict[str, Any]) -> None:
     ReplayResult(report).save(tmp_path / "a.json")
     loaded = ReplayResult.load(tmp_path / "a.json")
@@ -122,12 +116,6 @@ def test_alerts_are_counted_by_a_time_that_suits_the_range(seconds: int, when: s
         f"{often}."
     )
     assert said[1] == "There are no labels, so the quality of the scores is not known."
-
-
-def test_records_without_times_have_no_rate_by_time() -> None:
-    said = summed_up(block(np.full(50, 3.0), times=np.arange(50)), has_labels=False, axis="record")
-    assert said[0].startswith("50 records of sensors were replayed; 100 % of those with a score were alerts (50;")
-    assert "about" not in said[0]
 
 
 def test_quality_segments_and_other_detectors_are_described() -> None:

@@ -247,16 +247,6 @@ def test_text_of_records_is_only_ever_text(browser: Browser, tmp_path: Path) -> 
     page.close()
 
 
-def test_empty_parts_say_why(browser: Browser, tmp_path: Path) -> None:
-    page = opened(browser, hard("smallest"), tmp_path)
-    why = {one: page.run(f"document.querySelector('#{one} .empty')?.textContent ?? ''") for one in SECTIONS}
-    assert {one for one, text in why.items() if text} == {
-        *("timeline", "curves", "calibration", "distribution", "segments", "alerts")
-    }
-    assert "no labels" in why["segments"]
-    page.close()
-
-
 def test_a_script_that_is_put_into_the_page_is_not_run(browser: Browser, tmp_path: Path) -> None:
     page = opened(browser, hard("smallest"), tmp_path)
     page.run(

@@ -1,4 +1,4 @@
-"""Rivals are honest: each row is scored before it is learned, and only by the rows before it."""
+"""Detectors beside our own: rivals that score a row only by the rows before it, and our own with other settings."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
 from traceback import format_exception
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import NearestNeighbors
 
 from fomo_stream.detector.alerts import is_calibrated
 from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.errors import ConfigError
 from fomo_stream.replaying.blocks import Judgement
-from fomo_stream.replaying.detectors.own_scores import OwnScores
-from fomo_stream.replaying.detectors.rivals import NAMED, Rival, check_rivals
+from fomo_stream.replaying.detectors.rivals import NAMED, OwnScores, Rival, check_rivals
 from fomo_stream.replaying.detectors.rows import CompleteRows, Neighbours
+from fomo_stream.replaying.detectors.variants import variants
+from fomo_stream.settings.replay import ReplaySettings
+from fomo_stream.settings.sources import load
 
 Float = NDArray[np.float64]
 
@@ -132,16 +134,6 @@ def test_a_score_depends_on_no_later_row(spec: str, at: int) -> None:
     np.testing.assert_array_equal(first.p_value[same], second.p_value[same])
 
 
-@pytest.mark.parametrize("spec", ["knn", "river.HalfSpaceTrees", "rivals_here:Distance"])
-def test_outliers_are_found(spec: str) -> None:
-    rows, outlier = rows_of(1500), np.random.default_rng(1).random(1500) < 0.05
-    rows[outlier] += [6.0, 120.0, 0.6]
-    found = rival(spec).judge(rows)
-    scored = ~np.isnan(found.score)
-    assert roc_auc_score(outlier[scored], found.score[scored]) > 0.9
-    assert outlier[found.alert].mean() > 0.5
-
-
 def test_scores_of_river_are_those_of_its_recommended_pipelines() -> None:
     from river import anomaly, preprocessing
 
@@ -209,11 +201,6 @@ def test_p_values_count_the_scores_before_the_last_step(scores: list[float], siz
         assert alert[i] == (is_calibrated(len(window), 0.5) and p[i] <= 0.5)
 
 
-def test_alerts_come_at_the_alert_rate() -> None:
-    found = rival("knn").judge(np.random.default_rng(0).normal(size=(4000, 3)))
-    assert found.alert[200:].mean() == pytest.approx(CONFIG.alert_rate, abs=0.015)
-
-
 def test_missing_values_are_filled_with_the_mean_of_the_values_before() -> None:
     rows = np.array([[np.nan, 1.0], [2.0, np.nan], [np.nan, 3.0], [4.0, np.nan], [np.nan, np.nan]])
     filled = CompleteRows(2).complete(rows)
@@ -271,10 +258,7 @@ def test_good_names_are_accepted_and_each_only_once() -> None:
     check_rivals([*NAMED, "rivals_here:Distance", "rivals_here:gives_nothing", "river.anomaly:HalfSpaceTrees"])
     with pytest.raises(ConfigError, match="names knn twice"):
         check_rivals(["knn", "knn"])
-
-
-def test_an_object_without_a_protocol_is_explained() -> None:
-    with pytest.raises(ConfigError, match="gives a Nothing, which has none of"):
+    with pytest.raises(ConfigError, match="gives a Nothing, which has none of the methods score_one/learn_one"):
         rival("rivals_here:gives_nothing")
 
 
@@ -291,3 +275,63 @@ def test_a_rival_that_fails_is_named(caplog: pytest.LogCaptureFixture, monkeypat
     assert "is full" in caplog.text
     with pytest.raises(ConfigError, match="partition: scores of 4 rows have the shape"):
         rival("rivals_here:Wrong").judge(rows_of(4))
+
+
+# --- our own settings, side by side ---------------------------------------------------------------------------
+
+
+def named(*grid: str, **flags: Any) -> dict[str, ReplaySettings]:
+    return dict(variants(load(ReplaySettings, {"file": "rows.csv", "grid": grid, **flags})))
+
+
+def test_all_combinations_but_the_settings_themselves() -> None:
+    found = named("alert_rate=0.01,0.001", "context-size=1000,5000")
+    assert {name: (s.alert_rate, s.context_size) for name, s in found.items()} == {
+        "alert_rate=0.01 context_size=5000": (0.01, 5000),
+        "alert_rate=0.001 context_size=1000": (0.001, 1000),
+        "alert_rate=0.001 context_size=5000": (0.001, 5000),
+    }
+    assert named() == {}
+    found = named("views=fast,trimmed+recent,past", seed="3", lags="3")
+    assert [variant.views for variant in found.values()] == [("fast",), ("trimmed", "recent"), ("past",)]
+    by_hand = load(ReplaySettings, {"file": "rows.csv", "views": "trimmed,recent", "seed": "3", "lags": "3"})
+    assert found["views=trimmed+recent"].detector_config() == by_hand.detector_config()
+
+
+def test_the_warm_up_follows_the_context_unless_it_is_given() -> None:
+    assert named("context_size=100")["context_size=100"].min_context == 100
+    assert named("context_size=1000", context_size="150")["context_size=1000"].min_context == 200
+    with pytest.raises(ConfigError, match=r"--min-context \(200\) is larger than --context-size \(100\)"):
+        named("context_size=100", min_context="200")
+
+
+def test_the_environment_does_not_replace_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = load(ReplaySettings, {"file": "rows.csv", "grid": ("seed=4",)})
+    monkeypatch.setenv("FOMO_ALERT_RATE", "0.2")
+    ((_, variant),) = variants(loaded)
+    assert variant.alert_rate == 0.01
+
+
+@pytest.mark.parametrize(
+    ("grid", "words"),
+    [
+        ("alert_rte=0.1", "it takes no such setting; did you mean alert_rate?"),
+        ("topic=a,b", "it takes no such setting; it may name alert_rate, context_size"),
+        ("features=a,b", "replay once for each value of others"),
+        ("alert_rate=2", "--alert-rate 2: input should be less than or equal to 0.5"),
+        ("alert_rate=often", "--alert-rate often: input should be a valid number"),
+        ("context_size=5001", "--context-size 5001: input should be less than or equal to 5000"),
+        ("views=nonsense", "there is no view nonsense"),
+        ("views=past", "the view past needs --lags"),
+        ("alert_rate", "write a setting and its values, such as alert_rate=0.01,0.001"),
+        ("alert_rate=", "write a setting and its values"),
+        ("seed=1 seed=2", "names seed twice"),
+        ("seed=" + ",".join(map(str, range(33))), "names 33 combinations, at most 32"),
+    ],
+)
+def test_mistakes_in_a_grid_are_explained_in_one_sentence(grid: str, words: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        named(grid)
+    assert str(error.value).startswith("--grid")
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import orjson
 import pytest
-import torch
 from memory_source import (
     CtrlC,
     MemorySource,
@@ -25,7 +24,6 @@ from memory_source import (
 from fomo_stream.errors import FomoError, TopicError
 from fomo_stream.replaying.blocks import Sample
 from fomo_stream.replaying.plan import Plan
-from fomo_stream.replaying.progress import Progress
 
 
 @pytest.fixture
@@ -66,26 +64,6 @@ def test_processes_give_the_same_as_one_process(plan: Plan) -> None:
         assert plan.settings.scores_file is not None
         found.append((orjson.dumps(report), plan.settings.scores_file.read_bytes()))
     assert found[0] == found[1]
-
-
-class CountsThreads(Progress):
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: set[int] = set()
-
-    def advance(self, records: int) -> None:
-        self.found.add(torch.get_num_threads())
-
-
-def test_this_process_computes_with_the_threads_of_the_plan_and_then_as_before(plan: Plan) -> None:
-    before, progress = torch.get_num_threads(), CountsThreads()
-    torch.set_num_threads(2)
-    try:
-        outcomes_of(plan, progress)
-        assert progress.found == {plan.settings.threads} == {1}
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
 
 
 def test_ctrl_c_gives_the_report_so_far(plan: Plan) -> None:

@@ -106,18 +106,10 @@ class Quality:
 
     def counts(self) -> dict[str, int | None]:
         """What the metrics count; `records` are those with a score."""
-        n = {name: int(by_window.sum()) for name, by_window in self.by_window.items()} | {
-            "ranked": len(self._ranked[0])
-        }
-        of_labels = (
-            "labelled",
-            "ranked",
-            "outliers",
-            "labelled_alerts",
-            "true_alerts",
-            "segments",
-            "segments_detected",
-        )
+        n = {name: int(by_window.sum()) for name, by_window in self.by_window.items()}
+        n["ranked"] = len(self._ranked[0])
+        segments = ("segments", "segments_detected")
+        of_labels = ("labelled", "ranked", "outliers", "labelled_alerts", "true_alerts", *segments)
         known = {name: n[name] if self._spec.has_labels else None for name in of_labels}
         return {"records": n["scored"], "alerts": n["alerts"], **known}
 
