@@ -81,7 +81,7 @@ SHORTER = {
     "profile": "--batches 2 --batch 4 --min-auc 0 --max-auc 1 --device cpu",
 }
 LONGEST = ("ablate", "--stress")
-TRAINING = ("docs/pretraining.md",)  # all of its commands run, which takes long
+LONG_PAGES = ("docs/pretraining.md", "docs/evaluation.md")  # commands of pretrain, all of which run
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ CHECKS: dict[str, Callable[[str, list[str], Path], None]] = {
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, id=page.name, marks=pytest.mark.slow if page.name in TRAINING else ())
+        pytest.param(page, id=page.name, marks=pytest.mark.slow if page.name in LONG_PAGES else ())
         for page in PAGES
         if any(block.language == "sh" for block in page.blocks)
     ],
