@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fomo_stream.admin.checks import Finding, Level
-from fomo_stream.admin.doctor import CHECKS, as_text, exit_code, findings_of, without_answer
+from fomo_stream.admin.doctor import CHECKS, exit_code, findings_of, without_answer
 from fomo_stream.admin.inquiry import Facts, TopicFacts
 from fomo_stream.errors import BrokerError, NotPermittedError, TopicError
 from fomo_stream.kafka.broker.permissions import service_needs
@@ -222,13 +222,3 @@ def test_where_no_broker_answers_nothing_else_is_checked() -> None:
     assert [one.level for _, one in every] == [Level.PROBLEM, *[Level.UNCHECKED] * (len(CHECKS) - 2), Level.OK]
     assert exit_code(every) == BrokerError.exit_code
     assert every[0][1].remedy == "start it"
-
-
-def test_the_report_has_a_line_for_each_finding_and_its_remedy() -> None:
-    every = findings_of(SETTINGS, PARTITIONS(good_facts()))
-    lines = as_text(every).splitlines()
-    assert len(lines) == len(every) + sum(bool(one.remedy) for _, one in every) + 2
-    assert lines[-1] == "0 problems, 1 warning, 0 not checked"
-    columns = {line.index(one.what) for _, one in every for line in lines if one.what in line}
-    assert len(columns) == 1  # aligned
-    assert max(map(len, as_text(every, width=80).splitlines())) <= 80

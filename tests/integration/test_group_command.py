@@ -108,14 +108,6 @@ def test_it_shows_agreement_members_lag_and_state(broker: Broker, member: Runnin
     assert member.service.ready
 
 
-def test_it_tells_given_settings_that_differ_from_defaults_that_differ(member: Running, look: Look) -> None:
-    differences = look(member.settings, "--json", "--out", "elsewhere").json["agreement"]["differences"]
-    given = {one["name"]: one["given"] for one in differences}
-    assert given == {"out": True, "context-size": False, "feedback": False}
-    (out,) = (one for one in differences if one["name"] == "out")
-    assert (out["agreed"], out["own"], out["changeable"]) == (member.settings.out, "elsewhere", True)
-
-
 def test_an_agreement_is_not_changed_while_the_group_has_members(member: Running, look: Look) -> None:
     before = GroupLog(member.settings).entries(b"settings/")
     done = look(member.settings, "--update-group", "--out", "elsewhere")

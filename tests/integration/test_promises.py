@@ -73,10 +73,6 @@ def test_an_obvious_outlier_is_flagged_and_scores_only_leaves_the_record_out(bro
     assert sum(output["verdict"]["outlier"] for output in outputs) < 40
 
 
-def logits(messages: list[Any]) -> dict[int, tuple[float, float]]:
-    return {result["n"]: (result["fomo"]["logit"], result["fomo"]["p_value"]) for result in results(messages)}
-
-
 def test_a_kill_neither_repeats_nor_loses_a_record_nor_changes_a_score(broker: Broker, tmp_path: Path) -> None:
     settings = sensors(broker, partitions=2, alerts=unique("alerts"), lags=1, categorical="site")
     broker.produce(settings.topic, readings(400))

@@ -96,31 +96,16 @@ class Patient(Future[Any]):
         return super().result(timeout)
 
 
-class Held(Executor):
-    """Runs what is submitted at once, except for the first: that one when the test says so."""
+class AtOnce(Executor):
+    """Runs everything at once."""
 
     def __init__(self) -> None:
         self.submitted = 0
-        self.release: Callable[[], None] | None = None
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future = Patient()
         self.submitted += 1
-        if self.submitted == 1:
-            self.release = lambda: future.set_result(fn(*args, **kwargs))
-        else:
-            future.set_result(fn(*args, **kwargs))
-        return future
-
-
-class AtOnce(Held):
-    """Runs everything at once."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future = super().submit(fn, *args, **kwargs)
-        if self.submitted == 1:
-            assert self.release is not None
-            self.release()
+        future: Future[Any] = Future()
+        future.set_result(fn(*args, **kwargs))
         return future
 
 

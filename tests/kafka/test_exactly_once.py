@@ -278,7 +278,7 @@ def test_a_late_generation_pauses_its_own_partition_alone_and_nothing_is_lost() 
 
 
 class TestExactlyOnce(ExactlyOnceMachine.TestCase):  # type: ignore[misc, valid-type]
-    settings = settings(stateful_step_count=12)
+    settings = settings(stateful_step_count=10)
 
 
 @pytest.mark.slow

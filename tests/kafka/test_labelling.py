@@ -54,26 +54,6 @@ def effects(delivery: Recording) -> list[dict[str, Any]]:
 # --- effects
 
 
-@pytest.mark.parametrize("outlier", [True, False])
-def test_a_late_label_takes_a_record_out_of_the_context_or_puts_it_in(outlier: bool) -> None:
-    def context(labels: bool) -> set[int]:
-        delivery = Recording()
-        pipeline = labelled(delivery, admit="all" if outlier else "feedback", context_size=1000)
-        score(pipeline, 0, 100)
-        for at, offset in enumerate(range(30, 60) if labels else ()):
-            label(pipeline, at, outlier, partition=0, offset=offset)
-        score(pipeline, 100, 640)
-        detector = pipeline.tasks[0].detector
-        assert detector is not None
-        assert detector.generation > 1 or not (labels or outlier)
-        return set(detector.context_numbers.tolist()) & set(range(30, 60))
-
-    if outlier:
-        assert (context(True), len(context(False)) > 20) == (set(), True)
-    else:
-        assert (context(True), context(False)) == (set(range(30, 60)), set())
-
-
 def test_a_key_names_its_last_record() -> None:
     delivery = Recording()
     pipeline = labelled(delivery)

@@ -95,46 +95,29 @@ def test_a_record_is_committed_within_the_target(target_ms: float, out: str, gap
     assert max(done - came for came, done in zip(arrivals, clock.committed, strict=True)) <= target_ms + tolerance
 
 
+N = 2000
+LONG_S = 10.0
+
+
 @pytest.mark.parametrize(
     ("target_ms", "kafka", "expected"),
     [
-        (100, {}, ("100", "100")),
-        (1, {}, ("10", "10")),
-        (30_000, {}, ("500", "500")),
-        (100, {"fetch.wait.max.ms": "300"}, ("300", "100")),
+        (100, {}, ("100", "100", "1000")),
+        (1, {"session.timeout.ms": "600"}, ("10", "10", "200")),
+        (30_000, {"heartbeat.interval.ms": "3000"}, ("500", "500", "3000")),
+        (100, {"fetch.wait.max.ms": "300", "group.protocol": "consumer"}, ("300", "100", "None")),  # the broker decides
     ],
 )
-def test_waits_of_the_consumer_follow_from_the_target_unless_they_are_given(
-    target_ms: float, kafka: dict[str, str], expected: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+def test_waits_of_the_consumer_follow_from_the_target_and_the_session_unless_they_are_given(
+    target_ms: float, kafka: dict[str, str], expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[dict[str, Any]] = []  # a real client does not tell its configuration
-    monkeypatch.setattr(clients, "Consumer", lambda config, logger: made.append(config))
-    clients.make_consumer(ServiceSettings(topic="t", max_latency_ms=target_ms, kafka=kafka))
-    assert (str(made[0]["fetch.wait.max.ms"]), str(made[0]["fetch.queue.backoff.ms"])) == expected
-
-
-@pytest.mark.parametrize(
-    ("kafka", "expected"),
-    [
-        ({}, "1000"),
-        ({"session.timeout.ms": "600"}, "200"),
-        ({"heartbeat.interval.ms": "3000"}, "3000"),
-        ({"group.protocol": "consumer"}, "None"),  # the broker decides
-    ],
-)
-def test_heartbeats_come_every_second_and_well_within_the_session(
-    kafka: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = ServiceSettings(topic="t", kafka=kafka)
+    settings = ServiceSettings(topic="t", max_latency_ms=target_ms, kafka=kafka)
     clients.make_consumer(settings).close()  # the client takes it
     made: list[dict[str, Any]] = []  # a real client does not tell its configuration
     monkeypatch.setattr(clients, "Consumer", lambda config, logger: made.append(config))
     clients.make_consumer(settings)
-    assert str(made[0].get("heartbeat.interval.ms")) == expected
-
-
-N = 2000
-LONG_S = 10.0
+    names = ("fetch.wait.max.ms", "fetch.queue.backoff.ms", "heartbeat.interval.ms")
+    assert tuple(str(made[0].get(name)) for name in names) == expected
 
 
 @pytest.fixture(scope="module")
@@ -300,19 +283,6 @@ def test_after_a_refused_commit_nothing_is_restored_or_read_until_the_group_has_
     member.on_assign(None, [])
     for _ in range(2):
         member.step()
-    assert member.pipeline.tasks[0].position == 33
-
-
-def test_partitions_that_somebody_else_has_committed_are_restored_before_more_is_committed(
-    member: Instance, broker: MemoryBroker
-) -> None:
-    member.pipeline.score_due(1e9)
-    broker.offsets["t", 0] = 33
-    member.rebalance(broker.generations)
-    member.on_assign(None, [])
-    for _ in range(3):
-        member.step()
-    assert len(broker.values(OUT)) == 30
     assert member.pipeline.tasks[0].position == 33
 
 

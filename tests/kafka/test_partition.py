@@ -1,28 +1,20 @@
-"""The state of a partition outlives the process, and a replay gives the very outputs of the service."""
+"""The state of a partition outlives the process: another instance continues from the entries that one has written."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipelines import FLAGS, IDS, SCHEMA, AtOnce, Instance, QuickSettings, as_record, cheap_model, restored
+from pipelines import IDS, AtOnce, Instance, as_record, cheap_model, restored
 
 from fomo_stream.detector.changelog import Document
-from fomo_stream.errors import RecordError, StateError
+from fomo_stream.errors import StateError
 from fomo_stream.model.zero_shot import ZeroShotModel
-from fomo_stream.partition.partition import first_detector
 from fomo_stream.partition.position import POSITION, Position, Restored
-from fomo_stream.records.json_codec import decode
 from fomo_stream.records.schema import Schema
-from fomo_stream.replaying.blocks import Sample
-from fomo_stream.replaying.partition import PartitionReplay
-from fomo_stream.replaying.plan import Plan
-from fomo_stream.settings.replay import ReplaySettings
 
 labels = st.lists(st.tuples(st.integers(-40, 30), st.booleans(), st.booleans()), max_size=6)
 spans = st.lists(st.tuples(st.integers(1, 40), labels, st.booleans()), min_size=1, max_size=4)
@@ -174,33 +166,6 @@ def test_what_does_not_matter_for_the_state_may_change() -> None:
     assert len(other.results()) == 10
 
 
-def labelled(one: Instance, at: int, offsets: range) -> int:
-    """How many of these records were there to be labelled; `at`: where the labels begin in their topic."""
-    before = one.progress.counts.labels
-    for i, offset in enumerate(offsets):
-        one.label(at + i, True, offset)
-    one.pipeline.score_due(0.0)
-    return one.progress.counts.labels - before
-
-
-def test_with_another_memory_for_labels_only_the_old_records_cannot_be_labelled() -> None:
-    entries: dict[str, bytes] = {}
-    one = Instance()
-    one.score(0, 30)
-    committed = one.commit(entries)
-    assert any(name.startswith("index/30/") for name in entries)
-    other = Instance(feedback_memory=20)
-    other.restore(restored(entries, committed))
-    other.score(30, 40)
-    assert labelled(other, 0, range(20, 30)) == 0
-    assert 5 < labelled(other, 10, range(30, 40)) <= 10
-    committed = other.commit(entries)
-    assert not any(name.startswith("index/30/") for name in entries)
-    again = Instance(feedback_memory=20)
-    again.restore(restored(entries, committed))
-    assert labelled(again, 20, range(30, 40)) > 5
-
-
 # --- what is damaged
 
 DAMAGES: dict[str, tuple[str, bytes | None]] = {
@@ -275,50 +240,3 @@ def test_what_was_known_of_a_topic_of_that_name_before_is_deleted_with_the_next_
     other.commit(entries)
     fresh.commit(wanted)
     assert entries == wanted
-
-
-class QuickReplay(QuickSettings, ReplaySettings):
-    """As `QuickSettings`."""
-
-
-@dataclass(frozen=True)
-class Records:
-    """The records of the service's partition."""
-
-    stop: int
-    partitions: tuple[int, ...] = (0,)
-    name: str = "t"
-    kind: Literal["topic"] = "topic"
-
-    def start(self, partition: int) -> int:
-        return 0
-
-    def total(self, partition: int) -> int | None:
-        return self.stop
-
-    def part(self, partition: int) -> Records:
-        return self
-
-    def read(self, partition: int, is_stopped: Callable[[], bool]) -> Iterator[Sample]:
-        for offset in range(self.stop):
-            record = as_record(offset)
-            try:
-                yield Sample(offset, record.timestamp, record.key, decode(record.value), raw=record.value)
-            except RecordError as error:
-                yield Sample(offset, record.timestamp, record.key, {}, error)
-
-
-@given(records=st.integers(0, 160), batch_size=st.integers(1, 20))
-def test_results_are_those_of_the_service(records: int, batch_size: int) -> None:
-    instance = Instance()
-    instance.score(0, records)
-    flags: dict[str, Any] = {name: value for name, value in FLAGS.items() if name != "kind"}
-    own = QuickReplay(topic="t", **{**flags, "batch_size": batch_size})
-    plan = Plan(own, SCHEMA, Records(records), False, "", "time", ("",), 10**13)
-    replay = PartitionReplay(plan, 0, first_detector(own, cheap_model(), SCHEMA, None))
-    blocks = list(replay.blocks(lambda: False))
-    skipped = sum(sum(block.skipped.values()) for block in blocks)
-    outputs = instance.delivery.to("t-scores")
-    results = [result for block in blocks for result in block.outputs]
-    assert results == [json.loads(output.value or b"")["fomo"] for output in outputs]
-    assert skipped == len(instance.delivery.to("t-dead-letters"))

@@ -6,7 +6,7 @@ import json
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Executor, Future
+from concurrent.futures import Executor, Future
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -86,17 +86,6 @@ def test_a_change_of_the_state_is_never_committed_without_an_offset() -> None:
     found = commit(pipeline)
     assert len(delivery.outputs) > before
     assert found["t", 0] == 30
-
-
-def test_a_partition_of_which_nothing_is_new_commits_nothing() -> None:
-    delivery = Recording()
-    pipeline = make_pipeline(delivery)
-    pipeline.receive(record(0), 0.0)
-    pipeline.finish([0])
-    assert commit(pipeline) == {("t", 0): 1}
-    sent = delivery.sent
-    assert commit(pipeline) == {}
-    assert delivery.sent == sent
 
 
 def test_a_label_topic_that_is_gone_gets_no_offset_but_outputs_never_go_without_their_input_s() -> None:
@@ -184,15 +173,6 @@ def test_a_dead_letter_that_is_refused_is_cut_and_in_the_end_a_matter_for_people
     pipeline.receive(record(3, value=value), 0.0)
     with pytest.raises(BrokerError, match=r"refuses the dead letter of t\[0\]@3, even without its value"):
         pipeline.finish([0])
-
-
-def test_a_dead_letter_is_cut_to_what_its_topic_is_known_to_take() -> None:
-    delivery = Recording()
-    pipeline = make_pipeline(delivery)
-    delivery.limits["t-dead-letters"] = 600 << 10
-    pipeline.receive(record(0, value=b"{" + b"x" * (1 << 20)), 0.0)
-    pipeline.finish([0])
-    assert [len(letter.value or b"") for letter in delivery.outputs] == [512 << 10]
 
 
 # --- where outputs go
@@ -338,28 +318,6 @@ def test_a_task_is_not_overtaken_for_ever(numbers: list[int]) -> None:
         begin.set()
     assert sorted(done) == list(range(len(numbers)))
     assert all(place < i + TOGETHER for place, i in enumerate(done))
-
-
-def test_after_a_shutdown_nothing_runs() -> None:
-    thread, begin, has_begun = BuildThread(), threading.Event(), threading.Event()
-
-    def run() -> bool:
-        has_begun.set()
-        return begin.wait()
-
-    running = thread.submit(run)
-    has_begun.wait()
-    waiting, cancelled = thread.submit(Task(lambda: 1, 9)), thread.submit(Task(lambda: 1, 8))
-    cancelled.cancel()
-    thread.shutdown(wait=False, cancel_futures=True)
-    begin.set()
-    assert running.result()
-    thread.shutdown()
-    assert not waiting.done()
-    with pytest.raises(CancelledError):
-        cancelled.result()
-    with pytest.raises(RuntimeError, match="shut down"):
-        thread.submit(int)
 
 
 def test_a_thread_that_waits_keeps_nothing_of_its_last_task() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,8 +24,6 @@ from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.ops.progress import ProgressLog
 from fomo_stream.partition.record import Record
-from fomo_stream.records.files import read_rows
-from fomo_stream.records.json_codec import decode
 from fomo_stream.records.schema import Schema
 
 # --- the schema
@@ -45,18 +42,6 @@ def test_records_with_too_many_numbers_are_dead_letters_and_later_ones_make_the_
     for offset in range(30, 60):
         pipeline.receive(record(offset), 0.0)
     assert pipeline.infer() == Schema(("x", "y"))
-
-
-def test_a_schema_of_few_records_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    pipeline = make_pipeline(Recording(), known=False)
-    for offset in range(19):
-        pipeline.receive(record(offset), 0.0)
-    pipeline.infer()
-    assert "schema_of_few_records records=19" in caplog.text
-    caplog.clear()
-    pipeline.receive(record(19), 0.0)
-    pipeline.infer()
-    assert "schema_of_few_records" not in caplog.text
 
 
 # --- categories, missing values, and the past
@@ -90,20 +75,6 @@ def test_each_key_of_a_partition_has_its_own_past(batch_size: int) -> None:
         expected = Detector(cheap_model(), 2, config_of(pipeline)).process(rows, keys)
         found = [result["logit"] for result in results(delivery) if result["partition"] == partition]
         np.testing.assert_array_equal(np.array(found, dtype=float), expected.logit)
-
-
-def test_a_seed_context_has_its_past_too(tmp_path: Path) -> None:
-    seed = tmp_path / "normal.jsonl"
-    seed.write_bytes(b"\n".join(record(1000 + i).value or b"" for i in range(40)))
-    delivery = Recording()
-    pipeline = make_pipeline(delivery, seed_context=seed, lags=1)
-    pipeline.receive(record(0), 0.0)
-    pipeline.finish([0])
-    detector = Detector(cheap_model(), 2, config_of(pipeline))
-    detector.seed_context(read_rows(seed, Schema(("x", "y"))))
-    first = decode(record(0).value)
-    expected = detector.process(np.array([[first["x"], first["y"]]]), [record(0).key]).logit
-    assert results(delivery)[0]["logit"] == expected[0]
 
 
 def test_missing_values_are_counted_in_the_output_and_in_the_progress() -> None:

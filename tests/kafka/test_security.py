@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import urllib.request
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from brokers import free_ports, wait_for
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 
 import fomo_stream
 import pretrain
-from fomo_stream.demo.embedded_broker import EmbeddedBroker
 from fomo_stream.kafka.broker.clients import make_admin
 from fomo_stream.logs import ClientLog
 from fomo_stream.settings.commands import RedriveSettings
@@ -121,38 +114,6 @@ def test_no_secret_is_in_any_line_of_the_client(pem: tuple[str, str], monkeypatc
     admin.poll(0.1)
     assert len(lines) > 100
     assert not [secret for secret in (SECRET, *pem[0].splitlines()[1:-1]) if secret in "".join(lines)]
-
-
-@pytest.mark.slow
-def test_no_secret_is_shown_by_a_service_that_runs() -> None:
-    port = free_ports()
-    secrets = (f"--kafka.sasl.password={PASSWORD}", f"--kafka.ssl.key.password={PASSWORD}")
-
-    def ask(path: str) -> str:
-        with (
-            contextlib.suppress(OSError),
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=5) as answer,
-        ):
-            return str(answer.read())
-        return ""
-
-    with EmbeddedBroker() as broker, ThreadPoolExecutor(1) as reading:
-        AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics("t", timeout=10)  # creates it
-        process = start(
-            *("--topic", "t", "--bootstrap", broker.bootstrap, "--features", "a", "--delivery", "at-least-once"),
-            *("--health-port", str(port), *secrets),
-        )
-        output = reading.submit(process.communicate, timeout=120)  # at once: a full pipe blocks the process
-        try:
-            ready = wait_for(lambda: process.poll() is not None or ask("readyz"), "the service to be ready", 60)
-            answers = f"{ready} {ask('livez')}"
-        finally:
-            process.send_signal(signal.SIGTERM)
-            text = output.result()[0]
-    assert process.returncode == 0, text[-2000:]
-    assert '"ok": true' in answers
-    assert "kafka_client" in text
-    assert SECRET not in answers + text
 
 
 @pytest.mark.parametrize("settings", [ServiceSettings(topic="t"), RedriveSettings(dead_letters="t")])

@@ -115,19 +115,6 @@ def test_an_error_is_raised_or_named_when_the_time_is_up() -> None:
             list(reader.read("t", {0: (0, 5)}, 0.05, retry_errors=True))
 
 
-def test_an_error_that_passes_does_not_end_a_read_that_retries() -> None:
-    class Recovering(Scripted):
-        script = (
-            Message(("t", 0), 0, None, None, failure=FAILURE),
-            Message(("t", 0), 0, None, b"after it"),
-            Message(("t", 0), 1, None, None, failure=KafkaError(KafkaError._PARTITION_EOF)),
-        )
-
-    reader, patched = reading(lambda *_: Recovering())
-    with patched:
-        assert [m.value() for m in reader.read("t", {0: (0, None)}, 10.0, retry_errors=True)] == [b"after it"]
-
-
 def test_a_read_that_is_stopped_ends_at_once() -> None:
     class Silent(Scripted):
         pass
