@@ -29,8 +29,8 @@ from fomo_stream.kafka.group.agreement import (
 )
 from fomo_stream.kafka.group.log import GroupLog, check_has_run
 from fomo_stream.kafka.group.schema import GroupSchema
-from fomo_stream.settings.broker import BrokerFlags
 from fomo_stream.settings.commands import GroupSettings
+from fomo_stream.settings.flags import BrokerFlags
 from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import option, settings_of_scope
 from fomo_stream.wording import aligned, counted, in_time, ranges

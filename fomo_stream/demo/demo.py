@@ -26,7 +26,7 @@ from fomo_stream.kafka.observer import Observers
 from fomo_stream.kafka.service import Service
 from fomo_stream.loading import load_ready
 from fomo_stream.logs import ClientLog
-from fomo_stream.ops.progress import ProgressLog
+from fomo_stream.ops.monitor import ProgressLog
 from fomo_stream.replaying.command import replay_settings
 from fomo_stream.replaying.output import check_writable
 from fomo_stream.replaying.progress import shown_progress

@@ -10,8 +10,8 @@ from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, field_valida
 
 from fomo_stream.errors import REASONS
 from fomo_stream.limits import MAX_CONTEXT
-from fomo_stream.settings.broker import BrokerFlags
 from fomo_stream.settings.flags import (
+    BrokerFlags,
     DetectorFlags,
     Names,
     RecordFlags,

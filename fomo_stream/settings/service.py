@@ -11,8 +11,7 @@ from uuid import uuid4
 from pydantic import field_validator, model_validator
 
 from fomo_stream.limits import MAX_RECORD_BYTES
-from fomo_stream.settings.broker import SESSION_TIMEOUT_MS, BrokerFlags
-from fomo_stream.settings.flags import RecordFlags
+from fomo_stream.settings.flags import SESSION_TIMEOUT_MS, BrokerFlags, RecordFlags
 from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, with_default
 
 if TYPE_CHECKING:

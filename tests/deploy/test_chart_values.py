@@ -33,7 +33,7 @@ from charts import (
 )
 from documents import Document, table_rows
 
-from fomo_stream.settings.broker import RESERVED_KAFKA_KEYS
+from fomo_stream.settings.flags import RESERVED_KAFKA_KEYS
 from fomo_stream.settings.service import ServiceSettings
 
 BY_CHART = {"config", "device", "instance_id", "health_port", "http_host", "kafka", "reset_state"}

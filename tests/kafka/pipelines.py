@@ -19,7 +19,7 @@ from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.topics.watch import TopicsSeen
 from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel
-from fomo_stream.ops.progress import ProgressLog
+from fomo_stream.ops.monitor import ProgressLog
 from fomo_stream.partition.position import POSITION, Position, Restored
 from fomo_stream.partition.record import Record
 from fomo_stream.records.schema import Schema

@@ -12,7 +12,7 @@ from pipelines import Recording, commit, make_pipeline, record
 
 from fomo_stream.kafka.observer import Observer, Observers
 from fomo_stream.kafka.pipeline import Pipeline
-from fomo_stream.ops.progress import ProgressLog
+from fomo_stream.ops.monitor import ProgressLog
 from fomo_stream.partition.record import Record
 from fomo_stream.settings.service import ServiceSettings
 

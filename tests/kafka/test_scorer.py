@@ -22,7 +22,7 @@ from fomo_stream.detector.detector import Detector
 from fomo_stream.kafka.member import Patience
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.model.checkpoint import shared_model
-from fomo_stream.ops.progress import ProgressLog
+from fomo_stream.ops.monitor import ProgressLog
 from fomo_stream.partition.record import Record
 from fomo_stream.records.schema import Schema
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fomo_stream.kafka.observer import Observation, Outlier
 from fomo_stream.kafka.snapshot import PartitionSnapshot, Snapshot
-from fomo_stream.ops.progress import EVERY_S, ProgressLog
+from fomo_stream.ops.monitor import EVERY_S, ProgressLog
 from fomo_stream.ops.status import ALERTS, STEP_S, STEPS, StatusBoard
 from fomo_stream.partition.labels import DueLabels
 from fomo_stream.records.result import Result

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, Ne
 
 from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, connect, explained, make_admin, make_reader
 from fomo_stream.logs import kv
-from fomo_stream.settings.broker import BrokerFlags
+from fomo_stream.settings.flags import BrokerFlags
 from fomo_stream.settings.service import ServiceSettings
 
 log = logging.getLogger(__name__)

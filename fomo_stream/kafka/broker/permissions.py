@@ -11,7 +11,7 @@ from confluent_kafka.admin import AclOperation
 from fomo_stream.errors import NotPermittedError
 from fomo_stream.kafka.broker.clients import NOT_PERMITTED
 from fomo_stream.kafka.broker.cluster import ask_about_group, describe_topics
-from fomo_stream.settings.broker import BrokerFlags
+from fomo_stream.settings.flags import BrokerFlags
 from fomo_stream.settings.service import ServiceSettings
 
 DESCRIBE, READ, WRITE = AclOperation.DESCRIBE, AclOperation.READ, AclOperation.WRITE

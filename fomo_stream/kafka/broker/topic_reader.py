@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from fomo_stream.kafka.broker.clients import make_reader
 from fomo_stream.partition.record import Record
-from fomo_stream.settings.broker import BrokerFlags
+from fomo_stream.settings.flags import BrokerFlags
 
 POLL_S = 0.2
 
