@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from numbers import Integral, Real
 from typing import Any
 
@@ -21,20 +20,11 @@ LEAST_CONTEXT = 4  # two halves of two rows can score each other
 STEP = 32  # records between decisions
 
 
-class Policy(StrEnum):
-    """Admission policies: which records enter the history that contexts are drawn from. Feedback counts with all."""
-
-    AUTO = "auto"  # every record that feedback does not call an outlier; a trimmed view leaves out the most outlying
-    FEEDBACK = "feedback"  # after the warm-up only records that feedback calls normal
-    ALL = "all"  # every record that feedback does not call an outlier, and no view is trimmed
-
-
-class Explain(StrEnum):
-    """Which records get reasons."""
-
-    NONE = "none"
-    ALERTS = "alerts"  # those that are called outliers
-    ALL = "all"
+# Which records enter the history that contexts are drawn from. Feedback counts with all. auto: every record that
+# feedback does not call an outlier, and a trimmed view leaves out the most outlying; feedback: after the warm-up only
+# records that feedback calls normal; all: as auto, but no view is trimmed.
+POLICIES = ("auto", "feedback", "all")
+EXPLAINED = ("none", "alerts", "all")  # which records get reasons; alerts: those that are called outliers
 
 
 @dataclass(frozen=True)
@@ -85,10 +75,9 @@ class DetectorConfig:
         check("seed", 0, 2**63 - 1)
         check("adapt_after", 0, 1_000_000)
         check("reasons", 1, MAX_REASONS)
-        if self.explain not in list(Explain):
-            raise ConfigError(f"explain must be one of {', '.join(Explain)}, not {self.explain!r}")
-        if self.admit not in list(Policy):
-            raise ConfigError(f"admit must be one of {', '.join(Policy)}, not {self.admit!r}")
+        for name, values in (("explain", EXPLAINED), ("admit", POLICIES)):
+            if getattr(self, name) not in values:
+                raise ConfigError(f"{name} must be one of {', '.join(values)}, not {getattr(self, name)!r}")
         try:
             object.__setattr__(self, "views", named_views(self.views))
         except ValueError as error:
@@ -97,15 +86,10 @@ class DetectorConfig:
             raise ConfigError("the view past needs lags: the number of records before each that it looks at")
 
     @property
-    def policy(self) -> Policy:
-        """The admission policy."""
-        return Policy(self.admit)
-
-    @property
     def wanted_views(self) -> tuple[str, ...]:
         """The views by all settings: with lags also `past`; none that is trimmed where all is admitted."""
         past = ("past",) if self.lags and "past" not in self.views else ()
-        views = [view for view in self.views + past if view != "trimmed" or self.policy is not Policy.ALL]
+        views = [view for view in self.views + past if view != "trimmed" or self.admit != "all"]
         return tuple(views) or ("all",)
 
     @property

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.changelog import Document, Entries, StoredEntries
-from fomo_stream.detector.config import LEAST_CONTEXT, DetectorConfig, Policy
+from fomo_stream.detector.config import LEAST_CONTEXT, DetectorConfig
 from fomo_stream.detector.generation import Blueprint
 from fomo_stream.detector.history import INLIER, OUTLIER, History, Reservoir
 from fomo_stream.detector.series import Batch, flat
 from fomo_stream.detector.views import View
-from fomo_stream.errors import SchemaError
+from fomo_stream.errors import DamagedStateError, SchemaError
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -85,7 +85,7 @@ class Context:
 
     def step(self, n: int) -> None:
         """Admit the last n records of the history."""
-        if self.config.policy is not Policy.FEEDBACK:
+        if self.config.admit != "feedback":
             self._admit(self.history.not_outliers(self.history.records - n, self.history.records))
 
     def feedback(self, verdicts: Mapping[int, bool]) -> int:
@@ -131,36 +131,44 @@ class Context:
 
     def blueprint(self, at: int, number: int, takes_effect: int) -> Blueprint:
         """The blueprint of a generation of views[at] from the present state."""
-        view, recent = self.views[at], np.zeros(0, dtype=np.int64)
-        is_first, end = number == 1, self.history.records
+        view, end = self.views[at], self.history.records
         self._at_trigger[at] = end if view.of == "recent" else self._changes
         if view.of == "recent":
             first = max(self.history.oldest, end - self.config.context_size)
             numbers = self.history.not_outliers(first, end)
             if len(numbers) < LEAST_CONTEXT:
                 numbers = np.arange(first, end)
-            rows = self.columns(view, numbers)
-            recent = numbers if is_first else recent
-        else:
-            numbers, pool = self.pool.numbers, self.pool.rows
-            self.confirmed = np.intersect1d(self.confirmed, numbers)  # the others are forgotten
-            rows = self.view_columns(view, pool.reshape(len(pool), pool.shape[1] // self._n_features, self._n_features))
-            first = max(self.history.oldest, end - self.config.calibration_size)
-            recent = numbers if is_first else np.arange(first, end)
-        recent_rows = rows if is_first else self.columns(view, recent)
-        confirmed = np.isin(numbers, self.confirmed) & bool(view.trim)
-        outliers = self.outliers.rows if at == self._adding[1] else np.zeros((0, self._n_features))
+            return self.blueprint_of_recent(at, number, takes_effect, numbers)
+        numbers, pool = self.pool.numbers, self.pool.rows
+        self.confirmed = np.intersect1d(self.confirmed, numbers)  # the others are forgotten
+        rows = self.view_columns(view, pool.reshape(len(pool), pool.shape[1] // self._n_features, self._n_features))
+        recent = (
+            numbers if number == 1 else np.arange(max(self.history.oldest, end - self.config.calibration_size), end)
+        )
         return replace(
             self.blank(at),
             number=number,
             takes_effect=takes_effect,
             numbers=numbers,
             rows=rows,
-            confirmed=confirmed,
-            outliers=outliers,
+            confirmed=np.isin(numbers, self.confirmed) & bool(view.trim),
+            outliers=self.outliers.rows if at == self._adding[1] else np.zeros((0, self._n_features)),
             recent_numbers=recent,
-            recent=recent_rows,
+            recent=rows if number == 1 else self.columns(view, recent),
         )
+
+    def blueprint_of_recent(self, at: int, number: int, takes_effect: int, numbers: Int) -> Blueprint:
+        """The blueprint of a generation of views[at], which is of recent records, from these (n,).
+
+        Raises StateError when one of them is no longer there.
+        """
+        rows, blank = self.columns(self.views[at], numbers), self.blank(at)
+        if len(rows) < len(numbers):
+            what = f"records {numbers[0]} to {numbers[-1]} are not in the history"
+            raise DamagedStateError(f"the state is damaged: {what}")
+        made = replace(blank, number=number, takes_effect=takes_effect, numbers=numbers, rows=rows)
+        made = replace(made, confirmed=np.zeros(len(rows), dtype=bool))
+        return replace(made, recent_numbers=numbers, recent=rows) if number == 1 else made
 
     def blank(self, at: int) -> Blueprint:
         """A blueprint of views[at] without rows."""

@@ -9,7 +9,7 @@ and feedback: not on time, not on how records are split over calls, and not on h
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from copy import copy
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from fomo_stream.detector.context import Context
 from fomo_stream.detector.explaining import Explainer
 from fomo_stream.detector.generation import Generation
 from fomo_stream.detector.history import UNKNOWN
-from fomo_stream.detector.panel import Panel
+from fomo_stream.detector.panel import Build, Panel
 from fomo_stream.detector.results import Reason, Results, Scores
 from fomo_stream.detector.series import Batch, Key, Memory, Series
 from fomo_stream.detector.views import LeftOut, View, fitting
@@ -173,7 +173,8 @@ class Detector:
         Nothing changes. Raises SchemaError as `process`.
         """
         batch = self._series.peek(_checked(rows, self.n_features), keys)
-        return self._explainer.reasons_of_all(batch.vectors, self._panel, self.records)
+        builds = self._builds_from(self.records)
+        return [self._explainer.reasons(vectors, builds(i)) for i, vectors in enumerate(batch.vectors)]
 
     def learn_rows(self, rows: Float, scored: Results, keys: Sequence[Key] | None = None) -> None:
         """Learn rows (n, d) as the next n records; the same as `process`, without scoring most of them again.
@@ -214,7 +215,9 @@ class Detector:
         at = numbers - numbers[0]
         remembered = Memory(self.config.memory).remember(first.logit, slots[at], begins[at])
         results = self._alerts.judge_first(first, remembered, self._regimes.number).of_series(slots[at], begins[at])
-        return self._explainer.cross_explained(results, history.vectors(numbers), self._panel, numbers)
+        return self._explainer.explained(
+            results, history.vectors(numbers), self._explainer.halves(self._panel, numbers)
+        )
 
     def _process(self, batch: Batch, known: Scores | None = None) -> Results:
         """Score and learn the next records. known: their scores, if no record was learned since."""
@@ -242,7 +245,10 @@ class Detector:
         remembered = remember(scores.logit, batch.slots, batch.begins)
         results = self._alerts.judge(scores, remembered, self._regimes.number, self._context.history)
         results = results.of_series(batch.slots, batch.begins)
-        return self._explainer.explained(results, batch.vectors, self._panel, self.records)
+        return self._explainer.explained(results, batch.vectors, self._builds_from(self.records))
+
+    def _builds_from(self, first: int) -> Callable[[int], list[tuple[View, Build]]]:
+        return lambda i: self._panel.builds(first + i)
 
     def _learn(self, batch: Batch, scores: Scores) -> Results:
         """Judge the next records, with these scores, and learn them: their results."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.attribution import Background, Column, Comparison, attribute
-from fomo_stream.detector.config import DetectorConfig, Explain
+from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.generation import Blueprint
 from fomo_stream.detector.panel import Build, Panel
 from fomo_stream.detector.results import Cause, Reason, Results
@@ -33,35 +33,24 @@ class Explainer:
     config: DetectorConfig
     categorical: tuple[int, ...]
 
-    def explained(self, results: Results, vectors: Float, panel: Panel, first: int) -> Results:
-        """The results of the records from number `first` on, vectors (n, vectors, d), with reasons where wanted."""
-        wanted = self._wanted(results)
-        if not wanted:
-            return results
-        n = len(results)
-        return results.explained(
-            [self.reasons(vectors[i], panel.builds(first + i)) if i in wanted else None for i in range(n)]
-        )
+    def explained(self, results: Results, vectors: Float, builds: Callable[[int], Scorers]) -> Results:
+        """The results (n,) of records of vectors (n, vectors, d), with reasons where wanted.
 
-    def cross_explained(self, results: Results, vectors: Float, panel: Panel, numbers: Int) -> Results:
-        """The results of the records `numbers` (n,) of the first generations, with reasons where wanted.
-
-        A record is compared with the half of each context that does not have it, as it was when it was scored.
+        builds: of the i-th record, the generations that score it.
         """
-        wanted = self._wanted(results)
-        if not wanted:
+        wanted = results.outlier if self.config.explain == "alerts" else np.ones(len(results), dtype=bool)
+        if self.config.explain == "none" or not wanted.any():
             return results
-        halves = [(view, build.blueprint.numbers, self._halves(build.blueprint)) for view, build in panel.builds(0)]
+        which = enumerate(wanted.tolist())
+        return results.explained([self.reasons(vectors[i], builds(i)) if is_one else None for i, is_one in which])
 
-        def reasons(i: int) -> tuple[Reason, ...]:
-            later = [(view, half[int(numbers[i] < of[len(of) // 2])]) for view, of, half in halves]
-            return self.reasons(vectors[i], later)
-
-        return results.explained([reasons(i) if i in wanted else None for i in range(len(results))])
-
-    def reasons_of_all(self, vectors: Float, panel: Panel, first: int) -> list[tuple[Reason, ...]]:
-        """The reasons (n,) of the records from number `first` on, vectors (n, vectors, d)."""
-        return [self.reasons(one, panel.builds(first + i)) for i, one in enumerate(vectors)]
+    def halves(self, panel: Panel, numbers: Int) -> Callable[[int], Scorers]:
+        """For the i-th of the records `numbers` (n,) in the first contexts: the half of each that does not have it."""
+        first = [
+            (view, build.blueprint.numbers, cache(partial(self._half, build.blueprint)))
+            for view, build in panel.builds(0)
+        ]
+        return lambda i: [(view, half(bool(numbers[i] < of[len(of) // 2]))) for view, of, half in first]
 
     def reasons(self, vectors: Float, builds: Scorers) -> tuple[Reason, ...]:
         """The reasons of one record (vectors, d) that these generations score; () without them."""
@@ -77,12 +66,6 @@ class Explainer:
             comparisons.append(Comparison(self._background(*same[0], recent), scorers))
             rows.append(same[0][0].columns(vectors[None], self.config.lags, self.categorical)[0])
         return attribute(comparisons, rows, self.config.reasons)
-
-    def _wanted(self, results: Results) -> set[int]:
-        which = Explain(self.config.explain)
-        if which is Explain.NONE:
-            return set()
-        return set(range(len(results)) if which is Explain.ALL else np.flatnonzero(results.outlier).tolist())
 
     def _background(self, view: View, build: Build, recent: Build | None) -> Background:
         """Those of a context together with the recent records: after a shift, its near rows may all be of the past."""
@@ -103,20 +86,17 @@ class Explainer:
         first, later = (Cause.LEVEL, Cause.SPREAD) if view.sees == "movement" else (Cause.VALUE, Cause.PAST)
         return [Column(c % d, first if c < d else later, c in blueprint.categorical) for c in range(w)]
 
-    def _halves(self, whole: Blueprint) -> tuple[Build, Build]:
-        """Generations of the first and of the second half of a context's rows."""
-
-        def half(part: slice) -> Build:
-            blueprint = replace(
-                whole,
-                number=0,  # the first generation would score its own rows
-                numbers=whole.numbers[part],
-                rows=whole.rows[part],
-                confirmed=whole.confirmed[part],
-                recent_numbers=whole.recent_numbers[:0],
-                recent=whole.recent[:0],
-            )
-            return Build(self.model, blueprint, None)
-
+    def _half(self, whole: Blueprint, second: bool) -> Build:
+        """The generation of the first or of the second half of a context's rows."""
         middle = len(whole.rows) // 2
-        return half(slice(0, middle)), half(slice(middle, None))
+        part = slice(middle, None) if second else slice(0, middle)
+        blueprint = replace(
+            whole,
+            number=0,  # the first generation would score its own rows
+            numbers=whole.numbers[part],
+            rows=whole.rows[part],
+            confirmed=whole.confirmed[part],
+            recent_numbers=whole.recent_numbers[:0],
+            recent=whole.recent[:0],
+        )
+        return Build(self.model, blueprint, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
-from functools import partial, reduce
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -193,34 +193,29 @@ class Timeline:
         return entries
 
     def recover(
-        self,
-        entries: StoredEntries,
-        counters: Mapping[str, Any],
-        columns: Callable[[Int], Float],
-        blank: Blueprint,
-        known: Timeline | None,
+        self, entries: StoredEntries, counters: Mapping[str, Any], context: Context, at: int, known: Timeline | None
     ) -> None:
         """Become the timeline in the entries and counters. Raises StateError when they do not fit.
 
-        columns: rows (n, d) of records of the history by their numbers (n,), in this view; blank: a blueprint without
-        rows; known: a timeline whose generations need not be built again.
+        context: it has recovered, and this is the timeline of its views[at]; known: a timeline whose generations need
+        not be built again.
         """
         self._begin_log()
         at_hand = [] if known is None else [build for build in known._builds.values() if build is not None]
         made_from = iter(counters["made_from"])
         for name in ("current", "next"):
-            number = counters[name]
-            build = None
+            build, number = None, counters[name]
             if number and self._is_stored:
-                build = self._recovered(entries, number, columns, at_hand)
+                build = self._recovered(entries, number, context, at_hand)
             elif number:
-                build = self._match(_blueprint_from(next(made_from), columns, blank), None, at_hand)
+                number, takes_effect, first, stop, *missing = next(made_from)
+                numbers = np.setdiff1d(np.arange(first, stop), np.array(missing, dtype=np.int64))
+                blueprint = context.blueprint_of_recent(at, number, takes_effect, numbers)
+                build = self._match(blueprint, None, at_hand)
             setattr(self, name, build)
         self._settled = counters["settled"]
 
-    def _recovered(
-        self, entries: StoredEntries, number: int, columns: Callable[[Int], Float], at_hand: list[Build]
-    ) -> Build:
+    def _recovered(self, entries: StoredEntries, number: int, context: Context, at_hand: list[Build]) -> Build:
         name, parity = f"generation/{self.view.name}/{number % 2}", number % 2
         blueprint = Blueprint.from_arrays(load(self._blueprints[parity].recover(entries, name)))
         if blueprint.number != number:
@@ -235,7 +230,7 @@ class Timeline:
                 raise DamagedStateError(f"the state is damaged: generation {number} lacks {error}") from None
             self._built[parity] = int(arrays["number"])
         # the first context is what its view has seen; the history may have lost rows of a long seed context
-        recent = blueprint.rows if number == 1 else columns(blueprint.recent_numbers)
+        recent = blueprint.rows if number == 1 else context.columns(self.view, blueprint.recent_numbers)
         return self._match(replace(blueprint, recent=recent), made, at_hand)
 
     def _match(self, blueprint: Blueprint, made: Generation | None, at_hand: list[Build]) -> Build:
@@ -257,28 +252,6 @@ def _numbers_of(blueprint: Blueprint) -> list[int]:
     first, stop = int(blueprint.numbers[0]), int(blueprint.numbers[-1]) + 1
     missing = np.setdiff1d(np.arange(first, stop), blueprint.numbers)  # outliers by feedback
     return [blueprint.number, blueprint.takes_effect, first, stop, *missing.tolist()]
-
-
-def _blueprint_from(found: list[int], columns: Callable[[Int], Float], blank: Blueprint) -> Blueprint:
-    """The blueprint from the numbers of `_numbers_of`."""
-    number, takes_effect, first, stop, *missing = found
-    numbers = np.setdiff1d(np.arange(first, stop), np.array(missing, dtype=np.int64))
-    rows = columns(numbers)
-    if len(rows) < len(numbers):
-        raise DamagedStateError(f"the state is damaged: records {first} to {stop - 1} are not in the history")
-    recent_numbers = numbers if number == 1 else blank.recent_numbers
-    recent = rows if number == 1 else blank.recent
-    confirmed = np.zeros(len(rows), dtype=bool)
-    return replace(
-        blank,
-        number=number,
-        takes_effect=takes_effect,
-        numbers=numbers,
-        rows=rows,
-        confirmed=confirmed,
-        recent_numbers=recent_numbers,
-        recent=recent,
-    )
 
 
 class Panel:
@@ -403,10 +376,10 @@ class Panel:
     def recover(self, entries: StoredEntries, counters: list[list[Any]], context: Context, known: Panel | None) -> None:
         """Take the state from entries, counters, and the context, which has recovered. Raises StateError."""
         for at, timeline in enumerate(self.timelines):
-            found: Mapping[str, Any] = dict(zip(timeline.counters(), counters[at], strict=True))
-            view = timeline.view
-            other = None if known is None else next((one for one in known.timelines if one.view == view), None)
-            timeline.recover(entries, found, partial(context.columns, view), context.blank(at), other)
+            of_timeline = dict(zip(timeline.counters(), counters[at], strict=True))
+            others = [] if known is None else known.timelines
+            other = next((each for each in others if each.view == timeline.view), None)
+            timeline.recover(entries, of_timeline, context, at, other)
 
     def copy(self, views: tuple[View, ...], lags: int, more: int = 0) -> Panel:
         """An independent panel of these of its views; with `more` features their generations are built again."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.changelog import Document, Entries, StoredEntries, Table, check_same, value_of
-from fomo_stream.errors import DamagedStateError, StateError
+from fomo_stream.errors import DamagedStateError
 from fomo_stream.limits import MAX_LAGS
 
 Float = NDArray[np.float64]
@@ -193,14 +193,13 @@ class Series:
         """
         self._begin_log()
         check_same(json.loads(self._settings_log.recover(entries, "settings")), self._settings, self._settings)
-        states = {_digest_in(key): self._read(key, entries[key]) for key in entries if key.startswith(PREFIX)}
-        if len({state.slot for state in states.values()}) < len(states):
-            raise DamagedStateError("the state is damaged: two series have one number")
+        try:
+            named = {key.removeprefix(PREFIX): value for key, value in entries.items() if key.startswith(PREFIX)}
+            states = {bytes.fromhex(digest): self._read(value) for digest, value in named.items()}
+            self._uses, self._keyed, self._recurred = KEYS.unpack(value_of(entries, "keys"))
+        except (ValueError, struct.error) as error:
+            raise DamagedStateError(f"the state is damaged: series cannot be read ({error})") from None
         self._known = OrderedDict(sorted(states.items(), key=lambda item: item[1].used))
-        counts = value_of(entries, "keys")
-        if len(counts) != KEYS.size:
-            raise DamagedStateError(f"the state is damaged: keys has {len(counts)} bytes, not {KEYS.size}")
-        self._uses, self._keyed, self._recurred = KEYS.unpack(counts)
         self._changed.clear()
         self._logged.update(states)
 
@@ -219,13 +218,10 @@ class Series:
         self._changed: set[bytes] = set(self._known)  # digests whose entries are out of date
         self._logged: set[bytes] = set()  # digests that have entries
 
-    def _read(self, key: str, value: bytes) -> _State:
-        n = (self.lags + SUMS * self.movement) * self.n_features
-        if len(value) != HEAD.size + 8 * n:
-            raise StateError(f"the state does not fit: {key} has {len(value)} bytes, not {HEAD.size + 8 * n}")
-        rows = np.frombuffer(value, np.float64, offset=HEAD.size).reshape(-1, self.n_features)
+    def _read(self, value: bytes) -> _State:
+        rows = np.frombuffer(value, np.float64, offset=HEAD.size)
         used, slot, has_records = HEAD.unpack_from(value)
-        return _State(used, slot, has_records, rows)
+        return _State(used, slot, has_records, rows.reshape(self.lags + SUMS * self.movement, self.n_features))
 
 
 class _State(NamedTuple):
@@ -264,16 +260,6 @@ def _moved(sums: Float, rows: Float) -> tuple[Float, Float]:
     spread = 0.5 * np.log(squares + (TINY * levels) ** 2 + 1e-300)
     vectors = np.clip(np.stack([levels, spread], axis=1), -LARGEST, LARGEST)
     return sums, vectors.astype(np.float32).astype(np.float64)
-
-
-def _digest_in(key: str) -> bytes:
-    try:
-        digest = bytes.fromhex(key.removeprefix(PREFIX))
-    except ValueError:
-        digest = b""
-    if len(digest) != DIGEST_BYTES:
-        raise DamagedStateError(f"the state is damaged: {key} is the key of no series")
-    return digest
 
 
 def _digest(key: bytes | str) -> bytes:
