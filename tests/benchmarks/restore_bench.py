@@ -10,7 +10,7 @@ Prints one JSON line for each measurement:
 
 `restore_s` is from requesting the partition until its detector is restored, with all entries read from the broker;
 `encode_s` is the time to score 64 records then, including the context if it must be encoded again. `state_mib` is the
-size of the entries in use, of the records read from the state's partition.
+size of the entries in use.
 """
 
 from __future__ import annotations
@@ -84,7 +84,6 @@ def measure(broker: Broker, name: str, records: int, features: int, context: int
         detector.process(rng.normal(size=(min(COMMIT_EVERY, records - start), features)) @ mixing)
         log.commit(start)
     elapsed = time.perf_counter() - began
-    low, high = _span(broker, settings.state_topic)
 
     restorer = Restorer(settings, watch, lambda _: True)
     twin = Detector(model, features, settings.detector_config())
@@ -110,23 +109,11 @@ def measure(broker: Broker, name: str, records: int, features: int, context: int
         "read_s": round(read, 2),
         "encode_s": round(encode, 2),
         "entries": len(restored.entries),
-        "messages": high - low,
         "state_mib": round(sum(map(len, restored.entries.values())) / 2**20, 1),
         "written_bytes_per_record": round(log.bytes / records),
         "changes_ms_per_commit": round(1000 * log.seconds / log.commits, 3),
         "records_per_s": round(records / elapsed),
     }
-
-
-def _span(broker: Broker, topic: str) -> tuple[int, int]:
-    from confluent_kafka import Consumer, TopicPartition
-
-    reader = Consumer({**broker.config, "group.id": "bench"})
-    try:
-        low, high = reader.get_watermark_offsets(TopicPartition(topic, 0), timeout=20)
-        return low, high
-    finally:
-        reader.close()
 
 
 def main() -> None:

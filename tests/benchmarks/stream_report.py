@@ -114,17 +114,12 @@ def means(results: list[dict[str, Any]], alert_rate: float, inliers_only: bool) 
     summary |= {"mean_alert_rate": mean("alert_rate"), "min_alert_rate": min(rates, default=math.nan)}
     summary["max_alert_rate"] = max(rates, default=math.nan)
     if inliers_only:
-        summary["outside_band"] = sum(not honest(rate, alert_rate) for rate in rates)
+        summary["outside_band"] = sum(not alert_rate / SLACK <= rate <= alert_rate * SLACK for rate in rates)
     else:
         summary |= {f"mean_{name}": mean(name) for name in ("precision", "auroc", "ap")}
         summary["mean_contamination"] = mean("contamination_mean")
     summary["median_records_per_cpu_s"] = round(float(np.median([r["records_per_cpu_s"] for r in results])))
     return summary
-
-
-def honest(rate: float, requested: float) -> bool:
-    """Whether the realised alert rate on inliers is what was asked for, within the slack."""
-    return requested / SLACK <= rate <= requested * SLACK
 
 
 if __name__ == "__main__":

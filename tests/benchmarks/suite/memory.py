@@ -18,7 +18,6 @@ from .command import Scale
 from .report import Absent, Measurement, Sizes
 
 FEATURES = 10
-PROGRAM = "suite.memory"
 WARM_UP = 500  # records; compiles the kernels that are not in the cache yet, which takes memory
 
 
@@ -56,10 +55,8 @@ def contexts(variant: str, peak: Callable[[int, int, int], float], scale: Scale)
 
 def peak_of(variant: str, context: int, partitions: int, records: int) -> float:
     """MiB of a process of its own (a new program's peak counts from 0)."""
-    arguments = [variant, str(context), str(partitions), str(records)]
-    folder = Path(__file__).parents[1]
-    command = [sys.executable, "-m", PROGRAM, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder)
+    command = [sys.executable, "-m", "suite.memory", variant, *map(str, (context, partitions, records))]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1])
     return float(done.stdout)
 
 

@@ -134,13 +134,8 @@ def _latency(broker: Broker, folder: Path, load: Load, views: str) -> Iterator[M
             finally:
                 reader.close()
                 producer.kill()
-    sizes: Sizes = {
-        "rate": int(load.rate),
-        "partitions": partitions,
-        "context": 1000,
-        "features": FEATURES,
-        "views": views,
-    }
+    sizes: Sizes = {"rate": int(load.rate), "partitions": partitions, "context": 1000, "features": FEATURES}
+    sizes["views"] = views
     for of, share in (("median", 0.5), ("99th percentile", 0.99), ("maximum", 1.0)):
         value = 1000 * float(np.quantile(found, share))
         yield Measurement("service latency", {"of": of, **sizes}, value, "ms")

@@ -37,12 +37,19 @@ from .contenders import (
     sensor_rows,
     streaming_peers,
 )
-from .load import bodies
+from .load import bodies, names
 from .report import Absent, Measurement, Sizes
-from .timing import Cost, Work, cost_of, costs
+from .timing import Work, cost_of, costs
 
-SCORED = 512
+SCORED = 512  # rows
 NO_PAPER = Absent(PAPER, "it takes at most 100 features")
+P = ParamSpec("P")
+R = TypeVar("R")
+CHUNK = 256  # records that a variant processes before the next has its turn
+SPAN = 4  # contexts' worth of records; the builds of the second half count
+MICRO_BATCH = 64  # records
+SOURCE = ("sensors", 3, 123_456, 1_731_412_345_678)
+RIVER_FEATURES, STREAMED = 10, 8192  # columns, rows
 
 
 def scoring(scale: Scale) -> Iterator[Measurement | Absent]:
@@ -87,12 +94,6 @@ def _ours(score: partial[Float], queries: Float, batch: int) -> Work:
     return work
 
 
-P = ParamSpec("P")
-R = TypeVar("R")
-CHUNK = 256  # records that a variant processes before the next has its turn
-SPAN = 4  # contexts' worth of records; the builds of the second half count
-
-
 class Timed(Executor):
     """Runs tasks at once, and notes the CPU time of those that build a generation."""
 
@@ -117,7 +118,8 @@ def build(scale: Scale) -> Iterator[Measurement]:
         found = {name: cost_of([(spent, 1) for spent in seconds]) for name, seconds in builds(rows, n).items()}
         found |= costs({"kNN kd-tree": _tree(rows[:n])}, scale.repeats, scale.seconds)
         for name, cost in found.items():
-            yield _build(name, n, d, cost)
+            parameters: Sizes = {"variant": name, "context": n, "features": d}
+            yield Measurement("build", parameters, 1000 * cost.median, "ms", 1000 * cost.spread)
 
 
 def builds(rows: Float, context: int) -> dict[str, list[float]]:
@@ -145,15 +147,6 @@ def _tree(rows: Float) -> Callable[[], int]:
     return work
 
 
-def _build(name: str, n: int, d: int, cost: Cost) -> Measurement:
-    parameters: Sizes = {"variant": name, "context": n, "features": d}
-    return Measurement("build", parameters, 1000 * cost.median, "ms", 1000 * cost.spread)
-
-
-MICRO_BATCH = 64
-SOURCE = ("sensors", 3, 123_456, 1_731_412_345_678)
-
-
 def codec(scale: Scale) -> Iterator[Measurement]:
     """Ours, orjson alone and the standard library alone."""
     for d in scale.codec_features:
@@ -171,7 +164,7 @@ def codec(scale: Scale) -> Iterator[Measurement]:
 
 def reading(values: list[bytes], features: int) -> Work:
     """From the bytes of records to rows."""
-    schema = _schema(features)
+    schema = Schema(names(features))
 
     def work() -> int:
         schema.rows([decode(value) for value in values])
@@ -180,15 +173,11 @@ def reading(values: list[bytes], features: int) -> Work:
     return work
 
 
-def _schema(features: int) -> Schema:
-    return Schema(tuple(f"sensor{i}" for i in range(features)))
-
-
 def writing(values: list[bytes], features: int) -> Work:
     """From the results of a batch to the bytes of outputs."""
     records, scored = [decode(value) for value in values], _results(np.linspace(-3, 3, len(values)))
     missing, sources = [0] * len(values), [SOURCE] * len(values)
-    schema = _schema(features)
+    schema = Schema(names(features))
 
     def work() -> int:
         results = results_of(scored, "fusion-router@f81b1064", schema, records, missing, sources)
@@ -219,10 +208,6 @@ def _libraries(function: str, items: Sequence[Any]) -> dict[str, Work]:
     return {library.__name__: worker(getattr(library, function)) for library in (orjson, json)}
 
 
-RIVER_FEATURES = 10
-STREAMED = 8192
-
-
 def river(scale: Scale) -> Iterator[Measurement | Absent]:
     """Records that are scored and learned in a CPU second, in batches of 64 and one by one: the mean over all records,
     because learning now and then builds a generation."""
@@ -240,10 +225,7 @@ def river(scale: Scale) -> Iterator[Measurement | Absent]:
         yield NO_PYSAD
     found = costs({f"{name}|{batch}": work for (name, batch), work in variants.items()}, scale.repeats, 0.0)
     for (name, batch), cost in zip(variants, found.values(), strict=True):
-        parameters: Sizes = {
-            "variant": name,
-            "batch": batch,
-            "context": scale.river_context,
-            "features": RIVER_FEATURES,
-        }
-        yield Measurement("river", parameters, 1 / cost.mean, "records/CPU-s", cost.spread / cost.mean**2)
+        sizes: Sizes = {"batch": batch, "context": scale.river_context, "features": RIVER_FEATURES}
+        yield Measurement(
+            "river", {"variant": name, **sizes}, 1 / cost.mean, "records/CPU-s", cost.spread / cost.mean**2
+        )
