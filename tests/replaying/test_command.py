@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from memory_source import CtrlC, cheap_checkpoint
+from memory_source import cheap_checkpoint
 
 from fomo_stream.errors import ConfigError, FomoError
 from fomo_stream.replaying import command, results
 from fomo_stream.replaying.api import replay
-from fomo_stream.replaying.command import replay_settings, run_replay
-from fomo_stream.replaying.output import check_outputs, join_parts, write_whole
+from fomo_stream.replaying.command import run_replay
+from fomo_stream.replaying.output import check_outputs, write_whole
 from fomo_stream.replaying.progress import Progress
 from fomo_stream.replaying.results import ReplayResult
 from fomo_stream.replaying.tables import InMemory
@@ -71,12 +71,6 @@ def test_a_file_is_replayed_without_a_kafka_client(folder: Path, tmp_path: Path)
     assert done.returncode == 0, done.stderr
     assert len((tmp_path / "scores.jsonl").read_text().splitlines()) == RECORDS
     assert "Report: " in done.stdout
-
-
-def test_ctrl_c_gives_the_report_so_far(folder: Path) -> None:
-    so_far = replay_settings(settings_of(folder), CtrlC(1)).report
-    assert not so_far["source"]["is_complete"]
-    assert 0 < so_far["source"]["records"] < RECORDS
 
 
 @pytest.mark.parametrize("flag", ["report", "json_", "scores_file"])
@@ -159,14 +153,6 @@ def test_keywords_are_the_flags(asked: dict[str, Any], tmp_path: Path) -> None:
     assert not made.is_given("group")
     assert asked["data"] is None
     assert isinstance(asked["progress"], Progress)
-
-
-def test_a_topic_is_replayed_by_name(asked: dict[str, Any]) -> None:
-    replay(topic="sensors", from_="2026-10-01", group="g", kafka={"client.id": "x"})
-    made = asked["settings"]
-    assert asked["progress"] is None
-    assert (made.topic, made.from_, made.group, made.kafka) == ("sensors", "2026-10-01", "g", {"client.id": "x"})
-    assert made.is_given("group")
 
 
 def test_data_in_memory_is_replayed_whatever_the_environment_names(
@@ -275,12 +261,3 @@ def test_a_file_is_replaced_as_a_whole_or_stays_as_it_is(tmp_path: Path, monkeyp
     with pytest.raises(ConfigError, match="No space left on device"):
         write_whole(path, b"newer")
     assert path.read_bytes() == b"new"
-
-
-def test_parts_are_joined_in_their_order(tmp_path: Path) -> None:
-    path, parts = tmp_path / "scores", [tmp_path / f"{number}.scores" for number in range(12)]
-    path.write_text("earlier\n")
-    for number in (10, 2, 0):
-        parts[number].write_text(f"{number}\n")
-    join_parts(path, parts)
-    assert path.read_text() == "0\n2\n10\n"

@@ -73,7 +73,8 @@ def test_fields_with_another_role_are_no_features(jsonl: Path, csv: Path) -> Non
 
 
 def test_without_roles_every_number_is_a_feature_and_records_count_the_time(jsonl: Path) -> None:
-    plan = plan_of(jsonl)
+    plan = plan_of(jsonl, group="live")
+    assert plan.notes[-1].startswith("--group has no effect on a file")
     assert plan.schema.features == ("bad", "flow", "load.kw")
     assert (plan.axis, plan.has_labels, plan.label_source) == ("record", False, "")
     assert plan.source.total(0) == len(RECORDS)
@@ -92,10 +93,6 @@ def test_a_label_that_the_first_records_lack_is_refused(jsonl: Path) -> None:
     for field, words in (("is_bad", "have no such field"), ("device", "have other values, such as '000'")):
         with pytest.raises(SchemaError, match=words):
             plan_of(jsonl, label=field)
-
-
-def test_a_group_has_no_effect_on_a_file(jsonl: Path) -> None:
-    assert plan_of(jsonl, label="bad", group="live").notes[-1].startswith("--group has no effect on a file")
 
 
 @pytest.mark.parametrize(

@@ -95,9 +95,12 @@ def test_a_label_by_key_in_a_file_is_about_all_records_with_the_key(tmp_path: Pa
     path = tmp_path / "labels.csv"
     path.write_text("key,outlier\n007,true\n8,false\n")
     labels, notes = read_label_file(path, {0: (0, 4), 1: (0, 4)})
+    assert notes == []
     assert labels_of(labels[0], samples(4, ["007", "7"])) == [OUTLIER, UNKNOWN, OUTLIER, UNKNOWN]
     assert labels_of(labels[1], [Sample(0, None, b"8", {})]) == [INLIER]
-    assert notes == []
+    path.write_text("key,outlier\n007,true\n")
+    (note,) = read_label_file(path, ONE)[1]
+    assert note.startswith("All 1 labels of labels.csv call a record outlier")
 
 
 def test_lines_that_are_no_labels_are_counted_and_the_first_is_shown(tmp_path: Path) -> None:
@@ -114,12 +117,6 @@ def test_lines_that_are_no_labels_are_counted_and_the_first_is_shown(tmp_path: P
         "Not readable as labels, so left out: 4 records of labels.jsonl, the first at line 2: "
         "outlier must be true or false, or 1 or 0."
     ]
-
-
-def test_labels_of_one_class_are_noted(tmp_path: Path) -> None:
-    path = write(tmp_path / "labels.jsonl", [{"offset": at, "outlier": True} for at in range(3)])
-    (note,) = read_label_file(path, ONE)[1]
-    assert note.startswith("All 3 labels of labels.jsonl call a record outlier")
 
 
 @pytest.mark.parametrize(

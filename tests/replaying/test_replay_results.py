@@ -83,13 +83,6 @@ def test_frames_hold_what_the_report_says(report: dict[str, Any]) -> None:
     assert untimed.timeline.index[0] == report["timeline"]["start"][0]
 
 
-def test_an_empty_report_has_empty_frames() -> None:
-    result = ReplayResult({"format": 1, "source": {"axis": "time"}, "detectors": []})
-    frames = result.metrics, result.timeline, result.windows, result.alerts, result.drift, result.calibration
-    assert [len(frame) for frame in frames] == [0] * 6
-    assert result.summary == ""
-
-
 # -- sentences ---------------------------------------------------------------------------------------------------------
 
 
@@ -133,11 +126,6 @@ def test_quality_segments_and_other_detectors_are_described() -> None:
     assert "50 records got no score, because the detector was warming up." in said
     assert "strongly" in said
     assert "The alerts are 31 incidents: 1 still open at the end; half have" in said
-
-
-def test_nothing_scored_is_said() -> None:
-    assert summed_up(block(np.full(3, np.nan)), has_labels=False)[0].endswith("; none of them got a score.")
-    assert "1 record of sensors was replayed" in summed_up(block(np.zeros(0), skipped={"not_json": 1}))[0]
 
 
 class Tags(HTMLParser):

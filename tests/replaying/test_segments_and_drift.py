@@ -66,18 +66,14 @@ def test_segments_and_delays_are_those_of_a_simple_loop(runs: list[tuple[int, in
 def test_each_detector_has_delays_of_its_own() -> None:
     labels = [0, 1, 1, 1, 0]
     alerts = {OWN: np.array([0, 0, 0, 1, 0], bool), "late": np.array([0, 0, 0, 0, 1], bool)}
-    report = measured([block({name: np.zeros(5) for name in alerts}, labels, alerts=alerts)])
+    scores = np.array([9.0, 1.0, np.nan, 3.0, 9.0])
+    report = measured([block(dict.fromkeys(alerts, scores), labels, alerts=alerts)])
+    assert [one["peak"] for one in report["segments"]] == [3.0]  # of its outliers
     own, late = report["detectors"]
     assert own["metrics"]["delay_records"]["value"] == 2
     assert own["metrics"]["delay_s"]["value"] == 2
     assert late["metrics"]["delay_records"] is None
     assert late["metrics"]["segments_detected"]["value"] == 0
-
-
-def test_a_segment_has_the_highest_score_of_its_outliers() -> None:
-    scores = np.array([9.0, 1.0, np.nan, 3.0, 2.0, 9.0])
-    peaks = [s["peak"] for s in measured([block(scores, [0, 1, 1, 1, 1, 0])])["segments"]]
-    assert peaks == [3.0]
 
 
 # -- drift ----
@@ -90,21 +86,9 @@ def drift_of(column: Float) -> tuple[Float, Float, Float]:
     return tuple(np.array(drift[name][0], float) for name in ("psi", "missing", "median"))  # type: ignore[return-value]
 
 
-@pytest.fixture(scope="module")
-def noise() -> Float:
-    return np.random.default_rng(1).normal(size=N)
-
-
-def test_without_drift_the_index_is_small(noise: Float) -> None:
-    psi, missing, median = drift_of(noise)
-    assert np.nanmax(psi) < 0.05
-    assert (missing == 0).all()
-    assert np.abs(median).max() < 0.25
-
-
-def test_a_known_shift_has_the_known_index_and_median(noise: Float) -> None:
+def test_a_known_shift_has_the_known_index_and_median() -> None:
     """Of normal distributions at distance m, the Jeffreys divergence is m**2; bins lose a little of it."""
-    psi, _, median = drift_of(noise + np.where(np.arange(N) < 30_000, 0.0, 1.0))
+    psi, _, median = drift_of(np.random.default_rng(1).normal(size=N) + np.where(np.arange(N) < 30_000, 0.0, 1.0))
     late = psi[len(psi) // 2 + 2 :]
     assert np.nanmin(late) > 0.7
     assert np.nanmax(late) < 1.2
@@ -115,15 +99,11 @@ def test_a_known_shift_has_the_known_index_and_median(noise: Float) -> None:
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        (0.0, 1.0),
-        (5.0, 6.0),
-        (5.0, -5.0),
         (5.0, 5.0001),
         (0.0, np.nan),
         (np.nan, 1.0),
         (1.0, np.inf),
         (1e30, -1e30),
-        (1.0, 1e300),
     ],
 )
 def test_a_constant_that_changes_has_drifted(before: float, after: float) -> None:
@@ -134,16 +114,6 @@ def test_a_constant_that_changes_has_drifted(before: float, after: float) -> Non
     assert missing[-2] == np.isnan(after)
     if np.isfinite(before):
         assert median[0] == before
-
-
-def test_a_value_of_few_kinds_drifts_when_their_shares_do() -> None:
-    rng = np.random.default_rng(2)
-    share = np.where(np.arange(N) < N // 2, 0.2, 0.6)
-    psi, _, median = drift_of((rng.random(N) < share).astype(float))
-    expected = (0.6 - 0.2) * np.log(0.6 / 0.2) + (0.4 - 0.8) * np.log(0.4 / 0.8)
-    assert np.nanmedian(psi[len(psi) // 2 + 1 :]) == pytest.approx(expected, rel=0.1)
-    assert np.nanmax(psi[: len(psi) // 2 - 1]) < 0.05
-    assert set(median) == {0.0, 1.0}
 
 
 def test_features_are_ranked_by_their_largest_index() -> None:
