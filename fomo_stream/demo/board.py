@@ -147,17 +147,14 @@ class Board(Observer):
         return layout
 
     def _numbers(self) -> RenderableType:
-        grid = Table.grid(padding=(0, 2))
-        grid.add_column(style="dim", justify="right")
-        grid.add_column(no_wrap=True, overflow="ellipsis")
-        grid.add_row("speed", f"[bold cyan]{self.rate:,.0f} records/s[/]   {self.scored_count:,} scored")
-        phase = self.phase()
+        phase, alarms = self.phase(), f"false alarms {self.false_alarms:,}"
         colour = "green" if phase == "scoring" else "yellow"
         rows = f"   context of at most {self.context_rows:,} readings, generation {self.generation}"
-        grid.add_row("state", f"[bold {colour}]{phase}[/][dim]{rows if self.generation else ''}[/]")
-        share = f"[bold green]{self.caught} of {len(self.faults)} caught[/]"
-        grid.add_row("faults", f"{share}   false alarms {self.false_alarms:,}")
-        return grid
+        return Text.from_markup(
+            f"[dim] speed[/]  [bold cyan]{self.rate:,.0f} records/s[/]   {self.scored_count:,} scored\n"
+            f"[dim] state[/]  [bold {colour}]{phase}[/]{rows if self.generation else ''}\n"
+            f"[dim]faults[/]  [bold green]{self.caught} of {len(self.faults)} caught[/]   {alarms}"
+        )
 
     def _table(self) -> RenderableType:
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, expand=True, show_edge=False)

@@ -270,9 +270,8 @@ def _absent(name: str, kind: str, records: Sequence[Mapping[str, Any]], source: 
     fields = list(dict.fromkeys(path for record in records for path, _ in leaves_of(record)))
     if name not in fields:
         parts = [path for path in fields if path.startswith(f"{name}.")]
-        if parts and any(isinstance(record.get(name.partition(".")[0]), dict) for record in records):
-            return ConfigError(f"{name} is an object {where}", f"name one of {shown(parts, NAMES_SHOWN)}")
-        hint = did_you_mean(name, fields) or f"; the fields are {shown(fields, NAMES_SHOWN)}"
+        hint = "" if parts else did_you_mean(name, fields)
+        hint = hint or f"; the fields are {shown(parts or fields, NAMES_SHOWN)}"
         return ConfigError(f"there is no field {name[:60]} {where}{hint}")
     values = (look_up(record, name) for record in records)
     text = next((value for value in values if isinstance(value, str)), None)

@@ -138,12 +138,9 @@ def option(name: str) -> str:
 
 def _variables() -> dict[str, str]:
     """The environment variables that may be settings, with names in capital letters: case does not matter."""
-    variables = {name.upper(): value for name, value in os.environ.items() if not _is_service_variable(name, value)}
-    return {name: value for name, value in variables.items() if name.startswith(ENV_PREFIX)}
-
-
-def _is_service_variable(name: str, value: str) -> bool:
-    return bool(_SERVICE_VARIABLE.fullmatch(name)) or (name.endswith("_PORT") and "://" in value)
+    variables = {name.upper(): value for name, value in os.environ.items() if not _SERVICE_VARIABLE.fullmatch(name)}
+    addresses = {name for name, value in variables.items() if name.endswith("_PORT") and "://" in value}
+    return {name: value for name, value in variables.items() if name.startswith(ENV_PREFIX) and name not in addresses}
 
 
 def _check_environment() -> None:

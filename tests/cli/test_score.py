@@ -157,8 +157,8 @@ OBJECTS = [{"a": i % 7, "m": {"x": i % 5, "n": {"y": i % 3}}} for i in range(60)
         (RECORDS, {"features": ("pump",)}, "^pump has text such as 'P-101', .* name it as categorical"),
         (RECORDS, {"categorical": ("colour",)}, "no field colour .*; the fields are pump,reading,"),
         (RECORDS, {"lags": 2, "key": "PUMPS"}, "no field PUMPS .*; did you mean pump?"),
-        (OBJECTS, {"features": ("m",)}, "^m is an object .*; name one of m.x,m.n.y$"),
-        (OBJECTS, {"key": "m.n", "lags": 1}, "^m.n is an object .*; name one of m.n.y$"),
+        (OBJECTS, {"features": ("m",)}, "there is no field m .*; the fields are m.x,m.n.y$"),
+        (OBJECTS, {"key": "m.n", "lags": 1}, "there is no field m.n .*; the fields are m.n.y$"),
     ],
 )
 def test_a_mistyped_field_is_a_mistake_in_a_flag(
