@@ -21,19 +21,17 @@ pytestmark = pytest.mark.slow
 
 PARTITIONS = 4
 LONG_S = 300  # the longest that the client allows; no test waits for it
-SHORT_S = 6  # the shortest that Apache Kafka allows
 
 
 class Pods:
     """Two instances named as the pods of a StatefulSet, which have two partitions each."""
 
-    def __init__(self, broker: Broker, folder: Path, stack: ExitStack, session_s: int) -> None:
+    def __init__(self, broker: Broker, folder: Path, stack: ExitStack) -> None:
         if not broker.is_kafka:
             pytest.skip("the embedded broker has no static membership")
         self._broker = broker
         self._folder = folder
         self._stack = stack
-        self._session_ms = 1000 * session_s
         self._topic = unique("sensors")
         broker.create_topic(self._topic, PARTITIONS)
         self.instances: dict[int, Command] = {}
@@ -45,7 +43,7 @@ class Pods:
         self.score()
 
     def settings(self, number: int) -> ServiceSettings:
-        client = {**CLIENT, "session.timeout.ms": str(self._session_ms)}
+        client = {**CLIENT, "session.timeout.ms": str(1000 * LONG_S)}
         return make_settings(self._broker, self._topic, instance_id=f"pod-{number}", kafka=client)
 
     def start(self, number: int) -> None:
@@ -75,7 +73,7 @@ def test_an_instance_that_is_stopped_frees_its_partitions_before_its_session_end
     broker: Broker, tmp_path: Path
 ) -> None:
     with ExitStack() as stack:
-        pods = Pods(broker, tmp_path, stack, LONG_S)
+        pods = Pods(broker, tmp_path, stack)
         assert pods.instances[1].terminate() == 0, pods.instances[1].text()
         assert "group_not_left" not in pods.instances[1].text()
         wait_for(pods.has_all, "the other instance to have all partitions")
@@ -86,7 +84,7 @@ def test_an_instance_that_is_stopped_frees_its_partitions_before_its_session_end
 
 def test_an_instance_that_is_killed_gets_its_partitions_back(broker: Broker, tmp_path: Path) -> None:
     with ExitStack() as stack:
-        pods = Pods(broker, tmp_path, stack, LONG_S)
+        pods = Pods(broker, tmp_path, stack)
         before, log = pods.assigned(), pods.instances[0].text()
         pods.instances[1].kill()
         assert pods.assigned() == before
@@ -94,16 +92,6 @@ def test_an_instance_that_is_killed_gets_its_partitions_back(broker: Broker, tmp
         pods.score()
         assert pods.assigned() == before
         assert pods.instances[0].text().count(" assigned ") == log.count(" assigned ")
-
-
-def test_an_instance_that_is_killed_and_does_not_come_back_keeps_its_partitions_for_its_session(
-    broker: Broker, tmp_path: Path
-) -> None:
-    with ExitStack() as stack:
-        pods = Pods(broker, tmp_path, stack, SHORT_S)
-        pods.instances[1].kill()
-        wait_for(pods.has_all, "the other instance to have all partitions")
-        pods.score()
 
 
 def test_with_the_protocol_consumer_a_named_instance_keeps_its_place_and_says_so(

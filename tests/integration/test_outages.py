@@ -38,10 +38,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         cluster.stop()
 
 
-def _has_committed(cluster: Cluster, group: str, topic: str, records: int) -> bool:
-    return bool(cluster.committed(group, topic) == records)
-
-
 def test_an_instance_starts_while_the_coordinator_of_its_group_does_not_answer(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -58,7 +54,11 @@ def test_an_instance_starts_while_the_coordinator_of_its_group_does_not_answer(
             continue
         settings = make_settings(cluster, topic, group=group)
         with command(tmp_path / f"{group}.log", settings):  # so that the group and all topics exist
-            wait_for(partial(_has_committed, cluster, group, topic, 100), "the first records to be scored", 60)
+            wait_for(
+                partial(lambda group: cluster.committed(group, topic) == 100, group),
+                "the first records to be scored",
+                60,
+            )
         coordinator = cluster.leader("__consumer_offsets", group)
         if coordinator is not controller and not cluster.leads(coordinator, settings.state_topic, 0):
             break

@@ -91,7 +91,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
     def deal(self) -> None:
         for number, name in zip(NUMBERS, ("a", "b"), strict=True):
             self._give(number, name)
-            self.it_goes_on(Moment(number, ["."] * 40, [], 0, 30, 0, 0, True, True, "commit"))
+            self.it_goes_on(Moment(number, ["."] * 24, [], 0, 20, 0, 0, True, True, "commit"))
 
     @rule(moment=moments)
     def it_goes_on(self, moment: Moment) -> None:
@@ -278,7 +278,7 @@ def test_a_late_generation_pauses_its_own_partition_alone_and_nothing_is_lost() 
 
 
 class TestExactlyOnce(ExactlyOnceMachine.TestCase):  # type: ignore[misc, valid-type]
-    settings = settings(stateful_step_count=10)
+    settings = settings(stateful_step_count=8)
 
 
 @pytest.mark.slow
