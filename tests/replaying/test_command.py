@@ -14,19 +14,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from memory_source import cheap_checkpoint
+from memory_source import CtrlC, cheap_checkpoint
 
 from fomo_stream.errors import ConfigError, FomoError
 from fomo_stream.replaying import command, results
 from fomo_stream.replaying.api import replay
-from fomo_stream.replaying.command import run_replay
+from fomo_stream.replaying.command import replay_settings, run_replay
 from fomo_stream.replaying.output import check_outputs, write_whole
 from fomo_stream.replaying.progress import Progress
 from fomo_stream.replaying.results import ReplayResult
 from fomo_stream.replaying.tables import InMemory
 from fomo_stream.settings.replay import ReplaySettings
 
-RECORDS = 3000
+RECORDS = 2100
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +71,12 @@ def test_a_file_is_replayed_without_a_kafka_client(folder: Path, tmp_path: Path)
     assert done.returncode == 0, done.stderr
     assert len((tmp_path / "scores.jsonl").read_text().splitlines()) == RECORDS
     assert "Report: " in done.stdout
+
+
+def test_ctrl_c_gives_the_report_so_far(folder: Path) -> None:
+    so_far = replay_settings(settings_of(folder), CtrlC(1)).report
+    assert not so_far["source"]["is_complete"]
+    assert 0 < so_far["source"]["records"] < RECORDS
 
 
 @pytest.mark.parametrize("flag", ["report", "json_", "scores_file"])

@@ -40,7 +40,7 @@ def assert_same(one: Results, other: Results) -> None:
     assert one.status == other.status
 
 
-@pytest.mark.parametrize(("block", "batch_size"), [(5, 3), (64, 8), (37, 40)])
+@pytest.mark.parametrize(("block", "batch_size"), [(9, 4), (64, 40)])
 def test_results_are_those_of_the_detector(block: int, batch_size: int) -> None:
     made = quick_settings(batch_size=batch_size, lags=1)
     plan = make_plan(made, MemorySource(130))

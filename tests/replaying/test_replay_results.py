@@ -39,7 +39,9 @@ def unlabelled() -> dict[str, Any]:
 # -- JSON and DataFrames -----------------------------------------------------------------------------------------------
 
 numbers = st.floats(allow_nan=True) | st.integers(-(2**63), 2**63 - 1) | st.booleans() | st.none() | st.text(max_size=5)
-values = st.recursive(numbers, lambda part: st.lists(part, max_size=4) | st.dictionaries(st.text(), part, max_size=4))
+values = st.recursive(
+    numbers, lambda part: st.lists(part, max_size=4) | st.dictionaries(st.text(), part, max_size=4), max_leaves=20
+)
 
 
 @given(values)

@@ -66,6 +66,7 @@ def test_processes_give_the_same_as_one_process(plan: Plan) -> None:
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_ctrl_c_gives_the_report_so_far(plan: Plan) -> None:
     endless = replace(plan, source=MemorySource(10**9, (0, 1)))
     report = report_of(endless, outcomes_of(endless, CtrlC(2), n_workers=2))
