@@ -22,7 +22,6 @@ Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 
 OUTLIERS_KEPT = 500  # rows that feedback called outliers
-HORIZON = 1e9  # records over which the reservoirs' samples are uniform: all that a partition ever has
 
 
 class Context:
@@ -44,8 +43,8 @@ class Context:
         self._n_features, self.categorical = n_features, categorical
         vectors = 1 + config.lags + 2 * movement
         size, seed = config.context_size, config.seed
-        self.pool = Reservoir(size, vectors * n_features, HORIZON, seed)  # of admitted records
-        self.outliers = Reservoir(OUTLIERS_KEPT, n_features, HORIZON, seed + 2)  # of outliers by feedback
+        self.pool = Reservoir(size, vectors * n_features, seed)  # of admitted records
+        self.outliers = Reservoir(OUTLIERS_KEPT, n_features, seed + 2)  # of outliers by feedback
         rows, scores = config.history_rows, config.history_scores
         self.history = History(n_features, len(views), rows, scores, config.lags, movement)
         self.confirmed: Int = np.zeros(0, dtype=np.int64)  # ascending, by feedback; replaced, never written in place

@@ -16,6 +16,7 @@ Int = NDArray[np.int64]
 
 EMPTY = -1  # the number in a slot without a record
 BLOCK_BYTES = 128  # of rows in a block, about: slots are written in no order, and each write costs a whole block
+HORIZON = 1e9  # records over which a sample is uniform: all that a partition ever has
 AHEAD = 1024  # records whose priorities are computed together
 
 
@@ -32,18 +33,17 @@ class Reservoir:
     """A random sample of at most `capacity` rows of those admitted, each known by its record's number.
 
     Every record number has a pseudo-random priority, which rises with the number: it grows by the factor e every
-    `horizon` records. The rows with the highest priorities stay (Efraimidis & Spirakis 2006, with the forward decay of
-    Cormode et al. 2009). So the sample is uniform over about the last `horizon` records, and older ones fade
-    exponentially. The sample depends only on the seed, the horizon and the set of admitted numbers: the order of
+    HORIZON records. The rows with the highest priorities stay (Efraimidis & Spirakis 2006, with the forward decay of
+    Cormode et al. 2009). So the sample is uniform over about the last HORIZON records, and older ones fade
+    exponentially. The sample depends only on the seed and the set of admitted numbers: the order of
     admissions and how they are split over calls do not matter, and admitting a row again changes nothing. After a row
     is discarded this no longer holds: rows that were dropped earlier do not come back.
     """
 
-    def __init__(self, capacity: int, n_features: int, horizon: float = np.inf, seed: int = 0) -> None:
+    def __init__(self, capacity: int, n_features: int, seed: int = 0) -> None:
         if not 2 <= capacity <= MAX_CONTEXT:
             raise ValueError(f"a reservoir holds 2 to {MAX_CONTEXT} rows, not {capacity}")
         self.capacity = capacity
-        self.horizon = horizon
         self.seed = seed
         self._slots = Table(
             max(1, BLOCK_BYTES // (8 * n_features)),
@@ -79,7 +79,7 @@ class Reservoir:
         offset = np.uint64((self.seed * 0x632BE59BD9B4E019) % 2**64)
         with np.errstate(over="ignore"):
             uniform = (_mix(numbers.astype(np.uint64) + offset) >> np.uint64(11)).astype(np.float64)
-        return numbers / self.horizon - np.log(-np.log((uniform + 0.5) * 2.0**-53))
+        return numbers / HORIZON - np.log(-np.log((uniform + 0.5) * 2.0**-53))
 
     def _priority_of_next(self, numbers: Int, first: int) -> Float:
         """The same for numbers from `first` on, which are usually close together and higher than any before."""
@@ -144,7 +144,7 @@ class Reservoir:
         width = self._slots["rows"].shape[1]
         at = np.flatnonzero(self._taken)
         vectors = with_missing_features(self._slots["rows"][at].reshape(len(at), width // vector, vector), more)
-        twin = Reservoir(self.capacity, width // vector * (vector + more), self.horizon, self.seed)
+        twin = Reservoir(self.capacity, width // vector * (vector + more), self.seed)
         twin._slots.put(at, rows=flat(vectors), numbers=self._slots["numbers"][at])
         twin._look_over()
         return twin

@@ -181,22 +181,6 @@ def test_what_is_learned_is_the_past_of_what_comes_and_scoring_changes_nothing()
     assert changed[:2].all()  # the two that have it in their past
 
 
-def test_a_jump_is_outlying_where_only_the_past_tells() -> None:
-    rng = np.random.default_rng(0)
-    slow = 10 * np.sin(np.arange(1500) / 30) + rng.normal(0, 0.1, 1500)
-    stream = [{"x": x} for x in slow.tolist()]
-    jumps = [1300, 1350, 1400, 1450]
-    for jump in jumps:
-        stream[jump] = {"x": -slow[jump] if abs(slow[jump]) > 4 else slow[jump] + 8}
-    ranks = []
-    for lags, views in ((0, "all"), (2, "past")):
-        detector = FoMoDetector(context_size=300, min_context=100, lags=lags, views=views)
-        detector.learn_many(stream[:1250])
-        scores = detector.score_many(stream[1250:])
-        ranks.append(np.mean([(scores <= scores[jump - 1250]).mean() for jump in jumps]))
-    assert ranks[0] < 0.9 < 0.95 < ranks[1]
-
-
 def test_features_and_categories_that_appear_are_learned_with_their_past() -> None:
     detector = lagged(categorical=("kind",))
     detector.learn_many(records(150))
@@ -428,13 +412,10 @@ def test_empty_input_is_fine_for_every_method(trained: FoMoDetector, empty: Any,
 
 def test_every_type_of_column_that_holds_numbers_counts() -> None:
     columns: dict[str, Any] = {
-        "integer": pd.array([1, None, 3], dtype="Int64"),
         "boolean": pd.array([True, None, False], dtype="boolean"),
-        "float": pd.array([1.5, None, 2.5], dtype="Float64"),
         "arrow": pd.array([1, None, 3], dtype="int64[pyarrow]"),
         "object": pd.Series([1, None, 2.5], dtype=object),
         "decimal": pd.Series([Decimal(1), None, Decimal("2.5")], dtype=object),
-        "plain": [True, False, True],
         "text": ["1", None, "x"],
         "date": pd.to_datetime(["2024-01-01"] * 3),
     }
@@ -444,13 +425,10 @@ def test_every_type_of_column_that_holds_numbers_counts() -> None:
     by_name = dict(zip(reader.names, found.T.tolist(), strict=True))
     nan = float("nan")
     expected = {
-        "integer": [1, nan, 3],
         "boolean": [1, nan, 0],
-        "float": [1.5, nan, 2.5],
         "arrow": [1, nan, 3],
         "object": [1, nan, 2.5],
         "decimal": [1, nan, 2.5],
-        "plain": [1, 0, 1],
         "text": [nan] * 3,
         "date": [nan] * 3,
     }

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import cast
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -114,14 +113,12 @@ def filled(reservoir: Reservoir, numbers: np.ndarray) -> Reservoir:
     return reservoir
 
 
-@given(st.integers(2, 40), st.integers(0, 150), st.sampled_from([20.0, np.inf]), st.integers(0, 99), st.data())
-def test_neither_batches_nor_order_of_admissions_matter(
-    capacity: int, n: int, horizon: float, seed: int, data: st.DataObject
-) -> None:
+@given(st.integers(2, 40), st.integers(0, 150), st.integers(0, 99), st.data())
+def test_neither_batches_nor_order_of_admissions_matter(capacity: int, n: int, seed: int, data: st.DataObject) -> None:
     numbers = np.array(data.draw(st.permutations(range(n))), dtype=np.int64)
     cuts = sorted(data.draw(st.lists(st.integers(0, n), max_size=5)))
-    at_once = filled(Reservoir(capacity, 1, horizon, seed), np.arange(n))
-    in_parts = Reservoir(capacity, 1, horizon, seed)
+    at_once = filled(Reservoir(capacity, 1, seed), np.arange(n))
+    in_parts = Reservoir(capacity, 1, seed)
     for part in np.split(numbers, cuts):
         filled(in_parts, part)
     np.testing.assert_array_equal(at_once.numbers, in_parts.numbers)
@@ -132,12 +129,12 @@ def test_neither_batches_nor_order_of_admissions_matter(
 Steps = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 50), st.sampled_from([0, 0, 0, 1, 5000])), max_size=12)
 
 
-@given(st.integers(2, 40), Steps, st.sampled_from([20.0, 1e9, np.inf]), st.integers(0, 99), st.booleans())
+@given(st.integers(2, 40), Steps, st.integers(0, 99), st.booleans())
 def test_the_rows_with_the_highest_priorities_are_held(
-    capacity: int, steps: list[tuple[int, int, int]], horizon: float, seed: int, restart: bool
+    capacity: int, steps: list[tuple[int, int, int]], seed: int, restart: bool
 ) -> None:
     """Each step offers records that follow, records from earlier on, and some that come much later."""
-    reservoir, stop = Reservoir(capacity, 1, horizon, seed), 0
+    reservoir, stop = Reservoir(capacity, 1, seed), 0
     offered: set[int] = set()
     for fresh, old, gap in steps:
         earlier = np.arange(max(0, stop - old), stop)[::-2]
@@ -151,29 +148,15 @@ def test_the_rows_with_the_highest_priorities_are_held(
         np.testing.assert_array_equal(reservoir.rows, numbered(reservoir.numbers))
         assert len(reservoir) == len(reservoir.numbers)
         if restart:
-            again = Reservoir(capacity, 1, horizon, seed)
+            again = Reservoir(capacity, 1, seed)
             again.recover(cast(dict[str, bytes], reservoir.copy().changes("r")), "r")
             reservoir = again
 
 
-def test_without_a_horizon_every_record_is_as_likely_to_stay() -> None:
+def test_every_record_is_as_likely_to_stay() -> None:
     kept = np.concatenate([filled(Reservoir(200, 1, seed=seed), np.arange(2000)).numbers for seed in range(50)])
     counts = np.histogram(kept, bins=10, range=(0, 2000))[0]
     assert np.abs(counts - 1000).max() < 4 * np.sqrt(900)  # binomial, 10,000 draws
-
-
-@pytest.mark.parametrize("horizon", [500.0, 5000.0])
-def test_with_a_horizon_ages_are_exponential_beyond_the_newest(horizon: float) -> None:
-    n = 40_000
-    ages = np.concatenate([n - filled(Reservoir(50, 1, horizon, seed), np.arange(n)).numbers for seed in range(40)])
-    # inclusion of age a: 1 - exp(-c e^(-a / horizon)), c so that 50 are expected; its mean, by numbers
-    grid = np.arange(n)
-    low, high = 1e-9, 1e3
-    for _ in range(200):
-        c = np.sqrt(low * high)
-        inclusion = -np.expm1(-c * np.exp(-grid / horizon))
-        low, high = (c, high) if inclusion.sum() < 50 else (low, c)
-    assert ages.mean() == pytest.approx((grid * inclusion).sum() / inclusion.sum(), rel=0.1)
 
 
 @given(st.integers(0, 60), st.data())

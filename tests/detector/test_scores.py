@@ -67,15 +67,6 @@ def test_a_larger_logit_has_a_larger_score(found: list[float], reference: list[f
     assert (np.diff(score) > 0).all()
 
 
-@pytest.mark.parametrize("rate", [0.01, 0.1])
-def test_exchangeable_records_alert_at_the_asked_rate(rate: float) -> None:
-    rng = np.random.default_rng(0)
-    realised = np.mean(
-        [(p_values(rng.normal(size=50), np.sort(rng.normal(size=999))) <= rate).mean() for _ in range(400)]
-    )
-    assert realised == pytest.approx(rate, rel=0.1)
-
-
 @given(st.integers(0, 2000), st.floats(1e-4, 0.5))
 def test_calibrated_means_that_the_rate_is_reachable(n: int, rate: float) -> None:
     smallest = p_values(np.array([1.0]), np.zeros(n))[0]
@@ -238,9 +229,9 @@ def random_walk(noise: Rows, time: Rows) -> Rows:
 @pytest.mark.parametrize(
     "drift",
     [
-        sudden_shift,
         random_walk,
-        *(pytest.param(d, marks=pytest.mark.slow) for d in (slow_ramp, growing_variance, new_cluster, season)),
+        *(pytest.param(d, marks=pytest.mark.slow) for d in (sudden_shift, slow_ramp, growing_variance, season)),
+        pytest.param(new_cluster, marks=pytest.mark.slow),
         pytest.param(other_correlation, marks=pytest.mark.slow),
     ],
     ids=lambda d: d.__name__,

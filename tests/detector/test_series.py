@@ -143,28 +143,6 @@ def test_a_slot_is_of_one_series_from_its_beginning_on(stream: Stream, max_keys:
                 assert found.begins[next_one] or stream.keys[first] == stream.keys[next_one]
 
 
-@pytest.mark.parametrize("later_without", [0, 3])
-def test_keys_that_are_ids_of_records_make_one_series_after_some_records(later_without: int) -> None:
-    rng = np.random.default_rng(0)
-    values = rng.normal(size=(300, 2))
-    keys: list[Key] = [None if i > 100 and later_without and i % later_without == 0 else str(i) for i in range(300)]
-    found, after = Series(2, 2, max_keys=20).follow(values, keys), FEW_KEYED - 1
-    whole = Series(2, 2).follow(values[after:])
-    assert found.begins[:after].all()
-    np.testing.assert_array_equal(found.vectors[after:], whole.vectors)
-    assert (found.slots[after:] == 0).all()
-    assert found.begins[after:].tolist() == whole.begins.tolist()
-
-
-def test_keys_that_recur_later_are_series_then() -> None:
-    """A partition may begin with many keys that are all new."""
-    values = np.random.default_rng(0).normal(size=(500, 1))
-    keys: list[Key] = [str(i % 50) for i in range(500)]
-    found = Series(1, 1, max_keys=100).follow(values, keys)
-    np.testing.assert_array_equal(found.vectors[100:, 1], values[50:450])
-    assert (found.slots[100:] > 0).all()
-
-
 @given(streams(), streams(), st.integers(0, 2), st.integers(1, 4), st.booleans())
 def test_features_that_are_added_have_no_past_and_no_movement(
     before: Stream, after: Stream, lags: int, max_keys: int, movement: bool

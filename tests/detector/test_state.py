@@ -107,22 +107,6 @@ def test_a_commit_costs_what_has_changed() -> None:
     assert sum("series/" in key and value is not None for key, value in few.items()) <= 3
 
 
-def test_many_verdicts_that_wait_for_a_record_are_kept() -> None:
-    n = 10_000  # as many labels as may wait at once
-    config = replace(CONFIG, feedback_memory=n, adapt_after=0)
-    one, other = (Detector(MODEL, 1, config) for _ in range(2))
-    one.process(np.random.default_rng(0).normal(size=(n, 1)))
-    one.changes()
-    log = one.copy().changes()  # of everything
-    assert one.feedback(np.arange(n), np.arange(n) % 2 == 0) == n
-    entries = one.changes()
-    assert max(len(value or b"") for value in entries.values()) <= PART_BYTES
-    other.recover(cast(dict[str, bytes], {**log, **entries}))
-    rows = np.random.default_rng(1).normal(size=(100, 1))
-    assert_same_results(one.process(rows), other.process(rows))
-    assert len(one.changes()["counters/0"] or b"") < 1000  # the verdicts are heeded
-
-
 def test_a_generation_of_the_history_is_written_once_and_one_of_recent_records_never() -> None:
     one = new()
     written: Counter[str] = Counter()
@@ -206,14 +190,11 @@ def log() -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"context_size": 30}, "context_size is 24 in the state, 30 now"),
         (
             {"seed": 3, "context_size": 30},
             "context_size is 24 in the state, 30 now; seed is 0 in the state, 3 now",
         ),
         ({"calibration_size": 900, "refresh": 0.3}, "calibration_size is 60 in the state, 900 now"),
-        ({"lag": 200}, "lag is 40 in the state, 200 now"),
-        ({"recent_every": 128}, "recent_every is 64 in the state, 128 now"),
         ({"alert_rate": 0.001}, "alert_rate is 0.1 in the state, 0.001 now"),
         ({"memory": 0.5}, "memory is 0.3333333333333333 in the state, 0.5 now"),
         (
