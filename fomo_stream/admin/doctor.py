@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import sys
-import textwrap
 from collections import Counter
 from collections.abc import Sequence
 
@@ -37,8 +34,7 @@ def examine(settings: DoctorSettings) -> tuple[str, int]:
         findings = findings_of(settings, inquire(settings))
     except BrokerError as error:
         findings = without_answer(settings, error)
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    return (as_json(findings) if settings.json_ else as_text(findings, width)), exit_code(findings)
+    return (as_json(findings) if settings.json_ else as_text(findings)), exit_code(findings)
 
 
 def findings_of(settings: DoctorSettings, facts: Facts) -> list[Named]:
@@ -60,33 +56,20 @@ def exit_code(findings: Sequence[Named]) -> int:
     return next((finding.code or 1 for _, finding in findings if finding.level is Level.PROBLEM), 0)
 
 
-def as_text(findings: Sequence[Named], width: int | None = None) -> str:
-    """A line for each finding, its remedy below it, and a summary. width: of a terminal; longer lines are broken."""
+def as_text(findings: Sequence[Named]) -> str:
+    """A line for each finding, its remedy below it, and a summary."""
     levels, names = max(len(level) for level in Level), max(len(name) for name, _ in findings)
     indent = levels + names + 4
     lines, before = [], ""
     for name, finding in findings:
         head = f"{finding.level:<{levels}}  {'' if name == before else name:<{names}}  "
-        lines += _broken(head + finding.what, indent, width)
+        lines.append(head + finding.what)
         if finding.remedy:
-            lines += _broken(f"{'':<{indent}}-> {finding.remedy}", indent + 3, width)
+            lines.append(f"{'':<{indent}}-> {finding.remedy}")
         before = name
     counts = Counter(finding.level for _, finding in findings)
     shown = [counted(counts[level], level.value) for level in (Level.PROBLEM, Level.WARNING)]
     return "\n".join([*lines, "", ", ".join([*shown, f"{counts[Level.UNCHECKED]} not checked"])])
-
-
-def _broken(line: str, indent: int, width: int | None) -> list[str]:
-    if width is None or width < indent + 30:
-        return [line]
-    return textwrap.wrap(
-        line,
-        width,
-        drop_whitespace=True,
-        subsequent_indent=" " * indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def as_json(findings: Sequence[Named]) -> str:

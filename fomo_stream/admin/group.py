@@ -9,7 +9,6 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
@@ -39,51 +38,21 @@ ANSWER_S = 10.0  # about 1,000 partitions
 FEATURES_SHOWN = 20
 
 
-@dataclass(frozen=True)
-class MemberDescription:
-    """One member of the group. name: its --instance-id, or else the end of its member id, which the broker makes."""
-
-    name: str
-    client_id: str
-    host: str
-    partitions: tuple[int, ...]  # of the input
-
-
-@dataclass(frozen=True)
-class PartitionDescription:
-    """One partition of the input; None where the broker does not say."""
-
-    number: int
-    committed: int | None = None  # the group's next offset to read
-    end: int | None = None
-    lag: int | None = None  # records that the group has not scored yet
-    state_written: float | None = None  # seconds since 1970, by the clock of the instance that wrote it
-
-
-@dataclass(frozen=True)
-class GroupDescription:
-    """A group, its members and its partitions. status: as Kafka names it: stable, empty, ..."""
-
-    status: str
-    members: tuple[MemberDescription, ...]
-    partitions: tuple[PartitionDescription, ...]
-
-
-@dataclass(frozen=True)
-class Agreed:
-    """What the group has agreed on, and which settings differ here."""
-
-    features: tuple[str, ...] | None  # None: they are not inferred yet
-    settings: dict[str, Any]
-    differences: tuple[Difference, ...]
-    is_given: dict[str, bool]  # by name of a setting that differs: by a flag, a variable or the file, or by default
+Report = dict[str, Any]  # JSON-ready
 
 
 def look_at_group(settings: GroupSettings) -> str:
     """The report. Raises FomoError."""
     partitions = _check_group_exists(settings, is_changing=False)
-    described, agreed = _describe(settings, partitions), _read_agreed(settings)
-    return as_json(settings, described, agreed) if settings.json_ else as_text(settings, described, agreed, time.time())
+    agreement = _read_agreed(settings)
+    report = {
+        "group": settings.group,
+        "topic": settings.topic,
+        "state_topic": settings.state_topic,
+        "agreement": agreement,
+        **_describe(settings, partitions),
+    }
+    return json.dumps(report, indent=2) if settings.json_ else as_text(report, time.time())
 
 
 def check_group(settings: GroupSettings) -> str:
@@ -129,8 +98,11 @@ def _check_group_exists(settings: ServiceSettings, is_changing: bool) -> dict[st
     return partitions
 
 
-def _describe(settings: GroupSettings, partitions: Mapping[str, int]) -> GroupDescription:
-    """partitions: as `_check_group_exists` returns them. Raises BrokerError."""
+def _describe(settings: GroupSettings, partitions: Mapping[str, int]) -> Report:
+    """Status, as Kafka names it, members and partitions of the input; None where the broker does not say.
+
+    partitions: as `_check_group_exists` returns them. Raises BrokerError.
+    """
     topic, count = settings.topic, partitions[settings.topic]
     with closing(Cluster(settings)) as cluster:
         cluster.connect()
@@ -145,21 +117,23 @@ def _describe(settings: GroupSettings, partitions: Mapping[str, int]) -> GroupDe
     for number in range(count):
         offset, end = committed.get(number), ends[number].offset if number in ends else None
         lag = None if offset is None or end is None else max(0, end - offset)
+        # Seconds since 1970, by the clock of the instance that wrote it.
         at = written[number].timestamp / 1000 if number in written and written[number].timestamp >= 0 else None
-        described.append(PartitionDescription(number, offset, end, lag, at))
+        described.append({"number": number, "committed": offset, "end": end, "lag": lag, "state_written": at})
     status = about.state.name.lower().replace("_", " ")
     status = "empty" if status == "dead" else status  # the broker does not know the group: its offsets have expired
-    return GroupDescription(status, _members(about, topic), tuple(described))
+    return {"status": status, "members": _members(about, topic), "partitions": described}
 
 
-def _members(about: Any, topic: str) -> tuple[MemberDescription, ...]:
+def _members(about: Any, topic: str) -> list[Report]:
+    """name: the --instance-id, or else the end of the member id, which the broker makes."""
     members = []
     for member in about.members:
         assigned = member.assignment.topic_partitions if member.assignment is not None else ()
-        numbers = tuple(sorted(place.partition for place in assigned if place.topic == topic))
-        name = member.group_instance_id or member.member_id[-8:]
-        members.append(MemberDescription(name, member.client_id, member.host.lstrip("/"), numbers))
-    return tuple(sorted(members, key=lambda member: (member.partitions[:1] or (1 << 31,), member.name)))
+        numbers = sorted(place.partition for place in assigned if place.topic == topic)
+        name, host = member.group_instance_id or member.member_id[-8:], member.host.lstrip("/")
+        members.append({"name": name, "client_id": member.client_id, "host": host, "partitions": numbers})
+    return sorted(members, key=lambda member: (member["partitions"][:1] or [1 << 31], member["name"]))
 
 
 def _committed(admin: Any, settings: ServiceSettings, count: int) -> dict[int, int]:
@@ -188,7 +162,8 @@ def _about_others(flags: Sequence[str]) -> list[str]:
     return [f"the group does not hold {', '.join(flags)}: each instance has its own value"] if flags else []
 
 
-def _read_agreed(settings: GroupSettings) -> Agreed:
+def _read_agreed(settings: GroupSettings) -> Report:
+    """What the group has agreed on, and which settings differ here. features: None if they are not inferred yet."""
     group_log = GroupLog(settings)
     agreement = _agreement(settings, group_log, only_given=False)
     schema = GroupSchema(settings, group_log).stored()
@@ -198,9 +173,16 @@ def _read_agreed(settings: GroupSettings) -> Agreed:
         if own is not None and {*own, *agreed.get("categorical", ())} != {*schema.features}:
             differences.insert(0, Difference("features", shown(list(schema.features)), shown(list(own))))
         agreed = {**agreed, "categorical": sorted(schema.categorical)}
-    names = [difference.name for difference in differences]
-    given = {name: any(map(settings.is_given, DECIDED_BY.get(name, (name,)))) for name in names}
-    return Agreed(None if schema is None else schema.features, agreed, tuple(differences), given)
+    shown_differences = []
+    for one in differences:
+        given = any(map(settings.is_given, DECIDED_BY.get(one.name, (one.name,))))  # or by default
+        shown_differences.append({**one._asdict(), "given": given, "changeable": one.name in CHANGEABLE_SETTINGS})
+    return {
+        "features": None if schema is None else schema.features,
+        "settings": agreed,
+        "differences": shown_differences,
+        "not_held": _not_held(settings),
+    }
 
 
 def _agreement(settings: GroupSettings, log: GroupLog, only_given: bool) -> Agreement:
@@ -230,26 +212,30 @@ def _agreement(settings: GroupSettings, log: GroupLog, only_given: bool) -> Agre
 # --- the report
 
 
-def as_text(settings: GroupSettings, group: GroupDescription, agreed: Agreed, now: float) -> str:
+def as_text(report: Report, now: float) -> str:
     """The report as text. now: seconds since 1970."""
-    head = f"group {settings.group} on topic {settings.topic}: {group.status}, {counted(len(group.members), 'member')}"
-    parts = [[head], [*_settings_lines(agreed), *_about_others(_not_held(settings))]]
-    if group.members:
-        parts.append(_member_lines(group))
-    return "\n\n".join("\n".join(part) for part in [*parts, _partition_lines(group, now)])
+    members, agreement = report["members"], report["agreement"]
+    head = f"group {report['group']} on topic {report['topic']}: {report['status']}, {counted(len(members), 'member')}"
+    parts = [[head], [*_settings_lines(agreement), *_about_others(agreement["not_held"])]]
+    if members:
+        parts.append(_member_lines(members, report["partitions"]))
+    parts.append(_partition_lines(members, report["partitions"], now))
+    return "\n\n".join("\n".join(part) for part in parts)
 
 
-def _settings_lines(agreed: Agreed) -> list[str]:
-    if not agreed.settings and agreed.features is None:
+def _settings_lines(agreement: Report) -> list[str]:
+    agreed, features = agreement["settings"], agreement["features"]
+    if not agreed and features is None:
         return ["the group has agreed on nothing yet: no instance has started"]
-    names = [name for name in (*STATE_SETTINGS, *CHANGEABLE_SETTINGS) if name in agreed.settings]
-    rows = [("features", _features(agreed.features)), *((name, shown(agreed.settings[name])) for name in names)]
-    here = {one.name: one.own + ("" if agreed.is_given[one.name] else " (default)") for one in agreed.differences}
+    names = [name for name in (*STATE_SETTINGS, *CHANGEABLE_SETTINGS) if name in agreed]
+    rows = [("features", _features(features)), *((name, shown(agreed[name])) for name in names)]
+    differences = agreement["differences"]
+    here = {one["name"]: one["own"] + ("" if one["given"] else " (default)") for one in differences}
     lines = aligned([("agreed setting", "group", "here"), *((*row, here.get(row[0], "")) for row in rows)])
     if not here:
         return [*lines, "the settings given here agree with the group's"]
     differ = f"{counted(len(here), 'setting')} of an instance here would be different"
-    lasting = [name for name in here if name not in CHANGEABLE_SETTINGS]
+    lasting = [one["name"] for one in differences if not one["changeable"]]
     when = f"({', '.join(lasting)})" if lasting else "while the group has members, and change them otherwise"
     return [*lines, f"{differ}: it would be refused {when}"]
 
@@ -261,42 +247,22 @@ def _features(names: Sequence[str] | None) -> str:
     return ", ".join(names[:FEATURES_SHOWN]) + more
 
 
-def _member_lines(group: GroupDescription) -> list[str]:
-    lags = {partition.number: partition.lag or 0 for partition in group.partitions}
+def _member_lines(members: Sequence[Report], partitions: Sequence[Report]) -> list[str]:
+    lags = {partition["number"]: partition["lag"] or 0 for partition in partitions}
     rows = [("member", "client", "host", "lag", "partitions")]
-    for member in group.members:
-        lag = sum(lags.get(number, 0) for number in member.partitions)
-        rows.append((member.name, member.client_id, member.host, str(lag), ranges(member.partitions) or "none"))
+    for member in members:
+        lag, numbers = sum(lags.get(number, 0) for number in member["partitions"]), ranges(member["partitions"])
+        rows.append((member["name"], member["client_id"], member["host"], str(lag), numbers or "none"))
     return aligned(rows, right=[3])
 
 
-def _partition_lines(group: GroupDescription, now: float) -> list[str]:
-    owners = {number: member.name for member in group.members for number in member.partitions}
+def _partition_lines(members: Sequence[Report], partitions: Sequence[Report], now: float) -> list[str]:
+    owners = {number: member["name"] for member in members for number in member["partitions"]}
     rows = [("partition", "member", "committed", "end", "lag", "state written")]
-    for one in group.partitions:
-        committed, end, lag = ("-" if value is None else str(value) for value in (one.committed, one.end, one.lag))
-        age = "-" if one.state_written is None else f"{in_time(max(0.0, now - one.state_written))} ago"
-        rows.append((str(one.number), owners.get(one.number, "-"), committed, end, lag, age))
-    rows.append(("all", "", "", "", str(sum(one.lag or 0 for one in group.partitions)), ""))
+    for one in partitions:
+        number, committed, end, lag, written = one.values()
+        age = "-" if written is None else f"{in_time(max(0.0, now - written))} ago"
+        counts = ("-" if value is None else str(value) for value in (committed, end, lag))
+        rows.append((str(number), owners.get(number, "-"), *counts, age))
+    rows.append(("all", "", "", "", str(sum(one["lag"] or 0 for one in partitions)), ""))
     return aligned(rows, right=[0, 2, 3, 4, 5])
-
-
-def as_json(settings: GroupSettings, group: GroupDescription, agreed: Agreed) -> str:
-    """The report as one JSON object."""
-    differences = [
-        {**one._asdict(), "given": agreed.is_given[one.name], "changeable": one.name in CHANGEABLE_SETTINGS}
-        for one in agreed.differences
-    ]
-    content = {
-        "group": settings.group,
-        "topic": settings.topic,
-        "state_topic": settings.state_topic,
-        "agreement": {
-            "features": agreed.features,
-            "settings": agreed.settings,
-            "differences": differences,
-            "not_held": _not_held(settings),
-        },
-        **asdict(group),
-    }
-    return json.dumps(content, indent=2)

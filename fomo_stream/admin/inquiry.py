@@ -12,8 +12,8 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaException
-from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import ConfigResource, ResourceType
 
 from fomo_stream.errors import BrokerError, FomoError
 from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, explained, explaining, make_producer
@@ -168,7 +168,5 @@ def _standing(cluster: Cluster, sizes: Mapping[str, int], seconds: float) -> dic
 
 def _open_transactions(cluster: Cluster, topic: str, size: int) -> dict[int, int]:
     """The first offset of the open transactions, by partition that has one."""
-    ends = cluster.offsets(topic, size, OffsetSpec.latest())
-    readable = cluster.offsets(topic, size, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
-    both = readable.keys() & ends.keys()
-    return {number: readable[number].offset for number in both if readable[number].offset < ends[number].offset}
+    ends = cluster.ends([(topic, number) for number in range(size)])
+    return {number: one.readable for (_, number), one in ends.items() if one.readable < one.end}

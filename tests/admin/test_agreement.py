@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
-from fomo_stream.admin.group import Agreed, GroupDescription, MemberDescription, PartitionDescription, as_text
+from fomo_stream.admin.group import as_text
 from fomo_stream.errors import AgreementError
-from fomo_stream.kafka.group.agreement import CHANGEABLE_SETTINGS, STATE_SETTINGS, Agreement, Difference
+from fomo_stream.kafka.group.agreement import CHANGEABLE_SETTINGS, STATE_SETTINGS, Agreement
 from fomo_stream.kafka.group.log import Entry, GroupLog
 from fomo_stream.settings.commands import GroupSettings
 from fomo_stream.settings.service import ServiceSettings
 
 SETTINGS = GroupSettings(topic="t", group="g")
-EMPTY = GroupDescription("empty", (), (PartitionDescription(0),))
 
 
 class Log(GroupLog):
@@ -135,16 +134,27 @@ def test_of_two_changes_at_once_the_earlier_is_valid() -> None:
 # --- the report
 
 
-def agreed(*differing: str, given: bool = True) -> Agreed:
-    settings = dict.fromkeys((*STATE_SETTINGS, *CHANGEABLE_SETTINGS), "a")
-    differences = tuple(Difference(name, "a", "b") for name in differing)
-    return Agreed(("x", "y"), settings, differences, dict.fromkeys(differing, given))
+def report(*differing: str, given: bool = True, **changes: Any) -> dict[str, Any]:
+    one = {"agreed": "a", "own": "b", "given": given}
+    differences = [{"name": name, "changeable": name in CHANGEABLE_SETTINGS, **one} for name in differing]
+    agreed = dict.fromkeys((*STATE_SETTINGS, *CHANGEABLE_SETTINGS), "a")
+    agreement = {"features": ["x", "y"], "settings": agreed, "differences": differences, "not_held": []}
+    return {
+        "group": "g",
+        "topic": "t",
+        "status": "empty",
+        "members": [],
+        "partitions": [],
+        "agreement": agreement,
+    } | changes
 
 
 def test_every_partition_has_a_line_and_the_last_has_the_total() -> None:
-    partitions = (PartitionDescription(0, 3, 10, 7, 990.0), PartitionDescription(1), PartitionDescription(2, 5, 6, 1))
-    group = GroupDescription("stable", (MemberDescription("one", "c", "h", (0, 2)),), partitions)
-    text = as_text(SETTINGS, group, agreed(), now=1000.0)
+    names = ("number", "committed", "end", "lag", "state_written")
+    values = ((0, 3, 10, 7, 990.0), (1, None, None, None, None), (2, 5, 6, 1, None))
+    partitions = [dict(zip(names, one, strict=True)) for one in values]
+    members = [{"name": "one", "client_id": "c", "host": "h", "partitions": [0, 2]}]
+    text = as_text(report(members=members, partitions=partitions), now=1000.0)
     rows = [line.split() for line in text.split("\n\n")[-1].splitlines()[1:]]
     assert rows == [
         ["0", "one", "3", "10", "7", "10", "s", "ago"],
@@ -156,8 +166,9 @@ def test_every_partition_has_a_line_and_the_last_has_the_total() -> None:
 
 
 def test_a_setting_that_differs_is_shown_beside_the_groups() -> None:
-    text = as_text(SETTINGS, EMPTY, agreed("out", given=False), now=0.0)
+    text = as_text(report("out", given=False), now=0.0)
     assert [line.split() for line in text.splitlines() if line.startswith("out ")] == [["out", "a", "b", "(default)"]]
-    assert "would be refused (seed)" in as_text(SETTINGS, EMPTY, agreed("out", "seed"), now=0.0)
-    assert "agree with the group's" in as_text(SETTINGS, EMPTY, agreed(), now=0.0)
-    assert "agreed on nothing yet" in as_text(SETTINGS, EMPTY, Agreed(None, {}, (), {}), now=0.0)
+    assert "would be refused (seed)" in as_text(report("out", "seed"), now=0.0)
+    assert "agree with the group's" in as_text(report(), now=0.0)
+    nothing = {"features": None, "settings": {}, "differences": [], "not_held": []}
+    assert "agreed on nothing yet" in as_text(report(agreement=nothing), now=0.0)

@@ -91,10 +91,10 @@ class Agreement:
         self.is_new = entry is None
         if entry is None:
             entry, agreed = self._propose(None, self._own(agreed))
-        if self._differing(agreed):
-            changes = {one.name.replace("-", "_"): f"{one.agreed} -> {one.own}" for one in self._compare(agreed)}
+        if differences := self._compare(agreed):
             agreed = self._change(entry, agreed)
             self.is_new = True
+            changes = {one.name.replace("-", "_"): f"{one.agreed} -> {one.own}" for one in differences}
             log.warning(kv("group_settings_changed", group=self._settings.group, **changes))
         return self._settings.model_copy(update={"categorical": tuple(agreed["categorical"])})
 
@@ -122,66 +122,54 @@ class Agreement:
 
     def compare(self) -> list[Difference]:
         """The settings that differ from the group's. They are none if the group has agreed on nothing yet."""
-        agreed = self.agreed()
-        return self._compare(agreed) if agreed else []
+        return self._compare(agreed) if (agreed := self.agreed()) else []
 
     def check(self) -> None:
         """Raise AgreementError if the group has agreed on other settings since `join`.
 
         Until an instance is a member, others can still change them.
         """
-        _, agreed = self._current()
-        differing = self._differing(agreed)
-        if differing:
-            raise self._refusal(agreed, differing, "they were changed while this instance started; use the group's")
+        self._refuse(self.compare(), "they were changed while this instance started; use the group's")
 
     def check_join(self) -> None:
         """Raise AgreementError if `join` would be refused now. Writes nothing."""
-        _, agreed = self._current()
-        if agreed and (differing := self._differing(agreed)):
-            self._check_change(agreed, differing)
+        if differences := self.compare():
+            self._check_change(differences)
 
-    def _check_change(self, agreed: Values, differing: list[str]) -> None:
+    def _check_change(self, differences: list[Difference]) -> None:
         """Raise AgreementError unless this instance may change these settings."""
-        if lasting := [name for name in differing if name in STATE_SETTINGS]:
-            remedy = "use the group's, choose another --group, or forget what was learned with --reset-state"
-            raise self._refusal(agreed, lasting, remedy)
+        lasting = [one for one in differences if one.name in STATE_SETTINGS]
+        self._refuse(lasting, "use the group's, choose another --group, or forget what was learned with --reset-state")
         if members := count_members(self._settings):
             remedy = (
                 f"use the group's, choose another --group, or stop the group first, which has "
                 f"{counted(members, 'member')} (in Kubernetes: scale to 0; one that was killed leaves when its session "
                 "times out)"
             )
-            raise self._refusal(agreed, differing, remedy)
+            self._refuse(differences, remedy)
 
     def _change(self, replaced: Entry, agreed: Values) -> Values:
         """Change the group's settings to these; returns them. Raises AgreementError if they may not be changed."""
-        self._check_change(agreed, self._differing(agreed))
+        self._check_change(self._compare(agreed))
         _, now = self._propose(replaced, {**self._own(agreed), "categorical": agreed["categorical"]})
-        if still := self._differing(now):
-            raise self._refusal(now, still, "another instance was faster; use the group's, or choose another --group")
+        self._refuse(self._compare(now), "another instance was faster; use the group's, or choose another --group")
         return now
 
-    def _refusal(self, agreed: Values, differing: list[str], remedy: str) -> AgreementError:
-        named = "; ".join(
-            f"{DERIVED.get(one.name, '--' + one.name)} is {one.agreed} in the group, {one.own} here"
-            for one in self._compare(agreed)
-            if one.name in differing
-        )
-        return AgreementError(f"group {self._settings.group} has agreed on other settings: {named}", remedy)
+    def _refuse(self, differences: list[Difference], remedy: str) -> None:
+        """Raise AgreementError if there are any."""
+        if differences:
+            named = "; ".join(
+                f"{DERIVED.get(one.name, '--' + one.name)} is {one.agreed} in the group, {one.own} here"
+                for one in differences
+            )
+            raise AgreementError(f"group {self._settings.group} has agreed on other settings: {named}", remedy)
 
-    def _differing(self, agreed: Mapping[str, Any]) -> list[str]:
-        own = self._own(agreed)
-        names = [name for name in (*STATE_SETTINGS, *CHANGEABLE_SETTINGS) if agreed.get(name) != own[name]]
-        if not own["categorical"]:  # then the group's are used
-            names = [name for name in names if name != "categorical"]
-        return names
-
-    def _compare(self, agreed: Mapping[str, Any]) -> list[Difference]:
-        own = self._own(agreed)
+    def _compare(self, agreed: Values) -> list[Difference]:
+        own = self._own(agreed)  # without categorical fields here, the group's are used
         return [
             Difference(name, shown(agreed.get(name, "not recorded")), shown(own[name]))
-            for name in self._differing(agreed)
+            for name in (*STATE_SETTINGS, *CHANGEABLE_SETTINGS)
+            if agreed.get(name) != own[name] and (name != "categorical" or own[name])
         ]
 
     def _propose(self, replaced: Entry | None, values: Values) -> tuple[Entry, Values]:
