@@ -16,8 +16,7 @@ from fomo_stream.errors import BrokerError, ConfigError, FomoError, TopicError
 from fomo_stream.kafka.broker.clients import session_timeout_ms
 from fomo_stream.kafka.broker.permissions import (
     READ,
-    missing_on_group,
-    missing_on_topics,
+    missing_permissions,
     operation_name,
     permit,
     service_needs,
@@ -166,10 +165,8 @@ def broker_settings(settings: DoctorSettings, facts: Facts) -> Iterator[Finding]
 
 def _timeouts(settings: DoctorSettings, facts: Facts) -> Iterator[Finding]:
     session = session_timeout_ms(settings)
-    slowest, longest = (
-        max(facts.broker_numbers(CLEANUP), default=0),
-        min(facts.broker_numbers(LONGEST), default=1 << 31),
-    )
+    slowest = max(facts.broker_numbers(CLEANUP), default=0)
+    longest = min(facts.broker_numbers(LONGEST), default=1 << 31)
     text = settings.kafka.get("transaction.timeout.ms", "")
     wanted = int(text) if text.isdigit() else session
     if settings.delivery == "exactly-once" and slowest > MOST_CLEANUP_MS:
@@ -203,12 +200,13 @@ def permissions(settings: DoctorSettings, facts: Facts) -> Iterator[Finding]:
     """What this user may do with the topics and the group; what is useful but not required is a warning."""
     permitted = {name: topic.operations for name, topic in facts.topics.items()}
     permitted |= dict.fromkeys(facts.hidden, ())
-    missing: list[FomoError] = [*missing_on_topics(settings, service_needs(settings), permitted)]
-    missing += missing_on_group(settings, READ, facts.group_operations)
+    needs = service_needs(settings)
+    missing: list[FomoError] = [*missing_permissions(settings, needs, permitted, READ, facts.group_operations)]
     if facts.group_error is not None:
         missing.append(facts.group_error)
     for error in missing:
-        yield Finding(Level.PROBLEM, _refused(error, facts), error.remedy, error.exit_code)
+        what = error.what if error is facts.group_error else f"not permitted: {error.what}"
+        yield Finding(Level.PROBLEM, what, error.remedy, error.exit_code)
     silent = [topic for topic in topics_of(settings) if topic in facts.topics and permitted[topic] is None]
     absent = [topic for topic in topics_of(settings) if topic not in permitted]
     if silent:
@@ -218,13 +216,6 @@ def permissions(settings: DoctorSettings, facts: Facts) -> Iterator[Finding]:
     elif not missing:
         yield ok(f"this user may do what the service needs, on {len(topics_of(settings))} topics and the group")
     yield from _useful(settings, facts)
-
-
-def _refused(error: FomoError, facts: Facts) -> str:
-    if error is facts.group_error:
-        return error.what
-    is_hidden = error.what.rsplit(" ", 1)[-1] in facts.hidden
-    return f"not permitted: {error.what}" + (", or there is no such topic" if is_hidden else "")
 
 
 def _useful(settings: DoctorSettings, facts: Facts) -> Iterator[Finding]:
@@ -369,9 +360,7 @@ def _output(settings: DoctorSettings, facts: Facts, name: str) -> Iterator[Findi
         yield warning(what, alter(settings, name, "message.timestamp.type=CreateTime"))
     oldest = topic.number("message.timestamp.before.max.ms")
     if oldest is not None and oldest < NO_LIMIT and _is_shorter(oldest, kept_input):
-        what = (
-            f"{name} refuses timestamps older than {in_time(oldest / 1000)}, and {settings.topic} keeps older records"
-        )
+        what = f"{name} refuses timestamps older than {in_time(oldest / 1000)}; {settings.topic} keeps older records"
         yield warning(what, alter(settings, name, f"message.timestamp.before.max.ms={NO_LIMIT}"))
 
 

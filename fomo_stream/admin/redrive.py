@@ -121,9 +121,7 @@ def redrive(settings: RedriveSettings) -> Summary:
     partitions = _partitions(settings)
     with TopicReader(settings) as reader:
         try:
-            # The sender first: it aborts the open transaction of another run, and only then are the offsets final.
-            sender = None if settings.dry_run else _Sender(settings, reader, partitions)
-            return _Redrive(settings, reader, partitions[settings.dead_letters], sender).run()
+            return _Redrive(settings, reader, partitions).run()
         except KafkaException as error:
             if error.args[0].code() == KafkaError._FENCED:
                 what = "another run on the same dead letters has begun since, and continues with them"
@@ -147,20 +145,38 @@ def _partitions(settings: RedriveSettings) -> dict[str, int]:
 
 
 class _Redrive:
-    """One run: reads the topic of dead letters, batch by batch, up to its end as of now."""
+    """One run: reads the topic of dead letters, batch by batch, up to its end as of now, and sends the letters.
 
-    def __init__(self, settings: RedriveSettings, reader: TopicReader, partitions: int, sender: _Sender | None) -> None:
+    With transactions, the letters of a batch and the offsets after it take effect together.
+    """
+
+    def __init__(self, settings: RedriveSettings, reader: TopicReader, partitions: dict[str, int]) -> None:
         self._settings = settings
         self._reader = reader
-        self._sender = sender
+        self._partitions = partitions
         self._summary = Summary(settings.dead_letters, settings.dry_run)
+        self._refusals: list[BrokerError] = []
+        self._transactions: Transactions | None = None
+        # The producer first: it aborts the open transaction of another run, and only then are the offsets final.
+        if not settings.dry_run:
+            self._open_producer()
         self._ends: dict[int, int] = {}
         self._positions: dict[int, Position] = {}
         topic = settings.dead_letters
-        for committed in reader.committed([TopicPartition(topic, n) for n in range(partitions)], TIMEOUT_S):
+        every = [TopicPartition(topic, number) for number in range(partitions[topic])]
+        for committed in reader.committed(every, TIMEOUT_S):
             first, end = reader.range_now(topic, committed.partition, TIMEOUT_S)
             self._ends[committed.partition] = end
             self._positions[committed.partition] = Position.committed(committed, first, end)
+
+    def _open_producer(self) -> None:
+        name = self._settings.transactional_id
+        if self._settings.delivery == "exactly-once":
+            self._producer = make_producer(self._settings, name)
+            self._transactions = Transactions(self._producer)
+            self._transactions.start_or_explain(STALLED_S, f"transactional id {name}", name)
+        else:
+            self._producer = make_producer(self._settings, None, **{"message.timeout.ms": STALLED_S * 1000})
 
     def run(self) -> Summary:
         batch: list[Record] = []
@@ -193,9 +209,9 @@ class _Redrive:
         reasons = self._settings.reason
         positions = {number: self._positions[number].advanced(offset, reasons) for number, offset in reached.items()}
         changed = {number: position for number, position in positions.items() if position != self._positions[number]}
-        if changed and self._sender is not None:
+        if changed and not self._settings.dry_run:
             topic = self._settings.dead_letters
-            self._sender.send(outgoing, [position.as_offset(topic, number) for number, position in changed.items()])
+            self._send(outgoing, [position.as_offset(topic, number) for number, position in changed.items()])
         self._positions |= changed
         self._summary.sent.update(map(_reason, outgoing))
         self._summary.left.update(why for why in whys if why is not None)
@@ -211,25 +227,7 @@ class _Redrive:
             return "without source topic"
         return "at the limit" if _attempts(letter) >= self._settings.max_attempts else None
 
-
-class _Sender:
-    """Sends letters and commits offsets; with transactions, either both take effect or neither."""
-
-    def __init__(self, settings: RedriveSettings, reader: TopicReader, partitions: dict[str, int]) -> None:
-        self._settings = settings
-        self._reader = reader
-        self._partitions = partitions
-        self._refusals: list[BrokerError] = []
-        self._transactions: Transactions | None = None
-        if settings.delivery != "exactly-once":
-            self._producer = make_producer(settings, None, **{"message.timeout.ms": STALLED_S * 1000})
-            return
-        name = settings.transactional_id
-        self._producer = make_producer(settings, name)
-        self._transactions = Transactions(self._producer)
-        self._transactions.start_or_explain(STALLED_S, f"transactional id {name}", name)
-
-    def send(self, letters: Sequence[Record], offsets: list[TopicPartition]) -> None:
+    def _send(self, letters: Sequence[Record], offsets: list[TopicPartition]) -> None:
         """Raises BrokerError or KafkaException, and aborts, when the broker has not accepted all of it."""
         try:
             if self._transactions is not None:

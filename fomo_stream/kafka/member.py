@@ -260,7 +260,6 @@ class Member:
     def on_assign(self, _consumer: Any, partitions: list[Any]) -> None:
         """The group gives partitions to this instance: restore them, then read them."""
         self.has_joined = True
-        self.topics.assigned()
         numbers = [partition.partition for partition in partitions]
         self._observer.rebalanced("assigned", len(numbers))
         self.assignment.take(numbers)

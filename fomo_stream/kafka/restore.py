@@ -118,7 +118,10 @@ class StateReader:
         for event, about in notes:
             log.warning(kv(event, **about))
         feedback_start = self._feedback_start(number)
-        self._log_restored(number, restored, feedback_start, time.monotonic() - began)
+        place = {"topic": settings.topic, "partition": number, "offset": restored.start}
+        labels = {} if settings.feedback is None else {"feedback_offset": feedback_start}
+        size, elapsed = sum(map(len, restored.entries.values())), time.monotonic() - began
+        log.info(kv("restored", **place, **labels, entries=len(restored.entries), bytes=size, elapsed_s=elapsed))
         return replace(restored, feedback_start=feedback_start, topic_id=found.topic_id)
 
     def _read_state(self, task: Any, committed: int | None) -> dict[str, bytes]:
@@ -178,20 +181,6 @@ class StateReader:
                 KafkaError(KafkaError._TIMED_OUT, f"{state.topic} could not be read to its end")
             ) from None
         return entries
-
-    def _log_restored(self, number: int, restored: Restored, feedback_start: int, elapsed: float) -> None:
-        labels = {} if self._settings.feedback is None else {"feedback_offset": feedback_start}
-        done = kv(
-            "restored",
-            topic=self._settings.topic,
-            partition=number,
-            offset=restored.start,
-            **labels,
-            entries=len(restored.entries),
-            bytes=sum(map(len, restored.entries.values())),
-            elapsed_s=elapsed,
-        )
-        log.info(done)
 
 
 class Restorer:

@@ -16,7 +16,8 @@ from fomo_stream.errors import BrokerError, FencedError
 from fomo_stream.kafka.member import Member
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.snapshot import Snapshot, not_ready, partitions
-from fomo_stream.kafka.start import start, warn_of_settings
+from fomo_stream.kafka.start import start
+from fomo_stream.kafka.topics.checks import without_effect
 from fomo_stream.logs import Throttle, kv, quiet_clients
 from fomo_stream.settings.service import NO_TOPIC, ServiceSettings
 
@@ -98,7 +99,8 @@ class Service:
         """Score records until `stop`. Raises FomoError when it cannot start, or has to give up."""
         with ExitStack() as stack:
             stack.callback(setattr, self, "_state", "stopped")
-            warn_of_settings(self._settings)
+            for hint, _ in without_effect(self._settings):
+                log.warning(kv("check_settings", hint=hint))
             if self._model is None:
                 from fomo_stream.loading import load_ready
 

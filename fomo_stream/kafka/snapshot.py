@@ -9,7 +9,6 @@ from fomo_stream.detector.detector import DetectorSummary
 
 if TYPE_CHECKING:
     from fomo_stream.kafka.member import Member
-    from fomo_stream.kafka.topics.watch import EndsSeen
     from fomo_stream.partition.partition import Partition
 
 NEW = DetectorSummary(0, 0, 0, 0, 0, 0, 0.0)  # of a partition without records
@@ -76,11 +75,7 @@ def _partition(member: Member, task: Partition, now: float, clock: float) -> Par
     settings, detector = member.settings, task.detector
     seen = {topic: member.watch.ends.get((topic, task.number)) for topic in (settings.topic, settings.state_topic)}
     of_input = seen[settings.topic]
-    known = (
-        of_input.ends.end if of_input is not None else None,
-        member.assignment.known_end(task.number),
-        task.position,
-    )
+    known = (of_input and of_input.ends.end, member.assignment.known_end(task.number), task.position)
     end = max((offset for offset in known if offset is not None), default=None)
     position, committed = task.position, task.committed
     if position is not None and not len(task.waiting):  # what was read and is no record are markers of transactions
@@ -95,7 +90,7 @@ def _partition(member: Member, task: Partition, now: float, clock: float) -> Par
         end,
         None if end is None or committed is None else max(0, end - committed),
         0.0 if end is not None and position == end else _oldest_unscored_s(task, clock),
-        tuple((topic, _open_s(found, now)) for topic, found in seen.items() if found is not None),
+        tuple((topic, 0.0 if one.open_since is None else now - one.open_since) for topic, one in seen.items() if one),
         None if task.generation_since is None else now - task.generation_since,
         0.0 if task.late_since is None else now - task.late_since,
         NEW if detector is None else detector.summary,
@@ -119,10 +114,6 @@ def _left_to_learn(member: Member, task: Partition) -> int:
         return 0
     read = 0 if len(task.waiting) else member.assignment.read_until(task.number) or 0
     return max(0, task.warm.stop - max(task.position, read, task.warm.start))
-
-
-def _open_s(seen: EndsSeen, now: float) -> float:
-    return 0.0 if seen.open_since is None else now - seen.open_since
 
 
 def _oldest_unscored_s(task: Partition, clock: float) -> float | None:

@@ -27,7 +27,6 @@ from fomo_stream.kafka.member import ConsumerErrors, Member, SchemaSearch
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.restore import Restorer
-from fomo_stream.kafka.topics.checks import without_effect
 from fomo_stream.kafka.topics.setup import TopicSetup, start_at_latest
 from fomo_stream.kafka.topics.watch import TopicReport, TopicWatch
 from fomo_stream.kafka.warm_start import agree_on_warm_start
@@ -112,12 +111,6 @@ def start(
         topics=topics,
         observer=observer,
     )
-
-
-def warn_of_settings(settings: ServiceSettings) -> None:
-    """Log which settings have no effect in this combination."""
-    for hint, _ in without_effect(settings):
-        log.warning(kv("check_settings", hint=hint))
 
 
 def _open_delivery(settings: ServiceSettings, limits: Mapping[str, int]) -> Delivery:

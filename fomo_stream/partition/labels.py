@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
@@ -182,59 +182,21 @@ class DueLabels:
     new_verdicts: int = 0  # that changed something
 
 
-class OffsetTracker:
-    """Tracks which offset may be committed when records are finished out of order.
-
-    Offsets are opened in ascending order when a record is read, and closed when it is finished. Everything below
-    `committable` is closed, so committing it loses nothing. Offsets may have gaps, as in compacted topics.
-
-    >>> tracker = OffsetTracker()
-    >>> for offset in (3, 4, 7): tracker.open(offset)
-    >>> tracker.close(4); tracker.committable
-    >>> tracker.close(3); tracker.committable
-    5
-    """
-
-    def __init__(self) -> None:
-        self._open: deque[int] = deque()
-        self._closed: set[int] = set()
-        self.committable: int | None = None  # next offset to read after a restart; None: nothing finished yet
-        self.last = -1  # offset opened last
-
-    def __len__(self) -> int:
-        """Number of records read and not yet committable."""
-        return len(self._open)
-
-    def open(self, offset: int) -> None:
-        """A record was read."""
-        self._open.append(offset)
-        self.last = offset
-
-    @property
-    def ahead(self) -> frozenset[int]:
-        """Closed offsets that come after an open one."""
-        return frozenset(self._closed)
-
-    def close(self, offset: int) -> None:
-        """A record is finished."""
-        self._closed.add(offset)
-        while self._open and self._open[0] in self._closed:
-            first = self._open.popleft()
-            self._closed.remove(first)
-            self.committable = first + 1
-
-
 class LabelQueue:
     """The labels of one partition, from the time they are read until they have taken effect.
 
-    A label's own offset is committed only after it took effect, in the same commit as the detector's changes.
+    A label's own offset is committed only after it took effect, in the same commit as the detector's changes. Labels
+    are finished out of order, and offsets may have gaps, as in compacted topics.
     topic_id: of the feedback topic; empty if the broker has no ids.
     """
 
     def __init__(self, topic_id: str = "") -> None:
         self._topic_id = topic_id
         self._waiting: list[tuple[int, int, Label]] = []  # heap: offset of the record (-1: by key), own offset, label
-        self._tracker = OffsetTracker()
+        self._open: deque[int] = deque()  # offsets that were read, from the first one that is not finished
+        self._closed: set[int] = set()  # those of them that are finished
+        self._last = -1  # offset that was read last
+        self.committable: int | None = None  # below it everything is finished; None: nothing is yet
         self._finished: frozenset[int] = frozenset()  # offsets to be read again that were finished before a restart
         self._written = b""  # the entry that `changes` has returned last
         self.committed: int | None = None  # last offset that the group has committed
@@ -246,25 +208,21 @@ class LabelQueue:
     @property
     def is_full(self) -> bool:
         """Whether no more labels should be read for now."""
-        return len(self._waiting) >= MOST_WAITING or len(self._tracker) >= MOST_OPEN
-
-    @property
-    def committable(self) -> int | None:
-        """Offset of the feedback topic below which everything is finished; None: nothing yet."""
-        return self._tracker.committable
+        return len(self._waiting) >= MOST_WAITING or len(self._open) >= MOST_OPEN
 
     def begin(self, start: int) -> None:
         """The labels before offset `start` of the feedback topic are finished."""
-        self._tracker.last = max(start, 0) - 1
+        self._last = max(start, 0) - 1
 
     def open(self, at: int) -> bool:
         """The record at offset `at` of the feedback topic was read.
 
         False: this label was already handled or is waiting. A client may read records twice when a broker comes back.
         """
-        if at <= self._tracker.last:
+        if at <= self._last:
             return False
-        self._tracker.open(at)
+        self._open.append(at)
+        self._last = at
         if at in self._finished:
             self.close(at)
             return False
@@ -272,7 +230,11 @@ class LabelQueue:
 
     def close(self, at: int) -> None:
         """The label at offset `at` is finished."""
-        self._tracker.close(at)
+        self._closed.add(at)
+        while self._open and self._open[0] in self._closed:
+            first = self._open.popleft()
+            self._closed.remove(first)
+            self.committable = first + 1
 
     def add(self, at: int, label: Label) -> None:
         """The record at offset `at` holds this label, which waits for its record."""
@@ -298,7 +260,8 @@ class LabelQueue:
 
     def changes(self, name: str) -> Entries:
         """The entry of finished labels that come after an unfinished one; empty if it has not changed."""
-        ahead = sorted({*self._tracker.ahead, *self._finished_ahead()})
+        unread = (at for at in self._finished if at > self._last)  # finished before a restart, to be read again
+        ahead = sorted({*self._closed, *unread})
         value = orjson.dumps({"topic_id": self._topic_id, "finished": ahead}) if ahead else b""
         if value == self._written:
             return {}
@@ -316,7 +279,3 @@ class LabelQueue:
                 self._finished = frozenset(map(int, found["finished"]))
         except (ValueError, TypeError, KeyError) as error:
             raise DamagedStateError(f"{name} is no list of offsets ({error})") from None
-
-    def _finished_ahead(self) -> Iterable[int]:
-        """Offsets finished before a restart that have not been read again yet."""
-        return (at for at in self._finished if at > self._tracker.last)

@@ -89,7 +89,8 @@ def decide_resume(
     if start is None:
         # A group's offsets expire. With exactly-once the entries are right; without transactions they may have been
         # written without the scores.
-        start = learned_until if known and settings.delivery == "exactly-once" else _first(found)
+        first = min(max(found.low, found.warm.start), found.high)
+        start = learned_until if known and settings.delivery == "exactly-once" else first
     if known and start != learned_until:
         effect = (
             "records read again are scored, not learned again" if start < learned_until else "some are never learned"
@@ -103,7 +104,3 @@ def decide_resume(
         lost, start = start, found.low if settings.on_lost_offset == "earliest" else found.high
         notes.append(("offset_lost", {"partition": where, "offset": lost, "resumes_at": start}))
     return Restored(start, dict(entries), frozenset(), learned_until, warm=found.warm), notes
-
-
-def _first(found: Input) -> int:
-    return min(max(found.low, found.warm.start), found.high)

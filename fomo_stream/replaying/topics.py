@@ -10,8 +10,8 @@ from itertools import chain, islice
 from typing import Literal
 
 from fomo_stream.errors import ConfigError, RecordError, SchemaError, TopicError
+from fomo_stream.kafka.group.schema import recorded_group
 from fomo_stream.kafka.ranges import Range, read_range, resolve_ranges
-from fomo_stream.kafka.recorded import recorded_group
 from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.partition.labels import parse_label
 from fomo_stream.partition.record import Record

@@ -170,5 +170,5 @@ def test_a_setting_that_differs_is_shown_beside_the_groups() -> None:
     assert [line.split() for line in text.splitlines() if line.startswith("out ")] == [["out", "a", "b", "(default)"]]
     assert "would be refused (seed)" in as_text(report("out", "seed"), now=0.0)
     assert "agree with the group's" in as_text(report(), now=0.0)
-    nothing = {"features": None, "settings": {}, "differences": [], "not_held": []}
+    nothing: dict[str, Any] = {"features": None, "settings": {}, "differences": [], "not_held": []}
     assert "agreed on nothing yet" in as_text(report(agreement=nothing), now=0.0)

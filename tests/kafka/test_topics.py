@@ -54,7 +54,6 @@ def test_partitions_that_cannot_be_labelled_are_a_reason_not_to_be_ready() -> No
     assert found.reasons() == []
     changes = found.look(TopicsSeen(sizes | {"t": 4}, {}))
     assert (changes.created, changes.resized) == (False, ("t",))
-    found.assigned()
     (reason,) = found.reasons()
     assert "feedback topic f has 2 partitions fewer than t" in reason
     assert "--alter --topic f --partitions 4" in reason
@@ -67,21 +66,6 @@ def test_an_output_that_was_deleted_is_a_reason_not_to_be_ready(gone: str) -> No
     found, sizes = report()
     found.look(TopicsSeen({topic: size for topic, size in sizes.items() if topic != gone}, {}))
     assert found.reasons() == [f"topic {gone} does not exist any more"]
-
-
-def test_new_partitions_are_a_reason_until_the_group_has_assigned_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, sizes = report()
-    more = TopicsSeen(dict.fromkeys(sizes, 3), {})
-    found.look(more)
-    assert found.reasons() == ["the group has not assigned new partition 2 of t yet"]
-    found.look(more)
-    assert found.reasons()
-    found.assigned()
-    assert found.reasons() == []
-    found.look(TopicsSeen(dict.fromkeys(sizes, 4), {}))
-    assert found.reasons()  # an instance that gets none of them does not learn of the assignment
-    monkeypatch.setattr("fomo_stream.kafka.topics.watch.ASSIGN_S", -1.0)
-    assert found.reasons() == []
 
 
 @pytest.mark.parametrize(

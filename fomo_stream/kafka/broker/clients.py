@@ -162,11 +162,7 @@ def _create(kind: type[Any], config: Mapping[str, Any], name: str) -> Any:
         return kind({**config, **callbacks}, logger=ClientLog(name))
     except KafkaException as error:
         raise ConfigError(f"--kafka: {error.args[0].str()}") from None
-    except (
-        TypeError,
-        AttributeError,
-        ValueError,
-    ) as error:  # of settings for Python code, such as error_cb
+    except (TypeError, AttributeError, ValueError) as error:  # a setting for Python code, such as error_cb
         raise ConfigError(f"--kafka: {error}; it cannot be set here") from None
 
 

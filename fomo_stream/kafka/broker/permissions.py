@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -37,29 +37,34 @@ def check_permissions(
     """
     existing, hidden = describe_topics(admin, topics)
     permitted: dict[str, Operations] = {name: operations_of(about) for name, about in existing.items()}
-    missing = [*missing_on_topics(settings, topics, permitted | dict.fromkeys(hidden, ()))]
     try:
         of_this_user = operations_of_group(settings)
     except KafkaException:
         of_this_user = None
-    missing += missing_on_group(settings, of_group, of_this_user)
+    missing = missing_permissions(settings, topics, permitted | dict.fromkeys(hidden, ()), of_group, of_this_user)
     if missing:
         named = ", ".join(error.what for error in missing)
         more = ", and so on" if missing[1:] else ""
         raise NotPermittedError(f"not permitted: {named}", f"permit it with {missing[0].remedy}{more}")
 
 
-def missing_on_topics(
-    settings: BrokerFlags, needs: Mapping[str, Collection[AclOperation]], permitted: Mapping[str, Operations]
-) -> Iterable[NotPermittedError]:
-    """An error for each needed operation that is not permitted. permitted: by topic that exists."""
-    for topic, needed in needs.items():
-        yield from _missing(settings, needed, permitted.get(topic), "topic", topic)
+def missing_permissions(
+    settings: BrokerFlags,
+    needs: Mapping[str, Collection[AclOperation]],
+    permitted: Mapping[str, Operations],
+    of_group: AclOperation,
+    on_group: Operations,
+) -> list[NotPermittedError]:
+    """An error for each needed operation that is not permitted, on topics and on the group.
 
-
-def missing_on_group(settings: BrokerFlags, needed: AclOperation, permitted: Operations) -> Iterable[NotPermittedError]:
-    """The error for the group, if the operation is not permitted."""
-    return _missing(settings, [needed], permitted, "group", settings.group)
+    permitted: by topic that exists. of_group: needed there; on_group: permitted there.
+    """
+    wanted = [("topic", name, operation, permitted.get(name)) for name, needed in needs.items() for operation in needed]
+    return [
+        NotPermittedError(f"{operation_name(operation)} on {kind} {name}", permit(settings, operation, kind, name))
+        for kind, name, operation, operations in (*wanted, ("group", settings.group, of_group, on_group))
+        if operations is not None and operation not in operations
+    ]
 
 
 def operations_of_group(settings: BrokerFlags) -> Operations:
@@ -93,13 +98,3 @@ def operation_name(operation: AclOperation) -> str:
     'DescribeConfigs'
     """
     return "".join(part.capitalize() for part in operation.name.split("_"))
-
-
-def _missing(
-    settings: BrokerFlags, needed: Collection[AclOperation], permitted: Operations, kind: str, name: str
-) -> Iterable[NotPermittedError]:
-    return [
-        NotPermittedError(f"{operation_name(operation)} on {kind} {name}", permit(settings, operation, kind, name))
-        for operation in needed
-        if permitted is not None and operation not in permitted
-    ]

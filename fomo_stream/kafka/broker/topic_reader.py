@@ -15,9 +15,8 @@ from fomo_stream.settings.flags import BrokerFlags
 
 POLL_S = 0.2
 
-Range = tuple[
-    int, int | None
-]  # first offset to read, and the one to stop before; None: the end that the broker reports
+# The first offset to read, and the one to stop before; None: the end that the broker reports.
+Range = tuple[int, int | None]
 
 
 class NoProgressError(Exception):

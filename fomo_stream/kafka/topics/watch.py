@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
 
-from fomo_stream.kafka.broker.clients import REFRESH_MS
 from fomo_stream.kafka.broker.cluster import Cluster, Ends, Place
 from fomo_stream.kafka.topics.checks import grow
 from fomo_stream.logs import Throttle, kv
@@ -20,7 +19,6 @@ from fomo_stream.settings.service import ServiceSettings
 log = logging.getLogger(__name__)
 
 WATCH_INTERVAL_S = 3.0
-ASSIGN_S = 2 * REFRESH_MS / 1000  # within this time a group assigns new partitions to its members
 
 
 @dataclass(frozen=True)
@@ -30,10 +28,6 @@ class TopicsSeen:
     partitions: Mapping[str, int]  # number of partitions of each topic that exists
     topic_ids: Mapping[str, str]  # changes when a topic is deleted and created again; empty where unsupported
     trouble: str = ""  # why the broker did not answer; empty if it did
-
-    def keeping_ids(self, before: TopicsSeen) -> TopicsSeen:
-        """The same with the last known ids of topics that are missing now."""
-        return replace(self, topic_ids={**before.topic_ids, **self.topic_ids})
 
     def is_recreated(self, topic: str, before: TopicsSeen) -> bool:
         """Whether `topic` exists and was created again since `before`.
@@ -158,8 +152,6 @@ class TopicReport:
     def __init__(self, settings: ServiceSettings) -> None:
         self._settings = settings
         self.seen = TopicsSeen({}, {})
-        self._new_partitions = range(0)  # of the input, which the group may not have assigned yet
-        self._grown_at = 0.0
 
     def begin(self, seen: TopicsSeen) -> None:
         """The first look: warns of outputs that have fewer partitions than the input."""
@@ -169,7 +161,8 @@ class TopicReport:
 
     def look(self, seen: TopicsSeen) -> Changes:
         """Compare the broker's new answer with the last one, and log the changes."""
-        before, self.seen = self.seen, seen.keeping_ids(self.seen)
+        before = self.seen
+        self.seen = replace(seen, topic_ids={**before.topic_ids, **seen.topic_ids})  # of topics that are missing, too
         if before == self.seen:
             return Changes()
         if self.seen.trouble != before.trouble:
@@ -185,10 +178,6 @@ class TopicReport:
             log.warning(kv("topic_recreated", topic=topic, effect="reading from its beginning"))
         return Changes(bool(created), self._resized(before))
 
-    def assigned(self) -> None:
-        """The group has assigned the partitions of the input."""
-        self._new_partitions = range(0)
-
     def reasons(self) -> list[str]:
         """Reasons why records are not being scored that concern topics."""
         settings, seen = self._settings, self.seen
@@ -196,9 +185,6 @@ class TopicReport:
             return [f"the broker does not answer: {seen.trouble}"]
         needed = (settings.topic, *settings.outputs, settings.state_topic)
         reasons = [f"topic {topic} does not exist any more" for topic in needed if topic not in seen.partitions]
-        new = self._new_partitions
-        if new and time.monotonic() < self._grown_at + ASSIGN_S:
-            reasons.append(f"the group has not assigned {_named(new)} of {settings.topic} yet")
         if settings.feedback is not None and (missing := seen.missing_partitions(settings.feedback, settings.topic)):
             reasons.append(
                 f"feedback topic {settings.feedback} has {missing} partitions fewer than {settings.topic}, whose "
@@ -210,8 +196,6 @@ class TopicReport:
         input_topic = self._settings.topic
         resized = [name for name, n in self.seen.partitions.items() if before.partitions.get(name, n) != n]
         if input_topic in resized:
-            self._new_partitions = range(before.partitions[input_topic], self.seen.partitions[input_topic])
-            self._grown_at = time.monotonic()
             log.info(kv("topic_grown", topic=input_topic, partitions=self.seen.partitions[input_topic]))
             for topic in self._settings.outputs:
                 self._warn_if_small(topic)
@@ -225,12 +209,3 @@ class TopicReport:
 
     def _alter(self, topic: str) -> str:
         return grow(self._settings, topic, self.seen.partitions.get(self._settings.topic, 0))
-
-
-def _named(numbers: range) -> str:
-    """
-    >>> _named(range(2, 3)), _named(range(2, 5))
-    ('new partition 2', 'new partitions 2 to 4')
-    """
-    last = f"s {numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else f" {numbers[0]}"
-    return f"new partition{last}"
