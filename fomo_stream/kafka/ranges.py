@@ -153,10 +153,10 @@ class _Resolver:
         """A few words on the records that the topic has."""
         first = self._times(OffsetSpec.for_timestamp(0))
         last = self._times(OffsetSpec.max_timestamp()) if first else {}
-        times = f", from {shown_time(min(first.values()))} to {shown_time(max(last.values()))}" if last else ""
-        offsets = (f"{n}: {self._firsts[n]} to {self._ends[n].end - 1}" for n in range(min(self._count, 4)))
+        times = f" from {shown_time(min(first.values()))} to {shown_time(max(last.values()))}" if last else ""
+        offsets = (f"{self._firsts[n]} to {self._ends[n].end - 1}" for n in range(min(self._count, 4)))
         more = ", ..." if self._count > 4 else ""
-        return f"the topic has these offsets by partition{times}: {', '.join(offsets)}{more}"
+        return f"the topic has records{times}, by partition at offsets {', '.join(offsets)}{more}"
 
     def _times(self, spec: OffsetSpec) -> dict[int, int]:
         if not self._cluster.has_controller:

@@ -83,7 +83,7 @@ def test_a_start_before_retention_is_moved_and_noted(broker: Broker, topic: str)
 def test_ranges_without_records_say_which_there_are(broker: Broker, topic: str, from_: str, to: str, last: str) -> None:
     text = refusal(broker, topic, from_, to, last)
     assert text.startswith("there are no records in the range --")
-    assert text.endswith("from 2025-10-01T00:00:00Z to 2025-10-01T09:00:00Z: 0: 0 to 9, 1: 3 to 9")
+    assert text.endswith("from 2025-10-01T00:00:00Z to 2025-10-01T09:00:00Z, by partition at offsets 0 to 9, 3 to 9")
 
 
 def test_bounds_that_make_no_sense_are_refused(broker: Broker, topic: str) -> None:
