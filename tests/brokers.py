@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from fomo_stream.demo.embedded_broker import EmbeddedBroker
@@ -157,18 +157,21 @@ class Broker:
 
     def committed(self, group: str, topic: str) -> int:
         """Sum over partitions of the group's committed offsets."""
+        consumer = Consumer({**self.config, "group.id": group})
         every = [TopicPartition(topic, number) for number in range(self.partitions(topic))]
 
         def answer() -> list[Any] | None:
-            asked = self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group, every)])
             try:
-                return list(asked[group].result(10).topic_partitions)
+                return list(consumer.committed(every, timeout=10))
             except KafkaException as error:
                 if error.args[0].code() not in (KafkaError.NOT_COORDINATOR, KafkaError._WAIT_COORD):
                     raise
                 return None  # the coordinator is just moving, or the group is new
 
-        return sum(max(0, found.offset) for found in wait_for(answer, f"the offsets of {group}"))
+        try:
+            return sum(max(0, found.offset) for found in wait_for(answer, f"the offsets of {group}"))
+        finally:
+            consumer.close()
 
 
 class Embedded(Broker):
