@@ -72,32 +72,32 @@ def test_replays_of_equal_quality_seldom_differ_by_more_than_chance(is_paired: b
     assert different / runs == pytest.approx(0.05, abs=0.05)
 
 
+def interval_of(before: dict[str, Any], after: dict[str, Any], is_paired: bool = True) -> tuple[str, float, float]:
+    """The verdict on a difference of AUROC, and its interval."""
+    found = difference(before, after, "auroc", is_paired)
+    assert found is not None
+    assert found.ends is not None
+    return found.verdict, *found.ends
+
+
 def test_a_better_detector_is_found_and_pairs_tell_more() -> None:
     rng = np.random.default_rng(3)
     labels = labels_of(rng)
     shared = noise(rng) + DISTANCE * labels
     before, after = detectors(labels, {OWN: shared + noise(rng), "better": shared})
-    paired, unpaired = (difference(before, after, "auroc", is_paired) for is_paired in (True, False))
-    assert paired is not None
-    assert unpaired is not None
-    assert paired.ends is not None
-    assert unpaired.ends is not None
-    assert paired.verdict == "higher by more than chance"
-    assert paired.ends[1] - paired.ends[0] < unpaired.ends[1] - unpaired.ends[0]
-    back = difference(after, before, "auroc", True)
-    assert back is not None
-    assert back.verdict == "lower by more than chance"
-    same = difference(after, after, "auroc", True)
-    assert same is not None
-    assert same.ends == (0.0, 0.0)
-    assert same.verdict == "no difference beyond chance"
+    verdict, low, high = interval_of(before, after)
+    assert verdict == "higher by more than chance"
+    _, *unpaired = interval_of(before, after, is_paired=False)
+    assert high - low < unpaired[1] - unpaired[0]
+    assert interval_of(after, before)[0] == "lower by more than chance"
+    assert interval_of(after, after) == ("no difference beyond chance", 0.0, 0.0)
 
 
 def test_few_windows_have_wider_intervals_or_none() -> None:
     replicates = np.random.default_rng(4).normal(size=REPLICATES)
     few, many = interval(replicates, FEWEST_WINDOWS), interval(replicates, 128)
-    assert few is not None
-    assert many is not None
+    assert few
+    assert many
     assert few[0] < many[0] < many[1] < few[1]
     assert interval(replicates, FEWEST_WINDOWS - 1) is None
     assert interval(np.where(np.arange(REPLICATES) % 5 == 0, np.nan, replicates), 128) is None
