@@ -35,7 +35,6 @@ from fomo_stream.settings.sources import option, settings_of_scope
 from fomo_stream.wording import aligned, counted, in_time, ranges
 
 ANSWER_S = 10.0  # about 1,000 partitions
-FEATURES_SHOWN = 20
 
 
 Report = dict[str, Any]  # JSON-ready
@@ -44,14 +43,8 @@ Report = dict[str, Any]  # JSON-ready
 def look_at_group(settings: GroupSettings) -> str:
     """The report. Raises FomoError."""
     partitions = _check_group_exists(settings, is_changing=False)
-    agreement = _read_agreed(settings)
-    report = {
-        "group": settings.group,
-        "topic": settings.topic,
-        "state_topic": settings.state_topic,
-        "agreement": agreement,
-        **_describe(settings, partitions),
-    }
+    place = {"group": settings.group, "topic": settings.topic, "state_topic": settings.state_topic}
+    report = {**place, "agreement": _read_agreed(settings), **_describe(settings, partitions)}
     return json.dumps(report, indent=2) if settings.json_ else as_text(report, time.time())
 
 
@@ -120,8 +113,8 @@ def _describe(settings: GroupSettings, partitions: Mapping[str, int]) -> Report:
         # Seconds since 1970, by the clock of the instance that wrote it.
         at = written[number].timestamp / 1000 if number in written and written[number].timestamp >= 0 else None
         described.append({"number": number, "committed": offset, "end": end, "lag": lag, "state_written": at})
-    status = about.state.name.lower().replace("_", " ")
-    status = "empty" if status == "dead" else status  # the broker does not know the group: its offsets have expired
+    # Where the group's offsets have expired, the broker does not know it: dead.
+    status = about.state.name.lower().replace("_", " ").replace("dead", "empty")
     return {"status": status, "members": _members(about, topic), "partitions": described}
 
 
@@ -228,7 +221,8 @@ def _settings_lines(agreement: Report) -> list[str]:
     if not agreed and features is None:
         return ["the group has agreed on nothing yet: no instance has started"]
     names = [name for name in (*STATE_SETTINGS, *CHANGEABLE_SETTINGS) if name in agreed]
-    rows = [("features", _features(features)), *((name, shown(agreed[name])) for name in names)]
+    names_shown = "not inferred yet" if features is None else shown(list(features))
+    rows = [("features", names_shown), *((name, shown(agreed[name])) for name in names)]
     differences = agreement["differences"]
     here = {one["name"]: one["own"] + ("" if one["given"] else " (default)") for one in differences}
     lines = aligned([("agreed setting", "group", "here"), *((*row, here.get(row[0], "")) for row in rows)])
@@ -238,13 +232,6 @@ def _settings_lines(agreement: Report) -> list[str]:
     lasting = [one["name"] for one in differences if not one["changeable"]]
     when = f"({', '.join(lasting)})" if lasting else "while the group has members, and change them otherwise"
     return [*lines, f"{differ}: it would be refused {when}"]
-
-
-def _features(names: Sequence[str] | None) -> str:
-    if names is None:
-        return "not inferred yet"
-    more = f", and {len(names) - FEATURES_SHOWN} more" if len(names) > FEATURES_SHOWN else ""
-    return ", ".join(names[:FEATURES_SHOWN]) + more
 
 
 def _member_lines(members: Sequence[Report], partitions: Sequence[Report]) -> list[str]:

@@ -19,15 +19,10 @@ EPOCH, MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 class Bound:
     """One bound of a range; at most one of its values is given, and none means all records."""
 
-    text: str = ""  # as in messages: `--from 812`
+    text: str = ""  # as in messages: `--from 812`; empty: it excludes no record
     time_ms: int | None = None  # milliseconds since 1970
     offset: int | None = None  # of all partitions
     offsets: dict[int, int] = field(default_factory=dict)  # by partition
-
-    @property
-    def is_given(self) -> bool:
-        """Whether it excludes any record."""
-        return bool(self.text)
 
     def offset_of(self, partition: int) -> int | None:
         """The offset of a partition; None if the bound is a time, or says nothing about this partition."""
@@ -58,8 +53,7 @@ def shown_time(time_ms: int) -> str:
         moment = EPOCH + time_ms * MILLISECOND
     except OverflowError:
         return f"{time_ms} ms after 1970"
-    kind = "milliseconds" if time_ms % 1000 else "seconds"
-    return moment.isoformat(timespec=kind).replace("+00:00", "Z")
+    return moment.isoformat(timespec="milliseconds" if time_ms % 1000 else "seconds").replace("+00:00", "Z")
 
 
 def _parse(flag: str, text: str) -> Bound:
@@ -85,10 +79,11 @@ def _parse(flag: str, text: str) -> Bound:
 
 
 def _parse_last(text: str, now_ms: int) -> Bound:
+    name = f"--last {text.strip()}"
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw])", text.strip(), re.ASCII)
     if found is None or float(found[1]) <= 0:
-        raise ConfigError(f"--last {text.strip()}: not understood; {DURATIONS}")
-    return Bound(f"--last {text.strip()}", time_ms=max(0, now_ms - round(float(found[1]) * SECONDS[found[2]] * 1000)))
+        raise ConfigError(f"{name}: not understood", DURATIONS)
+    return Bound(name, time_ms=max(0, now_ms - round(float(found[1]) * SECONDS[found[2]] * 1000)))
 
 
 def _offset(name: str, text: str) -> int:

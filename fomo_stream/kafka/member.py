@@ -95,44 +95,24 @@ class Poller:
             self._most = min(MOST_AT_ONCE, 2 * self._most)
 
 
-class Patience:
-    """How long to wait for a sample of `wanted` records on a stream of any speed.
+class SchemaSearch:
+    """Waits for a sample of records, infers a schema, and lets the group agree on it.
 
-    If fewer come, the wait ends `seconds` after the 20th record, or 6 x `seconds` after the first.
-
-    >>> patience = Patience(wanted=200, seconds=5)
-    >>> patience.is_over(3, now=0.0), patience.is_over(25, now=8.0), patience.is_over(25, now=13.0)
-    (False, False, True)
+    If fewer than INFER_RECORDS come, the wait ends INFER_S after the 20th, or 6 x INFER_S after the first.
     """
 
-    def __init__(self, wanted: int, seconds: float) -> None:
-        self._wanted = wanted
-        self._seconds = seconds
-        self._deadline = float("inf")
-
-    def is_over(self, waiting: int, now: float) -> bool:
-        """Whether to stop waiting; the time counts only while records wait."""
-        if not waiting:
-            self._deadline = float("inf")
-            return False
-        self._deadline = min(self._deadline, now + self._seconds * (1 if waiting >= FEW else 6))
-        return waiting >= self._wanted or now >= self._deadline
-
-
-class SchemaSearch:
-    """Waits for a sample of records, infers a schema, and lets the group agree on it."""
-
-    def __init__(self, settings: ServiceSettings, group: GroupSchema, pipeline: Pipeline) -> None:
+    def __init__(self, group: GroupSchema, pipeline: Pipeline) -> None:
         self._group = group
         self._pipeline = pipeline
-        self._patience = Patience(INFER_RECORDS, INFER_S)
+        self._deadline = float("inf")  # counts only while records wait
         self._retry_at = 0.0
         self.trouble = ""  # why the group cannot agree at the moment
 
     def look(self, now: float) -> None:
         """Begin scoring, if enough records wait or the first ones have waited long enough."""
         waiting = sum(len(task.waiting) for task in self._pipeline.tasks.values())
-        if not self._patience.is_over(waiting, now) or now < self._retry_at:
+        self._deadline = min(self._deadline, now + INFER_S * (1 if waiting >= FEW else 6)) if waiting else float("inf")
+        if not (waiting >= INFER_RECORDS or now >= self._deadline) or now < self._retry_at:
             return
         try:
             schema = self._group.stored() or self._pipeline.infer()
@@ -372,7 +352,7 @@ class Member:
     def _look_at_topics(self) -> None:
         """React to changes of the topics."""
         changes = self.topics.look(self.watch.seen)
-        if changes.created:  # restoring finds out which state is still valid
+        if changes.created or changes.missing:  # restoring waits, and finds out which state is still valid
             self.commits.must_abort = True
         for topic in changes.resized:
             self.delivery.learn_partitions(topic)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from fomo_stream.partition.labels import DueLabels
@@ -98,12 +98,9 @@ class Observers(Observer):
     def __init__(self, observers: Sequence[Observer]) -> None:
         for name in vars(Observer):
             if not name.startswith("_"):
-                setattr(self, name, _for_all([getattr(observer, name) for observer in observers]))
+                setattr(self, name, partial(_call, [getattr(observer, name) for observer in observers]))
 
 
-def _for_all(methods: Sequence[Callable[..., None]]) -> Callable[..., None]:
-    def report(*values: Any) -> None:
-        for method in methods:
-            method(*values)
-
-    return report
+def _call(methods: Sequence[Callable[..., None]], *values: Any) -> None:
+    for method in methods:
+        method(*values)

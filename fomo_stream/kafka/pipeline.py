@@ -42,8 +42,6 @@ LEFT_OUT_SHOWN = 50  # log lines about fields that are no features
 WARM_UP_LOGGED_S = 10.0
 LABELS_LOGGED_S = 1.0  # labels that take effect get a log line, at level info at most one per partition in this time
 
-Finished = tuple[float, int | None]  # when a record was polled (monotonic seconds), and its timestamp (milliseconds)
-
 
 class Pipeline:
     """Receives records; sends outputs, dead letters and changes of state; knows the position of each partition.
@@ -73,8 +71,9 @@ class Pipeline:
         self._throttle = Throttle(LABELS_LOGGED_S)
         self._throttle_warm_up = Throttle(WARM_UP_LOGGED_S)
         self._first: Detector | None = None  # the detector that every partition begins with a copy of
-        self._finished: list[Finished] = []  # records that were finished since the last commit began
-        self._staged: list[Finished] = []  # and those in the last commit
+        # When records were polled (monotonic seconds), and their timestamps: of the next commit, and of the last one.
+        self._finished: list[tuple[float, int | None]] = []
+        self._staged: list[tuple[float, int | None]] = []
 
     # --- partitions ---------------------------------------------------------------------------------------
 

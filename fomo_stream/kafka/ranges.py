@@ -146,7 +146,7 @@ class _Resolver:
         """Why no partition has a record in the range."""
         if all(self._firsts[n] >= ends.readable for n, ends in self._ends.items()):
             return TopicError(f"topic {self._topic} has no records, or none that are committed")
-        words = " ".join(bound.text for bound in (begin, end) if bound.is_given)
+        words = " ".join(bound.text for bound in (begin, end) if bound.text)
         return TopicError(f"there are no records in the range {words}", self._contents())
 
     def _contents(self) -> str:

@@ -100,7 +100,9 @@ class StateReader:
         """
         began = time.monotonic()
         settings, number = self._settings, task.number
-        seen = self._watch.look()  # the input may have been created again since the last look
+        seen = self._watch.seen
+        if settings.topic in seen.partitions:  # else the watch will see when it does
+            seen = self._watch.look()  # it may have been created again since the last look
         if settings.topic not in seen.partitions:
             raise NotYetError(f"topic {settings.topic} does not exist")
         if number >= seen.partitions.get(settings.state_topic, 0):  # it grows with the input
@@ -127,14 +129,15 @@ class StateReader:
     def _read_state(self, task: Any, committed: int | None) -> dict[str, bytes]:
         """The entries of a partition. Raises NotYetError."""
         state = TopicPartition(self._settings.state_topic, task.number)
+        waits = f"a transaction in {state.topic} has not ended yet"
         if self._may_hold_labels and self._watch.cluster.has_open_transaction(state):
             # Such a transaction may commit labels alone, and then the committed offset of the input does not change.
             self._has_waited(task, state)
-            raise NotYetError(_open_transaction(state))
+            raise NotYetError(waits)
         entries = self._read_entries(state)
         # The last transaction may be committed, but not yet marked as committed in this partition.
         if self._is_behind(entries, committed) and not self._has_waited(task, state):
-            raise NotYetError(_open_transaction(state))
+            raise NotYetError(waits)
         return entries
 
     def _is_behind(self, entries: Mapping[str, bytes], committed: int | None) -> bool:
@@ -291,10 +294,6 @@ class Restorer:
                         return task
                 self._changed.wait(min((due - now for _, due in self._queue), default=None))
         return None
-
-
-def _open_transaction(state: TopicPartition) -> str:
-    return f"a transaction in {state.topic} has not ended yet"
 
 
 def _apply(message: Any, entries: dict[str, bytes]) -> None:

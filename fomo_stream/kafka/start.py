@@ -106,7 +106,7 @@ def start(
         pipeline=pipeline,
         delivery=delivery,
         restorer=restorer,
-        search=SchemaSearch(settings, group_schema, pipeline),
+        search=SchemaSearch(group_schema, pipeline),
         watch=watch,
         topics=topics,
         observer=observer,

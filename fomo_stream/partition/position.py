@@ -92,9 +92,8 @@ def decide_resume(
         first = min(max(found.low, found.warm.start), found.high)
         start = learned_until if known and settings.delivery == "exactly-once" else first
     if known and start != learned_until:
-        effect = (
-            "records read again are scored, not learned again" if start < learned_until else "some are never learned"
-        )
+        is_again = start < learned_until
+        effect = "records read again are scored, not learned again" if is_again else "some are never learned"
         place = {"partition": where, "state": learned_until, "group": start, "effect": effect}
         notes.append(("offset_differs_from_state", place))
     if not found.low <= start <= found.high:

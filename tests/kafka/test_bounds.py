@@ -41,7 +41,7 @@ def test_offsets_are_of_all_partitions_or_of_each(offset: int, offsets: dict[int
 def test_a_duration_counts_back_from_now(count: int, unit: str) -> None:
     begin, end = parsed(last=f"{count}{unit}")
     assert begin.time_ms == max(0, NOW - 1000 * count * SECONDS[unit])
-    assert not end.is_given
+    assert not end.text
 
 
 @pytest.mark.parametrize("text", ["yesterday", "-5", "1.5", "0:", "0:1,", "2026-13-01", "2026-10-01T25:00", "٣"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,8 +21,9 @@ from pipelines import (
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
-from fomo_stream.kafka.member import Patience
+from fomo_stream.kafka.member import INFER_S, SchemaSearch
 from fomo_stream.kafka.pipeline import Pipeline
+from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.ops.monitor import ProgressLog
 from fomo_stream.partition.record import Record
@@ -115,31 +118,37 @@ def test_a_view_that_becomes_too_wide_is_left_out_and_the_log_says_so(caplog: py
     assert "view_left_out view=past columns=209 limit=200" in caplog.text
 
 
-@given(
-    gap=st.floats(0.001, 10),
-    wanted=st.integers(1, 300),
-    seconds=st.floats(0.1, 60),
-)
-def test_a_slow_topic_gets_time_for_a_sample_and_a_fast_one_is_not_kept_waiting(
-    gap: float, wanted: int, seconds: float
-) -> None:
-    patience = Patience(wanted, seconds)
-    waiting, now = 1, 0.0
-    while not patience.is_over(waiting, now):
+def searching() -> Callable[[int, float], bool]:
+    """Whether a search ends its wait when so many records wait at this time."""
+    pipeline: Any = SimpleNamespace(tasks={}, infer=lambda: None)
+    looks: list[float] = []
+    group: Any = SimpleNamespace(stored=lambda: looks.append(0.0))
+    search = SchemaSearch(group, pipeline)
+
+    def is_over(waiting: int, now: float) -> bool:
+        pipeline.tasks = {0: SimpleNamespace(waiting=range(waiting))}
+        before = len(looks)
+        search.look(now)
+        return len(looks) > before
+
+    return is_over
+
+
+@given(st.floats(0.001, 60))
+def test_a_slow_topic_gets_time_for_a_sample_and_a_fast_one_is_not_kept_waiting(gap: float) -> None:
+    is_over, waiting, now = searching(), 1, 0.0
+    while not is_over(waiting, now):
         waiting += 1
         now += gap
-    if waiting < min(wanted, 20):
-        assert now >= 6 * seconds
-    elif waiting < wanted:
-        assert now >= min(6 * seconds, 19 * gap + seconds)
-    assert now <= 6 * seconds + gap
-    assert now <= max(0, 19 * gap) + seconds + gap
+    if waiting < 20:
+        assert now >= 6 * INFER_S
+    elif waiting < INFER_RECORDS:
+        assert now >= min(6 * INFER_S, 19 * gap + INFER_S)
+    assert now <= 6 * INFER_S + gap
+    assert now <= 19 * gap + INFER_S + gap
 
 
 def test_patience_begins_anew_when_nothing_waits_any_more() -> None:
-    patience = Patience(wanted=200, seconds=1)
-    assert not patience.is_over(30, now=0.0)
-    assert patience.is_over(30, now=1.0)
-    assert not patience.is_over(0, now=1.0)
-    assert not patience.is_over(30, now=1.5)
-    assert patience.is_over(30, now=2.5)
+    is_over = searching()
+    times = [(30, 0.0), (30, INFER_S), (0, INFER_S), (30, INFER_S + 1), (30, 2 * INFER_S + 1)]
+    assert [is_over(*one) for one in times] == [False, True, False, False, True]

@@ -58,16 +58,13 @@ class Cluster:
     def partitions(self, topics: Iterable[str]) -> tuple[dict[str, int], dict[str, str]]:
         """Number of partitions of the topics that exist, and their ids where the broker has ids."""
         if not self.has_controller:
-            return self._list(topics), {}
+            answers = {topic: self._reader.list_topics(topic, timeout=ANSWER_S).topics[topic] for topic in topics}
+            return {topic: len(about.partitions) for topic, about in answers.items() if about.error is None}, {}
         existing, hidden = describe_topics(self.admin, topics)
         if hidden:
             raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
         partitions = {topic: len(about.partitions) for topic, about in existing.items()}
         return partitions, {topic: str(about.topic_id) for topic, about in existing.items()}
-
-    def _list(self, topics: Iterable[str]) -> dict[str, int]:
-        answers = {topic: self._reader.list_topics(topic, timeout=ANSWER_S).topics[topic] for topic in topics}
-        return {topic: len(about.partitions) for topic, about in answers.items() if about.error is None}
 
     def create(self, topics: Mapping[str, Mapping[str, str]], count: int) -> dict[str, str]:
         """Create `topics`, by name with their configuration, each with `count` partitions; returns why some failed."""

@@ -36,12 +36,12 @@ def check_permissions(
     Nothing is raised for a broker that does not report permissions, or for a topic or group that does not exist.
     """
     existing, hidden = describe_topics(admin, topics)
-    permitted: dict[str, Operations] = {name: operations_of(about) for name, about in existing.items()}
+    permitted = {name: operations_of(about) for name, about in existing.items()} | dict.fromkeys(hidden, ())
     try:
         of_this_user = operations_of_group(settings)
     except KafkaException:
         of_this_user = None
-    missing = missing_permissions(settings, topics, permitted | dict.fromkeys(hidden, ()), of_group, of_this_user)
+    missing = missing_permissions(settings, topics, permitted, of_group, of_this_user)
     if missing:
         named = ", ".join(error.what for error in missing)
         more = ", and so on" if missing[1:] else ""

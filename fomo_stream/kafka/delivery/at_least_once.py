@@ -50,7 +50,7 @@ class AtLeastOnce(Delivery):
         except KafkaException as error:
             commit.offsets_sent = False  # send them again
             self._not_before = monotonic() + RETRY_S
-            return self._meaning(error.args[0])
+            return self._outcome_of(error.args[0])
 
     def _commit_offsets(self, commit: Commit, seconds: float) -> Outcome:
         """Runs in the thread that owns the consumer: another thread would have to wait while that one polls."""
@@ -74,10 +74,7 @@ class AtLeastOnce(Delivery):
             return Outcome.COMMITTED
         return Outcome.PENDING
 
-    def _outcome_of(self, error: KafkaError, call: Call) -> Outcome:
-        return self._meaning(error)
-
-    def _meaning(self, error: KafkaError) -> Outcome:
+    def _outcome_of(self, error: KafkaError, call: Call | None = None) -> Outcome:
         if error.code() in NOT_A_MEMBER:
             return self._not_a_member(error)
         self._report(error)

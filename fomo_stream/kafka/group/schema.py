@@ -7,7 +7,7 @@ reads the schema and the settings, and writes nothing.
 from __future__ import annotations
 
 from contextlib import closing
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from fomo_stream.errors import AgreementError
 from fomo_stream.kafka.broker.clients import explaining
@@ -36,8 +36,14 @@ class GroupSchema:
 
     def stored(self) -> Schema | None:
         """The group's schema: the earliest proposal in the state topic, or None when there is none."""
-        proposals = self._log.entries(KIND)
-        return self._parse(proposals[0].content) if proposals else None
+        if not (proposals := self._log.entries(KIND)):
+            return None
+        with self._log.understanding():
+            content = proposals[0].content
+            names = tuple(content["features"]), tuple(content.get("categorical", []))
+            if not all(isinstance(name, str) for name in (*names[0], *names[1])):
+                raise TypeError("features must be a list of names")
+            return Schema(names[0], frozenset(names[1]))
 
     def agree(self, proposal: Schema) -> Schema:
         """The group's schema: `proposal`, unless another instance was earlier."""
@@ -70,13 +76,6 @@ class GroupSchema:
                 f"{','.join(schema.features)}; leave the flag out to use those, choose another --group, or forget what "
                 "was learned with --reset-state"
             )
-
-    def _parse(self, content: dict[str, Any]) -> Schema:
-        with self._log.understanding():
-            names = tuple(content["features"]), tuple(content.get("categorical", []))
-            if not all(isinstance(name, str) for name in (*names[0], *names[1])):
-                raise TypeError("features must be a list of names")
-            return Schema(names[0], frozenset(names[1]))
 
 
 # --- for a replay

@@ -100,9 +100,10 @@ class TopicSetup:
             watch.wait(0.1 if missing else 0)
         if missing:
             topic = missing[0]
-            what = f"topic {topic} is missing and could not be created"
-            reason = reasons.get(topic, "it did not appear in time")
-            raise TopicError(f"{what} ({reason})", f"create it: {create(self._settings, topic, count)}")
+            what = (
+                f"topic {topic} is missing and could not be created ({reasons.get(topic, 'it did not appear in time')})"
+            )
+            raise TopicError(what, f"create it: {create(self._settings, topic, count)}")
 
     def _inherited_config(self) -> dict[str, str]:
         """The input's retention and limit on record size, with room for the result; empty if they are not readable.

@@ -143,6 +143,7 @@ class Changes(NamedTuple):
     """Changes since the last look."""
 
     created: bool = False  # a topic that is read was created again: the state of the old one is invalid
+    missing: bool = False  # the input does not exist any more: nothing may be read before it is restored
     resized: tuple[str, ...] = ()
 
 
@@ -176,7 +177,8 @@ class TopicReport:
         created = [topic for topic in read if self.seen.is_recreated(topic, before)]
         for topic in created:
             log.warning(kv("topic_recreated", topic=topic, effect="reading from its beginning"))
-        return Changes(bool(created), self._resized(before))
+        missing = self._settings.topic in before.partitions.keys() - self.seen.partitions.keys()
+        return Changes(bool(created), missing, self._resized(before))
 
     def reasons(self) -> list[str]:
         """Reasons why records are not being scored that concern topics."""
