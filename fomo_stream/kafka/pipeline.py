@@ -26,8 +26,8 @@ from fomo_stream.partition.labels import parse_label
 from fomo_stream.partition.partition import Partition, check_schema, first_detector
 from fomo_stream.partition.position import Restored
 from fomo_stream.partition.record import Pending, Record
+from fomo_stream.records.codec import codec_of
 from fomo_stream.records.inference import TooManyFeaturesError, infer_schema
-from fomo_stream.records.json_codec import JsonCodec
 from fomo_stream.records.schema import Schema, shown
 from fomo_stream.settings.service import ServiceSettings
 
@@ -66,7 +66,7 @@ class Pipeline:
         self._delivery = delivery
         self._executor = executor
         self._observer = observer or Observer()
-        self._codec = JsonCodec(settings.result_field, settings.scores_only, settings.max_record_bytes)
+        self._codec = codec_of(settings.result_field, settings.scores_only, settings.max_record_bytes)
         self._outputs = Outputs(settings, delivery, partitions, self._codec, self._observer)
         self._throttle = Throttle(LABELS_LOGGED_S)
         self._throttle_warm_up = Throttle(WARM_UP_LOGGED_S)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from fomo_stream.records.json_codec import JsonCodec
+
 
 class Codec(Protocol):
     """Reads the fields of a record, and writes the record with its result."""
@@ -17,3 +19,11 @@ class Codec(Protocol):
 
         Raises ValueError, TypeError or RecursionError if that cannot be written.
         """
+
+
+def codec_of(field: str, scores_only: bool, max_bytes: int) -> Codec:
+    """The codec of a topic's records: the only place that chooses one.
+
+    field: of the result; scores_only: leaves out the record's own fields; max_bytes: of a record.
+    """
+    return JsonCodec(field, scores_only, max_bytes)

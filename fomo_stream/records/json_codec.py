@@ -43,9 +43,9 @@ _LONG_INTEGER = re.compile(rb"(?<![.0-9])(?:[0-9]{20}|(?<=-)[0-9]{19})").search
 
 
 class JsonCodec:
-    """The codec of JSON: see `Codec`. field: of the result; scores_only: leaves out the record's own fields."""
+    """The codec of JSON: see `Codec` and `codec_of`."""
 
-    def __init__(self, field: str = "fomo", scores_only: bool = False, max_bytes: int = MAX_RECORD_BYTES) -> None:
+    def __init__(self, field: str, scores_only: bool, max_bytes: int) -> None:
         self._field, self._scores_only, self._max_bytes = field, scores_only, max_bytes
 
     def decode(self, value: bytes | None) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from fomo_stream.kafka.ranges import Range, read_range, resolve_ranges
 from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.partition.labels import parse_label
 from fomo_stream.partition.record import Record
+from fomo_stream.records.codec import Codec, codec_of
 from fomo_stream.records.inference import LABEL, TooManyFeaturesError, features_note, infer_schema
-from fomo_stream.records.json_codec import decode
 from fomo_stream.records.schema import Schema, look_up
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, IsStopped, Sample
 from fomo_stream.replaying.labels import (
@@ -63,13 +63,14 @@ class TopicSource:
         return replace(self, ranges={partition: self.ranges[partition]}, labels=of_it)
 
     def read(self, partition: int, is_stopped: IsStopped) -> Iterator[Sample]:
+        codec = codec_of(self.settings.result_field, self.settings.scores_only, self.settings.max_record_bytes)
         records = read_range(self.settings, self.name, self.ranges[partition], self.start(partition), is_stopped)
-        return self.labels.get(partition, NO_LABELS).applied(map(self._sample, records))
+        return self.labels.get(partition, NO_LABELS).applied(self._sample(record, codec) for record in records)
 
-    def _sample(self, record: Record) -> Sample:
+    def _sample(self, record: Record, codec: Codec) -> Sample:
         offset, timestamp, key = record.offset, record.timestamp, record.key
         try:
-            fields = decode(record.value, self.settings.max_record_bytes)
+            fields = codec.decode(record.value)
         except RecordError as error:
             return Sample(offset, timestamp, key, {}, error)
         field = self.settings.label
