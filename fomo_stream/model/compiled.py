@@ -22,7 +22,14 @@ from fomo_stream.model.evidence import whitening as whitening_by_library
 from fomo_stream.model.kernels import evidence as kernels
 from fomo_stream.model.kernels.arithmetic import STRIDE
 from fomo_stream.model.kernels.committee import fuse_rows
-from fomo_stream.model.kernels.evidence import own_channels, own_statistics, project_all
+from fomo_stream.model.kernels.evidence import (
+    MOST_FEATURES,
+    moments,
+    own_channels,
+    own_statistics,
+    project_all,
+    whitening,
+)
 from fomo_stream.model.kernels.neighbours import BLOCK, FAR, LANES, LIMIT
 from fomo_stream.model.kernels.network import (
     ContextWeights,
@@ -33,10 +40,8 @@ from fomo_stream.model.kernels.network import (
     score_channels,
     score_rows,
 )
-from fomo_stream.model.kernels.whitening import MOST_FEATURES, moments, whitening
 from fomo_stream.model.preprocessing import VALUE_LIMIT, constant_scale, fit_imputation, fit_knots, impute
-from fomo_stream.model.router import Attention, Layer, MeanAttention
-from fomo_stream.model.zero_shot import ZeroShotModel
+from fomo_stream.model.zero_shot import Attention, Layer, MeanAttention, ZeroShotModel
 
 Float = NDArray[np.float64]
 Single = NDArray[np.float32]

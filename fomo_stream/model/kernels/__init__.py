@@ -2,7 +2,7 @@
 
 `compiling` says how, and where the code is kept; `arithmetic` has functions of one number.
 From raw rows to a logit: `evidence` (statistics and channels of a row, with `neighbours`) and `network`; `committee`
-does the same for many rows against few. `whitening` is of a context.
+does the same for many rows against few.
 `fomo_stream.model.compiled` is the way in; nothing else imports these modules, so that numba is loaded only where it is
 used.
 

@@ -14,8 +14,8 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
@@ -78,12 +78,9 @@ def _find_folder() -> Path | None:
 
 
 def _can_be_written(place: Path) -> bool:
-    try:
+    with suppress(OSError):
         place.mkdir(parents=True, exist_ok=True)
-        (place / "fomo-stream.lock").open("a").close()
-    except OSError:
-        return False
-    return True
+    return place.is_dir() and os.access(place, os.W_OK)
 
 
 class _Here:
@@ -113,23 +110,11 @@ def prepare() -> str:
     # An application that embeds Python, or is packed with it, is another program, which must not be started again.
     if not Path(sys.executable or "").name.lower().startswith("python") or hasattr(sys, "frozen"):
         return "this program is not started by a Python that could compile for it"
-    with _one_at_a_time(_Here.folder.parent):
-        return _compile_in_other_process(_Here.folder) if are_missing() else ""
-
-
-@contextmanager
-def _one_at_a_time(place: Path) -> Iterator[None]:
-    """Of the processes that share a cache, one compiles and the others wait, where the system can lock files."""
-    with (place / "fomo-stream.lock").open("a") as file:
-        with suppress(ImportError, OSError):
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield  # closing the file ends the lock
+    return _compile_in_other_process(_Here.folder)
 
 
 def _compile_in_other_process(folder: Path) -> str:
-    """Make the folder, complete. Returns why that was not possible."""
+    """Make the folder, complete; of several processes that do, the first one's stays. Returns why it is not there."""
     unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
     command = [sys.executable, "-c", PROGRAM, json.dumps(sys.path), str(unfinished)]
     try:
