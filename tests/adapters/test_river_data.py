@@ -43,11 +43,6 @@ def test_a_new_feature_comes_after_all_columns() -> None:
     np.testing.assert_array_equal(rows, [[3, 5], [np.nan, np.nan], [np.nan, 6]])
 
 
-@pytest.mark.parametrize("shape", [(0, 0), (0, 2)])
-def test_no_records_give_no_rows(shape: tuple[int, int]) -> None:
-    assert OpenRows(()).rows(np.zeros(shape), learn=True).shape == shape
-
-
 def test_infinities_are_missing_in_arrays_as_in_dicts() -> None:
     of_array, of_dicts = OpenRows(()), OpenRows(())
     cells = np.array([[1.0, np.inf], [-np.inf, np.nan]])

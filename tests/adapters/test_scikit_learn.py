@@ -14,15 +14,10 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from sklearn.base import clone
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fomo_stream import ZeroShotDetector
-from fomo_stream.adapters.columns import Columns, rows_of
 from fomo_stream.errors import SchemaError
 from fomo_stream.model.checkpoint import save_model
 from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel
@@ -75,10 +70,6 @@ def test_pickle_does_not_carry_weights_or_encodings() -> None:
     assert len(data) < 4 * inliers.nbytes
     queries = np.random.default_rng(1).normal(size=(20, 5))
     np.testing.assert_array_equal(pickle.loads(data).score_samples(queries), detector.score_samples(queries))
-
-
-def test_works_in_a_pipeline(inliers: np.ndarray) -> None:
-    assert make_pipeline(StandardScaler(), ZeroShotDetector()).fit(inliers).predict([[9.0] * 5]).tolist() == [-1]
 
 
 def test_wider_data_than_the_model_takes_is_split_over_members(tmp_path: Path) -> None:
@@ -212,14 +203,6 @@ def test_dates_and_texts_are_refused_with_the_name_of_their_column(kind: str) ->
             assert "secret" not in str(caught.value)
             assert "2024" not in str(caught.value)
     assert ZeroShotDetector(categorical=["column"]).fit(frame).categorical_ == (1,)
-
-
-@given(st.lists(st.one_of(st.none(), st.booleans(), st.floats(-1e6, 1e6), st.integers(-9, 9)), min_size=4, max_size=9))
-def test_cells_of_an_array_are_read_as_those_of_a_frame(cells: list[Any]) -> None:
-    frame = pd.DataFrame({"a": pd.Series(cells, dtype=object), "b": 1.0})
-    expected = [np.nan if cell is None else float(cell) for cell in cells]
-    for X in (frame, frame.to_numpy(), frame.infer_objects()):
-        np.testing.assert_array_equal(rows_of(Columns(X), ())[:, 0], expected)
 
 
 @pytest.mark.parametrize(

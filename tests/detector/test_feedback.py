@@ -230,19 +230,3 @@ def test_how_verdicts_are_split_over_calls_makes_no_difference(
         if n < len(rows):
             assert_same(other.process(rows[n:], keys[n:]), expected, slice(n, None))
     assert state_of(whole) == state_of(other)
-
-
-def test_a_feature_that_comes_between_two_calls_makes_no_difference() -> None:
-    config = DetectorConfig(context_size=40, min_context=20, admit="feedback", lag=8, feedback_memory=90, refresh=0.1)
-    rows, wide = shifting(400, 0), np.random.default_rng(1).normal(size=(300, FEATURES + 1))
-    verdicts = [(number, number % 3 == 0) for number in range(399, 310, -1)]
-    results = []
-    for before in (0, 40, len(verdicts)):
-        one = Detector(MODEL, FEATURES, config)
-        one.process(rows)
-        give(one, [*verdicts[:before], *((number, not outlier) for number, outlier in verdicts[before:])])
-        one = one.widened(FEATURES + 1)
-        give(one, verdicts[before:])
-        results.append(one.process(wide))
-    for result in results:
-        assert_same(result, results[0], slice(None))

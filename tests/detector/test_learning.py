@@ -64,22 +64,6 @@ def test_recent_records_are_the_context_of_recent_whatever_they_are() -> None:
     assert (gaps <= every + 5 * STEP).all()
 
 
-def test_recent_leaves_out_outliers_by_feedback_that_came_before_its_trigger() -> None:
-    one = new(replace(FREE, lag=8, context_size=64, recent_every=64))
-    process(one, 0, 300)
-    process(one, 300, 330)
-    verdicts = np.arange(270, 330, 7)
-    one.feedback(verdicts, np.ones(len(verdicts), dtype=bool))
-    seen: list[np.ndarray] = []
-    while not seen or seen[-1][-1] < 420:
-        process(one, one.records, one.records + 1)
-        seen.append(one.inspect().generations["recent"].numbers)
-    for numbers in seen:
-        if numbers[-1] >= 330:
-            assert not np.isin(verdicts, numbers).any()
-            assert np.isin(np.setdiff1d(np.arange(numbers[0], numbers[-1]), verdicts), numbers).all()
-
-
 def test_history_is_a_sample_of_all_records_and_the_trimmed_view_lacks_a_fifth() -> None:
     one = Detector(shared_model(), 3, DetectorConfig(context_size=200))
     one.process(np.random.default_rng(0).normal(size=(4000, 3)))
