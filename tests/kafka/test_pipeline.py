@@ -256,17 +256,6 @@ def test_every_item_leaves_once_in_order_and_no_batch_is_too_large(size: int, ag
     assert not batch.is_due(now + 2)
 
 
-def test_a_batch_is_due_once_its_oldest_item_is_old_enough() -> None:
-    batch = MicroBatch[str](size=10, age=0.02)
-    batch.add("first", now=1.0)
-    batch.add("second", now=1.019)
-    assert not batch.is_due(now=1.0199)
-    assert batch.is_due(now=1.02)
-    batch.take()
-    batch.add("third", now=5.0)
-    assert not batch.is_due(now=5.01)
-
-
 # --- reports
 
 

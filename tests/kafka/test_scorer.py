@@ -146,9 +146,3 @@ def test_a_slow_topic_gets_time_for_a_sample_and_a_fast_one_is_not_kept_waiting(
         assert now >= min(6 * INFER_S, 19 * gap + INFER_S)
     assert now <= 6 * INFER_S + gap
     assert now <= 19 * gap + INFER_S + gap
-
-
-def test_patience_begins_anew_when_nothing_waits_any_more() -> None:
-    is_over = searching()
-    times = [(30, 0.0), (30, INFER_S), (0, INFER_S), (30, INFER_S + 1), (30, 2 * INFER_S + 1)]
-    assert [is_over(*one) for one in times] == [False, True, False, False, True]

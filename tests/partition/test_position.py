@@ -66,17 +66,6 @@ def test_every_combination_of_offsets_resumes_where_it_should() -> None:
     assert count > 4000
 
 
-@pytest.mark.parametrize(
-    ("committed", "words"),
-    [(3, "scored, not learned again"), (9, "some are never learned"), (50, "offset_lost")],
-)
-def test_unusual_offsets_are_logged(committed: int, words: str) -> None:
-    entries = {POSITION: Position(5, "A").encode()}
-    flags = ServiceSettings(topic="t", on_lost_offset="latest")
-    _, notes = decide_resume(Input(0, 20, committed, "A"), entries, flags, "t[0]")
-    assert words in str(notes[-1])
-
-
 # --- positions
 
 
