@@ -350,8 +350,8 @@ class Service(RuleBasedStateMachine):
         log = compacted(self.history, keep=lambda: rng.random() < 0.5)
         assert log == compacted(self.history)
         other = recovered(log, config=self.config)
-        self.look(other)
         assert other.changes() == {}
+        self.look(other)
         assert state_of(other) == state_of(self.live) == state_of(self.undisturbed)
 
     def look(self, one: Detector) -> None:
