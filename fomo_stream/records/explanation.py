@@ -12,16 +12,12 @@ from typing import Any
 import numpy as np
 
 from fomo_stream.detector.results import Cause, Reason
-from fomo_stream.detector.series import HALF_LIFE
 from fomo_stream.records.schema import Schema, look_up, numbers
 
-DIGITS = 6  # of numbers in reasons that are not the record's own
+DIGITS = 6  # of numbers in reasons that are not the record's own, and of the record's own in a sentence
 KEPT = 200  # characters of a category in a reason
 NAMED = 3  # reasons in a sentence, at most
-LONGEST = 300  # characters of a sentence from which no further reason is added
 NAME, TEXT = 60, 30  # characters of a name and of a category in a sentence
-MOVED = round(HALF_LIFE * math.log2(10))  # last values that have 90 % of the weight in a level and a spread
-RECENTLY = f"over its last values (up to {MOVED})"
 USUAL = 0.02  # share of the context that a category needs to be usual: the two tails of the central 98 %
 # By which the remembered logit of an outlier exceeds its own where the score is mostly that of the records before it.
 # Records after a fault have 0.7 to 1.2; those that are odd themselves have less than 0.
@@ -30,7 +26,7 @@ ROUNDING = 1e-4  # more than the error of 32 bits in a remembered logit
 NO_OUTLIER = "no outlier"
 FOLLOWS = "the records before it were odd, which raises its score"
 NO_REASON = "no feature stands out"
-FIRST_DIGITS, MOST_DIGITS = 4, 17  # of a number in a sentence
+FEW_DIGITS = 4  # of a number in a sentence that is not the record's own
 MOVING = (Cause.LEVEL, Cause.SPREAD)  # of several records, so not of one value
 
 
@@ -45,9 +41,7 @@ def reasons_of(reasons: Sequence[Reason], schema: Schema, record: Mapping[str, A
 def _reason(reason: Reason, schema: Schema, record: Mapping[str, Any]) -> dict[str, Any]:
     name = schema.features[reason.feature]
     made: dict[str, Any] = {"feature": name, "cause": str(reason.cause), "share": _number(reason.share, 3)}
-    made["value"] = value_of(reason, schema, record)
-    if reason.cause in MOVING:
-        made["value"] = _number(reason.value)
+    made["value"] = _number(reason.value) if reason.cause in MOVING else value_of(reason, schema, record)
     if reason.cause is Cause.CATEGORY:
         made["frequency"] = _number(reason.frequency)
     else:
@@ -73,30 +67,19 @@ def value_of(reason: Reason, schema: Schema, record: Mapping[str, Any]) -> Any:
 
 
 def known(record: Mapping[str, Any], name: str, is_category: bool) -> str | bool | int | float | None:
-    """The record's own value of a feature; None if it is missing."""
+    """The record's own value of a feature, as JSON can hold it everywhere; None if it is missing."""
     given = look_up(record, name)
-    own = _own(given)
-    if is_category:
-        return own if not isinstance(own, str) or len(own) <= KEPT else own[: KEPT - 1] + "…"
-    if not isinstance(own, str):
-        return own
-    number = float(numbers([given])[0])  # an integer of more than 64 bits; not of texts
-    return number if math.isfinite(number) else None
-
-
-def _own(value: Any) -> str | bool | int | float | None:
-    """A scalar of a record as JSON can hold it everywhere; None for all else."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is None or isinstance(value, (str, bool)):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, int):
-        if value.bit_length() <= 63:
-            return value
-        return hex(value) if value.bit_length() > 8 * KEPT else str(value)  # thousands of digits are refused
-    return None if isinstance(value, (list, tuple, dict)) else str(value)
+    own = given.item() if isinstance(given, np.generic) else given
+    is_int = isinstance(own, int)
+    if own.bit_length() <= 63 if is_int else isinstance(own, float) and math.isfinite(own):
+        return own  # type: ignore[no-any-return]
+    if not is_category:
+        number = float(numbers([given])[0])  # an integer of more than 64 bits; not of texts
+        return number if math.isfinite(number) else None
+    if own is None or isinstance(own, (float, list, tuple, dict)):
+        return None
+    text = hex(own) if is_int and own.bit_length() > 8 * KEPT else str(own)  # thousands of digits are refused
+    return text if len(text) <= KEPT else text[: KEPT - 1] + "…"
 
 
 def _number(value: float, digits: int = DIGITS) -> float | None:
@@ -123,21 +106,15 @@ def sentence(
     first that the records before it were odd. In both cases the reasons mean little, and only facts follow.
     """
     follows = is_outlier and (earlier >= EARLIER or (earlier > ROUNDING and not reasons))
+    first = FOLLOWS if follows else "" if is_outlier else NO_OUTLIER
     said: list[str] = []
-    named: set[tuple[int, int]] = set()
+    pairs: set[tuple[int, int]] = set()
     for reason in reasons[:NAMED]:
-        if (reason.partner, reason.feature) in named:  # the same two features
-            continue
-        named.add((reason.feature, reason.partner))
-        phrase = _statement(reason, schema, record)
-        if is_outlier and not follows:
-            phrase += _conflict(reason, schema, record)
-        if not said or len("; ".join([*said, phrase])) <= LONGEST:
-            said.append(phrase)
-    first = [FOLLOWS] if follows else [NO_OUTLIER] if not is_outlier else []
-    if first and said:
-        said[0] = f"most unusual: {said[0]}"
-    return "; ".join([*first, *(said or [NO_REASON])])
+        if (reason.partner, reason.feature) not in pairs:  # else the same two features
+            pairs.add((reason.feature, reason.partner))
+            said.append(_statement(reason, schema, record) + ("" if first else _conflict(reason, schema, record)))
+    text = "; ".join(said) or NO_REASON
+    return f"{first}; {'most unusual: ' if said else ''}{text}" if first else text
 
 
 def _statement(reason: Reason, schema: Schema, record: Mapping[str, Any]) -> str:
@@ -145,27 +122,19 @@ def _statement(reason: Reason, schema: Schema, record: Mapping[str, Any]) -> str
     name, value = name_text(schema.features[reason.feature]), value_of(reason, schema, record)
     if value is None:
         return f"{name} is missing"
-    digits = _needed_digits(reason)
     if reason.cause is Cause.CATEGORY:
         share = f"{number_text(100 * reason.frequency, 2)} % of the known records have"
         often = "" if math.isnan(reason.frequency) else share if reason.frequency > 0 else "no known record has"
         return f"{name} is {value_text(value)}" + (f", which {often}" if often else "")
-
-    def text(number: float) -> str:
-        """A number of the context as the value of the record is written."""
-        if not math.isfinite(number):
-            return ""
-        return value_text(bool(number) if isinstance(value, bool) and number in (0, 1) else number, digits)
-
-    by, what = "", f"is {value_text(value, digits)}"
+    by, what = "", f"is {value_text(value, DIGITS)}"
     if reason.cause is Cause.LEVEL:
-        what += f" on average {RECENTLY}"
+        what = f"is {value_text(value)} on average over its last values"
     if reason.cause is Cause.SPREAD:
-        by, what = "by ", f"changes by {value_text(value, digits)} at a time {RECENTLY}"
+        by, what = "by ", f"changes by {value_text(value)} at a time over its last values"
     if not math.isfinite(reason.median):
         return f"{name} {what}"
-    low, high = text(reason.low), text(reason.high)
-    return f"{name} {what}, usually {by}{text(reason.median)}" + (f" ({low} to {high})" if low != high else "")
+    usual, low, high = (_like(value, number) for number in (reason.median, reason.low, reason.high))
+    return f"{name} {what}, usually {by}{usual}" + (f" ({low} to {high})" if low != high else "")
 
 
 def _conflict(reason: Reason, schema: Schema, record: Mapping[str, Any]) -> str:
@@ -173,9 +142,7 @@ def _conflict(reason: Reason, schema: Schema, record: Mapping[str, Any]) -> str:
     value = value_of(reason, schema, record)
     is_known = reason.low <= reason.value <= reason.high  # never of NaN
     is_usual = value is not None and (reason.frequency >= USUAL if reason.cause is Cause.CATEGORY else is_known)
-    others = []
-    if reason.cause is Cause.PAST:
-        others.append("the value before it" if reason.before == 1 else f"the {reason.before} values before it")
+    others = ["the values before it"] if reason.cause is Cause.PAST else []
     if reason.partner >= 0:
         name = schema.features[reason.partner]
         other = known(record, name, name in schema.categorical)
@@ -184,25 +151,22 @@ def _conflict(reason: Reason, schema: Schema, record: Mapping[str, Any]) -> str:
         others = ["the other values"]
     if not others:
         return ""
-    near = (reason.high - reason.low) / 40  # a difference that does not count: less than the error of `expected`
-    fits = ""
-    if math.isfinite(near) and math.isfinite(reason.expected) and not abs(reason.expected - reason.value) <= 2 * near:
-        digits = _digits_within(reason.expected, near or abs(reason.expected) / 1e4, 2)
-        is_flag = isinstance(value, bool) and reason.expected in (0, 1)
-        fits = value_text(bool(reason.expected) if is_flag else reason.expected, digits)
-        fits = f" ({'' if is_flag else 'about '}{fits} would fit)"
+    is_near = abs(reason.expected - reason.value) <= (reason.high - reason.low) / 20  # never of NaN
+    fits = (
+        f" (about {_like(value, reason.expected)} would fit)" if math.isfinite(reason.expected) and not is_near else ""
+    )
     but = ", which" if value is None else ": usual alone, but it" if is_usual else ", and"
     return f"{but} does not go with {' and '.join(others)}{fits}"
 
 
-def _needed_digits(reason: Reason) -> int:
-    """Digits that show on which side of the usual range the value is, or about where in it."""
-    value, low, high = reason.value, reason.low, reason.high
-    error = (high - low) / 40 if low <= value <= high else abs(value - (low if value < low else high)) / 2
-    return _digits_within(value, error, FIRST_DIGITS) if math.isfinite(error) else FIRST_DIGITS
+def _like(value: Any, number: float) -> str:
+    """A number of the context as the value of the record is written."""
+    if not math.isfinite(number):
+        return ""
+    return value_text(bool(number) if isinstance(value, bool) and number in (0, 1) else number)
 
 
-def value_text(value: str | bool | int | float | None, digits: int = FIRST_DIGITS) -> str:
+def value_text(value: str | bool | int | float | None, digits: int = FEW_DIGITS) -> str:
     """A value of a record.
 
     >>> value_text("idle"), value_text(True), value_text(1234.5678)
@@ -228,7 +192,7 @@ def name_text(name: str) -> str:
     return f'"{short}"' if short != short.strip() or not short or set(short) & set(";,") else short
 
 
-def number_text(value: float, digits: int = FIRST_DIGITS) -> str:
+def number_text(value: float, digits: int = FEW_DIGITS) -> str:
     """A finite number with so many significant digits, and below 1e15 with all before the decimal point.
 
     >>> [number_text(x) for x in (-0.0, 3.14159, 0.00012346, 1e6, -12345.67, 3.2e-9, 5e18)]
@@ -236,11 +200,6 @@ def number_text(value: float, digits: int = FIRST_DIGITS) -> str:
     """
     text = f"{value:.{digits}g}" if value else "0"
     return f"{value:.0f}" if "e+" in text and abs(value) < 1e15 else text
-
-
-def _digits_within(value: float, error: float, least: int) -> int:
-    """Significant digits, `least` or more, with which a finite value is written to within this error."""
-    return next((n for n in range(least, MOST_DIGITS) if abs(float(f"{value:.{n}g}") - value) <= error), MOST_DIGITS)
 
 
 def _clean(text: str) -> str:

@@ -81,7 +81,7 @@ def reason(feature: int = 0, cause: Cause = Cause.VALUE, value: float = 9.8, sha
 
 FLOW = reason(1, value=170.0, median=168.0, low=150.0, high=190.0, share=0.3)
 IDLE = reason(3, Cause.CATEGORY, category_code("idle"), share=0.2)
-RECENTLY = "over its last values (up to 10)"
+RECENTLY = "over its last values"
 ALONE = "usual alone, but it does not go with"
 USUALLY, BETWEEN = "usually 3.1 (2.8 to 3.4)", "usually 3.1 (2.8 to 10)"
 FLOWS = "flow is 170, usually 168 (150 to 190)"
@@ -95,17 +95,17 @@ CASES: list[tuple[str, list[Reason], dict[str, Any]]] = [
     (f"pressure is 9.8, {BETWEEN}: {ALONE} flow", [INSIDE._replace(partner=1)], {"flow": "n/a"}),
     (f"pressure is 9.8, {BETWEEN}: {ALONE} the other values", [INSIDE._replace(expected=9.8001)], {}),
     (
-        f"pressure is 1013.4, usually 1012.9 (1012 to 1014): {ALONE} the other values (about 1012.4 would fit)",
+        f"pressure is 1013.4, usually 1013 (1012 to 1014): {ALONE} the other values (about 1012 would fit)",
         [reason(value=1013.4, median=1012.9, low=1012.0, high=1014.0, expected=1012.3712)],
         {"pressure": 1013.4},
     ),
     (
-        f"open is true, usually false (false to true): {ALONE} the other values (false would fit)",
+        f"open is true, usually false (false to true): {ALONE} the other values (about false would fit)",
         [OPEN._replace(high=1.0, expected=0.0)],
         {},
     ),
     (
-        "pressure is missing, which does not go with the other values (about 3.5 would fit)",
+        "pressure is missing, which does not go with the other values (about 3.51 would fit)",
         [MISSING._replace(expected=3.51)],
         {"pressure": None},
     ),
@@ -124,7 +124,7 @@ CASES: list[tuple[str, list[Reason], dict[str, Any]]] = [
         {},
     ),
     (
-        f"pressure is 9.8, {BETWEEN}: {ALONE} the value before it and flow 170",
+        f"pressure is 9.8, {BETWEEN}: {ALONE} the values before it and flow 170",
         [INSIDE._replace(cause=Cause.PAST, before=1, partner=1)],
         {},
     ),
