@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from importlib import import_module
-from inspect import Parameter, signature
+from inspect import signature
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
 
 from fomo_stream.detector.alerts import is_calibrated, p_values
 from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.errors import ConfigError
 from fomo_stream.logs import kv, place_of
 from fomo_stream.replaying.blocks import Judgement
-from fomo_stream.replaying.detectors.rows import CompleteRows, Neighbours
 from fomo_stream.wording import did_you_mean
 
 log = logging.getLogger(__name__)
@@ -31,23 +30,23 @@ RIVER, PYSAD, ROWS = ("score_one", "learn_one"), ("score_partial", "fit_partial"
 PROTOCOLS = (RIVER, PYSAD, ROWS)
 KNN, TREES, SVM = NAMED = ("knn", "river.HalfSpaceTrees", "river.OneClassSVM")
 WARM_UP = {TREES: 250}  # records whose scores say nothing: all are 0 until the first window is full
-LARGEST = 1e300  # infinite scores are cut to this size
+LARGEST_SCORE = 1e300  # larger ones are cut to this size
+LARGEST = 1e100  # values are cut to this size, so that their squares are finite
+NEAREST = 5
+ROUNDING = 1e-12  # a smaller deviation, relative to the mean, is that of a constant column
 
 
 class Rival:
     """Another detector: its scores, and p-values and alerts from its own earlier scores.
 
-    A score does not depend on how rows are split over calls, nor on other detectors: each has the global random
-    numbers of Python and NumPy to itself, from the same seed on.
+    A score does not depend on how rows are split over calls.
     """
 
     def __init__(self, spec: str, features: Sequence[str], config: DetectorConfig, categorical: Sequence[int]) -> None:
         self.name = spec
         self._features, self._own, self._records = features, OwnScores(config), 0
         self._whole = CompleteRows(len(features), categorical)
-        self._numbers = _RandomNumbers(config.seed)
-        with self._numbers.own():
-            self._detector = _made(spec, len(features), config)
+        self._detector = _made(spec, len(features), config)
         self._protocol = next((one for one in PROTOCOLS if all(hasattr(self._detector, name) for name in one)), None)
         if self._protocol is None:
             lacks = "none of the methods " + ", ".join("/".join(methods) for methods in PROTOCOLS)
@@ -56,15 +55,17 @@ class Rival:
     def judge(self, rows: Float) -> Judgement:
         """Score each of the next n rows (n, d), raw, NaN = missing, then learn it. Raises ConfigError if it fails."""
         try:
-            with np.errstate(all="ignore"), self._numbers.own():
+            with np.errstate(all="ignore"):
                 scores = np.array(self._scores(rows.copy()), dtype=np.float64)
+            why = "" if scores.shape == (len(rows),) else f"scores of {len(rows)} rows have the shape {scores.shape}"
         except (Exception, SystemExit) as error:  # the text of its error may hold values
             log.debug(kv("detector_failed", name=self.name), exc_info=True)
-            why = f"{type(error).__name__} at {place_of(error)}"
-            raise self._failure(rows, why, "; --log-level debug shows more") from None
-        if scores.shape != (len(rows),):
-            raise self._failure(rows, f"scores of {len(rows)} rows have the shape {scores.shape}")
-        scores = np.clip(scores, -LARGEST, LARGEST)
+            why = f"{type(error).__name__} at {place_of(error)}; --log-level debug shows more"
+        if why:
+            first, last = self._records + 1, self._records + len(rows)
+            which = f"{self.name} failed among records {first:,} to {last:,} of a partition"
+            raise ConfigError(f"{which}: {why}; leave it out of --compare, or correct it")
+        scores = np.clip(scores, -LARGEST_SCORE, LARGEST_SCORE)
         scores[: max(0, WARM_UP.get(self.name, 0) - self._records)] = np.nan
         self._records += len(rows)
         return self._own.judge(scores)
@@ -83,13 +84,6 @@ class Rival:
             scores[i] = np.nan if value is None else np.asarray(value, dtype=np.float64).item()
             learn(record)
         return scores
-
-    def _failure(self, rows: Float, why: str, more: str = "") -> ConfigError:
-        first, last = self._records + 1, self._records + len(rows)
-        return ConfigError(
-            f"{self.name} failed among records {first:,} to {last:,} of a partition: {why}; leave it out of --compare, "
-            f"or correct it{more}"
-        )
 
 
 class OwnScores:
@@ -127,49 +121,100 @@ class OwnScores:
 
     def _step(self) -> None:
         """The scores since the last step join the window, and the oldest leave it."""
-        new = np.concatenate(self._since)
-        every = np.concatenate([self._recent, new])
-        too_many = max(0, len(every) - self._size)
-        gone, self._recent = every[:too_many], every[too_many:]
-        joined = np.sort(new)
-        self._ascending = np.insert(self._ascending, np.searchsorted(self._ascending, joined), joined)
-        gone = np.sort(gone)  # equal scores leave one by one
-        places = np.searchsorted(self._ascending, gone) + np.arange(len(gone)) - np.searchsorted(gone, gone)
-        self._ascending = np.delete(self._ascending, places)
+        self._recent = np.concatenate([self._recent, *self._since])[-self._size :]
+        self._ascending = np.sort(self._recent)
         self._since, self._records = [], 0
 
 
-class _RandomNumbers:
-    """The global random numbers of Python and NumPy, from a seed on, apart from those of everybody else."""
+class CompleteRows:
+    """Fills rows in, from the rows before each: the result does not depend on how rows are split over calls.
 
-    def __init__(self, seed: int) -> None:
-        self._states: Any = random.Random(seed).getstate(), np.random.RandomState(seed % 2**32).get_state()
+    A missing value becomes the mean of the column so far (0 before its first value). A category becomes the share of
+    earlier records with the same value.
+    """
 
-    @contextmanager
-    def own(self) -> Iterator[None]:
-        """Go on with these numbers; afterwards others go on with theirs."""
-        self._exchange()
-        try:
-            yield
-        finally:
-            self._exchange()
+    def __init__(self, n_features: int, categorical: Sequence[int] = ()) -> None:
+        self._total, self._count = np.zeros(n_features), np.zeros(n_features)
+        self._categories: dict[int, Counter[float]] = {column: Counter() for column in categorical}
 
-    def _exchange(self) -> None:
-        mine, self._states = self._states, (random.getstate(), np.random.get_state())
-        random.setstate(mine[0])
-        np.random.set_state(mine[1])
+    def complete(self, rows: Float) -> Float:
+        """The next rows (n, d) without gaps; NaN = missing."""
+        rows = np.clip(rows, -LARGEST, LARGEST)
+        for column in self._categories:
+            rows[:, column] = self._shares(column, rows[:, column])
+        known = ~np.isnan(rows)
+        # cumsum adds one row after the other, so the same numbers come out of any split
+        total = np.cumsum(np.vstack([self._total, np.where(known, rows, 0.0)]), axis=0)
+        count = np.cumsum(np.vstack([self._count, known]), axis=0)
+        self._total, self._count = total[-1], count[-1]
+        mean = total[:-1] / np.maximum(count[:-1], 1.0)
+        return np.where(known, rows, mean)
+
+    def _shares(self, column: int, codes: Float) -> Float:
+        counts, shares, known = self._categories[column], np.full(len(codes), np.nan), self._count[column]
+        for i, code in enumerate(codes.tolist()):
+            if code == code:
+                shares[i] = counts[code] / max(1.0, known)
+                counts[code] += 1
+                known += 1
+        return shares
+
+
+class Neighbours:
+    """The score of a row is its mean Euclidean distance to the 5 nearest of the `context_size` rows before it.
+
+    Columns are z-scored: less the mean and divided by the standard deviation of the last `context_size` rows before
+    the last step, where a step is every `STEP` rows; a constant column is not divided. Only the scaling waits for a
+    step: each row is compared with all rows before it. No score before `min_context` rows. The scores do not depend on
+    how rows are split over calls.
+    """
+
+    def __init__(self, n_features: int, config: DetectorConfig) -> None:
+        self._size = config.context_size
+        self._nearest = min(NEAREST, config.context_size)
+        self._warm_up = max(config.min_context, self._nearest)
+        self._records = 0  # all before the next one
+        self._rows = np.empty((0, n_features))  # raw: the last rows before the last step, and those since
+        self._mean, self._scale = np.zeros(n_features), np.ones(n_features)
+
+    def judge(self, rows: Float) -> Float:
+        """The scores (n,) of the next rows (n, d), without missing values; NaN while warming up."""
+        scores = [np.empty(0)]
+        while len(rows):
+            part, rows = np.split(rows, [STEP - self._records % STEP])
+            scores.append(self._distances(part))
+            if self._records % STEP == 0:
+                self._rows = self._rows[-self._size :]
+                self._mean, deviation = self._rows.mean(axis=0), self._rows.std(axis=0)
+                self._scale = np.where(deviation > ROUNDING * np.abs(self._mean), deviation, 1.0)
+        return np.concatenate(scores)
+
+    def _distances(self, rows: Float) -> Float:
+        """Of the next rows (n, d), which end with the step at the latest."""
+        before = self._records + np.arange(len(rows))
+        place = len(self._rows) + np.arange(len(rows))[:, None]
+        self._rows, self._records = np.concatenate([self._rows, rows]), self._records + len(rows)
+        if before[-1] < self._warm_up:
+            return np.full(len(rows), np.nan)
+        scaled = (self._rows - self._mean) / self._scale
+        distance = cdist(scaled[-len(rows) :], scaled)
+        column = np.arange(len(scaled))
+        # a row is compared with the rows before it, at most `context_size` of them
+        distance[(column >= place) | (column < place - self._size)] = np.inf
+        nearest = np.sort(np.partition(distance, self._nearest - 1, axis=1)[:, : self._nearest], axis=1)
+        return np.where(before < self._warm_up, np.nan, nearest.mean(axis=1))
 
 
 # --- from a name to a detector -------------------------------------------------------------------------------
 
 
 def check_rivals(specs: Sequence[str]) -> None:
-    """Raise ConfigError, in one sentence, if one of these cannot be compared with; makes none of them."""
+    """Raise ConfigError, in one sentence, if one of these is not known; makes none of them."""
     for i, spec in enumerate(specs):
         if spec in specs[:i]:
             raise ConfigError(f"--compare names {spec} twice; name each once")
         if spec not in NAMED:
-            _arguments(spec, _factory(spec))
+            _factory(spec)
 
 
 def _made(spec: str, n_features: int, config: DetectorConfig) -> Any:
@@ -185,19 +230,18 @@ def _made(spec: str, n_features: int, config: DetectorConfig) -> Any:
     factory, seed = _factory(spec), config.seed % 2**32
     given = {"n_features": n_features, "seed": seed, "random_state": seed}
     try:
-        return factory(**{name: given[name] for name in _arguments(spec, factory)})
-    except ConfigError:
-        raise
+        taken = list(signature(factory).parameters)
+    except (TypeError, ValueError):  # compiled functions may have no signature
+        taken = []
+    try:
+        return factory(**{name: value for name, value in given.items() if name in taken})
     except Exception as error:  # the factory is not ours
-        raise ConfigError(
-            f"--compare {spec}: the factory failed: {_in_words(error)}; leave it out, or correct it"
-        ) from error
+        raise ConfigError(f"--compare {spec} failed: {_in_words(error)}; leave it out, or correct it") from error
 
 
 def _factory(spec: str) -> Callable[..., Any]:
     """The object that `module:factory` names; the module may lie in the current directory."""
-    module_name, colon, name = spec.partition(":")
-    if not (colon and module_name and name):
+    if ":" not in spec:
         known = did_you_mean(spec, NAMED) or f"; name {', '.join(NAMED)}"
         raise ConfigError(
             f"--compare {spec}: there is no such detector{known}; or write module:factory for one of your own"
@@ -206,38 +250,14 @@ def _factory(spec: str) -> Callable[..., Any]:
     if folder not in sys.path and "" not in sys.path:
         sys.path.insert(0, folder)  # as `python -m` does
     try:
-        factory: Any = import_module(module_name)
+        factory = resolve_name(spec)
     except Exception as error:  # the module is not ours
-        raise ConfigError(f"--compare {spec}: {module_name} cannot be imported: {_in_words(error)}") from error
-    for part in name.split("."):
-        if not hasattr(factory, part):
-            hint = did_you_mean(part, [other for other in dir(factory) if not other.startswith("_")])
-            raise ConfigError(f"--compare {spec}: {module_name} has no {name}{hint}")
-        factory = getattr(factory, part)
+        raise ConfigError(f"--compare {spec} cannot be imported: {_in_words(error)}; correct it") from error
     if not callable(factory):
-        raise ConfigError(f"--compare {spec}: {name} is not a function or class that makes a detector")
+        raise ConfigError(f"--compare {spec} is not a function or class that makes a detector; name one")
     return factory  # type: ignore[no-any-return]
-
-
-def _arguments(spec: str, factory: Callable[..., Any]) -> list[str]:
-    """Names of the arguments that the factory takes of those that we give."""
-    try:
-        parameters = signature(factory).parameters.values()
-    except (TypeError, ValueError):  # compiled functions may have no signature
-        return []
-    named = {Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY}
-    taken = [p.name for p in parameters if p.kind in named and p.name in ("n_features", "seed", "random_state")]
-    variable = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-    needed = [p.name for p in parameters if p.default is Parameter.empty and p.kind not in variable]
-    if unknown := [name for name in needed if name not in taken]:
-        raise ConfigError(
-            f"--compare {spec}: the factory needs the argument {unknown[0]}; write a function of your own that takes "
-            "none, or only n_features or seed"
-        )
-    return taken
 
 
 def _in_words(error: Exception) -> str:
     """An exception of foreign code, in one line."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
