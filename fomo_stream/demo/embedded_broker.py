@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any
 
 from confluent_kafka import Producer
@@ -21,25 +19,11 @@ class EmbeddedBroker:
     True
     """
 
-    def __init__(self) -> None:
-        self.bootstrap = ""
-        self._stopped = threading.Event()
-
     def __enter__(self) -> EmbeddedBroker:
         self._owner = Producer({"test.mock.num.brokers": 1, "log_level": 0})
         brokers: Iterable[Any] = self._owner.list_topics(timeout=10).brokers.values()
         self.bootstrap = ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
-        self._thread = threading.Thread(target=self._serve, name="fomo-embedded-broker", daemon=True)
-        self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._stopped.set()
-        self._thread.join()
+    def __exit__(self, *_: object) -> None:
         del self._owner
-
-    def _serve(self) -> None:
-        while not self._stopped.is_set():
-            self._owner.poll(0.1)

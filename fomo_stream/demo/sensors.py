@@ -62,43 +62,42 @@ PUMP = (
 Readings = Iterator[tuple[dict[str, Any], str | None]]
 
 
-def sensor_stream(seed: int = 0, n_sensors: int = 10, fault_every: float = 1500.0, first_fault: int = 1000) -> Readings:
+def sensor_stream(seed: int = 0, fault_every: float = 1500.0, first_fault: int = 1000) -> Readings:
     """Yield (record, name of the fault in it or None), endlessly; the same for the same arguments.
 
-    A record holds the pump's name, a running number `reading`, and one rounded value or None for each of the first
-    `n_sensors` of `PUMP`. fault_every: mean number of readings between two faults; none begins before `first_fault`.
+    A record holds the pump's name, a running number `reading`, and one rounded value or None for each sensor of
+    `PUMP`. fault_every: mean number of readings between two faults; none begins before `first_fault`.
 
-    >>> record, fault = next(sensor_stream(n_sensors=3))
-    >>> sorted(record), fault
-    (['pressure_bar', 'pump', 'reading', 'temperature_c', 'vibration_x_mm_s'], None)
+    >>> record, fault = next(sensor_stream())
+    >>> sorted(record)[:5], fault
+    (['current_a', 'flow_m3_h', 'humidity_pct', 'pressure_bar', 'pump'], None)
     """
     rng = np.random.default_rng(seed)
-    sensors = PUMP[:n_sensors]
-    steps = np.array([s.step for s in sensors])
-    highest = np.array([100.0 if "_pct" in s.name else np.inf for s in sensors])
-    digits = [max(0, int(np.ceil(-np.log10(s.step)))) for s in sensors]
-    faults = Faults(rng, sensors, fault_every, first_fault)
+    steps = np.array([s.step for s in PUMP])
+    highest = np.array([100.0 if "_pct" in s.name else np.inf for s in PUMP])
+    digits = [max(0, int(np.ceil(-np.log10(s.step)))) for s in PUMP]
+    faults = Faults(rng, fault_every, first_fault)
     number = 0
-    for loads, block in ordinary_readings(rng, sensors):
+    for loads, block in ordinary_readings(rng):
         lost = rng.random(block.shape) < MISSING_SHARE
         for load, values, gone in zip(loads.tolist(), block, lost, strict=True):
             values, fault = faults.apply(number, load, values)
             exact = np.clip(np.round(values / steps) * steps, 0.0, highest).tolist()
             record: dict[str, Any] = {"pump": "P-101", "reading": number}
-            for sensor, value, places, is_gone in zip(sensors, exact, digits, gone.tolist(), strict=True):
+            for sensor, value, places, is_gone in zip(PUMP, exact, digits, gone.tolist(), strict=True):
                 record[sensor.name] = None if is_gone else round(value, places)
             yield record, fault
             number += 1
 
 
-def ordinary_readings(rng: np.random.Generator, sensors: tuple[Sensor, ...]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def ordinary_readings(rng: np.random.Generator) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Endless blocks of (load (BLOCK,) in [0, 1], values (BLOCK, n_sensors) without faults)."""
     centre, load_gain, cycle_gain, noise = (
-        np.array([getattr(s, part) for s in sensors]) for part in ("centre", "load", "cycle", "noise")
+        np.array([getattr(s, part) for s in PUMP]) for part in ("centre", "load", "cycle", "noise")
     )
-    slow = np.array([s.name.startswith("temperature") for s in sensors])
-    shaking = np.array([s.name.startswith("vibration") for s in sensors])
-    hydraulic = np.array([s.name.startswith(("pressure", "flow", "current")) for s in sensors])
+    slow = np.array([s.name.startswith("temperature") for s in PUMP])
+    shaking = np.array([s.name.startswith("vibration") for s in PUMP])
+    hydraulic = np.array([s.name.startswith(("pressure", "flow", "current")) for s in PUMP])
     target = load = heat = LOADS[1]
     wobble = 0.0
     start = 0
@@ -115,7 +114,7 @@ def ordinary_readings(rng: np.random.Generator, sensors: tuple[Sensor, ...]) -> 
         loads += 0.06 * rng.normal(size=BLOCK)  # demand is never constant
         cycle = np.cos(2 * np.pi * (start + np.arange(BLOCK)) / DAY)
         shared = rng.normal(size=BLOCK)
-        errors = rng.normal(size=(BLOCK, len(sensors)))
+        errors = rng.normal(size=(BLOCK, len(PUMP)))
         errors[:, shaking] = 0.5 * errors[:, shaking] + 0.85 * shared[:, None]
         errors[:, hydraulic] += 0.8 * wobbles[:, None]
         drive = np.where(slow, heats[:, None], loads[:, None]) - 0.5
@@ -129,17 +128,12 @@ def ordinary_readings(rng: np.random.Generator, sensors: tuple[Sensor, ...]) -> 
 class Faults:
     """Chooses when a fault begins, and distorts the readings while it lasts."""
 
-    def __init__(self, rng: np.random.Generator, sensors: tuple[Sensor, ...], every: float, first: int) -> None:
-        self.rng, self.sensors, self.every = rng, sensors, every
+    def __init__(self, rng: np.random.Generator, every: float, first: int) -> None:
+        self.rng, self.every = rng, every
         self.next_start = first + rng.exponential(every)
-        self.vibrations = [i for i, s in enumerate(sensors) if s.name.startswith("vibration")]
-        self.driven = [i for i, s in enumerate(sensors) if abs(s.load) > 5 * s.noise and i not in self.vibrations]
+        self.vibrations = [i for i, s in enumerate(PUMP) if s.name.startswith("vibration")]
+        self.driven = [i for i, s in enumerate(PUMP) if abs(s.load) > 5 * s.noise and i not in self.vibrations]
         self.recent: deque[np.ndarray] = deque(maxlen=300)
-        self.kinds = [
-            *("spike", "stuck", "drift"),
-            *(["broken correlation"] if self.driven else []),
-            *(["vibration burst"] if self.vibrations else []),
-        ]
         self.kind = ""
         self.left = self.where = 0
         self.size = 0.0
@@ -159,7 +153,7 @@ class Faults:
         elif self.kind == "drift":
             values[self.where] += self.size * (LENGTHS["drift"] - self.left + 1) / LENGTHS["drift"]
         elif self.kind == "broken correlation":
-            values[self.where] = 2 * self.sensors[self.where].centre - values[self.where]
+            values[self.where] = 2 * PUMP[self.where].centre - values[self.where]
         else:
             values[self.vibrations] *= self.size
         self.left -= 1
@@ -169,11 +163,11 @@ class Faults:
 
     def _begin(self, load: float, values: np.ndarray) -> None:
         rng = self.rng
-        kind = self.kind = str(rng.choice(self.kinds))
-        if kind in ("broken correlation", "stuck") and self.driven:
+        kind = self.kind = str(rng.choice(list(LENGTHS)))
+        if kind in ("broken correlation", "stuck"):
             self.where = int(rng.choice(self.driven))
         else:
-            self.where = int(rng.integers(len(self.sensors)))
+            self.where = int(rng.integers(len(PUMP)))
         if kind == "broken correlation" and abs(load - 0.5) < 0.25:
             return  # at half load the reverse looks the same: try again with the next reading
         self.left = LENGTHS[kind]
@@ -183,4 +177,4 @@ class Faults:
         elif kind == "vibration burst":
             self.size = rng.uniform(2.0, 3.5)
         else:
-            self.size = float(rng.choice([-1, 1])) * rng.uniform(5, 9) * self.sensors[self.where].spread
+            self.size = float(rng.choice([-1, 1])) * rng.uniform(5, 9) * PUMP[self.where].spread

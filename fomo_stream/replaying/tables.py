@@ -10,7 +10,7 @@ from decimal import Decimal
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 from zipfile import BadZipFile
 
 import narwhals.stable.v2 as nw
@@ -31,24 +31,6 @@ _ENDINGS: dict[str, FileFormat] = {".parquet": "parquet", ".pq": "parquet", ".np
 _MARKS: dict[bytes, FileFormat] = {b"PAR1": "parquet", b"PK\x03\x04": "npz"}  # first bytes
 _NAMES = "names"  # array of an npz file with the names of the columns
 _PLAIN = frozenset((str, int, bool, float))
-
-
-class Table(Protocol):
-    """Records in one format."""
-
-    @property
-    def columns(self) -> tuple[str, ...] | None:
-        """The fields that a record can have; None: each record names its own."""
-        ...
-
-    @property
-    def count(self) -> int:
-        """How many records it has at most."""
-        ...
-
-    def chunks(self) -> Iterator[Sequence[Fields | RecordError]]:
-        """All records; an error where one cannot be read."""
-        ...
 
 
 def format_of(path: Path, format: str, note: Note = silent) -> FileFormat:
@@ -177,6 +159,11 @@ class ParquetTable:
         except (ArrowException, OSError) as error:
             reason = str(error).partition("\n")[0].rstrip(". ")
             raise ConfigError(f"cannot read {self._path} as Parquet: {reason}") from None
+
+
+# Records in one format. columns: the fields that a record can have; None: each record names its own. count: how many
+# records it has at most. chunks(): all records; an error where one cannot be read.
+Table = TextTable | ColumnTable | RowTable | ParquetTable
 
 
 def _without_nanoseconds(column: Any) -> Any:

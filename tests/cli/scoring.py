@@ -14,7 +14,9 @@ from fomo_stream.demo.sensors import sensor_stream
 from fomo_stream.settings.commands import ScoreSettings
 
 N = 420
-RECORDS = [record for record, _ in islice(sensor_stream(0, n_sensors=5, fault_every=100, first_fault=200), N)]
+FIELDS = ("pump", "reading", "temperature_c", "pressure_bar", "vibration_x_mm_s", "flow_m3_h", "vibration_y_mm_s")
+READINGS = islice(sensor_stream(0, fault_every=100, first_fault=200), N)
+RECORDS = [{name: record[name] for name in FIELDS} for record, _ in READINGS]
 
 
 def as_jsonl(records: list[dict[str, Any]]) -> bytes:

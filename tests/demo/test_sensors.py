@@ -19,10 +19,10 @@ def test_the_same_seed_gives_the_same_stream_and_another_seed_another() -> None:
     assert first != other
 
 
-@given(st.integers(0, 2**32), st.integers(1, 10))
-def test_every_record_has_all_sensors_and_no_trace_of_the_truth(seed: int, n_sensors: int) -> None:
-    names = {sensor.name for sensor in PUMP[:n_sensors]}
-    for number, (record, _) in enumerate(islice(sensor_stream(seed, n_sensors, fault_every=5, first_fault=0), 100)):
+@given(st.integers(0, 2**32))
+def test_every_record_has_all_sensors_and_no_trace_of_the_truth(seed: int) -> None:
+    names = {sensor.name for sensor in PUMP}
+    for number, (record, _) in enumerate(islice(sensor_stream(seed, fault_every=5, first_fault=0), 100)):
         assert set(record) == names | {"pump", "reading"}
         assert record["reading"] == number
         assert all(record[name] is None or np.isfinite(record[name]) for name in names)
