@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -37,10 +36,7 @@ def parse(cls: type[AnySettings], argv: Sequence[str], intro: str = "", command:
     if unknown:
         word = unknown[0].split("=", 1)[0] if unknown[0].startswith("-") else unknown[0]
         if not word.startswith("-"):
-            names = ["--file"] if os.path.isfile(word) else ["--topic", "--file"]
-            meant = " or ".join(f"{name} {word}" for name in names if name in parser._option_string_actions)
-            hint = f"; did you mean {meant}?" if meant else ""
-            raise ConfigError(f"unexpected argument {word}{hint}; see --help")
+            raise ConfigError(f"unexpected argument {word}; see --help")
         raise ConfigError(f"there is no flag {word}{did_you_mean(word, parser._option_string_actions)}; see --help")
     flags = vars(known)
     if kafka:

@@ -27,7 +27,7 @@ from fomo_stream.records.lines import Note
 from fomo_stream.records.result import Result
 from fomo_stream.records.schema import shown
 from fomo_stream.records.writers import CsvWriter, Form, JsonWriter
-from fomo_stream.wording import counted, did_you_mean
+from fomo_stream.wording import counted
 
 if TYPE_CHECKING:
     from fomo_stream.settings.commands import ScoreSettings
@@ -85,7 +85,7 @@ class Scoring:
         self._counts = {"scored": 0, "outliers": 0, "skipped": 0, "unscored": 0, "missing": 0, "blank": 0}
         self._has_values: NDArray[np.bool_] = np.zeros(1, dtype=bool)  # features (d,) with a value in any line so far
         self._malformed = self._noted = 0  # lines that cannot be read, and those of them that were noted
-        self._without = self._first_without = 0  # records without a value of any feature, and the line of the first
+        self._without = 0  # records without a value of any feature
         self._is_calibrated = False  # whether any record could be called an outlier
 
     def run(self) -> None:
@@ -105,8 +105,7 @@ class Scoring:
                 "records; rank them by remembered_logit, or give trusted records with --context FILE"
             )
         summary = [f"{name}={count}" for name, count in counts.items() if count or name not in ("unscored", "blank")]
-        only = counts["outliers"] and not self._settings.outliers_only
-        self._note(" ".join(summary) + (" (to see only the outliers: --outliers-only)" if only else ""))
+        self._note(" ".join(summary))
 
     def check_skipped(self) -> None:
         """Raise SkippedError if too many lines could not be scored."""
@@ -122,17 +121,15 @@ class Scoring:
         """Name what of the file does not count, although it may have been meant to."""
         counts, table, schema = self._counts, self._table, self._scorer.schema
         if self._without:
-            have = "has" if self._without == 1 else "have"
-            what = f"no value of any feature ({shown(schema.features, NAMES_SHOWN)})"
-            records = f"{counted(self._without, 'record')} of {table.name}"
-            self._note(f"{records} {have} {what}, the first in line {self._first_without}")
+            features = shown(schema.features, NAMES_SHOWN)
+            self._note(
+                f"{counted(self._without, 'record')} of {table.name} without a value of any feature ({features})"
+            )
         if counts["scored"] + counts["unscored"]:
             note_texts(table, schema, self._note)
             absent = [name for name, has in zip(schema.features, self._has_values, strict=True) if not has]
             if absent:
-                hint = did_you_mean(absent[0], [name for name in table.header if name not in absent])
-                names = shown(absent, NAMES_SHOWN)
-                self._note(f"no row of {table.name} has a value of {names}: missing everywhere{hint}")
+                self._note(f"no row of {table.name} has a value of {shown(absent, NAMES_SHOWN)}: missing everywhere")
         elif counts["skipped"]:
             advice = "check --features and --context" if self._without else table.advice
             self._note(f"nothing was scored; {advice}")
@@ -160,9 +157,7 @@ class Scoring:
                 self._counts["blank"] += 1
             elif result["score"] is None:
                 self._counts["unscored" if result["status"] == "warming_up" else "skipped"] += line.lines
-                if result["status"] == "no_features":
-                    self._without += 1
-                    self._first_without = self._first_without or line.number
+                self._without += result["status"] == "no_features"
             else:
                 self._counts["scored"] += 1
                 self._is_calibrated |= result["status"] == "ok"

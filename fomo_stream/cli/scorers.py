@@ -205,6 +205,5 @@ def note_texts(table: RecordFile, schema: Schema, note: Note) -> None:
         if texts.count and name in schema.features and name not in schema.categorical:
             other = next((mark for mark in ("comma", "point") if number_in(texts.first, mark) is not None), "")
             remedy = f"; --decimal {other} reads such numbers" if other else ""
-            are, count = ("is", "counts") if texts.count == 1 else ("are", "count")
-            found = f"{counted(texts.count, 'cell')} of the column {name} of {table.name} {are} text"
-            note(f"{found}, such as {texts.first[:40]!r}, and {count} as missing{remedy}")
+            cells = f"{counted(texts.count, 'cell')} of the column {name} of {table.name}"
+            note(f"{cells} counted as missing: text such as {texts.first[:40]!r}{remedy}")

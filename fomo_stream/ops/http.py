@@ -23,7 +23,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fomo_stream.errors import ConfigError
-from fomo_stream.logs import Throttle, kv, place_of
+from fomo_stream.logs import kv, place_of
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,6 @@ class HttpServer(ThreadingTCPServer):
         self.sources = sources
         self.port = int(self.server_address[1])
         self.is_local = ip_address(str(self.server_address[0])).is_loopback
-        self.throttle = Throttle()
         self._open: dict[Any, None] = {}  # connections, oldest first
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self.serve_forever, args=(0.1,), name="fomo-http", daemon=True)
@@ -101,9 +100,6 @@ class HttpServer(ThreadingTCPServer):
         self.shutdown()
         self._thread.join()
         self.server_close()
-        with self._lock:
-            for request in self._open:
-                _end(request)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread of its own. A client that sends nothing keeps no other one from its answer."""
@@ -111,7 +107,8 @@ class HttpServer(ThreadingTCPServer):
             if len(self._open) >= CONNECTIONS:
                 oldest = next(iter(self._open))
                 del self._open[oldest]
-                _end(oldest)
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread notices, and closes it
             self._open[request] = None
         super().process_request(request, client_address)
 
@@ -140,8 +137,8 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             self._content(path)
         except Exception as error:  # a defect of this program; probes must go on
-            if self.server.throttle.allow(path) is not None:  # not its message, which could hold contents of a record
-                log.error(kv("http_failed", path=path, error=type(error).__name__, at=place_of(error)))
+            # Not its message, which could hold contents of a record.
+            log.error(kv("http_failed", path=path, error=type(error).__name__, at=place_of(error)))
             self._check(["this failed; see the log"], HTTPStatus.INTERNAL_SERVER_ERROR)
 
     do_HEAD = do_GET  # noqa: N815
@@ -169,8 +166,7 @@ class _Handler(BaseHTTPRequestHandler):
             reasons = sources.live() if path == "/livez" else sources.ready()
             self._check(reasons, HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK)
         else:
-            known = "/livez, /readyz, /metrics, / or /status.json"
-            self._check([f"unknown path; use {known}"], HTTPStatus.NOT_FOUND)
+            self._check(["unknown path; use /livez, /readyz, /metrics, / or /status.json"], HTTPStatus.NOT_FOUND)
 
     def _check(self, reasons: list[str], status: HTTPStatus, **headers: str) -> None:
         self._send(status, JSON, json.dumps({"ok": not reasons, "reasons": reasons}).encode(), headers)
@@ -183,12 +179,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
-
-
-def _end(request: socket.socket) -> None:
-    """End a connection; its thread notices, and closes it."""
-    with contextlib.suppress(OSError):
-        request.shutdown(socket.SHUT_RDWR)
 
 
 def _is_address(host: str) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 
 from fomo_stream.detector.results import Cause, Reason
 from fomo_stream.records.schema import Schema, look_up, numbers
+from fomo_stream.wording import counted
 
 DIGITS = 6  # of numbers in reasons that are not the record's own, and of the record's own in a sentence
 KEPT = 200  # characters of a category in a reason
@@ -142,7 +143,7 @@ def _conflict(reason: Reason, schema: Schema, record: Mapping[str, Any]) -> str:
     value = value_of(reason, schema, record)
     is_known = reason.low <= reason.value <= reason.high  # never of NaN
     is_usual = value is not None and (reason.frequency >= USUAL if reason.cause is Cause.CATEGORY else is_known)
-    others = ["the values before it"] if reason.cause is Cause.PAST else []
+    others = [f"the {counted(reason.before, 'value')} before it"] if reason.cause is Cause.PAST else []
     if reason.partner >= 0:
         name = schema.features[reason.partner]
         other = known(record, name, name in schema.categorical)

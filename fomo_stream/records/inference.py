@@ -31,20 +31,16 @@ class NoFeaturesError(SchemaError):
 
     def __init__(self, n: int, left_out: Mapping[str, str], source: str = "") -> None:
         named = ", ".join(f"{path[:60]} ({reason})" for path, reason in list(left_out.items())[:10])
-        where = first_records(n) + (f" of {source}" if source else "")
         super().__init__(
-            f"no numeric field to score in the {where}; left out: {named or 'nothing'}",
+            f"no numeric field to score in {_sample(n, source)}; left out: {named or 'nothing'}",
             "name the features to use, or categories",
         )
-        self.left_out = left_out
 
 
-def first_records(n: int) -> str:
-    """Records that were looked at, in words: `first record`, `first 200 records`."""
-    return "first record" if n == 1 else f"first {counted(n, 'record')}"
+def _sample(n: int, source: str) -> str:
+    """Records that were looked at, in words."""
+    return f"the first {counted(n, 'record')}" + (f" of {source}" if source else "")
 
-
-TEXT = "text"  # why a field is no feature
 
 # Words at the end of names; they count only together with the values.
 _TIME_WORDS = {"time", "timestamp", "ts", "date", "datetime", "epoch", "at", "created", "updated"}
@@ -61,6 +57,7 @@ def infer_schema(
     result_field: str = "fomo",
     categorical: Sequence[str] = (),
     other: Mapping[str, str] | None = None,
+    source: str = "",
 ) -> tuple[Schema, dict[str, str]]:
     """Choose the features of a stream from its first records, taken in order.
 
@@ -68,7 +65,7 @@ def infer_schema(
     each: text, lists, timestamps, counters, near-unique identifiers, and results of an earlier run under
     `result_field`. Paths of more than 1,000 characters are ignored. In doubt, a leaf is a feature. Constant leaves
     are features too, because a change in them matters. `categorical` fields are always features; the fields in
-    `other` never are, for the reason given there.
+    `other` never are, for the reason given there. source: name of the input, for errors.
     Raises NoFeaturesError if there is no feature, and TooManyFeaturesError if there are more than `MAX_FEATURES`.
 
     >>> orders = [{"order_id": 7919 * i % 1000, "price": i % 7, "shop": "x"} for i in range(50)]
@@ -99,7 +96,7 @@ def infer_schema(
                 "name the ones to use",
             )
     if not features:
-        raise NoFeaturesError(len(sample), left_out)
+        raise NoFeaturesError(len(sample), left_out, source)
     return Schema(tuple(sorted(features)), frozenset(categorical)), left_out
 
 
@@ -125,7 +122,7 @@ def _why_not(path: str, values: list[Any], n_records: int) -> str | None:
         texts = [value for value, is_number in zip(present, numeric, strict=True) if not is_number]
         if all(map(_is_time, texts)):
             return "timestamp"
-        return "a list" if isinstance(texts[0], list) else TEXT
+        return "a list" if isinstance(texts[0], list) else "text"
     x = np.clip(x[~np.isnan(x)], -1e300, 1e300)  # differences must not overflow
     if len(x) < _RARE * n_records:
         return f"present in only {len(x)} of {n_records} records"
@@ -231,17 +228,14 @@ def choose_features(
     else:
         earlier = set() if format == "jsonl" else set(csv_columns(settings.result_field))
         own = [{name: v for name, v in record.items() if name not in earlier} for record in records]
-        try:
-            schema, left_out = infer_schema(own, settings.result_field, settings.categorical, roles)
-        except NoFeaturesError as error:
-            raise NoFeaturesError(len(records), _with_examples(error.left_out, records), source) from None
+        schema, left_out = infer_schema(own, settings.result_field, settings.categorical, roles, source)
     absent = np.array(schema.features)[np.isnan(schema.rows(records)).all(axis=0)].tolist()
     others = [name for name, role in roles.items() if role != LABEL and not any(key_of(r, name) for r in records)]
     for name in (*absent, *others):
         is_number = name in absent and name not in schema.categorical
         raise _absent(name, "number" if is_number else "value", records, source)
     if settings.features is None:
-        note(features_note(schema, _with_examples(left_out, records)))
+        note(features_note(schema, left_out))
     return schema
 
 
@@ -249,36 +243,19 @@ def features_note(schema: Schema, left_out: Mapping[str, str]) -> str:
     """The inferred features and the fields that are none, in one line."""
     names = ", ".join(schema.features[:NAMES_SHOWN]) + (", ..." if len(schema.features) > NAMES_SHOWN else "")
     reasons = ", ".join(f"{path} ({reason})" for path, reason in list(left_out.items())[:NAMES_SHOWN])
-    more = f", and {len(left_out) - NAMES_SHOWN} more" if len(left_out) > NAMES_SHOWN else ""
-    return f"features: {names}" + (f"; left out: {reasons}{more}" if reasons else "")
-
-
-def _with_examples(left_out: Mapping[str, str], records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """The reasons; for text with digits with an example, because it may have been meant as numbers."""
-    reasons = dict(left_out)
-    for path in (path for path, why in left_out.items() if why == TEXT):
-        values = (look_up(record, path) for record in records)
-        text = next((v for v in values if isinstance(v, str) and any(map(str.isdigit, v))), None)
-        if text is not None:
-            reasons[path] = f"{TEXT} such as {text[:20]!r}"
-    return reasons
+    return f"features: {names}" + (f"; left out: {reasons}" if reasons else "")
 
 
 def _absent(name: str, kind: str, records: Sequence[Mapping[str, Any]], source: str) -> ConfigError | SchemaError:
     """The error for a named field without values: of the name, or of the data if the field is there, but empty."""
-    where = f"in the {first_records(len(records))} of {source}"
+    where = f"in {_sample(len(records), source)}"
     fields = list(dict.fromkeys(path for record in records for path, _ in leaves_of(record)))
     if name not in fields:
-        parts = [path for path in fields if path.startswith(f"{name}.")]
-        hint = "" if parts else did_you_mean(name, fields)
-        hint = hint or f"; the fields are {shown(parts or fields, NAMES_SHOWN)}"
+        hint = did_you_mean(name, fields) or f"; the fields are {shown(fields, NAMES_SHOWN)}"
         return ConfigError(f"there is no field {name[:60]} {where}{hint}")
-    values = (look_up(record, name) for record in records)
-    text = next((value for value in values if isinstance(value, str)), None)
-    if text is None:
+    if all(look_up(record, name) is None for record in records):
         return SchemaError(f"there is no {kind} in {name[:60]} {where}")
-    what = f"{name[:60]} has text such as {text[:20]!r}, and no {kind}, {where}"
-    return ConfigError(what, "if it is a category, name it as categorical")
+    return ConfigError(f"{name[:60]} has text, and no {kind}, {where}", "if it is a category, name it as categorical")
 
 
 def text_columns(settings: RecordSettings, key: str | None) -> set[str]:

@@ -20,18 +20,8 @@ BLANK = b" \t\r\n"
 
 _GZIP = b"\x1f\x8b"
 _UTF8 = b"\xef\xbb\xbf"  # byte order mark
-_UTF16 = "UTF-16; save it as UTF-8, for example with iconv -f UTF-16 -t UTF-8"
-_REFUSED = {
-    b"\xff\xfe": _UTF16,
-    b"\xfe\xff": _UTF16,
-    b"PK\x03\x04": "a ZIP archive or an Excel workbook; unpack it, or save the sheet as CSV",
-    b"\xd0\xcf\x11\xe0": "an Excel workbook; save the sheet as CSV",
-    b"%PDF": "a PDF document; save its table as CSV",
-    b"PAR1": "a Parquet file; convert it to CSV or JSON lines",
-    b"\x28\xb5\x2f\xfd": "compressed by Zstandard; decompress it, for example with zstd -dc",
-    b"BZh": "compressed by bzip2; decompress it, for example with bzip2 -dc",
-    b"\xfd7zX": "compressed by xz; decompress it, for example with xz -dc",
-}
+# UTF-16, ZIP and Excel, PDF, bzip2, xz: also where a file is too short to be judged by its bytes.
+_REFUSED = (b"\xff\xfe", b"\xfe\xff", b"PK\x03\x04", b"%PDF", b"BZh", b"\xfd7zX")
 _MARKS = (_GZIP, _UTF8, *_REFUSED)
 _CONTROLS = bytes({*range(32), 127} - set(b"\t\n\v\f\r\x1a\x1b"))  # bytes that text hardly ever has
 _MOST_CONTROLS = 0.05  # share of them in the beginning of a text; a logger that was cut off may leave some zeros
@@ -53,12 +43,9 @@ def plain_text(stream: BinaryIO, name: str) -> Read:
     if source.first.startswith(_GZIP):
         source = _Begun(_checked(gzip.GzipFile(fileobj=source, mode="rb").read1, name))  # type: ignore[call-overload]
     first = source.first
-    for mark, kind in _REFUSED.items():
-        if first.startswith(mark):
-            raise SchemaError(f"{name} is {kind}")
     controls = len(first) - len(first.translate(None, _CONTROLS))
-    if len(first) >= _LEAST_BYTES and controls > _MOST_CONTROLS * len(first):
-        raise SchemaError(f"{name} is no text in UTF-8", "it must be CSV or JSON lines")
+    if first.startswith(_REFUSED) or (len(first) >= _LEAST_BYTES and controls > _MOST_CONTROLS * len(first)):
+        raise SchemaError(f"{name} is no text in UTF-8", "save or unpack it as CSV or JSON lines in UTF-8")
     if first.startswith(_UTF8):
         source.read(len(_UTF8))
     return source.read

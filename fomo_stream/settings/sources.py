@@ -5,7 +5,6 @@ This module is the only reader of the environment and of configuration files.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import tomllib
@@ -156,9 +155,7 @@ def _check_environment() -> None:
         word = name.removeprefix(ENV_PREFIX)
         if word in known or name.startswith(KAFKA_ENV_PREFIX):
             continue
-        first, _, rest = word.partition("_")
-        of_client = {f"KAFKA_{rest}"} if difflib.get_close_matches(first, ["KAFKA"]) else set()
-        problems.append(f"there is no setting {name}{did_you_mean(word, known | of_client, ENV_PREFIX)}")
+        problems.append(f"there is no setting {name}{did_you_mean(word, known, ENV_PREFIX)}")
     if problems:
         raise ConfigError("; ".join(problems) + "; see --help for all, and correct the environment")
 

@@ -45,8 +45,6 @@ def test_flags_become_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--topic", "t", "--batch-size", "x"], "--batch-size x: "),
         (["dmo"], "there is no command dmo; did you mean demo?"),
         (["data.csv"], "there is no command data.csv; to score a file: fomo-stream score data.csv"),
-        (["replay", __file__], f"unexpected argument {__file__}; did you mean --file {__file__}?"),
-        (["doctor", "sensors"], "unexpected argument sensors; did you mean --topic sensors?"),
         (["--topic", "t", "--zzz=1"], "there is no flag --zzz; see --help"),
         (["zzz"], "commands are run, demo, score"),
         (["score", "a.csv", "b.csv"], "unexpected argument b.csv; see --help"),

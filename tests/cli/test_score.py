@@ -130,7 +130,7 @@ def test_scores_only_leaves_the_record_out(model_path: Path) -> None:
         (
             b'{"a": "1.5"}\n' * 60,
             {},
-            r"no numeric .* first 60 records of the input; left out: a \(text such as '1\.5'\)",
+            r"no numeric .* first 60 records of the input; left out: a \(text\)",
         ),
         (b"a,b\n" + b",1\n" * 60, {"features": ("a",)}, "no number in a in the first 60 records of the input$"),
         (
@@ -154,11 +154,11 @@ OBJECTS = [{"a": i % 7, "m": {"x": i % 5, "n": {"y": i % 3}}} for i in range(60)
     [
         (RECORDS, {"features": ("flow",)}, "there is no field flow in the first 50 records .*; did you mean flow"),
         (RECORDS, {"features": ("reading", "Pump_2")}, "no field Pump_2 .*; did you mean pump?"),
-        (RECORDS, {"features": ("pump",)}, "^pump has text such as 'P-101', .* name it as categorical"),
+        (RECORDS, {"features": ("pump",)}, "^pump has text, .* name it as categorical"),
         (RECORDS, {"categorical": ("colour",)}, "no field colour .*; the fields are pump,reading,"),
         (RECORDS, {"lags": 2, "key": "PUMPS"}, "no field PUMPS .*; did you mean pump?"),
-        (OBJECTS, {"features": ("m",)}, "there is no field m .*; the fields are m.x,m.n.y$"),
-        (OBJECTS, {"key": "m.n", "lags": 1}, "there is no field m.n .*; the fields are m.n.y$"),
+        (OBJECTS, {"features": ("m",)}, "there is no field m .*; the fields are .*m.x,m.n.y"),
+        (OBJECTS, {"key": "m.n", "lags": 1}, "there is no field m.n .*; did you mean m.n.y"),
     ],
 )
 def test_a_mistyped_field_is_a_mistake_in_a_flag(
@@ -186,7 +186,7 @@ def test_only_the_outliers_are_written_and_everything_is_counted(model_path: Pat
     rows = enumerate(table(everything), 2)  # the header is line 1
     assert table(only) == [row | {"fomo_line": str(n)} for n, row in rows if row["fomo_outlier"] == "true"]
     assert 0 < len(table(only)) < 60
-    assert summary(notes) == summary(few_notes) + " (to see only the outliers: --outliers-only)"
+    assert summary(notes) == summary(few_notes)
     lines, _ = score(model_path, as_jsonl(RECORDS), outliers_only=True)
     found = enumerate(results(score(model_path, as_jsonl(RECORDS))[0]), 1)
     assert results(lines) == [result | {"line": n} for n, result in found if result["outlier"]]
@@ -221,18 +221,18 @@ def test_decimal_commas_give_the_scores_of_decimal_points(model_path: Path) -> N
 def test_columns_and_cells_that_do_not_count_are_named(model_path: Path) -> None:
     rows = [f"{i % 7},{i % 5}.5,{i % 3} %,{'x7' if i == 58 else i % 4}" for i in range(60)]
     _, notes = score(model_path, "\n".join(["a,b,load,d", *rows]).encode())
-    assert "left out: load (text such as '0 %')" in notes
-    assert "1 cell of the column d of the input is text, such as 'x7', and counts as missing" in notes
+    assert "left out: load (text)" in notes
+    assert "1 cell of the column d of the input counted as missing: text such as 'x7'" in notes
     assert "missing=1" in summary(notes)
 
 
-def test_records_without_a_value_are_counted_with_the_line_of_the_first(model_path: Path) -> None:
+def test_records_without_a_value_are_counted(model_path: Path) -> None:
     rows = [f"{i % 7},{i % 5}" for i in range(60)]
     rows[20] = rows[40] = ","
     _, notes = score(model_path, "\n".join(["a,b", *rows]).encode())
-    assert "2 records of the input have no value of any feature (a,b), the first in line 22" in notes
-    assert "no value of any feature" not in score(model_path, "\n".join(["a,b", *rows[:20]]).encode())[1]
+    assert "2 records of the input without a value of any feature (a,b)" in notes
+    assert "a value of any feature" not in score(model_path, "\n".join(["a,b", *rows[:20]]).encode())[1]
     rows[20] = rows[40] = '"x\ny",'
     _, notes = score(model_path, "\n".join(["a,b", *rows]).encode(), may_skip=True)
-    assert "2 records of the input have no value of any feature (a,b), the first in line 22" in notes
+    assert "2 records of the input without a value of any feature (a,b)" in notes
     assert "skipped=4 " in notes  # lines

@@ -76,10 +76,10 @@ def test_what_of_a_context_and_an_input_does_not_count_is_noted(model_path: Path
     context = tmp_path / "context.csv"
     context.write_bytes(as_csv([{"load": i % 7, "Temp": i % 11 if i else "x"} for i in range(60)]))
     _, notes = score(model_path, as_csv([{"load": i % 7, "temp": i % 11} for i in range(20)]), context=context)
-    assert f"1 cell of the column Temp of {context} is text, such as 'x', and counts as missing" in notes
-    assert "no row of the input has a value of Temp: missing everywhere; did you mean temp?" in notes
+    assert f"1 cell of the column Temp of {context} counted as missing: text such as 'x'" in notes
+    assert "no row of the input has a value of Temp: missing everywhere" in notes
     _, notes = score(model_path, b'{"other": 1}\n', context=context, may_skip=True)
-    assert "1 record of the input has no value of any feature" in notes
+    assert "1 record of the input without a value of any feature" in notes
     assert "nothing was scored; check --features and --context" in notes
 
 

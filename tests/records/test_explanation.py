@@ -124,7 +124,7 @@ CASES: list[tuple[str, list[Reason], dict[str, Any]]] = [
         {},
     ),
     (
-        f"pressure is 9.8, {BETWEEN}: {ALONE} the values before it and flow 170",
+        f"pressure is 9.8, {BETWEEN}: {ALONE} the 1 value before it and flow 170",
         [INSIDE._replace(cause=Cause.PAST, before=1, partner=1)],
         {},
     ),

@@ -72,20 +72,20 @@ def zipped() -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("data", "complaint"),
+    "data",
     [
-        (zipped(), "ZIP"),
-        (bz2.compress(b"a,b"), "bzip2"),
-        (lzma.compress(b"a,b"), "xz"),
-        (gzip.compress(zipped()), "ZIP"),
-        ("a,b\n".encode("utf-16"), "UTF-16; save it as UTF-8"),
-        ("a,b\n".encode("utf-16-le") * 50, "no text in UTF-8"),
-        (bytes(range(256)) * 40, "no text in UTF-8"),
+        zipped(),
+        bz2.compress(b"a,b"),
+        lzma.compress(b"a,b"),
+        gzip.compress(zipped()),
+        "a,b\n".encode("utf-16"),
+        "a,b\n".encode("utf-16-le") * 50,
+        bytes(range(256)) * 40,
     ],
     ids=["zip", "bzip2", "xz", "zip in gzip", "utf-16", "utf-16 without mark", "binary"],
 )
-def test_other_formats_are_refused(data: bytes, complaint: str) -> None:
-    with pytest.raises(SchemaError, match=complaint):
+def test_other_formats_are_refused(data: bytes) -> None:
+    with pytest.raises(SchemaError, match="no text in UTF-8"):
         raw_lines(data, 512)
 
 

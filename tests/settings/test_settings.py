@@ -171,7 +171,7 @@ COMMANDS: list[tuple[type[BaseFlags], dict[str, Any]]] = [
     ("name", "words"),
     [
         ("fomo_alert_raet", r"there is no setting FOMO_ALERT_RAET; did you mean FOMO_ALERT_RATE\?"),
-        ("FOMO_KAKFA_SASL_PASSWORD", r"did you mean FOMO_KAFKA_SASL_PASSWORD\?"),
+        ("FOMO_KAKFA_SASL_PASSWORD", "there is no setting FOMO_KAKFA_SASL_PASSWORD; see --help"),
         ("FOMO_", "there is no setting FOMO_; see --help"),
     ],
 )
