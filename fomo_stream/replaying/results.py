@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -17,6 +20,12 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 COUNTS = ("records", "outliers", "alerts", "true_alerts", "segments")
+PAGE = Path(__file__).parent / "report" / "page"
+STYLES = ("uPlot.min.css", "report.css")
+SCRIPTS = (
+    "text.js", "tables.js", "plots.js", "curves.js", "detectors.js", "timeline.js", "quality.js", "drift.js",
+    "records.js", "report.js",
+)  # fmt: skip
 DRIFT = ("psi", "missing", "median")
 
 Report = dict[str, Any]
@@ -67,8 +76,6 @@ class ReplayResult:
 
     def save_report(self, path: str | Path) -> None:
         """Write the report as one HTML file, which opens anywhere. Raises ConfigError if it cannot be written."""
-        from fomo_stream.replaying.report.html import html_text
-
         write_whole(Path(path), html_text(self.report).encode())
 
     @property
@@ -133,8 +140,6 @@ class ReplayResult:
         return f"<ReplayResult of {self.report.get('source', {}).get('name', 'records')}>\n{self.summary}"
 
     def _repr_html_(self) -> str:
-        from fomo_stream.replaying.report.html import html_text
-
         page = escape(html_text(self.report))
         lines = [*(self.report.get("notes") or [])[:1], *self.report.get("summary", [])]
         said = "".join(f"<p>{escape(line)}</p>" for line in lines)
@@ -165,3 +170,32 @@ def seconds_per_record(report: Mapping[str, Any], name: str) -> float | None:
     """Seconds that a detector took for one record; None if that is not known."""
     seconds: float | None = ((report.get("timing") or {}).get("seconds_per_record") or {}).get(name)
     return seconds
+
+
+# --- the report as one HTML file, which loads nothing from elsewhere -------------------------------------------
+
+
+def html_text(report: dict[str, Any]) -> str:
+    """The report of a replay as an HTML page."""
+    script = _script()
+    parts = {
+        "licence": (PAGE / "uPlot-LICENSE").read_text().strip(),
+        "style": "\n".join((PAGE / name).read_text() for name in STYLES),
+        "hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        "data": json_text(_shown(report)),
+        "timing": json_text(report.get("timing")),
+        "script": script,
+    }
+    template = (PAGE / "report.html").read_text()
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)  # one pass: data may have braces, too
+
+
+def _script() -> str:
+    own = "\n".join((PAGE / name).read_text() for name in SCRIPTS)
+    return f'{(PAGE / "uPlot.iife.min.js").read_text()}\n(() => {{\n"use strict";\n{own}\n}})();\n'
+
+
+def _shown(report: dict[str, Any]) -> dict[str, Any]:
+    """What the page shows of the report: not its times, which are apart, and not what only `compare` needs."""
+    detectors = [{k: part for k, part in one.items() if k != "replicates"} for one in report.get("detectors", [])]
+    return {name: part for name, part in report.items() if name != "timing"} | {"detectors": detectors}

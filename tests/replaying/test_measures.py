@@ -23,7 +23,7 @@ from fomo_stream.replaying.measures.alerts import TEXT_LENGTH, TOP, TopAlerts, r
 from fomo_stream.replaying.measures.drift import REFERENCE
 from fomo_stream.replaying.measures.intervals import resamples
 from fomo_stream.replaying.measures.measure import GENERATIONS
-from fomo_stream.replaying.measures.ranking import counts, curves, ranking_metrics
+from fomo_stream.replaying.measures.quality import counts, curves, ranking_metrics
 from fomo_stream.replaying.measures.recorder import Recorder
 from fomo_stream.replaying.measures.segments import GAP
 from fomo_stream.replaying.measures.summary import summary

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from fomo_stream.errors import ConfigError, FomoError, SchemaError
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, Sample
-from fomo_stream.replaying.file_source import FileSource, milliseconds_of_one, to_milliseconds
+from fomo_stream.replaying.plan import FileSource, milliseconds_of_one, to_milliseconds
 from fomo_stream.replaying.tables import CHUNK, Table, format_of, in_memory, open_table
 
 Records = Sequence[Mapping[str, Any]]

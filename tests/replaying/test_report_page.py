@@ -11,7 +11,7 @@ import pytest
 from blocks import HOSTILE, made_report, with_nulls
 from browser import Browser, Page, open_browser
 
-from fomo_stream.replaying.report.html import html_text
+from fomo_stream.replaying.results import html_text
 
 pytestmark = pytest.mark.slow
 IS_SHOWN = "document.documentElement.dataset.shownMs"

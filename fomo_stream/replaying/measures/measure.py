@@ -10,8 +10,7 @@ import numpy as np
 
 from fomo_stream.replaying.measures.alerts import reasons_report, top
 from fomo_stream.replaying.measures.drift import drift_report
-from fomo_stream.replaying.measures.quality import Quality
-from fomo_stream.replaying.measures.ranking import counts, ranking_metrics
+from fomo_stream.replaying.measures.quality import Quality, counts, ranking_metrics
 from fomo_stream.replaying.measures.recorder import Generation, Recorded, Records, Spec
 from fomo_stream.replaying.measures.segments import all_segments
 from fomo_stream.replaying.output import plain

@@ -1,1 +1,1 @@
-"""Shows the report of a replay: one HTML file, and text for a terminal."""
+"""Shows the report of a replay: text for a terminal, and the parts of its HTML page."""
