@@ -131,8 +131,7 @@ class Scoring:
             if absent:
                 self._note(f"no row of {table.name} has a value of {shown(absent, NAMES_SHOWN)}: missing everywhere")
         elif counts["skipped"]:
-            advice = "check --features and --context" if self._without else table.advice
-            self._note(f"nothing was scored; {advice}")
+            self._note("nothing was scored; check --features, --format and --context")
 
     def _note_errors(self, lines: Sequence[Line]) -> None:
         for line in lines:

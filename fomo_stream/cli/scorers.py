@@ -23,7 +23,7 @@ from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.model.zero_shot import ZeroShotModel
 from fomo_stream.partition.partition import Partition, Process, Scored
 from fomo_stream.records.csv_rows import number_in
-from fomo_stream.records.files import BLOCK, Line, RecordFile, open_records, trusted_records
+from fomo_stream.records.files import BLOCK, FORMS, Line, RecordFile, open_records, trusted_records
 from fomo_stream.records.inference import KEY, choose_features, key_of, text_columns
 from fomo_stream.records.lines import Note
 from fomo_stream.records.schema import Schema
@@ -80,8 +80,6 @@ class FixedContextScorer(_LineScorer):
             file = RecordFile(stream, "auto", str(path), text, settings.decimal, note)
             records = trusted_records(file)
             sample = list(islice(records, BLOCK))
-            if not sample:
-                raise no_records(file, has_errors=False)
             schema = choose_features(settings, file.format, sample, str(path), roles_of(settings), note)
             blocks = []
             while sample:
@@ -136,8 +134,7 @@ class PrequentialScorer(_LineScorer):
         self._n_records += sum(line.record is not None for line in lines)
         if len(self._held) - self._n_records > MAX_HELD * self._min_context:
             raise SchemaError(
-                f"only {self._n_records} of the first {len(self._held)} lines of {self._table.name} are records; "
-                f"{self._table.advice}"
+                f"only {self._n_records} of the first {len(self._held)} lines of {self._table.name} are records", FORMS
             )
         return None if self._n_records < self._wanted else self._try_to_begin(at_end=False)
 
@@ -148,8 +145,6 @@ class PrequentialScorer(_LineScorer):
         name = self._table.name
         if self._features is None:
             records = [line.record for line in self._held if line.record is not None]
-            if not records:
-                raise no_records(self._table, any(line.error for line in self._held))
             self._features = choose_features(
                 self._settings, self._table.format, records, name, roles_of(self._settings), self._note
             )
@@ -185,13 +180,6 @@ class PrequentialScorer(_LineScorer):
                 return warm_up
             detector.flush_warm_up()
         return Results.concatenate([detector.cross_scored(), detector.process(rows[n:], keys[n:])])
-
-
-def no_records(file: RecordFile, has_errors: bool) -> SchemaError:
-    """The error for a file without any record. has_errors: whether it has other lines."""
-    if has_errors:
-        return SchemaError(f"no line of {file.name} is a record; {file.advice}")
-    return SchemaError(f"{file.name} has only a line of column names, and no rows under it")
 
 
 def roles_of(settings: ScoreSettings) -> dict[str, str]:

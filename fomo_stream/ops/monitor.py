@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from fomo_stream.kafka.observer import Observation, Observer, Observers
@@ -23,62 +22,51 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EVERY_S = 10.0
-
-
-@dataclass
-class Progress:
-    """Counts since the last log line."""
-
-    records: int = 0
-    outliers: int = 0
-    missing: int = 0  # values that scored records lack
-    dead_letters: int = 0
-    labels: int = 0  # labels about records that were still remembered
-    regimes: int = 0  # lasting shifts that were announced
-    commits: int = 0
-    aborts: int = 0
+COUNTS = ("records", "outliers", "missing", "dead_letters", "labels", "regimes", "commits", "aborts")
 
 
 class ProgressLog(Observer):
     """Counts what the service does and logs it every `EVERY_S` seconds."""
 
     def __init__(self) -> None:
-        self.counts = Progress()
+        self.counts: Counter[str] = Counter()  # since the last line of the log
         self._seconds: deque[float] = deque(maxlen=10_000)  # from poll to commit
         self._due: float | None = None
 
     def scored(self, seen: Observation) -> None:
-        self.counts.records += seen.n_records
-        self.counts.outliers += len(seen.outliers)
-        self.counts.missing += seen.missing
+        self.counts["records"] += seen.n_records
+        self.counts["outliers"] += len(seen.outliers)
+        self.counts["missing"] += seen.missing
 
     def dead_letter(self, reason: str) -> None:
-        self.counts.dead_letters += 1
+        self.counts["dead_letters"] += 1
 
     def labelled(self, partition: int, due: DueLabels) -> None:
-        self.counts.labels += len(due.labels)
+        self.counts["labels"] += len(due.labels)
 
     def regime_changed(self) -> None:
-        self.counts.regimes += 1
+        self.counts["regimes"] += 1
 
     def committed(self, seconds: Sequence[float], ages: Sequence[float], took: float) -> None:
-        self.counts.commits += 1
+        self.counts["commits"] += 1
         self._seconds.extend(seconds)
 
     def aborted(self) -> None:
-        self.counts.aborts += 1
+        self.counts["aborts"] += 1
 
     def turned(self, now: float) -> None:
         self._due = now + EVERY_S if self._due is None else self._due
         if now < self._due:
             return
-        counts = asdict(self.counts)
+        counts = {name: self.counts[name] for name in COUNTS}
         if counts["records"] or counts["dead_letters"] or counts["labels"]:
-            rate = round(counts.pop("records") / (now - self._due + EVERY_S), 1)
+            records = counts.pop("records")
+            rate = round(records / (now - self._due + EVERY_S), 1)
             latencies = sorted(self._seconds)
             p99 = latencies[int(0.99 * len(latencies))] * 1000 if latencies else None
-            log.info(kv("progress", records=self.counts.records, per_second=rate, **counts, poll_to_commit_p99_ms=p99))
-        self.counts, self._due = Progress(), now + EVERY_S
+            log.info(kv("progress", records=records, per_second=rate, **counts, poll_to_commit_p99_ms=p99))
+        self.counts.clear()
+        self._due = now + EVERY_S
         self._seconds.clear()
 
 

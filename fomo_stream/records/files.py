@@ -16,8 +16,7 @@ from fomo_stream.errors import ConfigError, RecordError, SchemaError
 from fomo_stream.records.csv_rows import MISSING, CsvRows, cell_reader, decoded, number_in
 from fomo_stream.records.json_codec import decode
 from fomo_stream.records.lines import BLANK, LineSource, Note, plain_text, silent
-from fomo_stream.records.schema import Schema, shown
-from fomo_stream.wording import counted
+from fomo_stream.records.schema import Schema
 
 BLOCK = 1000  # records of a file that become rows at once
 SAMPLE = 100  # first lines that show the decimal mark
@@ -25,6 +24,7 @@ Format = Literal["csv", "jsonl"]
 FORMATS: dict[str, Format] = {
     ".csv": "csv", ".tsv": "csv", ".txt": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"
 }  # fmt: skip
+FORMS = "it must be CSV with rows under a line of column names, or JSON lines; see --format"
 _DELIMITERS = ",;\t|"
 _ONE_ARRAY = re.compile(rb"\s*\[\s*(\{.*)?", re.DOTALL)  # how a file that is one JSON array begins
 
@@ -90,7 +90,7 @@ class RecordFile:
         self._source = LineSource(plain_text(stream, name))
         first = self._source.peek()
         if not first:
-            raise SchemaError(f"{name} is empty; it must be CSV with a line of column names, or JSON lines")
+            raise SchemaError(f"{name} is empty", FORMS)
         self.format = format if format != "auto" else text_format(name, first, note)
         self.blank_before = self._source.number  # blank lines before the header, or before the first record of JSON
         self.header: list[str] = []  # names of the columns
@@ -99,14 +99,6 @@ class RecordFile:
             self._read_header(first)
         elif _ONE_ARRAY.fullmatch(first):
             raise SchemaError(f"{name} is one JSON array; write one object per line, for example with jq -c '.[]'")
-
-    @property
-    def advice(self) -> str:
-        """Where hardly any line is a record: what may be wrong with the file."""
-        if self.format == "jsonl":
-            return "each line must be one JSON object; if the file is CSV, say so with --format csv"
-        names = f"{counted(len(self.header), 'column')} ({shown(self.header, 5)})"
-        return f"its first line names {names}; if it is a title or a comment, remove the lines above the column names"
 
     @property
     def drained(self) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 
 from fomo_stream.errors import ConfigError, SchemaError
 from fomo_stream.limits import MAX_FEATURES
+from fomo_stream.records.files import FORMS
 from fomo_stream.records.lines import Note
 from fomo_stream.records.schema import Schema, look_up, numbers, shown
 from fomo_stream.records.writers import csv_columns
@@ -221,7 +222,7 @@ def choose_features(
     only text in a feature; the first records may lack labels.
     """
     if not records:
-        raise SchemaError(f"no line of {source} is a record")
+        raise SchemaError(f"no line of {source} is a record", FORMS)
     left_out: Mapping[str, str] = {}
     if settings.features is not None:
         schema = Schema.of(settings.features, settings.categorical)

@@ -62,7 +62,7 @@ def test_a_context_may_come_through_a_pipe(model_path: Path, tmp_path: Path) -> 
     ("rows", "complaint"),
     [
         (b"1,2\n" * 3 + b",\n" * 5, "has 3 rows with a value of any feature; at least 4 are needed"),
-        (b"", "has only a line of column names, and no rows under it"),
+        (b"", "is a record"),
     ],
 )
 def test_a_context_with_too_few_rows_is_named(model_path: Path, tmp_path: Path, rows: bytes, complaint: str) -> None:
@@ -80,7 +80,7 @@ def test_what_of_a_context_and_an_input_does_not_count_is_noted(model_path: Path
     assert "no row of the input has a value of Temp: missing everywhere" in notes
     _, notes = score(model_path, b'{"other": 1}\n', context=context, may_skip=True)
     assert "1 record of the input without a value of any feature" in notes
-    assert "nothing was scored; check --features and --context" in notes
+    assert "nothing was scored; check --features, --format and --context" in notes
 
 
 def test_missing_values_are_counted_by_row_and_in_the_summary(model_path: Path) -> None:

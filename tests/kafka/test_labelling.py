@@ -74,7 +74,7 @@ def test_a_label_on_a_bad_or_forgotten_record_is_finished_without_effect() -> No
         label(pipeline, at, True, offset=offset)
     pipeline.score_due(0.0)
     assert effects(delivery) == []
-    assert progress.counts.labels == 0
+    assert progress.counts["labels"] == 0
     assert commit(pipeline)["f", 0] == 3
     label(pipeline, 3, True, offset=20)
     pipeline.score_due(0.0)
@@ -158,4 +158,4 @@ def test_a_lasting_shift_is_announced_once(caplog: pytest.LogCaptureFixture) -> 
     assert set(regimes) == {0, 1, 2}
     assert regimes.index(1) == 50
     assert f"regime topic=t partition=0 offset={regimes.index(2)} regime=2" in caplog.text
-    assert caplog.text.count("regime topic=") == progress.counts.regimes == 1
+    assert caplog.text.count("regime topic=") == progress.counts["regimes"] == 1

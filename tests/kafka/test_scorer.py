@@ -88,7 +88,7 @@ def test_missing_values_are_counted_in_the_output_and_in_the_progress() -> None:
     for offset, fields in enumerate(lacking):
         pipeline.receive(as_record(offset, fields), 0.0)
     assert [result["missing"] for result in results(delivery)] == [0, 1, 1]
-    assert progress.counts.missing == 2
+    assert progress.counts["missing"] == 2
     assert dict(delivery.to("t-dead-letters")[0].headers)["fomo-reason"] == b"no_features"
 
 
