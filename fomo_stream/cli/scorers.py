@@ -189,9 +189,9 @@ def roles_of(settings: ScoreSettings) -> dict[str, str]:
 
 def note_texts(table: RecordFile, schema: Schema, note: Note) -> None:
     """Name the features with cells that are text, and count as missing."""
-    for name, texts in table.texts.items():
-        if texts.count and name in schema.features and name not in schema.categorical:
-            other = next((mark for mark in ("comma", "point") if number_in(texts.first, mark) is not None), "")
+    for name, (count, first) in table.texts.items():
+        if name in schema.features and name not in schema.categorical:
+            other = next((mark for mark in ("comma", "point") if number_in(first, mark) is not None), "")
             remedy = f"; --decimal {other} reads such numbers" if other else ""
-            cells = f"{counted(texts.count, 'cell')} of the column {name} of {table.name}"
-            note(f"{cells} counted as missing: text such as {texts.first[:40]!r}{remedy}")
+            cells = f"{counted(count, 'cell')} of the column {name} of {table.name}"
+            note(f"{cells} counted as missing: text such as {first[:40]!r}{remedy}")

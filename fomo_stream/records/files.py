@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -52,18 +53,6 @@ class Line:
         return max(1, self.last - self.number + 1)
 
 
-@dataclass
-class Texts:
-    """Cells of a column that are text."""
-
-    count: int = 0
-    first: str = ""
-
-    def add(self, cell: str) -> None:
-        self.count += 1
-        self.first = self.first or cell
-
-
 class RecordFile:
     """CSV or JSON lines, read as they arrive and in constant memory; iterating gives one `Line` per record.
 
@@ -85,7 +74,7 @@ class RecordFile:
         note: Note = silent,
     ) -> None:
         self.name = name
-        self.texts: dict[str, Texts] = {}  # by column: cells that are text, of the rows so far
+        self.texts: dict[str, tuple[int, str]] = {}  # by column: how many cells are text so far, and the first of them
         self._text, self._decimal, self._note = text, decimal, note
         self._source = LineSource(plain_text(stream, name))
         first = self._source.peek()
@@ -136,10 +125,14 @@ class RecordFile:
             raise SchemaError(f"{self.name} has several columns named {', '.join(twice[:5])}; give each its own name")
         self._rows.width = len(self.header)
         mark = self._decimal_mark()
-        self.texts = {name: Texts() for name in self.header}
         self._cells = [
-            _text_cell if name in self._text else cell_reader(mark, texts.add) for name, texts in self.texts.items()
+            _text_cell if name in self._text else cell_reader(mark, partial(self._add_text, name))
+            for name in self.header
         ]
+
+    def _add_text(self, name: str, cell: str) -> None:
+        count, first = self.texts.get(name, (0, cell))
+        self.texts[name] = count + 1, first
 
     def _decimal_mark(self) -> Literal["point", "comma"]:
         """As it was asked for, or as the first lines show it."""

@@ -254,7 +254,7 @@ def _absent(name: str, kind: str, records: Sequence[Mapping[str, Any]], source: 
     if name not in fields:
         hint = did_you_mean(name, fields) or f"; the fields are {shown(fields, NAMES_SHOWN)}"
         return ConfigError(f"there is no field {name[:60]} {where}{hint}")
-    if all(look_up(record, name) is None for record in records):
+    if not any(isinstance(look_up(record, name), str) for record in records):
         return SchemaError(f"there is no {kind} in {name[:60]} {where}")
     return ConfigError(f"{name[:60]} has text, and no {kind}, {where}", "if it is a category, name it as categorical")
 

@@ -131,7 +131,7 @@ def test_scores_only_leaves_the_record_out(model_path: Path) -> None:
             {},
             r"no numeric .* first 60 records of the input; left out: a \(text\)",
         ),
-        (b"a,b\n" + b",1\n" * 60, {"features": ("a",)}, "no number in a in the first 60 records of the input$"),
+        (b"a,b\n" + b"nan,1\n" * 60, {"features": ("a",)}, "no number in a in the first 60 records of the input$"),
         (
             as_jsonl([{f"f{j}": (i * (j + 2)) % 13 for j in range(101)} for i in range(50)]),
             {"model": "paper-100"},
