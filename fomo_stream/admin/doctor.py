@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from fomo_stream.admin import checks
 from fomo_stream.admin.checks import Check, Finding, Level, problem, unchecked
@@ -43,11 +44,9 @@ def findings_of(settings: DoctorSettings, facts: Facts) -> list[Named]:
 
 def without_answer(settings: DoctorSettings, error: BrokerError) -> list[Named]:
     """The findings if the brokers do not answer."""
-    findings = [("brokers", problem(error))]
-    for name, check in list(CHECKS.items())[1:]:
-        made = check(settings, Facts()) if name == "settings" else [unchecked("the brokers do not answer")]
-        findings += [(name, finding) for finding in made]
-    return findings
+    others = [(name, unchecked("the brokers do not answer")) for name in list(CHECKS)[1:-1]]
+    own = [("settings", finding) for finding in checks.own_settings(settings, Facts())]
+    return [("brokers", problem(error)), *others, *own]
 
 
 def exit_code(findings: Sequence[Named]) -> int:
@@ -73,8 +72,5 @@ def as_text(findings: Sequence[Named]) -> str:
 
 def as_json(findings: Sequence[Named]) -> str:
     """One JSON object: the exit code and the findings."""
-    content = [
-        {"check": name, "level": finding.level, "what": finding.what, "remedy": finding.remedy, "code": finding.code}
-        for name, finding in findings
-    ]
+    content = [{"check": name, **asdict(finding)} for name, finding in findings]
     return json.dumps({"exit_code": exit_code(findings), "findings": content}, indent=2)

@@ -29,7 +29,6 @@ class Observation:
     outliers: Sequence[Outlier]
     context_rows: int
     generation: int
-    learned: int = 0  # records that were learned too
     opened: int = 0  # incidents that have begun
     closed: int = 0  # incidents that have ended
     score_s: float = 0.0  # seconds to score and learn them

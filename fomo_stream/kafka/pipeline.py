@@ -295,11 +295,10 @@ class Pipeline:
             Observation(
                 self._settings.topic,
                 partition.number,
-                results=[result for _, result in outcome],
+                results=[result for item, result in outcome if item.offset >= first],
                 outliers=[Outlier(item.fields, result, item.key) for item, result in outliers],
                 context_rows=partition.detector.context_rows,
                 generation=partition.detector.generation,
-                learned=made.learned,
                 opened=0 if n_warm else made.opened,
                 closed=len(closed),
                 score_s=scored - began,

@@ -119,7 +119,7 @@ class StateReader:
             raise LostOffsetError(error.what, remedy) from None
         for event, about in notes:
             log.warning(kv(event, **about))
-        feedback_start = self._feedback_start(number)
+        feedback_start = self._feedback_start(number, entries)
         place = {"topic": settings.topic, "partition": number, "offset": restored.start}
         labels = {} if settings.feedback is None else {"feedback_offset": feedback_start}
         size, elapsed = sum(map(len, restored.entries.values())), time.monotonic() - began
@@ -164,14 +164,16 @@ class StateReader:
         (found,) = self._reader.committed([TopicPartition(topic, number)], ASK_S)
         return found.offset if found.offset >= 0 else None
 
-    def _feedback_start(self, number: int) -> int:
-        """Where to resume in the feedback partition: as committed if that is retained, else at its beginning."""
+    def _feedback_start(self, number: int, entries: Mapping[str, bytes]) -> int:
+        """Where to resume in the feedback partition: as committed in this topic and retained, or at its start."""
         feedback = self._settings.feedback
         if feedback is None or number >= self._watch.seen.partitions.get(feedback, 0):
             return int(OFFSET_BEGINNING)
         committed = self._committed(feedback, number)
         low, high = self._reader.range_now(feedback, number, ANSWER_S)
-        return low if committed is None or not low <= committed <= high else committed
+        former = Position.decode(entries[POSITION]).feedback_id if POSITION in entries else ""
+        is_other = former not in ("", self._watch.seen.topic_ids.get(feedback, former))
+        return low if is_other or committed is None or not low <= committed <= high else committed
 
     def _read_entries(self, state: TopicPartition) -> dict[str, bytes]:
         entries: dict[str, bytes] = {}

@@ -212,7 +212,7 @@ class Metrics(Observer):
         note("info", 1, __version__, snapshot.model, snapshot.kernel, snapshot.topic, snapshot.group)
         note("ready", not snapshot.not_ready)
         note("partitions_assigned", len(snapshot.partitions))
-        note("partitions_restoring", sum(bool(partition.waits) for partition in snapshot.partitions))
+        note("partitions_restoring", sum(partition.position is None for partition in snapshot.partitions))
         note("alert_rate_requested_ratio", snapshot.alert_rate)
         note("alert_rate_realised_ratio", self.realised_rate)
         note("features", len(snapshot.features))

@@ -50,7 +50,6 @@ class Scored(NamedTuple):
     keys: list[Key]  # (k,) series
     usable: NDArray[np.bool_]  # (n,) which records these k are
     missing: NDArray[np.int64]  # (n,) features without a value
-    learned: int  # records that were not learned before
     opened: int  # incidents that have begun
     regimes: list[tuple[int, int]]  # offset and number of each regime that is announced
 
@@ -84,7 +83,8 @@ class Partition:
         self.waiting = MicroBatch[Pending](batch_size, age)
         self.detector: Detector | None = None  # from `begin` on, as the schema
         self.schema: Schema | None = None
-        self.labels = LabelQueue(ids.get(feedback or "", ""))
+        self._feedback_id = ids.get(feedback or "", "")
+        self.labels = LabelQueue(self._feedback_id)
         self.position: int | None = None  # offset before which every record is finished; None: it is inactive
         self.committed: int | None = None  # last position that is committed
         self.learned_until = 0  # records before this offset are learned already
@@ -192,7 +192,6 @@ class Partition:
             keys,
             usable,
             missing,
-            len(rows) - n_again,
             len(self.incidents) - opened + len(closed),
             self._new_regimes(results, offsets),
         )
@@ -294,7 +293,9 @@ class Partition:
         if self._feedback is not None:
             entries |= self.labels.changes(LABELS)
         if entries or self.position != self.committed:
-            entries[POSITION] = Position(max(self.position, self.learned_until), self._topic_id).encode()
+            until = max(self.position, self.learned_until)
+            position = Position(until, self._topic_id, self._feedback_id, until < self.warm.stop)
+            entries[POSITION] = position.encode()
         if entries and self._restored is not None and self._restored.stale:
             entries = {**dict.fromkeys(self._restored.stale), **entries}
             self._restored = replace(self._restored, stale=frozenset())

@@ -18,21 +18,23 @@ Note = tuple[str, dict[str, object]]  # an event, and what is known about it
 
 @dataclass(frozen=True)
 class Position:
-    """How far a partition was when its entries were written: the next offset to read, and the id of its topic."""
+    """How far a partition was when its entries were written: the next offset to read, and the ids of its topics."""
 
     offset: int
     topic_id: str = ""  # empty: the broker has none
+    feedback_id: str = ""
+    is_warming_up: bool = False
 
     def encode(self) -> bytes:
         """The value of its entry."""
-        return orjson.dumps({"offset": self.offset, "topic_id": self.topic_id})
+        return orjson.dumps(self)
 
     @classmethod
     def decode(cls, value: bytes) -> Position:
         """The reverse of `encode`. Raises DamagedStateError."""
         try:
-            found = orjson.loads(value)
-            return cls(int(found["offset"]), str(found["topic_id"]))
+            known = orjson.loads(value)
+            return cls(int(known["offset"]), known["topic_id"], known["feedback_id"], known["is_warming_up"])
         except (ValueError, KeyError, TypeError) as error:
             raise DamagedStateError(f"the entry `{POSITION}` is not readable ({error})") from None
 
@@ -68,7 +70,7 @@ def decide_resume(
 
     It resumes at the offset that the group has committed; without one, at the offset in the entry `position` (with
     exactly-once), or at the first one of its warm-up that is retained; if that offset is not retained, `on_lost_offset`
-    decides. A recreated topic is read from its beginning, and the old state is ignored.
+    decides. A recreated topic is read from its beginning, without the old state. A warm-up that has ended stays so.
 
     The entry `position` says up to which record the state has learned. The group's offset can differ, because somebody
     set it or delivery is at least once. Records before `position` are then scored but not learned again.
@@ -102,4 +104,5 @@ def decide_resume(
             raise LostOffsetError(f"the next record to read of {where} has offset {start}, but {kept}")
         lost, start = start, found.low if settings.on_lost_offset == "earliest" else found.high
         notes.append(("offset_lost", {"partition": where, "offset": lost, "resumes_at": start}))
-    return Restored(start, dict(entries), frozenset(), learned_until, warm=found.warm), notes
+    warm = found.warm if position is None or position.is_warming_up else range(0)
+    return Restored(start, dict(entries), frozenset(), learned_until, warm=warm), notes

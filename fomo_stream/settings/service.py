@@ -77,7 +77,6 @@ class ServiceSettings(BrokerFlags, RecordFlags):
         "a group without offsets first learns the records of this time before its start, or all (earliest), without "
         "outputs: 12h, 7d or 2w (default: it starts cold)",
         metavar="DURATION",
-        pattern=r"^(earliest|\d+(\.\d+)?[smhdw])$",
     )
 
     delivery: Literal["exactly-once", "at-least-once"] = flag(
@@ -151,6 +150,13 @@ class ServiceSettings(BrokerFlags, RecordFlags):
         if path is not None and not path.is_file():
             raise ValueError(f"no such file: {path}")
         return path
+
+    @field_validator("warm")
+    @classmethod
+    def _warm_is_a_duration(cls, text: str | None) -> str | None:
+        if text is not None and not re.fullmatch(r"earliest|\d+(\.\d+)?[smhdw]", text, re.ASCII):
+            raise ValueError("write a number and a unit: 90s, 30m, 12h, 7d or 2w; or earliest")
+        return text
 
     @model_validator(mode="after")
     def _topics_have_names(self) -> Self:

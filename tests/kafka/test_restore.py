@@ -268,16 +268,22 @@ def test_a_new_partition_waits_for_its_partition_in_the_state_topic() -> None:
 
 
 @pytest.mark.parametrize(
-    ("feedback", "committed", "expected_start"),
-    [("f", None, 2), ("f", 5, 5), ("f", 2, 2), ("f", 8, 8), ("f", 1, 2), ("f", 9, 2), (None, 5, OFFSET_BEGINNING)],
+    ("feedback", "committed", "topic_id", "expected_start"),
+    [
+        *(("f", None, "F", 2), ("f", 5, "F", 5), ("f", 2, "F", 2), ("f", 8, "", 8), ("f", 1, "F", 2), ("f", 9, "F", 2)),
+        ("f", 5, "another topic of this name", 2),
+        (None, 5, "F", OFFSET_BEGINNING),
+    ],
 )
 def test_labels_resume_at_the_committed_offset_or_at_the_earliest_retained_one(
-    feedback: str | None, committed: int | None, expected_start: int
+    feedback: str | None, committed: int | None, topic_id: str, expected_start: int
 ) -> None:
     broker = MemoryBroker()
     broker.begins["f", 0], broker.ends["f", 0] = 2, 8
     if committed is not None:
         broker.offsets["f", 0] = committed
+    write(broker, {POSITION: Position(0, feedback_id="F").encode()})
+    broker.topic_ids = {"f": topic_id} if topic_id else {}
     flags = SETTINGS.model_copy(update={"feedback": feedback})
     assert restored(broker, flags=flags).feedback_start == expected_start
 

@@ -14,7 +14,7 @@ from memory_service import ALERTS, DEAD, IDS, OUT, STATE, Instance
 from fomo_stream.errors import ConfigError
 from fomo_stream.kafka.snapshot import not_ready
 from fomo_stream.kafka.warm_start import WarmStart
-from fomo_stream.partition.position import Input, decide_resume
+from fomo_stream.partition.position import POSITION, Input, Position, decide_resume
 from fomo_stream.settings.service import ServiceSettings
 from fomo_stream.settings.sources import load
 
@@ -114,6 +114,16 @@ def test_a_partition_that_nothing_is_known_of_begins_where_its_warm_up_does(
 ) -> None:
     restored, notes = decide_resume(Input(low, 20, committed, "T1", warm), {}, ServiceSettings(topic="t"), "t[0]")
     assert (restored.start, restored.warm, notes) == (start, warm, [])
+
+
+@pytest.mark.parametrize(("is_warming_up", "warm"), [(True, range(5, 9)), (False, range(0))])
+@pytest.mark.parametrize("committed", [None, 6, 12])
+def test_a_warm_up_that_has_ended_does_not_begin_again(is_warming_up: bool, warm: range, committed: int | None) -> None:
+    """Also where the group has lost its offsets, or somebody has set them back: outputs would be missing."""
+    entries = {POSITION: Position(12, "T1", is_warming_up=is_warming_up).encode()}
+    found = Input(0, 20, committed, "T1", range(5, 9))
+    restored, _ = decide_resume(found, entries, ServiceSettings(topic="t"), "t[0]")
+    assert (restored.start, restored.warm) == (committed or 12, warm)
 
 
 def test_a_warm_start_is_of_one_topic() -> None:

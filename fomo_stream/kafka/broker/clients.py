@@ -150,8 +150,8 @@ def connect(settings: BrokerFlags) -> tuple[AdminClient, ClusterMetadata]:
             admin.poll(0)  # reports the client's own error, which says more
             reason = last_error[0] if last_error else error.args[0].str()
             raise BrokerError(
-                f"no broker answers at {settings.bootstrap} ({reason}); "
-                "check --bootstrap, that the broker runs, and --kafka.security.protocol and the like"
+                f"no broker answers at {settings.bootstrap} ({reason})",
+                "check --bootstrap, that the broker runs, and --kafka.security.protocol and the like",
             ) from None
 
 

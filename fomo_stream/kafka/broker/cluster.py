@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, OffsetSpec, ResourceType
 
 from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, connect, explained, make_admin, make_reader
@@ -18,6 +18,7 @@ from fomo_stream.settings.service import ServiceSettings
 log = logging.getLogger(__name__)
 
 ANSWER_S = 5.0
+NO_ID = str(Uuid(0, 0))  # of topics on brokers before 2.8
 GROUP_ANSWER_S, NOT_READY_S = 3.0, 0.2  # to wait for an answer about the group; between two questions
 NOT_READY = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -64,7 +65,8 @@ class Cluster:
         if hidden:
             raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
         partitions = {topic: len(about.partitions) for topic, about in existing.items()}
-        return partitions, {topic: str(about.topic_id) for topic, about in existing.items()}
+        ids = {topic: str(about.topic_id) for topic, about in existing.items()}
+        return partitions, {topic: topic_id for topic, topic_id in ids.items() if topic_id != NO_ID}
 
     def create(self, topics: Mapping[str, Mapping[str, str]], count: int) -> dict[str, str]:
         """Create `topics`, by name with their configuration, each with `count` partitions; returns why some failed."""
