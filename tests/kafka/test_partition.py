@@ -42,7 +42,7 @@ def test_what_one_writes_another_becomes(what: Any) -> None:
             each.pipeline.score_due(0.0)
         steady.commit(nothing)
         committed |= moving.commit(entries)
-        assert Position.decode(entries[POSITION]) == Position(offset, "T1")
+        assert Position.decode(entries[POSITION]) == Position(offset, "T1", "F1")
         assert committed["t", 0] == offset
         assert moving.results() == steady.results()
         if moves:
