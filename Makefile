@@ -20,9 +20,9 @@ test: $(VENV)/.installed-dev
 	$(MAKE) --no-print-directory -j2 types kernels
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder -m "not slow" $(ARGS)
 
-# Tests of minutes, one after the other: faults, and the Helm chart in a cluster (KAFKA_HOME, KUBE_HOME).
+# Tests of minutes: faults, and the Helm chart in a cluster (KAFKA_HOME, KUBE_HOME). Two at a time: most of them wait.
 test-slow: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n0 -m slow tests $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m slow $(ARGS)
 
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy

@@ -283,4 +283,4 @@ class TestExactlyOnce(ExactlyOnceMachine.TestCase):  # type: ignore[misc, valid-
 
 @pytest.mark.slow
 class TestExactlyOnceForLonger(ExactlyOnceMachine.TestCase):  # type: ignore[misc, valid-type]
-    settings = settings(stateful_step_count=25)
+    settings = settings(stateful_step_count=25, max_examples=80)  # each takes nearly a second
