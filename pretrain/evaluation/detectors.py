@@ -139,7 +139,7 @@ def baselines(names: Sequence[str]) -> dict[str, Method]:
     if not names:
         return {}
     os.environ.setdefault("MPLBACKEND", "Agg")  # PyOD imports pyplot, which must not need a display
-    if find_spec("numba"):  # before PyOD compiles with it: else it compiles our kernels for another processor, anew
+    if find_spec("numba"):  # else PyOD would choose the processor for which numba compiles our kernels
         import fomo_stream.model.kernels.compiling  # noqa: F401
     try:
         from pyod.models.ecod import ECOD
