@@ -110,7 +110,6 @@ class Transactions:
         lacks the permission; ConfigError if a transaction may last longer than the broker allows.
         """
         try:
-            self._producer.list_topics(timeout=seconds)  # one that is not connected yet waits half a second
             self.start(seconds)
         except KafkaException as error:
             raise _no_transactions(error.args[0], ids, resource) from None

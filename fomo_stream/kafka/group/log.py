@@ -77,7 +77,6 @@ class GroupLog:
         key = kind + uuid.uuid4().hex.encode()
         producer = make_producer(self._settings, None, **{"message.timeout.ms": int(TIMEOUT_S * 1000)})
         try:
-            producer.list_topics(self._topic, timeout=TIMEOUT_S)  # one that is not connected yet waits half a second
             value = json.dumps(content).encode()
             producer.produce(self._topic, key=key, value=value, partition=PARTITION, on_delivery=delivered)
         except KafkaException as error:
