@@ -68,4 +68,4 @@ def usable_processors() -> int:
     """The number of processors that this process can use: those it may run on, or fewer if its cgroup has a quota."""
     from joblib import cpu_count
 
-    return cpu_count()  # type: ignore[no-any-return]
+    return int(cpu_count())

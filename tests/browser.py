@@ -19,9 +19,14 @@ from tools import needed
 
 PATIENCE_S = 60.0
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run",
-    "--remote-debugging-pipe", "--disable-dev-shm-usage",
-)  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--no-first-run",
+    "--remote-debugging-pipe",
+    "--disable-dev-shm-usage",
+)
 # Chromium reads commands from descriptor 3 and writes answers to 4; the pipes are moved out of the way first.
 START = """
 import fcntl, os, sys
@@ -176,8 +181,11 @@ def open_browser(folder: Path) -> Iterator[Browser]:
     with (folder / "chromium.log").open("wb") as log:
         process = subprocess.Popen(
             [*command, chromium, *FLAGS, f"--user-data-dir={folder / 'profile'}"],
-            pass_fds=(their_commands, their_answers), stdout=log, stderr=log, cwd=folder,
-        )  # fmt: skip
+            pass_fds=(their_commands, their_answers),
+            stdout=log,
+            stderr=log,
+            cwd=folder,
+        )
     os.close(their_commands)
     os.close(their_answers)
     try:

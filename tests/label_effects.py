@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from typing import Any
+from unittest.mock import patch
 
 from fomo_stream.cli.main import program
 from fomo_stream.kafka import service
@@ -60,5 +61,5 @@ class RecordingService(service.Service):
 
 
 if __name__ == "__main__":
-    service.Service = RecordingService  # type: ignore[misc]
-    program()
+    with patch.object(service, "Service", RecordingService):
+        program()

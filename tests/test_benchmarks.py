@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 ROOT = Path(__file__).parents[1]
 sys.path += [str(ROOT / "tests" / "benchmarks"), str(ROOT / "tests" / "integration")]
 
-from suite.command import Scale, main, run  # noqa: E402
-from suite.load import Sample, stretch  # noqa: E402
-from suite.memory import peak_of  # noqa: E402
-from suite.replay import in_memory, rates, replay, write_files  # noqa: E402
-from suite.report import Measurement, Report, comparison, draw, mark, table  # noqa: E402
+from suite.command import Scale, main, run
+from suite.load import Sample, stretch
+from suite.memory import peak_of
+from suite.replay import in_memory, rates, replay, write_files
+from suite.report import Measurement, Report, comparison, draw, mark, table
 
 TINY = Scale(
     contexts=(64, 256),

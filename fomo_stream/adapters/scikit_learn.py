@@ -196,7 +196,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         self.contamination = contamination
         self.categorical = categorical
 
-    @_fit_context(prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
+    @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None) -> Self:
         """Take X (n_rows, n_features), inliers, as the context. y is ignored."""
         rate = _rate(self.alert_rate, self.contamination)
@@ -264,7 +264,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         """-1 for outliers, 1 for inliers, (n_rows,)."""
         return np.where(self.decision_function(X) < 0, -1, 1)
 
-    @validate_params(_TOP, prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
+    @validate_params(_TOP, prefer_skip_nested_validation=True)
     def explain(self, X: Any, top: int = 3) -> list[Explanation]:
         """Of each row of X, at most `top` features that make it unusual, with their names; some milliseconds a row.
 
@@ -283,7 +283,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
             explained.append(Explanation.of(reasons, names, self.categorical_, given, is_outlier=is_outlier))
         return explained
 
-    @validate_params(_TOP, prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
+    @validate_params(_TOP, prefer_skip_nested_validation=True)
     def attended_context(self, X: Any, top: int = 5) -> Attended:
         """Which training rows each row of X attends to most (last layer, mean over heads), in the first view.
 

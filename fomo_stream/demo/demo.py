@@ -117,9 +117,14 @@ def demo_report(settings: DemoSettings, features: tuple[str, ...], scored: list[
     """The readings once more, by the replay, with the injected faults as labels. The results equal the live ones."""
     # Not from the environment, as for the demo's service.
     own = ReplaySettings.model_construct(
-        file=Path(TOPIC), key="pump", time="sent", label="fault", features=features, report=NO_REPORT,
+        file=Path(TOPIC),
+        key="pump",
+        time="sent",
+        label="fault",
+        features=features,
+        report=NO_REPORT,
         **settings.of_detector(),
-    )  # fmt: skip
+    )
     return replay_settings(own, shown_progress(), in_memory(scored))
 
 

@@ -75,7 +75,7 @@ def _read(path: Path, weights: bool = True) -> tuple[dict[str, Any], dict[str, T
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()} if weights else {}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys()} if weights else {}  # noqa: SIM118 (no mapping)
     except FileNotFoundError:
         raise _missing(path) from None
     except (SafetensorError, OSError, ValueError) as error:

@@ -22,9 +22,21 @@ from fomo_stream.model.preprocessing import Knots, constant_scale, fit_knots, to
 
 SPACES = ("z", "quantile", "whitened")
 SPACE_STATISTICS = (
-    "nearest", "mean5", "mean20", "ratio5", "ratio20", "density0.5", "density1", "density2", "density4",
-    "gap", "max", "top3", "rms", "mean_abs",
-)  # fmt: skip
+    "nearest",
+    "mean5",
+    "mean20",
+    "ratio5",
+    "ratio20",
+    "density0.5",
+    "density1",
+    "density2",
+    "density4",
+    "gap",
+    "max",
+    "top3",
+    "rms",
+    "mean_abs",
+)
 RANK_STATISTICS = ("tail_sum", "tail_max")
 STATISTICS = tuple(f"{space}.{name}" for space in SPACES for name in SPACE_STATISTICS) + RANK_STATISTICS
 CHANNELS = tuple(f"{name}.{kind}" for name in STATISTICS for kind in ("far", "rare"))

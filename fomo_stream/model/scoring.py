@@ -44,8 +44,8 @@ def flatten(tree: Any, name: str) -> Arrays:
 
 def unflatten(kind: type[Tree], arrays: Arrays, name: str, device: torch.device) -> Tree:
     """The tree of that kind from the arrays of `flatten`, bit for bit. Raises KeyError when some are missing."""
-    found: Any = _build(kind, arrays, name, device)
-    return found  # type: ignore[no-any-return]
+    tree: Tree = _build(kind, arrays, name, device)
+    return tree
 
 
 def _build(kind: Any, arrays: Arrays, name: str, device: torch.device) -> Any:

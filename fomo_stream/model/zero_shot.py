@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fomo_stream.errors import CheckpointError, SchemaError
@@ -190,13 +190,13 @@ class ModelConfig:
         return cls(**values)
 
 
-_SMALL = {"width": 64, "heads": 4, "feed_forward": 128, "routers": 32, "layers": 2, "channel_dropout": 0.8}
+_SMALL = ModelConfig(width=64, heads=4, feed_forward=128, routers=32, layers=2, channel_dropout=0.8)
 PRESETS: dict[str, ModelConfig] = {
     "paper-100": ModelConfig(raw_features=100, evidence=False, fusion=False, layers=4),
     "paper-20": ModelConfig(raw_features=20, evidence=False, fusion=False, layers=4),
     "fusion": ModelConfig(fusion_dropout=0.5),
-    "fusion-router": ModelConfig(**_SMALL, fusion_dropout=0.5, attention="mean"),  # type: ignore[arg-type]
-    "router": ModelConfig(**_SMALL, fusion=False),  # type: ignore[arg-type]
+    "fusion-router": replace(_SMALL, fusion_dropout=0.5, attention="mean"),
+    "router": replace(_SMALL, fusion=False),
     "tiny": ModelConfig(layers=1, width=8, heads=2, feed_forward=16, routers=4, attention="mean"),
 }
 

@@ -78,7 +78,7 @@ class HttpServer(ThreadingTCPServer):
     def __init__(self, host: str, port: int, sources: Sources) -> None:
         try:
             self.address_family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            super().__init__(address, _Handler)  # type: ignore[arg-type]
+            super().__init__(address, _Handler)  # type: ignore[arg-type]  # IPv6 addresses have four parts
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or "there is no such host"
             raise ConfigError(
@@ -141,7 +141,7 @@ class _Handler(BaseHTTPRequestHandler):
             log.error(kv("http_failed", path=path, error=type(error).__name__, at=place_of(error)))
             self._check(["this failed; see the log"], HTTPStatus.INTERNAL_SERVER_ERROR)
 
-    do_HEAD = do_GET  # noqa: N815
+    do_HEAD = do_GET  # noqa: N815 (http.server asks for this name)
 
     def send_error(self, code: int, message: str | None = None, _explain: str | None = None) -> None:
         """Refuse what is no request, or a request of another method than these."""

@@ -19,7 +19,7 @@ from fomo_stream.kafka.observer import Observation, Observer
 from fomo_stream.kafka.snapshot import Snapshot
 from fomo_stream.partition.labels import DueLabels
 
-prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+prometheus_client.disable_created_metrics()
 
 PREFIX = "fomo_"
 Kind = Literal["counter", "gauge", "histogram"]

@@ -73,7 +73,7 @@ def known(record: Mapping[str, Any], name: str, is_category: bool) -> str | bool
     own = given.item() if isinstance(given, np.generic) else given
     is_int = isinstance(own, int)
     if own.bit_length() <= 63 if is_int else isinstance(own, float) and math.isfinite(own):
-        return own  # type: ignore[no-any-return]
+        return own  # type: ignore[no-any-return]  # an int or a float
     if not is_category:
         number = float(numbers([given])[0])  # an integer of more than 64 bits; not of texts
         return number if math.isfinite(number) else None

@@ -23,8 +23,13 @@ BLOCK = 1000  # records of a file that become rows at once
 SAMPLE = 100  # first lines that show the decimal mark
 Format = Literal["csv", "jsonl"]
 FORMATS: dict[str, Format] = {
-    ".csv": "csv", ".tsv": "csv", ".txt": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"
-}  # fmt: skip
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".txt": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+}
 FORMS = "it must be CSV with rows under a line of column names, or JSON lines; see --format"
 _DELIMITERS = ",;\t|"
 _ONE_ARRAY = re.compile(rb"\s*\[\s*(\{.*)?", re.DOTALL)  # how a file that is one JSON array begins

@@ -41,7 +41,7 @@ def plain_text(stream: BinaryIO, name: str) -> Read:
     # A pipe's read1 returns what is there now; a plain read would wait for the whole chunk.
     source = _Begun(_checked(getattr(stream, "read1", stream.read), name))
     if source.first.startswith(_GZIP):
-        source = _Begun(_checked(gzip.GzipFile(fileobj=source, mode="rb").read1, name))  # type: ignore[call-overload]
+        source = _Begun(_checked(gzip.GzipFile(fileobj=source, mode="rb").read1, name))  # type: ignore[call-overload]  # it only reads
     first = source.first
     controls = len(first) - len(first.translate(None, _CONTROLS))
     if first.startswith(_REFUSED) or (len(first) >= _LEAST_BYTES and controls > _MOST_CONTROLS * len(first)):

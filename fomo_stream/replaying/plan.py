@@ -151,7 +151,7 @@ def to_milliseconds(value: Any, unit: float) -> int | None:
 def _is_number(value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, Real):
         return False
-    return -_LARGEST < value < _LARGEST  # type: ignore[operator]
+    return -_LARGEST < value < _LARGEST  # type: ignore[operator]  # numbers.Real promises no order
 
 
 # --- a file --------------------------------------------------------------------------------------------------

@@ -23,9 +23,17 @@ COUNTS = ("records", "outliers", "alerts", "true_alerts", "segments")
 PAGE = Path(__file__).parent / "report" / "page"
 STYLES = ("uPlot.min.css", "report.css")
 SCRIPTS = (
-    "text.js", "tables.js", "plots.js", "curves.js", "detectors.js", "timeline.js", "quality.js", "drift.js",
-    "records.js", "report.js",
-)  # fmt: skip
+    "text.js",
+    "tables.js",
+    "plots.js",
+    "curves.js",
+    "detectors.js",
+    "timeline.js",
+    "quality.js",
+    "drift.js",
+    "records.js",
+    "report.js",
+)
 DRIFT = ("psi", "missing", "median")
 
 Report = dict[str, Any]

@@ -10,7 +10,7 @@ from decimal import Decimal
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 from zipfile import BadZipFile
 
 import narwhals.stable.v2 as nw
@@ -43,7 +43,7 @@ def format_of(path: Path, format: str, note: Note = silent) -> FileFormat:
     if not path.is_file():
         raise ConfigError(f"{path} is not a regular file; a replay may read it more than once, so save it as a file")
     if format in ("csv", "jsonl", "parquet", "npz"):
-        return format  # type: ignore[return-value]
+        return cast(FileFormat, format)
     ending = path.suffix.lower()
     if ending in _ENDINGS:
         return _ENDINGS[ending]

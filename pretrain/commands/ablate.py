@@ -20,9 +20,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     known = ", ".join(f"{name} ({study.about})" for name, study in STUDIES.items())
     parser.add_argument("study", nargs="?", choices=sorted(STUDIES), metavar="STUDY", help=known)
     parser.add_argument(
-        "--vary", action="append", default=[], metavar="PATH=V1,V2,..",
+        "--vary",
+        action="append",
+        default=[],
+        metavar="PATH=V1,V2,..",
         help="instead of a study: every combination of these values, e.g. routers=100,200,500,0; may be repeated",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--base",
         choices=sorted(PRESETS),
@@ -30,9 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="preset of all variants (default: that of the study, or paper-20)",
     )
     parser.add_argument(
-        "--size", choices=SIZES, default="small",
+        "--size",
+        choices=SIZES,
+        default="small",
         help="small: minutes on a CPU; paper: the sizes of the paper (default: %(default)s)",
-    )  # fmt: skip
+    )
     parser.add_argument("--steps", type=int, metavar="N", help="length of every run in steps")
     parser.add_argument("--minutes", type=float, metavar="N", help="length of every run in minutes, instead of steps")
     parser.add_argument("--seeds", type=int, metavar="N", default=1, help="runs per variant (default: %(default)s)")
@@ -73,9 +78,14 @@ def planned(study: Study, options: argparse.Namespace) -> Ablation:
     plain = configured(base, size, changes | dict(study.held_back))
     out = options.out or Path("ablations") / (options.study or "custom")
     return Ablation(
-        variants, held_back_data(plain.data, [config.data for _, config in variants]), out,
-        options.seeds, options.datasets, options.tables, options.device,
-    )  # fmt: skip
+        variants,
+        held_back_data(plain.data, [config.data for _, config in variants]),
+        out,
+        options.seeds,
+        options.datasets,
+        options.tables,
+        options.device,
+    )
 
 
 def grid(vary: Sequence[str]) -> list[Variant]:

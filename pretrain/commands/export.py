@@ -30,13 +30,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="weights that --keep-every kept after this many steps (default: the last weights)",
     )
     which.add_argument(
-        "--select", default="last", choices=["last", "lowest-loss"],
+        "--select",
+        default="last",
+        choices=["last", "lowest-loss"],
         help="the last weights, or those with the lowest training loss (default: %(default)s)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--mean-attention", action="store_true",
+        "--mean-attention",
+        action="store_true",
         help="replace the softmax attention of queries to context rows by the mean of the values",
-    )  # fmt: skip
+    )
     parser.add_argument("--half", action="store_true", help="store weights in float16: half the file size")
 
 

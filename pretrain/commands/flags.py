@@ -38,8 +38,13 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     """The flags that `configuration` reads."""
     group = parser.add_argument_group("training settings", "the preset sets all values that are not given")
     add = group.add_argument
-    add("--preset", default="fusion", choices=sorted(PRESETS), metavar="NAME",
-        help=f"one of {', '.join(sorted(PRESETS))} (default: %(default)s)")  # fmt: skip
+    add(
+        "--preset",
+        default="fusion",
+        choices=sorted(PRESETS),
+        metavar="NAME",
+        help=f"one of {', '.join(sorted(PRESETS))} (default: %(default)s)",
+    )
     add("--steps", type=int, metavar="N", help="length of the run in steps")
     add("--minutes", type=float, metavar="N", help="length of the run in minutes, if that is shorter")
     add("--seed", type=int, metavar="N", help="seed of data and initial weights")
@@ -59,8 +64,13 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     add("--precision", choices=["auto", "bf16", "fp32"], help="of the network (auto: bf16 on CUDA, else fp32)")
     add("--layers", type=int, metavar="N", help="layers of the model")
     add("--routers", type=int, metavar="N", help="routers per layer (0: full attention between context rows)")
-    add("--set", action="append", default=[], metavar="PATH=VALUE",
-        help="any other setting, e.g. data.causal.shares.spikes=0.3 or shape.width=128; may be repeated")  # fmt: skip
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="PATH=VALUE",
+        help="any other setting, e.g. data.causal.shares.spikes=0.3 or shape.width=128; may be repeated",
+    )
 
 
 def configuration(options: argparse.Namespace) -> TrainConfig:

@@ -19,9 +19,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="RUN", required=True, help="directory of the run")
     parser.add_argument("--init-from", type=Path, metavar="RUN", help="start with the weights of another run")
     parser.add_argument(
-        "--stop-after", type=float, metavar="MINUTES",
+        "--stop-after",
+        type=float,
+        metavar="MINUTES",
         help="save and exit after MINUTES; the same command resumes the run",
-    )  # fmt: skip
+    )
     add_machine(parser)
 
 
@@ -29,9 +31,13 @@ def run(options: argparse.Namespace) -> int:
     use_threads(options.threads)
     config = configuration(options)
     train(
-        config, options.out, options.device, init_from=options.init_from, stop_after=options.stop_after,
+        config,
+        options.out,
+        options.device,
+        init_from=options.init_from,
+        stop_after=options.stop_after,
         observer=RunDisplay(),
-    )  # fmt: skip
+    )
     return 0
 
 

@@ -220,11 +220,12 @@ def markdown(results: list[Result], study: Ablation, title: str) -> str:
     data = study.held_back
     head = "variant|steps|ms/step|parameters|loss|AUROC|AUPR"
     lines = [
-        f"# Ablation: {title}", "",
+        f"# Ablation: {title}",
+        "",
         f"{study.seeds} seed(s); evaluated on {study.datasets} held-back synthetic datasets of up to "
         f"{data.max_features} features, {data.queries} queries, half of them outliers; ± is the standard deviation "
         "between seeds. In percent.",
-    ]  # fmt: skip
+    ]
     if study.tables is not None:
         head += "|AUROC, tables|AUPR, tables"
         lines.append(f"Tables: {len(table_files(study.tables))} in {study.tables.name}, one random split each.")
@@ -232,9 +233,14 @@ def markdown(results: list[Result], study: Ablation, title: str) -> str:
     lines += ["", "| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     for r in results:
         cells = [
-            r.variant, f"{r.steps:.0f}", f"{r.ms_per_step:.1f}", f"{r.parameters:,}", f"{r.loss:.3f}",
-            f"{r.auroc:.2f} ± {r.auroc_sd:.2f}", f"{r.aupr:.2f}",
-        ]  # fmt: skip
+            r.variant,
+            f"{r.steps:.0f}",
+            f"{r.ms_per_step:.1f}",
+            f"{r.parameters:,}",
+            f"{r.loss:.3f}",
+            f"{r.auroc:.2f} ± {r.auroc_sd:.2f}",
+            f"{r.aupr:.2f}",
+        ]
         if study.tables is not None:
             cells += [f"{r.tables_auroc:.2f} ± {r.tables_auroc_sd:.2f}", f"{r.tables_aupr:.2f}"]
         lines.append("| " + " | ".join(cells) + " |")

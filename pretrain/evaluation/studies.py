@@ -16,10 +16,20 @@ from pretrain.training.presets import PRESETS, with_settings
 
 SIZES = ("small", "paper")
 _SHRUNK: dict[str, Any] = {
-    "data.context_min": 100, "data.context_max": 300, "data.queries": 256, "data.reuse": "none", "period": 0,
-    "steps": 300, "warmup": 30, "schedule": "cosine", "lr": 2e-3, "ema": 0.98,
-    "log_every": 25, "best_every": 0, "keep_every": 0,
-}  # fmt: skip
+    "data.context_min": 100,
+    "data.context_max": 300,
+    "data.queries": 256,
+    "data.reuse": "none",
+    "period": 0,
+    "steps": 300,
+    "warmup": 30,
+    "schedule": "cosine",
+    "lr": 2e-3,
+    "ema": 0.98,
+    "log_every": 25,
+    "best_every": 0,
+    "keep_every": 0,
+}
 _SLIM = {
     "shape.width": 64,
     "shape.feed_forward": 128,
@@ -118,4 +128,4 @@ STUDIES: dict[str, Study] = {
     "quantile": Study("quantile transform or z-scores", _over("shape.quantile", (True, False))),
     "width-D": Study("features D of model and data", {"paper": _widths((20, 100)), "small": _widths((4, 8, 16))}),
     "prior-parts": Study("parts of the prior", {"paper": _parts(), "small": _parts()}, "router", _EQUAL),
-}  # fmt: skip
+}

@@ -106,7 +106,7 @@ class Loader:
         self._kept: dict[int, Inputs] = {}  # of a period
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
-            self._stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+            self._stream = torch.cuda.Stream(device, priority=-1)
         self._next: tuple[int, Inputs] | None = None
 
     def inputs(self, step: int, progress: float) -> Inputs:

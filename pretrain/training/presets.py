@@ -17,9 +17,14 @@ from pretrain.training.config import TrainConfig
 _FILTERED: dict[str, Any] = {"min_auc": 0.75, "max_auc": 0.9985}
 _PAPER: dict[str, Any] = {"steps": 200_000, "schedule": "constant", "ema": 0.0, "best_every": 1000}
 _PAPER_DATA = DataConfig(
-    gmm_weight=1.0, causal_weight=0.0, copula_weight=0.0, contaminated_share=0.0,
-    context_min=500, context_max=5000, queries=5000,
-)  # fmt: skip
+    gmm_weight=1.0,
+    causal_weight=0.0,
+    copula_weight=0.0,
+    contaminated_share=0.0,
+    context_min=500,
+    context_max=5000,
+    queries=5000,
+)
 PRESETS: dict[str, TrainConfig] = {
     "fusion": TrainConfig(model="fusion", steps=3000, lr=3e-2, period=300, keep_every=500, **_FILTERED),
     "fusion-router": TrainConfig(model="fusion-router", steps=400, lr=1e-3, keep_every=100, **_FILTERED),
@@ -30,13 +35,14 @@ PRESETS: dict[str, TrainConfig] = {
     "paper-20": TrainConfig(model="paper-20", period=50_000, data=replace(_PAPER_DATA, max_features=20), **_PAPER),
     # "prolonged training": 100 more epochs, in which outliers begin at the 80th percentile instead of the 90th
     "paper-100-long": TrainConfig(
-        model="paper-100", data=replace(_PAPER_DATA, reuse=ReuseConfig(), curriculum=2 / 3),
+        model="paper-100",
+        data=replace(_PAPER_DATA, reuse=ReuseConfig(), curriculum=2 / 3),
         **_PAPER | {"steps": 300_000},
     ),
     "tiny": TrainConfig(
         model="tiny", steps=20, log_every=5, data=DataConfig(max_features=8, batch=2, context_max=200, queries=32)
     ),
-}  # fmt: skip
+}
 
 
 def with_settings(config: TrainConfig, settings: Mapping[str, Any]) -> TrainConfig:

@@ -52,7 +52,7 @@ class State:
         decay = min(decay, (1 + self.step) / (10 + self.step)) if decay else 0.0
         weights = self.model.state_dict()
         floats = [name for name, value in weights.items() if value.is_floating_point()]
-        follow = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+        follow = get_ema_multi_avg_fn(decay)
         follow([self.average[name] for name in floats], [weights[name] for name in floats], None)
         for name in weights.keys() - set(floats):
             self.average[name].copy_(weights[name])

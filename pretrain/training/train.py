@@ -27,7 +27,7 @@ from pathlib import Path
 from types import FrameType
 
 import torch
-import torch.nn.functional as F  # noqa: N812 (the usual name)
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fomo_stream.errors import FomoError
@@ -165,7 +165,7 @@ def _step(trainer: Trainer, interval: Interval, lr: float) -> None:
     each = F.binary_cross_entropy_with_logits(logits, inputs.labels, reduction="none").mean(1)
     loss = (each * kept).sum() / kept.sum().clamp_min(1.0)
     state.optimizer.zero_grad(set_to_none=True)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     norm = nn.utils.clip_grad_norm_(state.trained, config.clip)
     good = torch.isfinite(norm)
     state.update(lr, config.weight_decay, config.ema, good & kept.any())
@@ -188,9 +188,13 @@ class Interval:
         """Add one step. logits, labels: (B, q); kept: (B,) 0 or 1; good: whether loss and gradient were finite."""
         counted = good & kept.any()
         parts = [
-            torch.where(counted, loss.detach(), 0.0), torch.where(good, norm, 0.0), torch.where(good, kept.mean(), 0.0),
-            good, counted, torch.ones_like(loss),
-        ]  # fmt: skip
+            torch.where(counted, loss.detach(), 0.0),
+            torch.where(good, norm, 0.0),
+            torch.where(good, kept.mean(), 0.0),
+            good,
+            counted,
+            torch.ones_like(loss),
+        ]
         self._sums += torch.stack([part.double() for part in parts])
         self._unranked.append((logits.detach(), labels))
         self.steps += 1

@@ -122,11 +122,11 @@ def test_an_impossible_parameter_is_refused_at_once_by_its_name(name: str, value
 Record = dict[Any, Any]
 
 
-def warned(act: Callable[[], Any]) -> list[str]:
+def warned(act: Callable[..., Any], *arguments: Any) -> list[str]:
     """What the user is warned of."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        act()
+        act(*arguments)
     return [str(one.message) for one in found]
 
 
@@ -154,11 +154,11 @@ def test_numbers_as_text_are_found_in_every_table(table: Callable[[list[Record]]
     for method in ("learn_many", "score_many", "explain_many"):
         detector = FoMoDetector()
         detector.learn_many([{"a": 1.0, "b": 2.0, 0: 1.0, 1: 1.0}])
-        (message,) = warned(lambda: getattr(detector, method)(X))  # noqa: B023
+        (message,) = warned(getattr(detector, method), X)
         assert f"in {first} (text), {second} (text);" in message
         assert f"converters={{{first}: float, {second}: float}}" in message
-        assert warned(lambda: detector.score_many(X)) == []  # noqa: B023
-        assert warned(lambda: pickle.loads(pickle.dumps(detector)).score_many(X)) == []  # noqa: B023
+        assert warned(detector.score_many, X) == []
+        assert warned(pickle.loads(pickle.dumps(detector)).score_many, X) == []
 
 
 NUMBERS = st.one_of(st.none(), st.booleans(), st.integers(-9, 9), st.floats(), st.decimals(), st.fractions())
@@ -172,8 +172,8 @@ NUMBERS = st.one_of(st.none(), st.booleans(), st.integers(-9, 9), st.floats(), s
 def test_numbers_missing_values_and_categories_never_warn(records: list[Record]) -> None:
     detector = FoMoDetector(categorical=["c"])
     for X in (records, pd.DataFrame(records, columns=["a", "b", "c"], dtype=object)):
-        assert warned(lambda: detector.score_many(X)) == []  # noqa: B023
-        assert warned(lambda: detector.learn_many(X)) == []  # noqa: B023
+        assert warned(detector.score_many, X) == []
+        assert warned(detector.learn_many, X) == []
 
 
 MISSING = [{}, *({"a": value} for value in (None, float("nan"), float("inf"), pd.NA, pd.NaT, "", " ", "nan"))]
@@ -183,8 +183,8 @@ MISSING = [{}, *({"a": value} for value in (None, float("nan"), float("inf"), pd
 def test_a_record_that_is_only_missing_is_fine(record: Record) -> None:
     detector = FoMoDetector()
     detector.learn_one({"a": 1.0})
-    assert warned(lambda: detector.learn_one(record)) == []
-    assert warned(lambda: detector.score_many(pd.DataFrame([record]))) == []
+    assert warned(detector.learn_one, record) == []
+    assert warned(detector.score_many, pd.DataFrame([record])) == []
 
 
 @pytest.mark.parametrize(
@@ -195,20 +195,20 @@ def test_a_record_that_is_only_missing_is_fine(record: Record) -> None:
 def test_a_value_that_is_no_number_warns_once(value: Any, kind: str, other: float | None) -> None:
     for form in (list, lambda records: pd.DataFrame(records, dtype=object)):
         detector, X = FoMoDetector(), form([{"a": value, "b": other}])
-        (message,) = warned(lambda: detector.learn_many(X))  # noqa: B023
+        (message,) = warned(detector.learn_many, X)
         assert f"'a' ({kind})" in message
-        assert warned(lambda: detector.score_many(X)) == []  # noqa: B023
+        assert warned(detector.score_many, X) == []
 
 
 def test_a_record_of_unknown_features_warns_once() -> None:
     detector = FoMoDetector()
-    assert warned(lambda: detector.score_one({"A": 1.0})) == []  # nothing is known yet
+    assert warned(detector.score_one, {"A": 1.0}) == []  # nothing is known yet
     detector.learn_one({"a": 1.0, "b": 1.0})
     others: list[Any] = [[{"A": 1.0}], [{"b": 1.0}, {"A": 1.0}], pd.DataFrame({"A": [1.0]}), np.ones((1, 2))]
     for X in others:
         detector = FoMoDetector()
         detector.learn_one({"a": 1.0, "b": 1.0})
-        (message,) = warned(lambda: detector.score_many(X))  # noqa: B023
+        (message,) = warned(detector.score_many, X)
         assert message.endswith(f"unknown: {'0, 1' if isinstance(X, np.ndarray) else repr('A')}; known are 'a', 'b'")
-        assert warned(lambda: detector.score_many(X)) == []  # noqa: B023
-        assert warned(lambda: detector.score_many([{"A": 1.0, "b": 1.0}, {}])) == []  # noqa: B023
+        assert warned(detector.score_many, X) == []
+        assert warned(detector.score_many, [{"A": 1.0, "b": 1.0}, {}]) == []

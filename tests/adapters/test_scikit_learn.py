@@ -25,7 +25,7 @@ from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel
 # --- scikit learn
 
 
-@parametrize_with_checks([ZeroShotDetector(model="fusion")])  # type: ignore[untyped-decorator]
+@parametrize_with_checks([ZeroShotDetector(model="fusion")])
 def test_scikit_learn_contract(estimator: Any, check: Callable[[Any], None]) -> None:
     check(estimator)
 

@@ -19,7 +19,7 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 BENCHMARKS = Path(__file__).parent
 sys.path[:0] = map(str, (BENCHMARKS, BENCHMARKS.parent, BENCHMARKS.parent / "integration"))
 
-from suite.command import main  # noqa: E402
+from suite.command import main
 
 if __name__ == "__main__":
     sys.exit(main())

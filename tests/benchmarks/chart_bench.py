@@ -29,10 +29,10 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("", "integration", "benchmarks")]
 
-from brokers import Broker, Kafka, free_ports, kafka_home, wait_for  # noqa: E402
-from documents import ROOT  # noqa: E402
-from fault_streams import FEATURES, Feed, Outputs  # noqa: E402
-from services import results  # noqa: E402
+from brokers import Broker, Kafka, free_ports, kafka_home, wait_for
+from documents import ROOT
+from fault_streams import FEATURES, Feed, Outputs
+from services import results
 
 NAMESPACE, RELEASE, NAME = "scoring", "fomo", "fomo-fomo-stream"
 TOPIC, OUT, GROUP, PARTITIONS = "sensors", "sensors-scores", "fomo-stream", 6

@@ -44,17 +44,17 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("", "integration", "benchmarks")]
 
-from brokers import Broker, kafka_home, wait_for  # noqa: E402
-from clusters import Cluster  # noqa: E402
-from fault_streams import FEATURES, Feed, Labels, Outputs  # noqa: E402
-from faults import DOUBLE, Injector, Supervised, burners, freezes, inject_for  # noqa: E402
-from label_effects import effects_in  # noqa: E402
-from services import results, unique  # noqa: E402
+from brokers import Broker, kafka_home, wait_for
+from clusters import Cluster
+from fault_streams import FEATURES, Feed, Labels, Outputs
+from faults import DOUBLE, Injector, Supervised, burners, freezes, inject_for
+from label_effects import effects_in
+from services import results, unique
 
-from fomo_stream.detector.detector import Detector  # noqa: E402
-from fomo_stream.detector.results import Results  # noqa: E402
-from fomo_stream.model.checkpoint import load_model  # noqa: E402
-from fomo_stream.settings.service import ServiceSettings  # noqa: E402
+from fomo_stream.detector.detector import Detector
+from fomo_stream.detector.results import Results
+from fomo_stream.model.checkpoint import load_model
+from fomo_stream.settings.service import ServiceSettings
 
 MUST_BE_0 = (
     "lost",

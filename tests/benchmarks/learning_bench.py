@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -60,15 +61,12 @@ def cost(d: int) -> dict[str, Any]:
     detector.process(sensor_rows(20_000, d))
     rows, logits = sensor_rows(TIMED, d, seed=1), rng.normal(size=TIMED)
     found: dict[str, Any] = {}
-    real_scores, is_due = Timeline.scores, Context.is_due
 
     def patched(self: Timeline, part: np.ndarray, _: int) -> ViewScores:
         known = logits[: len(part)]
         return ViewScores(known, [known], np.full(len(part), self.number))
 
-    Timeline.scores = patched  # type: ignore[assignment, method-assign]
-    Context.is_due = lambda *_: False  # type: ignore[method-assign]
-    try:
+    with patch.object(Timeline, "scores", patched), patch.object(Context, "is_due", lambda *_: False):
         for batch in BATCHES:
             times = []
             gc.disable()
@@ -80,8 +78,6 @@ def cost(d: int) -> dict[str, Any]:
             found[f"us_a_record_batch_{batch}"] = round(1e6 * sum(times) / TIMED, 2)
             found[f"longest_call_ms_batch_{batch}"] = round(1e3 * max(times), 3)
             found[f"median_call_ms_batch_{batch}"] = round(1e3 * float(np.median(times)), 3)
-    finally:
-        Timeline.scores, Context.is_due = real_scores, is_due  # type: ignore[method-assign]
     changes = []
     detector.changes()
     for first in range(0, 5120, 256):

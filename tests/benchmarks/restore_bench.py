@@ -27,17 +27,17 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "integration")]
 
-from brokers import Broker, open_broker, wait_for  # noqa: E402
-from services import unique  # noqa: E402
+from brokers import Broker, open_broker, wait_for
+from services import unique
 
-from fomo_stream.detector.detector import Detector  # noqa: E402
-from fomo_stream.kafka.broker.clients import make_producer  # noqa: E402
-from fomo_stream.kafka.restore import Restorer, to_output  # noqa: E402
-from fomo_stream.kafka.topics.setup import TopicSetup  # noqa: E402
-from fomo_stream.kafka.topics.watch import TopicWatch  # noqa: E402
-from fomo_stream.model.checkpoint import load_model  # noqa: E402
-from fomo_stream.partition.position import POSITION, Position  # noqa: E402
-from fomo_stream.settings.service import ServiceSettings  # noqa: E402
+from fomo_stream.detector.detector import Detector
+from fomo_stream.kafka.broker.clients import make_producer
+from fomo_stream.kafka.restore import Restorer, to_output
+from fomo_stream.kafka.topics.setup import TopicSetup
+from fomo_stream.kafka.topics.watch import TopicWatch
+from fomo_stream.model.checkpoint import load_model
+from fomo_stream.partition.position import POSITION, Position
+from fomo_stream.settings.service import ServiceSettings
 
 COMMIT_EVERY = 300  # records
 

@@ -46,7 +46,7 @@ OPERATORS: dict[tuple[str, str], tuple[set[str], set[str]]] = {
 kubernetes_validate.utils.schema_contents = functools.cache(kubernetes_validate.utils.schema_contents)
 
 
-class StrictLoader(yaml.CSafeLoader):  # type: ignore[misc]
+class StrictLoader(yaml.CSafeLoader):
     """YAML in which no key occurs twice: Kubernetes would take one of the two without a word.
 
     As for Kubernetes, `1e3` is a number.

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -132,8 +133,8 @@ def test_a_new_category_is_named_with_its_frequency() -> None:
     assert (found.feature, found.cause, found.frequency) == (1, Cause.CATEGORY, 0.0)
 
 
-def detector_after(rows: np.ndarray, **settings: object) -> Detector:
-    config = DetectorConfig(context_size=300, min_context=100, lag=8, **settings)  # type: ignore[arg-type]
+def detector_after(rows: np.ndarray, **settings: Any) -> Detector:
+    config = DetectorConfig(context_size=300, min_context=100, lag=8, **settings)
     one = Detector(shared_model(), rows.shape[1], config)
     one.process(rows)
     return one
@@ -216,8 +217,8 @@ ALL = replace(CONFIG, explain="all")
 N = 160
 
 
-def new(config: object = ALL) -> Detector:
-    return Detector(MODEL, FEATURES, config)  # type: ignore[arg-type]
+def new(config: DetectorConfig = ALL) -> Detector:
+    return Detector(MODEL, FEATURES, config)
 
 
 def bits(reasons: Sequence[tuple[Reason, ...] | None]) -> str:

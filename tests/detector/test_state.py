@@ -234,8 +234,7 @@ def test_a_state_of_another_format_is_refused_as_such(log: dict[str, bytes]) -> 
 
 
 def test_other_settings_may_change_between_runs(log: dict[str, bytes]) -> None:
-    free = {"alert_rate": 0.05, "admit": "feedback", "refresh": 0.5, "min_context": 4, "adapt_after": 200}
-    config = replace(CONFIG, **free)  # type: ignore[arg-type]
+    config = replace(CONFIG, alert_rate=0.05, admit="feedback", refresh=0.5, min_context=4, adapt_after=200)
     one = recovered(log, config=config)
     entries = one.changes()
     assert list(entries) == ["fingerprint/0"]  # so that the log knows what was set last

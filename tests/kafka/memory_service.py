@@ -82,7 +82,8 @@ class Restoring:
     def __init__(self, broker: MemoryBroker, is_wanted: Callable[[Partition], bool], warm: WarmStart) -> None:
         self._broker = broker
         self._is_wanted = is_wanted
-        self._restorer = Restorer(SETTINGS, broker, is_wanted, warm=warm)  # type: ignore[arg-type]
+        watch: Any = broker  # it answers what a TopicWatch does
+        self._restorer = Restorer(SETTINGS, watch, is_wanted, warm=warm)
         self._waiting: list[Partition] = []
         self.stop = self._restorer.stop
 

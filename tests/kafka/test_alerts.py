@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from confluent_kafka import KafkaError
@@ -38,8 +39,8 @@ def run(**changes: Any) -> tuple[list[Output], Counter[str]]:
     """The outputs about N records, and how many incidents have been reported as opened and as closed."""
     counts: Counter[str] = Counter()
     one = Instance(**{**ALERTS, **changes})
-    one.progress.scored = lambda seen: counts.update(opened=seen.opened, closed=seen.closed)  # type: ignore[method-assign]
-    one.score(0, N)
+    with patch.object(one.progress, "scored", lambda seen: counts.update(opened=seen.opened, closed=seen.closed)):
+        one.score(0, N)
     return one.delivery.outputs, counts
 
 

@@ -277,10 +277,11 @@ def test_a_late_generation_pauses_its_own_partition_alone_and_nothing_is_lost() 
     machine.teardown()
 
 
-class TestExactlyOnce(ExactlyOnceMachine.TestCase):  # type: ignore[misc, valid-type]
-    settings = settings(stateful_step_count=8)
+class LongerMachine(ExactlyOnceMachine):
+    """The same for longer."""
 
 
-@pytest.mark.slow
-class TestExactlyOnceForLonger(ExactlyOnceMachine.TestCase):  # type: ignore[misc, valid-type]
-    settings = settings(stateful_step_count=25, max_examples=80)  # each takes nearly a second
+TestExactlyOnce = ExactlyOnceMachine.TestCase
+TestExactlyOnce.settings = settings(stateful_step_count=8)
+TestExactlyOnceForLonger = pytest.mark.slow(LongerMachine.TestCase)
+TestExactlyOnceForLonger.settings = settings(stateful_step_count=25, max_examples=80)  # each takes nearly a second

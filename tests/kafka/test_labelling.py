@@ -20,7 +20,8 @@ STATE = "fomo-stream-t-state"
 
 
 def labelled(delivery: Recording, **changes: Any) -> Pipeline:
-    recorder: Any = EffectRecorder(ServiceSettings(topic="t"), lambda: delivery)  # type: ignore[arg-type, return-value]
+    of_it: Any = delivery
+    recorder = EffectRecorder(ServiceSettings(topic="t"), lambda: of_it)
     observers = Observers([recorder, changes.pop("observer", Observer())])
     return make_pipeline(delivery, observer=observers, **{"feedback": "f", "batch_size": 32, **changes})
 

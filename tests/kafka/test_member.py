@@ -81,8 +81,8 @@ def test_a_record_is_committed_within_the_target(target_ms: float, out: str, gap
     ):
         member = Instance("a", broker)
         clock = Clock(member, broker, arrivals)
-        member.consumer.poll = clock.poll  # type: ignore[attr-defined]
-        member.consumer.consume = clock.consume  # type: ignore[attr-defined]
+        consumer: Any = member.consumer
+        consumer.poll, consumer.consume = clock.poll, clock.consume
         member.take(0)
         member.restore()
         try:
@@ -205,8 +205,9 @@ def test_a_member_without_partitions_ends_too_when_its_consumer_was_fenced(
     broker: MemoryBroker, error: KafkaError
 ) -> None:
     member = Instance("a", broker)
-    member.consumer.poll = lambda _: Message(("t", 0), 0, None, None, failure=error)  # type: ignore[attr-defined]
-    member.consumer.consume = lambda *_: []  # type: ignore[attr-defined]
+    consumer: Any = member.consumer
+    consumer.poll = lambda _: Message(("t", 0), 0, None, None, failure=error)
+    consumer.consume = lambda *_: []
     deadline = time.monotonic() + 5
     with pytest.raises(FencedError, match="nothing is lost"):
         member.run(lambda: time.monotonic() > deadline)
@@ -306,8 +307,9 @@ def test_records_of_a_partition_that_is_given_up_while_they_are_taken_are_droppe
                 member.on_assign(None, partitions)
         return taken
 
-    member.consumer.poll = lambda _: waiting.pop(0) if waiting else None  # type: ignore[attr-defined]
-    member.consumer.consume = consume  # type: ignore[attr-defined]
+    consumer: Any = member.consumer
+    consumer.poll = lambda _: waiting.pop(0) if waiting else None
+    consumer.consume = consume
     member.run(lambda: not waiting)
     assert member.pipeline.tasks.get(0) is not before
     assert (before.position or 0) + len(before.waiting) < 40  # the last records were dropped

@@ -48,7 +48,8 @@ def restorer(
         patch("fomo_stream.kafka.broker.topic_reader.make_reader", lambda *_: MemoryReader(broker)),
         patch("fomo_stream.kafka.restore.BEHIND_S", -1.0),
     ):
-        one = Restorer(flags, broker, wanted)  # type: ignore[arg-type]
+        watch: Any = broker  # it answers what a TopicWatch does
+        one = Restorer(flags, watch, wanted)
         try:
             yield one
         finally:

@@ -88,9 +88,9 @@ def test_a_start_without_a_list_of_topics_says_why(
 
     monkeypatch.setattr("fomo_stream.kafka.topics.setup.START_TIMEOUT_S", 0.0)
     settings = ServiceSettings(topic="t")
-    watch = TopicWatch(settings)
+    watch: Any = TopicWatch(settings)
     watch.cluster.close()
-    watch.cluster = Refusing()  # type: ignore[assignment]
+    watch.cluster = Refusing()
     with pytest.raises(BrokerError, match=remedy) as error:
         TopicSetup(settings, watch).begin()
     assert other not in str(error.value)

@@ -91,7 +91,7 @@ def test_how_much_is_learned_is_a_reason_for_not_being_ready() -> None:
     broker = topics()
     with patch("fomo_stream.kafka.broker.topic_reader.make_reader", lambda *_: MemoryReader(broker)):
         instance = Instance("a", broker, WarmStart(IDS["t"], {0: range(BEGIN, BEGIN + 50)}))
-        instance.search = SimpleNamespace(trouble="")  # type: ignore[assignment]
+        vars(instance)["search"] = SimpleNamespace(trouble="")
         instance.take(0)
         instance.restore()
         reasons = []

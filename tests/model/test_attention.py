@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,13 +57,14 @@ def test_weights_are_the_softmax_by_hand_of_the_last_layer_averaged_over_heads(c
     model, context, queries = make(config), rows(30, 3), rows(7, 3, seed=1)
     seen, asked = model.describe(torch.from_numpy(context)[None], torch.from_numpy(queries)[None])
     z, of_queries = model._embed(seen, None), model._embed(asked, None)
-    first, last = model.layers
-    of_queries = first.queries(of_queries, first.cross.encode(z))  # type: ignore[operator, union-attr]
-    z = first.context(z)  # type: ignore[operator]
+    layers: Any = model.layers
+    first, last = layers
+    of_queries = first.queries(of_queries, first.cross.encode(z))
+    z = first.context(z)
     expected = np.zeros((7, 30))
     cross = last.cross
     for head in (slice(0, 8), slice(8, 16)):
-        key, query = cross.key(z)[0][:, head], cross.query(of_queries)[0][:, head]  # type: ignore[operator, union-attr]
+        key, query = cross.key(z)[0][:, head], cross.query(of_queries)[0][:, head]
         likeness = np.exp((query @ key.T).numpy() / np.sqrt(8))
         expected += likeness / likeness.sum(1, keepdims=True) / 2
     np.testing.assert_allclose(attention_weights(model, context, queries), expected, atol=1e-6)

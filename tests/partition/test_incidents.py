@@ -155,8 +155,8 @@ def alert(offset: int, **more: Any) -> dict[str, Any]:
     return {"offset": offset, "timestamp": 7, "outlier": True, **scores, **more}
 
 
-def alone(key: bytes | str | None, slot: int = 1) -> Stream:
-    return Stream([slot], [False], [True], [key], [0.001])  # type: ignore[list-item]
+def alone(key: Any, slot: int = 1) -> Stream:
+    return Stream([slot], [False], [True], [key], [0.001])
 
 
 def test_without_a_topic_the_offset_alone_is_the_name() -> None:

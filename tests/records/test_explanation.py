@@ -205,19 +205,35 @@ def test_reasons_as_json() -> None:
     made = reasons_of(many, SCHEMA, RECORD) + reasons_of([missing], SCHEMA, RECORD | {"pressure": "n/a"})
     assert made == [
         {
-            "feature": "pressure", "cause": "value", "share": 0.612, "value": 9.8, "usual": 3.1,
-            "range": [2.8, 3.4], "expected": 2.98765,
+            "feature": "pressure",
+            "cause": "value",
+            "share": 0.612,
+            "value": 9.8,
+            "usual": 3.1,
+            "range": [2.8, 3.4],
+            "expected": 2.98765,
         },
         {"feature": "state", "cause": "category", "share": 0.2, "value": "idle", "frequency": 0.002},
         {
-            "feature": "flow", "cause": "value", "share": 0.3, "value": 170, "usual": 168.0,
-            "range": [150.0, 190.0], "expected": None, "with": "pressure",
+            "feature": "flow",
+            "cause": "value",
+            "share": 0.3,
+            "value": 170,
+            "usual": 168.0,
+            "range": [150.0, 190.0],
+            "expected": None,
+            "with": "pressure",
         },
         {
-            "feature": "pressure", "cause": "missing", "share": 0.6, "value": None, "usual": None, "range": None,
+            "feature": "pressure",
+            "cause": "missing",
+            "share": 0.6,
+            "value": None,
+            "usual": None,
+            "range": None,
             "expected": None,
         },
-    ]  # fmt: skip
+    ]
 
 
 finite = st.floats(allow_nan=False, allow_infinity=False)

@@ -201,7 +201,8 @@ def made_report(
         },
     }
     report["summary"] = summary(report)
-    return plain(report)  # type: ignore[no-any-return]
+    content: dict[str, Any] = plain(report)
+    return content
 
 
 def with_nulls(value: Any, key: str = "") -> Any:

@@ -395,7 +395,8 @@ def drift_of(column: Float) -> tuple[Float, Float, Float]:
     """PSI, share missing and median of one feature by window."""
     n, rows = len(column), np.asarray(column, float).reshape(-1, 1)
     drift = measured([block(np.zeros(n), times=np.arange(n), rows=rows)], axis="record")["drift"]
-    return tuple(np.array(drift[name][0], float) for name in ("psi", "missing", "median"))  # type: ignore[return-value]
+    psi, missing, median = (np.array(drift[name][0], float) for name in ("psi", "missing", "median"))
+    return psi, missing, median
 
 
 def test_a_known_shift_has_the_known_index_and_median() -> None:

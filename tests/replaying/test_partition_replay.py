@@ -99,8 +99,7 @@ def test_times_never_descend_and_stay_within_the_range(stamps: list[int | None],
     assert times == sorted(times)
     assert all(START <= time <= NOW for time in times)
     for at, stamp in enumerate(stamps):
-        counts = stamp is not None and START <= stamp <= NOW
-        if counts and stamp >= max((time for time in times[:at]), default=0):  # type: ignore[operator]
+        if stamp is not None and START <= stamp <= NOW and stamp >= max(times[:at], default=0):
             assert times[at] == stamp
 
 

@@ -170,8 +170,12 @@ def test_the_same_report_gives_the_same_bytes_and_its_times_are_in_one_place(rep
     assert (PAGE / "uPlot-LICENSE").read_text().strip() in text
 
 
-@given(st.recursive(st.text() | st.sampled_from((HOSTILE, "\ud800", "{{script}}", "]]>", "<!--", "\\u003c")),
-                    lambda inner: st.dictionaries(st.text(), inner)))  # fmt: skip
+@given(
+    st.recursive(
+        st.text() | st.sampled_from((HOSTILE, "\ud800", "{{script}}", "]]>", "<!--", "\\u003c")),
+        lambda inner: st.dictionaries(st.text(), inner),
+    )
+)
 def test_every_text_comes_back_as_it_is_and_ends_no_element(value: Any) -> None:
     text = html_text({"settings": {}, "notes": [value]})
     text.encode()

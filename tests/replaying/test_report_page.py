@@ -16,9 +16,21 @@ from fomo_stream.replaying.results import html_text
 pytestmark = pytest.mark.slow
 IS_SHOWN = "document.documentElement.dataset.shownMs"
 SECTIONS = (
-    "summary", "detectors", "timeline", "over-time", "curves", "calibration", "distribution", "drift", "context",
-    "segments", "partitions", "throughput", "alerts", "origin",
-)  # fmt: skip
+    "summary",
+    "detectors",
+    "timeline",
+    "over-time",
+    "curves",
+    "calibration",
+    "distribution",
+    "drift",
+    "context",
+    "segments",
+    "partitions",
+    "throughput",
+    "alerts",
+    "origin",
+)
 
 
 @pytest.fixture(scope="module")

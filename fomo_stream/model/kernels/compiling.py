@@ -131,7 +131,7 @@ def _compile_in_other_process(folder: Path) -> str:
     return ""
 
 
-class _Files(CompileResultCacheImpl):  # type: ignore[misc]
+class _Files(CompileResultCacheImpl):
     """numba's files, in our folder, whose name says all about their version."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -148,7 +148,7 @@ class _Files(CompileResultCacheImpl):  # type: ignore[misc]
         pass
 
 
-class _Kept(FunctionCache):  # type: ignore[misc]
+class _Kept(FunctionCache):
     """The compiled code of one kernel."""
 
     _impl_class = _Files

@@ -250,12 +250,12 @@ def _factory(spec: str) -> Callable[..., Any]:
     if folder not in sys.path and "" not in sys.path:
         sys.path.insert(0, folder)  # as `python -m` does
     try:
-        factory = resolve_name(spec)
+        factory: object = resolve_name(spec)
     except Exception as error:  # the module is not ours
         raise ConfigError(f"--compare {spec} cannot be imported: {_in_words(error)}; correct it") from error
     if not callable(factory):
         raise ConfigError(f"--compare {spec} is not a function or class that makes a detector; name one")
-    return factory  # type: ignore[no-any-return]
+    return factory
 
 
 def _in_words(error: Exception) -> str:

@@ -80,8 +80,18 @@ Benchmark = Callable[[Scale], Iterable[Measurement | Absent]]
 
 
 NAMES = (
-    "scoring", "build", "codec", "river", "confidence", "explaining", "drift", "metrics", "memory", "replay", "service",
-)  # fmt: skip
+    "scoring",
+    "build",
+    "codec",
+    "river",
+    "confidence",
+    "explaining",
+    "drift",
+    "metrics",
+    "memory",
+    "replay",
+    "service",
+)
 
 
 def benchmarks() -> Mapping[str, Benchmark]:
@@ -92,9 +102,18 @@ def benchmarks() -> Mapping[str, Benchmark]:
 
     torch.set_num_threads(1)
     measures = (
-        speed.scoring, speed.build, speed.codec, speed.river, opinions.confidence, opinions.explaining, opinions.drift,
-        metrics.measure, memory.measure, replay.measure, service.measure,
-    )  # fmt: skip
+        speed.scoring,
+        speed.build,
+        speed.codec,
+        speed.river,
+        opinions.confidence,
+        opinions.explaining,
+        opinions.drift,
+        metrics.measure,
+        memory.measure,
+        replay.measure,
+        service.measure,
+    )
     return dict(zip(NAMES, measures, strict=True))
 
 

@@ -59,8 +59,17 @@ def _loops(work: Work, seconds: float) -> int:
 
 
 PACKAGES = (
-    "fomo-stream", "torch", "numpy", "scipy", "numba", "scikit-learn", "river", "pysad", "orjson", "confluent-kafka",
-)  # fmt: skip
+    "fomo-stream",
+    "torch",
+    "numpy",
+    "scipy",
+    "numba",
+    "scikit-learn",
+    "river",
+    "pysad",
+    "orjson",
+    "confluent-kafka",
+)
 
 
 def environment() -> dict[str, Any]:

@@ -83,9 +83,13 @@ def test_command_tells_detectors_apart_where_the_task_is_easy(folder: Path, tmp_
     ],
 )
 def test_mistakes_get_a_message_before_anything_runs(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    flags: list[str], message: str,
-) -> None:  # fmt: skip
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    flags: list[str],
+    message: str,
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert evaluate(*flags) in (2, 4)
     printed = capsys.readouterr()

@@ -19,9 +19,16 @@ GOOD = {"X": np.arange(40.0).reshape(20, 2), "y": np.r_[np.zeros(18), np.ones(2)
 def numbered(inliers: int, outliers: int, **more: Any) -> Table:
     """A table whose only column is the row's number."""
     labels = np.r_[np.zeros(inliers, int), np.ones(outliers, int)]
-    return Table("made", np.arange(len(labels), dtype=float)[:, None], labels, **{
-        "all_inliers": inliers, "all_outliers": outliers, **more,
-    })  # fmt: skip
+    return Table(
+        "made",
+        np.arange(len(labels), dtype=float)[:, None],
+        labels,
+        **{
+            "all_inliers": inliers,
+            "all_outliers": outliers,
+            **more,
+        },
+    )
 
 
 @given(

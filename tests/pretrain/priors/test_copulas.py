@@ -115,10 +115,21 @@ def test_each_class_has_a_dependence_of_its_own() -> None:
 @pytest.mark.parametrize("name", list(CopulaFamilies.__dataclass_fields__))
 def test_outliers_of_copulas_keep_their_marginals_and_break_the_joint(kind: str, name: str) -> None:
     config = CopulaConfig(
-        max_features=6, min_features=6, wide_share=0.0, typical_features=6.0, feature_spread=0.0, single_class=1.0,
-        factors=(1, 1), dependence=(0.9, 0.95), independent_share=0.0, families=family(name), shares=only(kind),
-        hidden=0.0, odd_inliers=(1e-9, 1e-9), marginals=PLAIN,
-    )  # fmt: skip
+        max_features=6,
+        min_features=6,
+        wide_share=0.0,
+        typical_features=6.0,
+        feature_spread=0.0,
+        single_class=1.0,
+        factors=(1, 1),
+        dependence=(0.9, 0.95),
+        independent_share=0.0,
+        families=family(name),
+        shares=only(kind),
+        hidden=0.0,
+        odd_inliers=(1e-9, 1e-9),
+        marginals=PLAIN,
+    )
     tables = copula_tables(config, Draws(3), 8, 2000, 1000)
     broken = []
     for b in range(8):

@@ -22,22 +22,40 @@ from pretrain.priors.reuse import ReuseConfig
 
 PLAIN = MarginalConfig(**{name: float(name in ("plain", "continuous")) for name in WARPS + GRAINS})
 QUIET: dict[str, Any] = {
-    "min_features": 3, "odd_inliers": (1e-9, 1e-9), "marginals": PLAIN, "single_class": 1.0, "hidden": 0.0,
-    "strength": (1e5, 1e5), "row_strength": 0.0,
-}  # fmt: skip
+    "min_features": 3,
+    "odd_inliers": (1e-9, 1e-9),
+    "marginals": PLAIN,
+    "single_class": 1.0,
+    "hidden": 0.0,
+    "strength": (1e5, 1e5),
+    "row_strength": 0.0,
+}
 # outliers so far out that the test finds them in the context without labels
 LOUD = DataConfig(
-    max_features=10, batch=12, context_min=300, context_max=300, queries=20, contaminated_share=0.0,
+    max_features=10,
+    batch=12,
+    context_min=300,
+    context_max=300,
+    queries=20,
+    contaminated_share=0.0,
     gmm=GmmConfig(components=(1, 1), inflation=1e8),
     causal=CausalConfig(
-        heavy_tails=0.0, connections=(0.5, 0.8), gain=(0.5, 0.6), independent_share=1.0, measurement_noise=(1.0, 1.0),
-        class_spread=(1.0, 1.0), shares=OutlierShares(**{k: float(k == "far") for k in KINDS}), **QUIET,
+        heavy_tails=0.0,
+        connections=(0.5, 0.8),
+        gain=(0.5, 0.6),
+        independent_share=1.0,
+        measurement_noise=(1.0, 1.0),
+        class_spread=(1.0, 1.0),
+        shares=OutlierShares(**{k: float(k == "far") for k in KINDS}),
+        **QUIET,
     ),
     copulas=CopulaConfig(
-        families=CopulaFamilies(1.0, 0.0, 0.0, 0.0), shapes=QuantileShapes(1.0, 0.0, 0.0, 0.0),
-        shares=CopulaShares(**{k: float(k == "far") for k in CopulaShares.__dataclass_fields__}), **QUIET,
+        families=CopulaFamilies(1.0, 0.0, 0.0, 0.0),
+        shapes=QuantileShapes(1.0, 0.0, 0.0, 0.0),
+        shares=CopulaShares(**{k: float(k == "far") for k in CopulaShares.__dataclass_fields__}),
+        **QUIET,
     ),
-)  # fmt: skip
+)
 
 
 def loud_of(prior: str, **change: Any) -> DataConfig:
@@ -66,10 +84,19 @@ def test_contexts_of_every_prior_hold_the_share_of_outliers_asked_for(prior: str
 def test_no_query_hides_in_the_context_though_rows_repeat() -> None:
     """No outlier of the queries is in the context: rows are repeated on each side separately."""
     config = DataConfig(
-        gmm_weight=1.0, causal_weight=0.0, copula_weight=0.0, max_features=6, batch=8, context_min=100,
-        context_max=100, queries=80, contaminated_share=1.0, contamination=(0.4, 0.4), duplicated_share=1.0,
+        gmm_weight=1.0,
+        causal_weight=0.0,
+        copula_weight=0.0,
+        max_features=6,
+        batch=8,
+        context_min=100,
+        context_max=100,
+        queries=80,
+        contaminated_share=1.0,
+        contamination=(0.4, 0.4),
+        duplicated_share=1.0,
         duplicates=(1.0, 1.0),
-    )  # fmt: skip
+    )
     batch = BatchSource(config, 0).batch(0)
     for b, d in enumerate(batch.n_features.tolist()):
         asked = batch.queries[b, batch.labels[b] == 1, :d]
@@ -142,11 +169,18 @@ def test_the_curriculum_lowers_the_percentile_of_mixtures_after_its_share_of_the
 def test_priors_come_in_proportion_to_their_weights() -> None:
     """Each prior has its own number of features here."""
     config = DataConfig(
-        gmm_weight=0.2, causal_weight=0.3, copula_weight=0.5, max_features=30, batch=400, context_min=2,
-        context_max=2, queries=2, gmm=GmmConfig(min_features=30),
+        gmm_weight=0.2,
+        causal_weight=0.3,
+        copula_weight=0.5,
+        max_features=30,
+        batch=400,
+        context_min=2,
+        context_max=2,
+        queries=2,
+        gmm=GmmConfig(min_features=30),
         causal=CausalConfig(wide_share=0.0, typical_features=5.0, feature_spread=0.0),
         copulas=CopulaConfig(wide_share=0.0, typical_features=8.0, feature_spread=0.0),
-    )  # fmt: skip
+    )
     widths = BatchSource(config, 0).batch(0).n_features
     for width, share in ((30, 0.2), (5, 0.3), (8, 0.5)):
         assert abs((widths == width).float().mean() - share) < 0.07
@@ -157,9 +191,18 @@ def test_a_batch_is_finite_padded_with_zeros_and_a_function_of_seed_and_step(
     seed: int, step: int, weight: float
 ) -> None:
     config = DataConfig(
-        gmm_weight=weight, causal_weight=1.01 - weight, copula_weight=0.5, contaminated_share=0.5, duplicated_share=0.5,
-        incomplete_share=0.5, max_features=6, batch=3, context_min=5, context_max=30, queries=8,
-    )  # fmt: skip
+        gmm_weight=weight,
+        causal_weight=1.01 - weight,
+        copula_weight=0.5,
+        contaminated_share=0.5,
+        duplicated_share=0.5,
+        incomplete_share=0.5,
+        max_features=6,
+        batch=3,
+        context_min=5,
+        context_max=30,
+        queries=8,
+    )
     batch = BatchSource(config, seed).batch(step)
     source = BatchSource(config, seed)
     source.batch(step + 1)  # earlier batches do not matter

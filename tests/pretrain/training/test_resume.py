@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file
@@ -132,9 +133,9 @@ def test_without_kept_weights_there_is_no_lowest_loss(tmp_path: Path) -> None:
 
 
 def test_moving_average_follows_the_weights() -> None:
-    model = nn.Linear(1, 1, bias=False)
+    model: Any = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(model.weight)
-    state = State.fresh(model)  # type: ignore[arg-type]
+    state = State.fresh(model)
     nn.init.ones_(model.weight)
     state.update_average(0.9)  # the first step: the initial weights must not dominate
     assert state.average["weight"].item() == pytest.approx(0.9)

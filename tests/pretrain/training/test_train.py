@@ -25,17 +25,24 @@ pytestmark = pytest.mark.usefixtures("no_pictures")
 RAW = ModelConfig(raw_features=5, evidence=False, fusion=False, layers=2, width=16, heads=2, feed_forward=16, routers=4)
 SHAPES = {
     **{name: MODELS[name] for name in ("fusion", "router", "fusion-router", "tiny")},
-    "raw": RAW, "both": replace(RAW, evidence=True), "z": replace(RAW, quantile=False),
-}  # fmt: skip
+    "raw": RAW,
+    "both": replace(RAW, evidence=True),
+    "z": replace(RAW, quantile=False),
+}
 CPU = torch.device("cpu")
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA streams")
 
 
 def test_training_lowers_the_loss_on_the_batches_it_sees(tmp_path: Path) -> None:
     config = TrainConfig(
-        model="fusion", steps=160, lr=0.05, warmup=5, log_every=20, period=10,  # each line covers every batch twice
+        model="fusion",
+        steps=160,
+        lr=0.05,
+        warmup=5,
+        log_every=20,
+        period=10,  # each line covers every batch twice
         data=replace(DATA, batch=4, context_min=100, context_max=150, queries=64),
-    )  # fmt: skip
+    )
     train(config, tmp_path, "cpu")
     log = read_log(tmp_path / "log.jsonl")
     assert log[-1]["loss"] < 0.985 * log[0]["loss"]
