@@ -18,6 +18,8 @@ def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
     '; did you mean temp?'
     """
     names = {name.lower().lstrip("-"): name for name in known}  # dashes would make all flags resemble each other
+    if "bootstrap" in names:
+        names["broker"] = names["bootstrap"]  # as some tools call it
     close = difflib.get_close_matches(word.lower().lstrip("-"), names, n=1, cutoff=0.6)
     return f"; did you mean {prefix}{names[close[0]]}?" if close else ""
 

@@ -36,7 +36,9 @@ def parse(cls: type[AnySettings], argv: Sequence[str], intro: str = "", command:
     if unknown:
         word = unknown[0].split("=", 1)[0] if unknown[0].startswith("-") else unknown[0]
         if not word.startswith("-"):
-            raise ConfigError(f"unexpected argument {word}; see --help")
+            meant = [f"{name} {word}" for name in ("--topic", "--file") if name in parser._option_string_actions]
+            hint = f"; did you mean {' or '.join(meant)}?" if meant else ""
+            raise ConfigError(f"unexpected argument {word}{hint}; see --help")
         raise ConfigError(f"there is no flag {word}{did_you_mean(word, parser._option_string_actions)}; see --help")
     flags = vars(known)
     if kafka:
