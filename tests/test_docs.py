@@ -254,7 +254,9 @@ NOT_IN_TABLES = {"topic", "partition", "offset", "timestamp"}  # fields that a s
 
 def test_every_field_of_the_result_is_documented() -> None:
     scores = Scores.of(np.zeros((1, 1)), np.ones(1, np.int64), np.ones(1))
-    scored = Results.of(scores, np.zeros(1), np.zeros(1), np.ones(1), 1, np.zeros(1, np.int8), Status.OK)
+    scored = Results.of(
+        scores, np.zeros(1), np.zeros(1), np.ones(1), 1, np.zeros(1, bool), np.zeros(1, np.int8), Status.OK
+    )
     explained = scored.explained([(Reason(0, Cause.VALUE, 1.0, 9.0, 3.0, 2.0, 4.0, np.nan),)])
     always, fields = (
         set(results_of(one, "model", Schema(("flow",)), [{}], [0], [("sensors", 0, 0, None)])[0])
@@ -265,8 +267,7 @@ def test_every_field_of_the_result_is_documented() -> None:
         (example,) = (json.loads(block.code)["fomo"] for block in section.blocks if block.language == "json")
         assert set(example) == fields
         named = {name for cells in table_rows(section.prose) for name in re.findall(r"`(\w+)`", cells[0])}
-        named.remove("incident")  # which only outliers have
-        assert named == (fields if page is FLAGS else fields - NOT_IN_TABLES)
+        assert named == (fields if page is FLAGS else fields - NOT_IN_TABLES) | {"incident", "surprise"}  # of outliers
     assert fields - always == {"reasons", "explanation"}
 
 

@@ -102,7 +102,7 @@ class Scoring:
             rate = self._settings.alert_rate
             self._note(
                 f"no record could be called an outlier: with --alert-rate {rate:g} that takes {math.ceil(1 / rate)} "
-                "records; rank them by remembered_logit, or give trusted records with --context FILE"
+                "records; sort them by score, or give trusted records with --context FILE"
             )
         summary = [f"{name}={count}" for name, count in counts.items() if count or name not in ("unscored", "blank")]
         self._note(" ".join(summary))

@@ -98,7 +98,7 @@ class FixedContextScorer(_LineScorer):
         self._detector = Detector(model, rows.shape[1], config, categorical=schema.categorical_columns)
         self._detector.seed_context(rows)
         self.partition.begin(self._detector, schema)
-        if self._detector.score_rows(rows[:1]).status[0] is Status.CALIBRATING:
+        if self._detector.score_apart(rows[:1]).status[0] is Status.CALIBRATING:
             few = counted(self._detector.context_rows, "row")
             note(
                 f"nothing will be flagged: {few} of {path} are too few for an alert rate of "
@@ -106,7 +106,7 @@ class FixedContextScorer(_LineScorer):
             )
 
     def add(self, lines: list[Line]) -> Batch | None:
-        return self._batch(lines, self._detector.score_rows)
+        return self._batch(lines, self._detector.score_apart)
 
     def finish(self) -> Batch | None:
         return None

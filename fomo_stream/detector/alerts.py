@@ -1,23 +1,24 @@
-"""From logits to scores, p-values and alerts (split conformal prediction), and lasting shifts of a stream."""
+"""From logits to scores, p-values and alerts, and lasting shifts of a stream."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from copy import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.config import DetectorConfig
+from fomo_stream.detector.changelog import Entries, StoredEntries, Table
+from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.detector.history import History
-from fomo_stream.detector.results import Results, Scores, Status
+from fomo_stream.detector.rarity import Rarity
+from fomo_stream.detector.results import Results, Scores, Status, severities
+from fomo_stream.detector.series import MAX_KEYS, SERIES_BLOCK, Batch
 
 Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
-
-INFO, CRITICAL = 3.0, 0.1  # of the threshold: p-values of these severities
+Int = NDArray[np.int64]
 
 
 def p_values(logits: Float, reference: Float) -> Float:
@@ -33,32 +34,6 @@ def p_values(logits: Float, reference: Float) -> Float:
     return np.asarray((1.0 + at_least) / (len(reference) + 1.0), dtype=np.float64)
 
 
-def scores_among(logits: Float, reference: Float) -> Float:
-    """Scores (n,) in (0, 1): 1 - p_value without its steps, so that different logits have different scores.
-
-    logits: (n,); reference: (m,), ascending, logits of earlier records. A score rises with the logit, and differs from
-    1 - p_values by at most 1 / (m + 1). Between two neighbours of the reference it is linear. Beyond its ends, the
-    distance to 1 or to 0 falls as 1 / (1 + the distance to the end), which float64 can still tell apart where an
-    exponential tail could not. With an empty reference the logit 0 has score 1/2.
-
-    >>> scores_among(np.array([0.0, 1.0, 1.5, 5.0, 9.0]), np.array([1.0, 2.0, 5.0]))
-    array([0.0625, 0.125 , 0.25  , 0.625 , 0.925 ])
-    """
-    m = len(reference)
-    if not m:
-        return 0.5 + 0.5 * logits / (1.0 + np.abs(logits))
-    # only + - * /, because the last digits of NumPy's other functions depend on the processor
-    below, upto = (np.searchsorted(reference, logits, side=side) for side in ("left", "right"))
-    left, right = reference[np.maximum(below - 1, 0)], reference[np.minimum(below, m - 1)]
-    with np.errstate(divide="ignore", invalid="ignore"):  # where left is right, the row is replaced below
-        rank = below - 0.5 + (logits - left) / (right - left)
-    rank = np.where(upto > below, below + 0.5, rank)  # equal to some of the reference
-    score = rank / (m + 1.0)
-    under, over = np.maximum(reference[0] - logits, 0.0), np.maximum(logits - reference[-1], 0.0)
-    score = np.where(under > 0, 0.5 / (m + 1.0) / (1.0 + under), score)
-    return np.asarray(np.where(over > 0, 1.0 - 1.5 / (m + 1.0) / (1.0 + over), score), dtype=np.float64)
-
-
 def own_p_values(logits: Float) -> Float:
     """The p-value of each of n logits against the n - 1 others: #{r >= s} / n, where r is any of the n.
 
@@ -67,22 +42,6 @@ def own_p_values(logits: Float) -> Float:
     """
     at_least = len(logits) - np.searchsorted(np.sort(logits), logits, side="left")
     return np.asarray(at_least / len(logits), dtype=np.float64)
-
-
-def most_above(threshold: float, n_reference: int) -> int:
-    """How many of n_reference scores an outlier has above it or equal, at most, if its p-value is below the threshold.
-
-    -1: no p-value is as small. It compares as p-values are compared.
-
-    >>> most_above(0.01, 98), most_above(0.01, 99), most_above(0.02, 99), most_above(2.0, 99)
-    (-1, 0, 1, 99)
-    """
-    above = min(max(math.floor(threshold * (n_reference + 1)) - 1, -1), n_reference)
-    while above < n_reference and (2.0 + above) / (n_reference + 1.0) <= threshold:
-        above += 1
-    while above >= 0 and (1.0 + above) / (n_reference + 1.0) > threshold:
-        above -= 1
-    return above
 
 
 def is_calibrated(n_reference: int, alert_rate: float) -> bool:
@@ -94,191 +53,182 @@ def is_calibrated(n_reference: int, alert_rate: float) -> bool:
     return alert_rate * (n_reference + 1) >= 1.0 - 1e-9
 
 
-class AlertThreshold:
-    """The p-value at or below which a record is an outlier; it adapts to the share of records that were outliers.
+GAP = 10  # records of its series after an alert in which an incident can continue
+LIMIT, SPAN = 100.0, 20.0  # an incident continues while fewer than 100 of about the last 20 / alert_rate are outliers
+ODD = 1.0  # logit above which the model finds a record odd at all
+AGAIN = 0.7  # of the alert rate: p-value of a record that is clear above the last ones that were no outliers, ...
+CLEAR = 0.15  # ... which is by this share of how far the largest of them is above the median
+LEAST_HEIGHT = 0.3  # of a peak above the median, in logits
 
-    Adaptive conformal inference (Gibbs & Candès 2021) on a logarithmic scale: each alert lowers the threshold by the
-    factor exp(-RATE), and 1 / alert_rate quiet records raise it by the same factor. So under any drift the share of
-    alerts tends to `alert_rate`, unless the threshold reaches a bound. The lower bound is just below the smallest
-    p-value that `window_size` scores allow, so that a burst of real outliers does not suppress later alerts for long.
-    The upper bound is MAX_FACTOR times the rate, so that a long quiet time does not cause false alerts.
+
+def continued(alert_rate: float) -> float:
+    """1 - score at and below which a record shortly after an alert continues its incident.
+
+    >>> continued(0.001), continued(0.01), continued(0.1)
+    (0.005, 0.05, 0.1)
     """
-
-    RATE = 0.1
-    MAX_FACTOR = 10.0
-
-    def __init__(self, alert_rate: float, window_size: int) -> None:
-        self.alert_rate = alert_rate
-        self.log_factor = 0.0  # natural log of threshold / alert_rate
-        self._min_log_factor = min(0.0, math.log(1 / (window_size + 1) / alert_rate) - 2 * self.RATE)
-
-    @property
-    def value(self) -> float:
-        """The threshold now, a p-value."""
-        return self.alert_rate * math.exp(self.log_factor)
-
-    def update(self, n_alerts: int, n_records: int) -> None:
-        """Adapt to n_alerts outliers among the last n_records."""
-        surplus = n_alerts / self.alert_rate - n_records
-        moved = self.log_factor - self.RATE * self.alert_rate * surplus
-        self.log_factor = min(max(moved, self._min_log_factor), math.log(self.MAX_FACTOR))
+    return max(alert_rate, min(5.0 * alert_rate, 0.05))
 
 
-class ScoreScale:
-    """From the share of less odd records to a score that agrees with the alerts, also while a stream moves.
+class Peak(NamedTuple):
+    """What some earlier logits reach, at least ODD; all numbers are infinite if they are too few to compare with."""
 
-    Between two steps it is an increasing function of the score before it. The outliers are the records with a score
-    above 1 - alert_rate. And where the contexts follow a stream with a delay, more than SHARE of its records would have
-    a score above 1 - SHARE: so this follows how many do, as `AlertThreshold` follows alerts, and lowers scores by as
-    much as needed. The lower bound is the smallest p-value that `window_size` scores allow, so that a burst of real
-    outliers does not lower the scores for long.
-    """
+    top: float  # the largest
+    height: float  # how far it is above the median
+    usual: float  # what is clear above the largest of those that were no outliers
 
-    SHARE = 0.05
-    APART = 1.25  # at least the ratio between the two distances from 1 that alert_rate and SHARE belong to
+    @classmethod
+    def of(cls, logits: Float, outlier: Bool, alert_rate: float) -> Peak:
+        """That of logits (m,)."""
+        if not len(logits) or not is_calibrated(len(logits), alert_rate):
+            return cls(np.inf, np.inf, np.inf)
+        median = float(np.median(logits))
+        top, usual = (float(some.max(initial=ODD)) for some in (logits, logits[~outlier]))
+        heights = [max(one - median, LEAST_HEIGHT) for one in (top, usual)]
+        return cls(top, heights[0], usual + CLEAR * heights[1])
 
-    def __init__(self, alert_rate: float, window_size: int) -> None:
-        self.alert_rate = alert_rate
-        self.share = self.SHARE  # one minus the score, before it is scaled, that belongs to 1 - SHARE
-        self._least = min(self.SHARE, 1 / (window_size + 1))
-
-    def scaled(self, scores: Float, cut: float | None = None) -> Float:
-        """Scores (n,) in (0, 1) after scaling, in the same order.
-
-        cut: of scores before scaling, from 0 to 1, the one above which records are outliers; None: not calibrated.
-
-        >>> scale = ScoreScale(0.01, 2000)
-        >>> scale.scaled(np.array([0.4, 0.95, 0.98, 0.99]), cut=0.98).round(6)
-        array([0.4  , 0.95 , 0.99 , 0.995])
-        """
-        known, wanted = self._points(cut)
-        rest, found = 1.0 - scores, np.full(len(scores), np.nan)
-        # only + - * /, because the last digits of NumPy's other functions depend on the processor
-        for left, right, low, high in zip(known, known[1:], wanted, wanted[1:], strict=False):
-            inside = (rest >= left) & (rest <= right)
-            found = np.where(inside, low + (rest - left) * ((high - low) / (right - left)), found)
-        return np.asarray(1.0 - found, dtype=np.float64)
-
-    def _points(self, cut: float | None) -> tuple[list[float], list[float]]:
-        """Distances from 1 before scaling, ascending, and those after it that belong to them."""
-        rate, share = self.alert_rate, self.share
-        if cut is None:
-            return [0.0, share, 1.0], [0.0, self.SHARE, 1.0]
-        rest = 1.0 - cut
-        if rest <= 0:  # no record can be an outlier
-            return ([0.0, share, 1.0], [rate, self.SHARE, 1.0]) if rate < self.SHARE else ([0.0, 1.0], [rate, 1.0])
-        if rest >= 1:  # every record is one
-            return [0.0, 1.0], [0.0, rate]
-        if rate < self.SHARE:
-            share = min(max(share, self.APART * rest), (1.0 + rest) / 2)
-            return [0.0, rest, share, 1.0], [0.0, rate, self.SHARE, 1.0]
-        if rate > self.SHARE:
-            share = min(share, rest / self.APART)
-            return [0.0, share, rest, 1.0], [0.0, self.SHARE, rate, 1.0]
-        return [0.0, rest, 1.0], [0.0, rate, 1.0]
-
-    def update(self, n_high: int, n_records: int) -> None:
-        """Adapt to n_high scores above 1 - SHARE among the last n_records."""
-        surplus = AlertThreshold.RATE * (n_high - self.SHARE * n_records)
-        # about exp(-surplus), by + - * / only: its last digits are the same on all processors
-        factor = 1.0 / (1.0 + surplus) if surplus > 0 else 1.0 - surplus
-        self.share = min(max(self.share * factor, self._least), self.SHARE)
+    def rise(self, logits: Float) -> Float:
+        """How far logits (n,) are above the top, relative to its height: 0 for those that are not."""
+        return np.asarray(np.maximum(logits - self.top, 0.0) / self.height)
 
 
 class Alerts:
-    """Compares records with the window of those before the last step, and follows the share of alerts.
+    """Compares records with those before the last step, and says which of them are outliers.
 
-    A step is every `STEP` records. Between two steps the window and the threshold stay the same, so that a result does
-    not depend on how records are split over calls.
+    A step is every `STEP` records. Between two steps nothing that records are compared with changes, so that a result
+    does not depend on how records are split over calls. All logits are compared as they were when the records came.
 
-    p-values refer to the logits that the newest contexts give to the records of the window. These contexts have learned
-    them, so a burst of outliers does not hide the next one; but where a stream moves, new records seem rarer than they
-    are, for which the threshold makes up. Scores refer to the larger one of that logit and of the one that a record had
-    when it came, before it was learned, and are scaled. So ordinary records of a moving stream have ordinary scores,
-    and the outliers are the records with a score above 1 - alert_rate.
+    The beginning of an incident is judged by the recent past, its continuation by the long one. A record is an outlier
+
+    - if its own logit, or its remembered one, is above 1 and above those of all of the last 7 / alert_rate records;
+    - or clear above those of them that were no outliers, while its p-value is at most AGAIN * alert_rate;
+    - or if, at most GAP records of its series after another outlier, it is rare in the long run.
+
+    So of ordinary records at most the alert rate are outliers, and usually a third of it. A real incident adds as many
+    as it has. Neither a burst nor a quiet time changes what comes later: an extreme always alerts. After a lasting
+    shift, the second and the third end when the new records are not rare any more, or when LIMIT says so.
     """
 
     def __init__(self, config: DetectorConfig) -> None:
+        self._rate, self._window, self._peak = config.alert_rate, config.window_size, config.peak_size
         self.stepped = 0  # number of records at the last step
-        self.threshold = AlertThreshold(config.alert_rate, config.window_size)
-        self._scale = ScoreScale(config.alert_rate, config.window_size)
-        self._size = config.window_size
-        self._count = self._high = 0  # outliers, and high scores, since the last step
-        # see `History.windows`, with the score of the larger logits above which records are outliers
-        self._windows: tuple[Float, Float, float | None] | None = None  # None: to be taken from the history
+        self._rarity = Rarity()
+        self._since = Table(SERIES_BLOCK, quiet=np.full(MAX_KEYS + 1, GAP, dtype=np.int8))  # records since an alert
+        self._load = 0.0  # outliers up to the last step; older ones count less
+        self._count = 0  # outliers since the last step
+        # the last remembered logits, ascending, and the peaks of own and remembered logits; None: take from the history
+        self._recent: tuple[Float, Peak, Peak] | None = None
 
-    def judge(self, scores: Scores, remembered: Float, regime: int, history: History) -> Results:
-        """Results of records from their scores and their remembered logits (n,)."""
-        if self._windows is None:
-            newest, larger = history.windows(self._size, self.stepped)
-            self._windows = newest, larger, self._cut(newest, len(newest), larger)
-        newest, larger, cut = self._windows
-        return self._results(scores, remembered, larger, p_values(remembered, newest), cut, regime, len(newest))
+    def judge(
+        self, scores: Scores, remembered: Float, batch: Batch, regime: int, history: History, learn: bool
+    ) -> Results:
+        """Results of the next records from their scores and remembered logits (n,).
+
+        learn: whether the following records follow these; else nothing changes.
+        """
+        if self._recent is None:
+            self._recent = self._taken(history)
+        ascending, own_peak, peak = self._recent
+        own, p = scores.stored_logit, p_values(remembered, ascending)
+        own_rise, rise = own_peak.rise(own), peak.rise(remembered)
+        # a beginning has no records before it that belong to it, so memory must not make it smaller
+        counted = np.where(own_rise > 0, np.maximum(own, remembered), remembered)
+        above = 1.0 + 2.0 * np.maximum(own_rise, rise)
+        rarity = self._rarity.above(counted) / (above * above)
+        top = (own_rise > 0) | (rise > 0)
+        again = ((own > own_peak.usual) | (remembered > peak.usual)) & (p <= AGAIN * self._rate)
+        outlier = self._follow(top, again, rarity <= continued(self._rate), batch, learn)
+        status = Status.OK if np.isfinite(peak.top) else Status.CALIBRATING
+        severity = severities(outlier, 1.0 - rarity, self._rate if status is Status.OK else 0.0)
+        return Results.of(scores, remembered, 1.0 - rarity, p, regime, outlier, severity, status)
 
     def judge_first(self, scores: Scores, remembered: Float, regime: int) -> Results:
         """Results of the first records (n,), each compared with the others."""
-        n, ordered = len(remembered), np.sort(remembered)
-        cut = self._cut(ordered[:-1], n, ordered)
-        return self._results(scores, remembered, ordered, own_p_values(remembered), cut, regime, n)
+        return self._by_p_value(scores, remembered, own_p_values(remembered), len(scores), regime)
 
-    def _results(
-        self, scores: Scores, remembered: Float, window: Float, p: Float, cut: float | None, regime: int, n: int
-    ) -> Results:
-        """Results with scores among `window`, and p-values p that refer to n records."""
-        is_ready = is_calibrated(n, self.threshold.alert_rate)
-        severity = np.zeros(len(scores), dtype=np.int8)
-        for factor in (INFO, 1.0, CRITICAL) if is_ready else ():
-            severity += p <= self.threshold.value * factor
-        score, status = self._scale.scaled(scores_among(remembered, window), cut), Status.OK
-        return Results.of(scores, remembered, score, p, regime, severity, status if is_ready else Status.CALIBRATING)
+    def judge_apart(self, scores: Scores, regime: int, history: History) -> Results:
+        """Results of records that belong to no stream, from their scores: none follows another."""
+        ascending = self._taken(history)[0]
+        return self._by_p_value(scores, scores.logit, p_values(scores.logit, ascending), len(ascending), regime)
 
-    def _cut(self, reference: Float, n_reference: int, window: Float) -> float | None:
-        """The score among `window` above which records are outliers, if their p-values are among `reference`.
+    def _by_p_value(self, scores: Scores, logits: Float, p: Float, n: int, regime: int) -> Results:
+        """Results of records (q,): the outliers are those with p-values, among n others, of at most the alert rate."""
+        is_ready, score = is_calibrated(n, self._rate), 1.0 - self._rarity.above(logits)
+        outlier = (p <= self._rate) & is_ready
+        severity = severities(outlier, score, self._rate if is_ready else 0.0)
+        status = Status.OK if is_ready else Status.CALIBRATING
+        return Results.of(scores, logits, score, p, regime, outlier, severity, status)
 
-        Both ascending. None if no p-value can be as small as the alert rate.
-        """
-        if not is_calibrated(n_reference, self.threshold.alert_rate):
-            return None
-        m, above = len(reference), most_above(self.threshold.value, len(reference))
-        if above < 0 or above >= m:
-            return 1.0 if above < 0 else 0.0
-        return float(scores_among(reference[[m - 1 - above]], window)[0])
+    def _taken(self, history: History) -> tuple[Float, Peak, Peak]:
+        numbers, own, remembered, outlier = history.scored(self.stepped - max(self._window, self._peak), self.stepped)
+        window, last = (int(np.searchsorted(numbers, self.stepped - size)) for size in (self._window, self._peak))
+        own_peak, peak = (Peak.of(logits[last:], outlier[last:], self._rate) for logits in (own, remembered))
+        return np.sort(remembered[window:]), own_peak, peak
 
-    def count(self, results: Results) -> None:
-        """Note the outliers and the high scores among records that are learned now."""
-        self._count += int(results.outlier.sum())
-        self._high += int((results.score > 1.0 - ScoreScale.SHARE).sum())
+    def _follow(self, top: Bool, again: Bool, rare: Bool, batch: Batch, learn: bool) -> Bool:
+        """Which of the next records (n,) are outliers, by the three rules; LIMIT is for the second and the third."""
+        since = self._since["quiet"]
+        if not (top | again).any() and since[batch.slots].min(initial=GAP) >= GAP:
+            return top
+        outlier, count = top.copy(), self._count
+        quiet: dict[int, int] = {}
+        for i, (slot, is_new) in enumerate(zip(batch.slots.tolist(), batch.begins.tolist(), strict=True)):
+            before = GAP if is_new else quiet.get(slot, int(since[slot]))
+            outlier[i] |= (again[i] or (rare[i] and before < GAP)) and self._load + count < LIMIT
+            quiet[slot], count = (0, count + 1) if outlier[i] else (min(before + 1, GAP), count)
+        if learn:
+            self._count = count
+            changed = np.array([slot for slot, now in quiet.items() if now != since[slot]], dtype=np.int64)
+            self._since.put(changed, quiet=[quiet[slot] for slot in changed.tolist()])
+        return outlier
 
-    def step(self, records: int) -> None:
-        """Adapt to the outliers and the high scores since the last step; `records`: number of the next record."""
-        self.threshold.update(self._count, records - self.stepped)
-        self._scale.update(self._high, records - self.stepped)
-        self.begin(records)
+    def step(self, history: History) -> None:
+        """Count the records since the last step."""
+        numbers, _, remembered, _ = history.scored(self.stepped, history.records)
+        self._rarity.add(remembered, np.zeros(len(numbers), dtype=np.int64))
+        self._rarity.step()
+        self._load = self._load * max(0.0, 1.0 - STEP * self._rate / SPAN) + self._count
+        self.begin(history.records)
 
     def begin(self, records: int) -> None:
-        """Start a new step without adapting."""
-        self._count, self._high, self.stepped, self._windows = 0, 0, records, None
+        """Start a new step."""
+        self._count, self.stepped, self._recent = 0, records, None
+
+    def note(self, numbers: Int, remembered: Float, sign: float = 1.0) -> None:
+        """Count records (n,) that came before the last step; sign: -1.0 takes them back."""
+        known = (numbers < self.stepped) & ~np.isnan(remembered)
+        steps_ago = (self.stepped - numbers[known] - 1) // STEP + 1
+        self._rarity.add(remembered[known], steps_ago, sign)
+        self.refresh()
 
     def refresh(self) -> None:
-        """Build the windows again: logits in the history have changed."""
-        self._windows = None
+        """Records of the history have changed."""
+        self._recent = None
 
     def copy(self) -> Alerts:
         """Independent alerts in the same state."""
         twin = copy(self)
-        twin.threshold, twin._scale = copy(self.threshold), copy(self._scale)
+        twin._rarity = self._rarity.copy()
+        twin._since = Table(SERIES_BLOCK, quiet=np.full(MAX_KEYS + 1, GAP, dtype=np.int8))
+        at = np.flatnonzero(self._since["quiet"] < GAP)
+        twin._since.put(at, quiet=self._since["quiet"][at])
         return twin
 
     def counters(self) -> dict[str, Any]:
-        """The state, as plain numbers."""
-        counters = {"stepped": self.stepped, "alerts": self._count, "log_factor": self.threshold.log_factor}
-        return counters | {"high": self._high, "share": self._scale.share}
+        """The state that is plain numbers."""
+        counters = {"stepped": self.stepped, "alerts": self._count, "load": self._load}
+        return counters | {"weight": self._rarity.weight}
 
-    def recover(self, counters: Mapping[str, Any]) -> None:
-        """Take the state from `counters`."""
-        self.stepped, self._count, self._windows = counters["stepped"], counters["alerts"], None
-        self.threshold.log_factor = counters["log_factor"]
-        self._high, self._scale.share = counters["high"], counters["share"]
+    def changes(self) -> Entries:
+        """Entries that the log does not have yet; not the counters."""
+        return self._rarity.changes() | self._since.changes("since")
+
+    def recover(self, entries: StoredEntries, counters: Mapping[str, Any]) -> None:
+        """Take the state from entries and counters. Raises StateError when they do not fit."""
+        self.stepped, self._count, self._load = counters["stepped"], counters["alerts"], counters["load"]
+        self._rarity.recover(entries, counters["weight"])
+        self._since.recover(entries, "since")
+        self._recent = None
 
 
 SUSTAINED = 0.9  # share of the steps of a lasting shift that look shifted

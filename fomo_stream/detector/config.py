@@ -18,6 +18,8 @@ from fomo_stream.model.zero_shot import ZeroShotModel
 
 LEAST_CONTEXT = 4  # two halves of two rows can score each other
 STEP = 32  # records between decisions
+PEAK = 7  # over the alert rate: records that the beginning of an incident is above
+LOW_RATE = 0.001  # alert rate down to which the history need not be longer
 
 
 # Which records enter the history that contexts are drawn from. Feedback counts with all. auto: every record that
@@ -33,11 +35,11 @@ class DetectorConfig:
 
     context_size: int = 1000  # rows of a context, at most
     min_context: int = 200  # rows before scores begin
-    alert_rate: float = 0.01  # share of records to call outliers; the alert threshold moves to keep to it
+    alert_rate: float = 0.01  # share of ordinary records that are called outliers, at most; see `Alerts`
     admit: str = "auto"  # admission policy: auto, feedback or all
     views: tuple[str, ...] = DEFAULT  # what records are compared with: names of views
     lags: int = 0  # records that each record is compared together with: adds the view `past`
-    calibration_size: int = 2000  # recent records whose scores p-values refer to; more where the alert rate needs more
+    calibration_size: int = 2000  # last records that p-values refer to; more where the alert rate needs more
     feedback_memory: int = 5000  # last records, at least, that feedback can still be about
     least_history: int = 5000  # rows of the history, at least: a stream without feedback can get it later
     adapt_after: int = 1000  # records after which a lasting shift is announced; 0: never
@@ -94,26 +96,32 @@ class DetectorConfig:
 
     @property
     def window_size(self) -> int:
-        """Scores that p-values refer to: enough for p-values down to half the alert rate."""
+        """Logits that p-values refer to: enough for p-values down to half the alert rate."""
         return max(self.calibration_size, int(np.ceil(2 / self.alert_rate)))
 
     @property
+    def peak_size(self) -> int:
+        """Last records that the beginning of an incident is above, every one of them."""
+        return int(np.ceil(PEAK / self.alert_rate))
+
+    @property
     def history_rows(self) -> int:
-        """Records whose rows the history keeps: for feedback, for rescoring, and for the context of recent records."""
+        """Records whose rows the history keeps: for feedback, and for the context of recent records."""
         recent = self.context_size + max(self.recent_every, self.lag) + self.lag + 8 * STEP
-        return max(self.least_history, self.calibration_size, self.feedback_memory, recent)
+        return max(self.least_history, self.feedback_memory, recent)
 
     @property
     def history_scores(self) -> int:
-        """Records whose scores the history keeps."""
-        return max(self.history_rows, self.window_size + STEP, self.context_size)
+        """Records whose logits the history keeps: the same for all alert rates down to LOW_RATE."""
+        window = max(self.window_size, self.peak_size, int(PEAK / LOW_RATE))
+        return max(self.history_rows, window + STEP, self.context_size)
 
 
-FORMAT = 6  # of a detector's state; raise it when entries change their name or their meaning
+FORMAT = 7  # of a detector's state; raise it when entries change their name or their meaning
 # These have to be the same as when the state was written, and these sizes, each with the settings it follows from.
 FIXED = ("model", "kernel", "n_features", "categorical", "context_size", "seed", "used_views", "lags", "memory")
 SIZES = {
-    "history_rows": ("least_history", "calibration_size", "feedback_memory", "context_size", "recent_every", "lag"),
+    "history_rows": ("least_history", "feedback_memory", "context_size", "recent_every", "lag"),
     "history_scores": ("calibration_size", "alert_rate"),
 }
 

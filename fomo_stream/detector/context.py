@@ -69,7 +69,7 @@ class Context:
         """Records of the warm-up: all become context. confirmed: they are known to be normal."""
         n = len(batch.vectors)
         numbers, unknown = self.history.records + np.arange(n), np.full((n, len(self.views)), np.nan)
-        self.history.append(batch, unknown, np.full(n, np.nan))
+        self.history.append(batch, unknown, np.full(n, np.nan), np.zeros(n, dtype=bool))
         self.pool.admit(numbers, flat(batch.vectors))
         if confirmed:
             self.confirmed = np.union1d(self.confirmed, numbers)
@@ -103,6 +103,18 @@ class Context:
             if self._pending.setdefault(number, old) == now:
                 del self._pending[number]  # back to the verdict before: nothing has changed
         return int(new.sum())
+
+    @property
+    def has_new_verdicts(self) -> bool:
+        """Whether verdicts wait for the next record."""
+        return bool(self._pending)
+
+    @property
+    def new_verdicts(self) -> tuple[Int, Int]:
+        """Of the waiting verdicts: numbers of records that became outliers, and of those that are none any more."""
+        given = np.array(sorted(self._pending), dtype=np.int64)
+        was_outlier = [self._pending[number] == OUTLIER for number in given.tolist()]
+        return given[self.history.verdict(given) == OUTLIER], given[np.array(was_outlier, dtype=bool)]
 
     def apply_verdicts(self) -> None:
         """Update the reservoirs by the verdicts since the last record; call it before the next record is learned.
@@ -141,9 +153,6 @@ class Context:
         numbers, pool = self.pool.numbers, self.pool.rows
         self.confirmed = np.intersect1d(self.confirmed, numbers)  # the others are forgotten
         rows = self.view_columns(view, pool.reshape(len(pool), pool.shape[1] // self._n_features, self._n_features))
-        recent = (
-            numbers if number == 1 else np.arange(max(self.history.oldest, end - self.config.calibration_size), end)
-        )
         return replace(
             self.blank(at),
             number=number,
@@ -152,8 +161,6 @@ class Context:
             rows=rows,
             confirmed=np.isin(numbers, self.confirmed) & bool(view.trim),
             outliers=self.outliers.rows if at == self._adding[1] else np.zeros((0, self._n_features)),
-            recent_numbers=recent,
-            recent=rows if number == 1 else self.columns(view, recent),
         )
 
     def blueprint_of_recent(self, at: int, number: int, takes_effect: int, numbers: Int) -> Blueprint:
@@ -166,8 +173,7 @@ class Context:
             what = f"records {numbers[0]} to {numbers[-1]} are not in the history"
             raise DamagedStateError(f"the state is damaged: {what}")
         made = replace(blank, number=number, takes_effect=takes_effect, numbers=numbers, rows=rows)
-        made = replace(made, confirmed=np.zeros(len(rows), dtype=bool))
-        return replace(made, recent_numbers=numbers, recent=rows) if number == 1 else made
+        return replace(made, confirmed=np.zeros(len(rows), dtype=bool))
 
     def blank(self, at: int) -> Blueprint:
         """A blueprint of views[at] without rows."""
@@ -175,9 +181,7 @@ class Context:
         codes = self.views[at].codes(self._n_features, self.config.lags, self.categorical)
         outliers = np.zeros((0, self._n_features))
         no = np.zeros(0, dtype=bool)
-        return Blueprint(
-            0, 0, self.config.seed, codes, self.views[at].trim, self._once(at), none, rows, no, outliers, none, rows
-        )
+        return Blueprint(0, 0, self.config.seed, codes, self.views[at].trim, self._once(at), none, rows, no, outliers)
 
     def columns(self, view: View, numbers: Int) -> Float:
         """Rows (n, width) of records of the history in a view; of none of them if one is no longer there."""

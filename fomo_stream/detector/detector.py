@@ -2,8 +2,8 @@
 
 A record is scored in several *views*, each by its *generation*: an immutable context and its encoding. A new generation
 takes effect a fixed number of records after the record that triggered it. Every `STEP` records the detector updates the
-reservoir, the reference scores and the alert threshold. So a result depends only on earlier records
-and feedback: not on time, not on how records are split over calls, and not on how long an encoding took.
+reservoir, and what scores and alerts refer to. So a result depends only on earlier records and feedback: not on time,
+not on how records are split over calls, and not on how long an encoding took.
 """
 
 from __future__ import annotations
@@ -93,6 +93,7 @@ class Detector:
         self._memory = Memory(config.memory)
         self._alerts = Alerts(config)
         self._regimes = Regimes(config.adapt_after)
+        self._has_noted_first = False  # the scores that the records of the warm-up get afterwards
         self._begin_log()
 
     @property
@@ -160,12 +161,25 @@ class Detector:
     def score_rows(self, rows: Float, keys: Sequence[Key] | None = None) -> Results:
         """Score rows (n, d) as the next n records without learning them.
 
-        The p-values use only records before these rows, and a generation that takes effect among them does not score
-        the earlier ones again, so that remembered logits after it differ a little from those of `process`. This changes
-        no later result: verdicts that come before these rows are learned still take effect together.
+        All are compared with the records before the first of them. So from the next step on results differ a little
+        from those of `process`. This changes no later result: verdicts that come before these rows are learned still
+        take effect together.
         """
         batch = self._series.peek(_checked(rows, self.n_features), keys)
         return self._judge(batch, self._scores(batch), learn=False)
+
+    def score_apart(self, rows: Float, keys: Sequence[Key] | None = None) -> Results:
+        """Score rows (n, d) that are no stream, each against the contexts alone, without learning them.
+
+        The outliers are those with a p-value of at most the alert rate. Nothing remembers the records before.
+        """
+        batch = self._series.peek(_checked(rows, self.n_features), keys)
+        scores = self._scores(batch)
+        if not self.generation:
+            return Results.nothing(scores)
+        self._note_first()
+        results = self._asked.judge_apart(scores, self._regimes.number, self._context.history)
+        return self._explainer.explained(results, batch.vectors, self._builds_from(self.records))
 
     def explain(self, rows: Float, keys: Sequence[Key] | None = None) -> list[tuple[Reason, ...]]:
         """The reasons (n,) of rows (n, d) as the next n records, whatever `explain` is; () while warming up.
@@ -211,10 +225,12 @@ class Detector:
         if not len(first):
             return Results.nothing(first)
         history = self._context.history
-        slots, begins = history.series(int(numbers[0]), self.records)
-        at = numbers - numbers[0]
-        remembered = Memory(self.config.memory).remember(first.logit, slots[at], begins[at])
-        results = self._alerts.judge_first(first, remembered, self._regimes.number).of_series(slots[at], begins[at])
+        slots, begins = self._series_of(numbers)
+        remembered = Memory(self.config.memory).remember(first.logit, slots, begins)
+        alerts = self._alerts.copy()
+        if not self._has_noted_first:
+            alerts.note(numbers, remembered)
+        results = alerts.judge_first(first, remembered, self._regimes.number).of_series(slots, begins)
         return self._explainer.explained(
             results, history.vectors(numbers), self._explainer.halves(self._panel, numbers)
         )
@@ -223,7 +239,8 @@ class Detector:
         """Score and learn the next records. known: their scores, if no record was learned since."""
         parts, start = [Results.nothing(Scores.unknown(0, len(self.views)))], 0
         while start < len(batch.vectors):  # without records nothing changes: verdicts wait for the next one
-            self._context.apply_verdicts()
+            if self._context.has_new_verdicts:
+                self._apply_verdicts()
             part = batch.part(slice(start, start + self.room))
             if start or not self.generation:  # what was learned may have changed the scores
                 known = None
@@ -240,10 +257,11 @@ class Detector:
         """Results of the next records from their scores. learn: whether the following records remember them."""
         if not self.generation:
             return Results.nothing(scores).of_series(batch.slots, batch.begins)
-        self._rescore()
+        self._note_first()
         remember = self._memory.remember if learn else self._memory.peek
         remembered = remember(scores.logit, batch.slots, batch.begins)
-        results = self._alerts.judge(scores, remembered, self._regimes.number, self._context.history)
+        alerts, history = self._alerts if learn else self._asked, self._context.history
+        results = alerts.judge(scores, remembered, batch, self._regimes.number, history, learn)
         results = results.of_series(batch.slots, batch.begins)
         return self._explainer.explained(results, batch.vectors, self._builds_from(self.records))
 
@@ -264,8 +282,7 @@ class Detector:
             stop = start + (until_step if until_next is None else min(until_step, until_next))
             part = slice(start, min(stop, len(scores)))
             results = self._judge(batch.part(part), scores[part], learn=True)
-            self._context.history.append(batch.part(part), results.by_view, results.remembered_logit)
-            self._alerts.count(results)
+            self._context.history.append(batch.part(part), results.by_view, results.remembered_logit, results.outlier)
             is_step = self.records - self._alerts.stepped == STEP
             if is_step:
                 self._watch()
@@ -282,14 +299,40 @@ class Detector:
         self._regimes.begin()
         self._panel.begin(self._context)
 
-    def _rescore(self) -> None:
-        """Let new generations score earlier records again, so that all scores of a view are of one generation."""
+    def _note_first(self) -> None:
+        """Once after the warm-up: let its records be among those that later ones are compared with."""
+        if self._has_noted_first:
+            return
+        numbers, first = self._panel.first_scores(self.records)
+        remembered = self._memory.remember(first.logit, *self._series_of(numbers))
+        self._context.history.note(numbers, first.by_view, remembered)
+        self._alerts.note(numbers, remembered)
+        self._has_noted_first = True
+
+    def _series_of(self, numbers: Int) -> tuple[Int, NDArray[np.bool_]]:
+        """Series (n,) of records of the history, and whether each is the first of it."""
+        first = int(numbers[0]) if len(numbers) else self.records
+        slots, begins = self._context.history.series(first, self.records)
+        return slots[numbers - first], begins[numbers - first]
+
+    def _apply_verdicts(self) -> None:
+        """Let the verdicts since the last record take effect, before the next one is learned."""
+        if self.generation:
+            self._note_first()
+            self._told(self._alerts)
+        self._context.apply_verdicts()
+
+    def _told(self, alerts: Alerts) -> Alerts:
+        """Alerts after the verdicts since the last record have been told to them."""
         history = self._context.history
-        first = min((history.rescore(at, *scored) for at, scored in self._panel.rescored()), default=self.records)
-        if first < self.records:
-            logits = Scores.mean(history.logits(first, self.records))
-            history.remember(first, self._memory.replay(logits, *history.series(first, self.records)))
-            self._alerts.refresh()
+        for numbers, sign in zip(self._context.new_verdicts, (-1.0, 1.0), strict=True):
+            alerts.note(numbers, history.remembered(numbers), sign)
+        return alerts
+
+    @property
+    def _asked(self) -> Alerts:
+        """The alerts as they will be when the next record is learned."""
+        return self._told(self._alerts.copy()) if self._context.has_new_verdicts else self._alerts
 
     def _watch(self) -> None:
         """Every `STEP` records: look for a new regime, by the generations that scored these records."""
@@ -298,7 +341,7 @@ class Detector:
 
     def _step(self) -> None:
         """Every `STEP` records: learn, and trigger a new generation of one view if it is due."""
-        self._alerts.step(self.records)
+        self._alerts.step(self._context.history)
         self._context.step(STEP)
         self._panel.renew(self._context, self.records + self.config.lag)
 
@@ -307,10 +350,11 @@ class Detector:
     def feedback(self, numbers: Int, outlier: NDArray[np.bool_]) -> int:
         """Take verdicts on records, by their numbers (k,) in this partition: is each an outlier?
 
-        An outlier leaves the scores that p-values refer to at once. Before the next record is learned it leaves the
-        reservoir. The contexts change with the next generation. All verdicts before the next record take
-        effect together: neither their order nor how they are split over calls matters, but of several verdicts on one
-        record the last counts. Repeating them changes nothing. Records that the history no longer has are ignored.
+        An outlier leaves the last records that others are compared with, at once. Before the next record is learned it
+        leaves the reservoir and the counts that scores refer to. The contexts change with the next generation. All
+        verdicts before the next record take effect together: neither their order nor how they are split over calls
+        matters, but of several verdicts on one record the last counts. Repeating them changes nothing. Records that the
+        history no longer has are ignored.
         Returns how many verdicts changed something.
         """
         new = self._context.feedback(dict(zip(map(int, numbers), map(bool, outlier), strict=True)))
@@ -340,6 +384,7 @@ class Detector:
             **self._panel.changes(),
             **self._context.changes(),
             **self._memory.changes(),
+            **self._alerts.changes(),
             **{f"follow/{name}": value for name, value in self._series.changes().items()},
         }
 
@@ -357,9 +402,9 @@ class Detector:
         self._context.recover(entries, counters)
         panel = known._panel if known is not None and known.model is self.model else None
         self._panel.recover(entries, counters["views"], self._context, panel)
-        self._alerts.recover(counters)
+        self._alerts.recover(entries, counters)
         self._regimes.recover(counters)
-        self._panel.steps = counters["steps"]
+        self._panel.steps, self._has_noted_first = counters["steps"], counters["noted"]
         self._memory.recover(entries)
         self._series.recover({name[7:]: value for name, value in entries.items() if name.startswith("follow/")})
 
@@ -380,7 +425,7 @@ class Detector:
 
     def _counters(self) -> dict[str, Any]:
         """The part of the state that is plain numbers, always in the same order."""
-        own = {"steps": self._panel.steps, "views": self._panel.counters()}
+        own = {"steps": self._panel.steps, "noted": self._has_noted_first, "views": self._panel.counters()}
         return self._context.counters() | self._alerts.counters() | self._regimes.counters() | own
 
     def _begin_log(self) -> None:

@@ -96,7 +96,5 @@ class Explainer:
             numbers=whole.numbers[part],
             rows=whole.rows[part],
             confirmed=whole.confirmed[part],
-            recent_numbers=whole.recent_numbers[:0],
-            recent=whole.recent[:0],
         )
         return Build(self.model, blueprint, None)

@@ -1,9 +1,8 @@
-"""Generations: an immutable context of one view, its encoding, its vote, and its scores of earlier records."""
+"""Generations: an immutable context of one view, its encoding, and its vote."""
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -24,7 +23,6 @@ from fomo_stream.model.scoring import (
     flatten,
     logits_of,
     own_logits,
-    row_keys,
     sample_logits,
     unflatten,
 )
@@ -133,13 +131,11 @@ class Blueprint:
     rows: Float  # (n, d) candidates for the context
     confirmed: NDArray[np.bool_]  # (n,) rows that feedback or a seed context calls normal
     outliers: Float  # (o, d) rows that feedback calls outliers
-    recent_numbers: Int  # (r,) the last records; this generation replaces their scores
-    recent: Float  # (r, d) and their rows; perhaps fewer if the generation was built before it was restored
 
-    ARRAYS = ("numbers", "rows", "confirmed", "outliers", "recent_numbers")
+    ARRAYS = ("numbers", "rows", "confirmed", "outliers")
 
     def to_arrays(self) -> Arrays:
-        """Named arrays of everything except the recent rows, which are in the history."""
+        """Named arrays of everything."""
         return {
             "counters": np.array([self.number, self.takes_effect, self.seed]),
             "categorical": np.array(self.categorical, dtype=np.int64),
@@ -149,12 +145,11 @@ class Blueprint:
 
     @classmethod
     def from_arrays(cls, found: Arrays) -> Blueprint:
-        """The blueprint from the arrays of `to_arrays`, without the recent rows."""
+        """The blueprint from the arrays of `to_arrays`."""
         number, takes_effect, seed = (int(v) for v in found["counters"])
         trim, once = (float(v) for v in found["shares"])
         rest = {name: np.array(found[name]) for name in cls.ARRAYS}
-        recent = np.zeros((0, rest["rows"].shape[1]))
-        return cls(number, takes_effect, seed, tuple(found["categorical"].tolist()), trim, once, **rest, recent=recent)
+        return cls(number, takes_effect, seed, tuple(found["categorical"].tolist()), trim, once, **rest)
 
     def equals(self, other: Blueprint) -> bool:
         """Whether both make the same generation, bit for bit."""
@@ -209,37 +204,35 @@ class Generation:
     outliers: EncodedContext | None  # encoding of the known outliers; None: too few
     samples: Samples | None  # of the context, where it has ranges and they are cheap
     own: Float  # (n,) ascending: logits of the context's own rows
-    recent_logits: Float  # (r,) of the blueprint's recent records, in order
+    first: Float  # of a first generation: (m,) logits of its candidates, each against the half without it; else empty
 
     @classmethod
     def build(cls, model: ZeroShotModel, blueprint: Blueprint) -> Generation:
-        """Trim and encode the context and score the recent rows: the one expensive step of learning."""
+        """Trim and encode the context: the one expensive step of learning."""
         rows, columns = blueprint.rows, blueprint.categorical
         frequencies = Frequencies.fit(rows, columns)  # before trimming, which would leave out rare categories first
         encoded = frequencies.encode(rows)
-        cross = cross_scores(model, encoded) if blueprint.number == 1 else None
-        seed = (blueprint.seed, blueprint.number)
+        seed, once = (blueprint.seed, blueprint.number), blueprint.once
         keep = trimmed(model, encoded, ~blueprint.confirmed, blueprint.trim, seed)
-        rows, encoded = rows[keep], encoded[keep]
-        cache = encode_rows(model, encoded)
+        context = encoded[keep]
+        cache = encode_rows(model, context)
         own = own_logits(cache)
-        own = cross_scores(model, encoded) if own is None else own
+        own = cross_scores(model, context) if own is None else own
+        added = np.zeros(len(rows))
         ranges = outliers = samples = None
-        if blueprint.once and not blueprint.trim:  # a trimmed context lacks the ends of the ranges
-            ranges = Ranges.of(encoded)
-            own = own + blueprint.once * ranges.beyond_others(encoded)
-            samples = Samples.of(model, encoded, (*seed, 1))
-        if blueprint.once and len(blueprint.outliers) >= FEW:
+        if once and not blueprint.trim:  # a trimmed context lacks the ends of the ranges
+            ranges = Ranges.of(context)
+            added = added + once * ranges.beyond_others(context)
+            samples = Samples.of(model, context, (*seed, 1))
+        if once and len(blueprint.outliers) >= FEW:
             outliers = encode_rows(model, frequencies.encode(blueprint.outliers))
-            own = own + blueprint.once * _likeness(model, outliers, encoded)
-        numbers, once, none = blueprint.numbers[keep], blueprint.once, np.zeros(0)
-        built = cls(blueprint.number, numbers, frequencies, cache, once, ranges, outliers, samples, np.sort(own), none)
-        recent = built._held_out(model, rows, own, blueprint.recent)
-        if cross is not None:  # recent records are the context, and leave-one-out scores are too low
-            recent = np.maximum(recent, cross)
-        return replace(built, recent_logits=recent)
+            added = added + once * _likeness(model, outliers, encoded)
+        # leave-one-out logits would be too low for records that are judged by them
+        first = cross_scores(model, encoded) + added if blueprint.number == 1 else np.zeros(0)
+        own, numbers = np.sort(own + added[keep]), blueprint.numbers[keep]
+        return cls(blueprint.number, numbers, frequencies, cache, once, ranges, outliers, samples, own, first)
 
-    STORED = ("number", "numbers", "cache", "ranges", "outliers", "samples", "own", "recent_logits")
+    STORED = ("number", "numbers", "cache", "ranges", "outliers", "samples", "own", "first")
 
     def to_arrays(self) -> Arrays:
         """Named arrays of everything that is not in the blueprint."""
@@ -257,8 +250,8 @@ class Generation:
         outliers = unflatten(kind, arrays, "outliers", device) if "outliers.n_rows" in arrays else None
         ranges = unflatten(Ranges, arrays, "ranges", device) if "ranges.low" in arrays else None
         samples = Samples.from_arrays(arrays, model)
-        numbers, own, recent = (np.array(arrays[name]) for name in ("numbers", "own", "recent_logits"))
-        return cls(number, numbers, frequencies, cache, blueprint.once, ranges, outliers, samples, own, recent)
+        numbers, own, first = (np.array(arrays[name]) for name in ("numbers", "own", "first"))
+        return cls(number, numbers, frequencies, cache, blueprint.once, ranges, outliers, samples, own, first)
 
     @property
     def usual(self) -> float:
@@ -292,22 +285,6 @@ class Generation:
         of_samples = own.copy()
         of_samples[asked] = sure * self.samples.vote(model, self.frequencies.encode(rows[asked]))
         return [own, of_samples]
-
-    def _held_out(self, model: ZeroShotModel, context: Float, own: Float, rows: Float) -> Float:
-        """Logits (m,) of rows (m, d), each as if it were not in the context (n, d), whose own logits are `own`.
-
-        A row that is in the context once gets its own, leave-one-out. A row that is there several times gets the score
-        of a new record equal to it, so that equal records have equal scores.
-        """
-        keys = row_keys(context)
-        copies = Counter(keys)
-        known = {key: logit for key, logit in zip(keys, own.tolist(), strict=True) if copies[key] == 1}
-        wanted = dict(zip(row_keys(rows), rows, strict=True))
-        fresh = [key for key in wanted if key not in known]
-        if fresh:
-            scored = self.logits(model, np.array([wanted[key] for key in fresh]))
-            known.update(zip(fresh, scored.tolist(), strict=True))
-        return np.array([known[key] for key in row_keys(rows)])
 
 
 def _likeness(model: ZeroShotModel, outliers: EncodedContext, encoded: Float) -> Float:

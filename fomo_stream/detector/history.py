@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.changelog import Entries, StoredEntries, Table
+from fomo_stream.detector.results import Scores
 from fomo_stream.detector.series import MOVEMENT, Batch, flat, with_missing_features
 from fomo_stream.limits import MAX_CONTEXT
 
@@ -178,9 +179,9 @@ class History:
     """Rows of the last `rows` records and scores of the last `scores`, by record number.
 
     A row is the vectors (vectors, d) of `Series.follow`: 1 + lags of 64 bits, and with movement two of 32. Rows are
-    kept because a new generation scores them again (scores of different contexts cannot be compared), because they are
-    the context of the view of recent records, and because feedback may come late. Every record's score is kept: its
-    logits by view, the remembered logit, which p-values refer to, and the remembered logit that it had when it came.
+    kept because they are the context of the view of recent records, and because feedback may come late. Of every record
+    its logits by view, its remembered logit and whether it was called an outlier are kept, as they were when it came:
+    later records are compared with them.
     """
 
     def __init__(self, n_features: int, n_views: int, rows: int, scores: int, lags: int, movement: bool) -> None:
@@ -198,9 +199,9 @@ class History:
             SCORE_BLOCK,
             logits=np.full((scores, n_views), np.nan, dtype=np.float32),
             remembered=np.full(scores, np.nan),
-            came=np.full(scores, np.nan),
             series=np.zeros(scores, dtype=np.uint16),
             verdict=np.full(scores, UNKNOWN, dtype=np.int8),
+            outlier=np.zeros(scores, dtype=bool),
         )
 
     @property
@@ -208,8 +209,10 @@ class History:
         """Number of the oldest record whose row is kept."""
         return max(0, self.records - self._rows.size)
 
-    def append(self, batch: Batch, logits: Float, remembered: Float) -> None:
-        """Append the next records, with logits (n, views) and remembered logits (n,); NaN while warming up."""
+    def append(self, batch: Batch, logits: Float, remembered: Float, outlier: NDArray[np.bool_]) -> None:
+        """Append the next records, with logits (n, views) and remembered logits (n,), NaN while warming up, and whether
+        each is an outlier (n,).
+        """
         n = len(batch.vectors)
         self.records += n
         keep = min(n, self._rows.size)  # the first of more rows would be overwritten at once
@@ -224,9 +227,9 @@ class History:
             at,
             logits=logits[n - keep :],
             remembered=remembered[n - keep :],
-            came=remembered[n - keep :],
             series=series[n - keep :],
             verdict=UNKNOWN,
+            outlier=outlier[n - keep :],
         )
 
     def vectors(self, numbers: Int) -> Float:
@@ -238,6 +241,10 @@ class History:
     def logits(self, first: int, stop: int) -> Float:
         """Logits (n, views) of the known records from `first` to before `stop`."""
         return self._between("logits", first, stop).astype(np.float64)
+
+    def remembered(self, numbers: Int) -> Float:
+        """Remembered logits (n,) of known records; NaN of those without a score."""
+        return self._scores["remembered"][numbers % self._scores.size]
 
     def series(self, first: int, stop: int) -> tuple[Int, NDArray[np.bool_]]:
         """Number of the series (n,) of these records, and whether each is the first of it."""
@@ -259,16 +266,15 @@ class History:
         same: NDArray[np.bool_] = ((rows == values) | (np.isnan(rows) & np.isnan(values))).all(1)
         return numbers[same]
 
-    def windows(self, size: int, before: int) -> tuple[Float, Float]:
-        """Of the last `size` records before `before`, without outliers by feedback: two windows (m,), ascending.
+    def scored(self, first: int, stop: int) -> tuple[Int, Float, Float, NDArray[np.bool_]]:
+        """Numbers, own logits, remembered logits, and whether they are outliers, (m,) each, in order.
 
-        The first has their remembered logits, by the newest contexts. The second has, of each record, the larger one of
-        that and of the one it had when it came; records of the warm-up had none then.
+        Of the known records from `first` to before `stop` that have a score and are no outliers by feedback.
         """
-        first = max(0, before - size)
-        now, came, verdict = (self._between(name, first, before) for name in ("remembered", "came", "verdict"))
-        kept = ~(np.isnan(now) | (verdict == OUTLIER))
-        return np.sort(now[kept]), np.sort(np.fmax(now, came)[kept])
+        first, names = max(0, first), ("logits", "remembered", "verdict", "outlier")
+        logits, remembered, verdict, outlier = (self._between(name, first, stop) for name in names)
+        kept = np.flatnonzero(~(np.isnan(remembered) | (verdict == OUTLIER)))
+        return first + kept, Scores.mean(logits[kept].astype(np.float64)), remembered[kept], outlier[kept]
 
     def not_outliers(self, first: int, stop: int) -> Int:
         """Numbers (n,) of the records from `first` to before `stop` that feedback does not call outliers."""
@@ -282,18 +288,10 @@ class History:
         start, end = first % size, first % size + max(0, stop - first)
         return values[start:end] if end <= size else np.concatenate([values[start:], values[: end - size]])
 
-    def rescore(self, view: int, numbers: Int, logits: Float) -> int:
-        """Replace the logits (n,) of these records in one view, where they are still kept: number of the first."""
+    def note(self, numbers: Int, logits: Float, remembered: Float) -> None:
+        """Note the logits (n, views) and remembered logits (n,) of records of the warm-up, as far as they are kept."""
         kept = numbers >= self.records - self._scores.size
-        at = numbers[kept] % self._scores.size
-        changed = self._scores["logits"][at]
-        changed[:, view] = logits[kept]
-        self._scores.put(at, logits=changed)
-        return int(numbers[kept].min(initial=self.records))
-
-    def remember(self, first: int, remembered: Float) -> None:
-        """Replace the remembered logits (n,) of the records from `first` on."""
-        self._scores.put(np.arange(first, first + len(remembered)) % self._scores.size, remembered=remembered)
+        self._scores.put(numbers[kept] % self._scores.size, logits=logits[kept], remembered=remembered[kept])
 
     def copy(self, more: int = 0, views: list[int] | None = None) -> History:
         """An independent history of the same records, with `more` further features that none of them has.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import reduce
@@ -96,7 +96,6 @@ class Timeline:
         self._model, self._executor = model, executor
         self.current: Build | None = None
         self.next: Build | None = None
-        self._settled = 0  # number of the last generation that `rescored` was asked about
         self._begin_log()
 
     @property
@@ -147,17 +146,9 @@ class Timeline:
             return ViewScores(unknown, [unknown], np.zeros(len(rows), np.int64))
         return parts[0] if len(parts) == 1 else ViewScores.concatenate(parts)
 
-    def rescored(self) -> tuple[Int, Float] | None:
-        """Numbers and logits (r,) of earlier records under the current generation; None if already returned."""
-        if self.current is None or self._settled >= self.number:
-            return None
-        self._settled = self.number
-        return self.current.blueprint.recent_numbers, self.current.result().recent_logits
-
     def widened(self, blueprint_of: Callable[[Blueprint], Blueprint] | None) -> Timeline:
         """An independent timeline: it shares the generations, or builds those of the blueprints made from these."""
         twin = Timeline(self.view, self._model, self._executor)
-        twin._settled = self._settled
         for name, build in self._builds.items():
             if build is not None and blueprint_of is not None:
                 build = Build(self._model, blueprint_of(build.blueprint), self._executor)
@@ -175,7 +166,7 @@ class Timeline:
         builds = [build for build in self._builds.values() if build is not None]
         counters = {name: 0 if build is None else build.blueprint.number for name, build in self._builds.items()}
         made_from = [] if self._is_stored else [_numbers_of(build.blueprint) for build in builds]
-        return {**counters, "settled": self._settled, "made_from": made_from}
+        return {**counters, "made_from": made_from}
 
     def changes(self) -> Entries:
         """Entries that the log does not have yet; not the counters."""
@@ -213,7 +204,6 @@ class Timeline:
                 blueprint = context.blueprint_of_recent(at, number, takes_effect, numbers)
                 build = self._match(blueprint, None, at_hand)
             setattr(self, name, build)
-        self._settled = counters["settled"]
 
     def _recovered(self, entries: StoredEntries, number: int, context: Context, at_hand: list[Build]) -> Build:
         name, parity = f"generation/{self.view.name}/{number % 2}", number % 2
@@ -229,9 +219,7 @@ class Timeline:
             except KeyError as error:
                 raise DamagedStateError(f"the state is damaged: generation {number} lacks {error}") from None
             self._built[parity] = int(arrays["number"])
-        # the first context is what its view has seen; the history may have lost rows of a long seed context
-        recent = blueprint.rows if number == 1 else context.columns(self.view, blueprint.recent_numbers)
-        return self._match(replace(blueprint, recent=recent), made, at_hand)
+        return self._match(blueprint, made, at_hand)
 
     def _match(self, blueprint: Blueprint, made: Generation | None, at_hand: list[Build]) -> Build:
         same = (build for build in at_hand if build.blueprint.equals(blueprint))
@@ -326,20 +314,17 @@ class Panel:
         """Each view, with the generation that scores the record of this number; none before the first ones."""
         return [(one.view, build) for one in self.timelines if (build := one.build_of(number)) is not None]
 
-    def rescored(self) -> Iterator[tuple[int, tuple[Int, Float]]]:
-        """For each view with a new generation: its position, and numbers and logits (r,) of earlier records."""
-        for at, timeline in enumerate(self.timelines):
-            if (found := timeline.rescored()) is not None and len(found[0]):
-                yield at, found
-
     def first_scores(self, records: int) -> tuple[Int, Scores]:
-        """Numbers (n,) and scores of the records that are in the first contexts of all views; of none later."""
+        """Numbers (n,) and scores of the records that are in the first contexts of all views; of none later.
+
+        Each is scored against the half of a context that does not have it.
+        """
         builds = [timeline.current for timeline in self.timelines if timeline.number == 1]
         first = [build for build in builds if build is not None and records == build.blueprint.takes_effect]
         if len(first) < len(self.timelines):
             return np.zeros(0, dtype=np.int64), Scores.unknown(0, len(self.timelines))
-        numbers = reduce(np.intersect1d, [build.blueprint.recent_numbers for build in first])
-        parts = [build.result().recent_logits[np.isin(build.blueprint.recent_numbers, numbers)] for build in first]
+        numbers = reduce(np.intersect1d, [build.blueprint.numbers for build in first])
+        parts = [build.result().first[np.isin(build.blueprint.numbers, numbers)] for build in first]
         votes = [build.result().vote(logits) for build, logits in zip(first, parts, strict=True)]
         return numbers, Scores.of(np.stack(parts, axis=1), np.ones(len(numbers), np.int64), confidence(votes))
 
@@ -389,14 +374,12 @@ class Panel:
 
         def blueprint_of(view: View) -> Any:
             def widened(blueprint: Blueprint) -> Blueprint:
-                rows, recent = (view.widened(rows, lags, more) for rows in (blueprint.rows, blueprint.recent))
+                rows = view.widened(blueprint.rows, lags, more)
                 d = blueprint.outliers.shape[1]
                 outliers = np.pad(blueprint.outliers, [(0, 0), (0, more)], constant_values=np.nan)
                 categorical = view.codes(d + more, lags, tuple(c for c in blueprint.categorical if c < d))
                 share = once if blueprint.once else 0.0
-                return replace(
-                    blueprint, rows=rows, recent=recent, outliers=outliers, categorical=categorical, once=share
-                )
+                return replace(blueprint, rows=rows, outliers=outliers, categorical=categorical, once=share)
 
             return widened if more else None
 

@@ -20,17 +20,17 @@ class Status(StrEnum):
     """How far a record's score can be trusted."""
 
     WARMING_UP = "warming_up"  # too few rows for a context: no score
-    CALIBRATING = "calibrating"  # a score, but too few scores before it for a p-value as small as the alert rate
+    CALIBRATING = "calibrating"  # a score, but fewer than 1 / alert_rate before it: too few to call it an outlier
     OK = "ok"
 
 
 class Severity(IntEnum):
-    """How rare a record is, by its p-value and the alert threshold."""
+    """How urgent a record is, by whether it is an outlier and by its score."""
 
     NONE = 0
-    INFO = 1  # at most INFO times the threshold: unusual, but no outlier
-    WARNING = 2  # at most the threshold: an outlier
-    CRITICAL = 3  # at most CRITICAL times the threshold
+    INFO = 1  # no outlier, but its score is above 1 - alert_rate
+    WARNING = 2  # an outlier
+    CRITICAL = 3  # an outlier with a score above 1 - alert_rate / 5
 
 
 class Cause(StrEnum):
@@ -79,6 +79,11 @@ class Scores:
         """Of n rows without a context."""
         return cls.of(np.full((n, n_views), np.nan), np.zeros(n, np.int64), np.full(n, np.nan))
 
+    @property
+    def stored_logit(self) -> Float:
+        """The logits (n,) as a history keeps them: from 32 bits, so that equal records have equal ones."""
+        return self.mean(self.by_view.astype(np.float32).astype(np.float64))
+
     @staticmethod
     def mean(by_view: Float) -> Float:
         """Mean (n,) of logits (n, views), view by view, so that a row's bits do not depend on the others."""
@@ -94,15 +99,28 @@ class Scores:
         return Scores(self.logit[part], self.by_view[part], self.generation[part], self.confidence[part])
 
 
+CRITICAL = 0.2  # of the alert rate: 1 - score of a critical outlier, at most
+
+
+def severities(outlier: NDArray[np.bool_], score: Float, alert_rate: float) -> NDArray[np.int8]:
+    """Severities (n,) of records by whether they are outliers (n,) and by their scores (n,).
+
+    alert_rate: 0 if no record can be an outlier yet; then all are NONE.
+    """
+    grade = np.where(outlier, Severity.WARNING, np.where(1.0 - score <= alert_rate, Severity.INFO, Severity.NONE))
+    critical = outlier & (1.0 - score <= CRITICAL * alert_rate)
+    return np.where(critical, Severity.CRITICAL, grade).astype(np.int8)
+
+
 @dataclass(frozen=True)
 class Results:
     """Results for n rows, in row order."""
 
-    score: Float  # (n,) in (0, 1): how rare such a record was lately; outliers are above 1 - alert_rate; see `Alerts`
+    score: Float  # (n,) in (0, 1): how rare such a record is in the long run; see `Alerts`
     remembered_logit: Float  # (n,) the logit, with those of the records before it; NaN while warming up, as the score
     logit: Float  # (n,) of the record alone, the mean over the views; NaN while warming up
     by_view: Float  # (n, views) logits in each view
-    p_value: Float  # (n,) of the remembered logit; NaN while warming up
+    p_value: Float  # (n,) of the remembered logit among the last ones: how rare it is lately; NaN while warming up
     outlier: NDArray[np.bool_]  # (n,) False while warming up or calibrating
     generation: NDArray[np.int64]  # (n,) counts the contexts that took effect, from 1; 0 while warming up
     regime: NDArray[np.int64]  # (n,) counts the lasting shifts that were announced, from 1; 0 while warming up
@@ -134,7 +152,9 @@ class Results:
     def nothing(cls, scores: Scores) -> Results:
         """Results of rows without a score."""
         unknown = scores.logit
-        return cls.of(scores, unknown, unknown, unknown, 0, np.zeros(len(scores), dtype=np.int8), Status.WARMING_UP)
+        n = len(scores)
+        none, grade = np.zeros(n, dtype=bool), np.zeros(n, dtype=np.int8)
+        return cls.of(scores, unknown, unknown, unknown, 0, none, grade, Status.WARMING_UP)
 
     @classmethod
     def of(
@@ -144,10 +164,11 @@ class Results:
         score: Float,
         p_value: Float,
         regime: int,
+        outlier: NDArray[np.bool_],
         severity: NDArray[np.int8],
         status: Status,
     ) -> Results:
-        """Results from the logits, and from remembered logits (n,) with their scores, p-values and severities (n,)."""
+        """Results from the logits, and from remembered logits (n,) with what is said of them (n,)."""
         n = len(scores)
         return cls(
             score=score,
@@ -155,7 +176,7 @@ class Results:
             logit=scores.logit,
             by_view=scores.by_view,
             p_value=p_value,
-            outlier=severity >= Severity.WARNING,
+            outlier=outlier,
             generation=scores.generation,
             regime=np.full(n, regime),
             severity=severity,

@@ -303,17 +303,7 @@ class Memory:
 
         slots, begins: (n,) of `Series.follow`. NaN for a NaN, which does not count.
         """
-        return self._run(logits, slots, begins, {})
-
-    def peek(self, logits: Float, slots: Int, begins: Bool) -> Float:
-        """The same as from `remember`, but nothing changes."""
-        return self.copy().remember(logits, slots, begins)
-
-    def replay(self, logits: Float, slots: Int, begins: Bool) -> Float:
-        """The same for the last records again, whose logits have changed: their series start from nothing."""
-        return self._run(logits, slots, begins, dict.fromkeys(slots.tolist(), (0.0, 0.0)))
-
-    def _run(self, logits: Float, slots: Int, begins: Bool, sums: dict[int, tuple[float, float]]) -> Float:
+        sums: dict[int, tuple[float, float]] = {}
         if not len(logits):
             return logits
         before = self._sums["sums"]
@@ -331,6 +321,10 @@ class Memory:
             sums[slot] = total, count
         self._sums.put(np.fromiter(sums, np.int64), sums=np.array(list(sums.values())))
         return np.where(alone, out, np.array(out, dtype=np.float32))
+
+    def peek(self, logits: Float, slots: Int, begins: Bool) -> Float:
+        """The same as from `remember`, but nothing changes."""
+        return self.copy().remember(logits, slots, begins)
 
     def copy(self) -> Memory:
         """An independent memory in the same state."""

@@ -91,12 +91,6 @@ def test_alert_rate_holds_block_by_block_whatever_the_values(kind: str) -> None:
     assert (blocks < 0.03).all(), blocks
 
 
-def test_normal_records_alert_about_as_often_as_asked() -> None:
-    rows = np.random.default_rng(2).normal(size=(4000, 4))
-    scored = Detector(shared_model(), 4, DetectorConfig(context_size=200, alert_rate=0.02)).process(rows)
-    assert scored.outlier[1000:].mean() == pytest.approx(0.02, abs=0.006)
-
-
 def test_cross_scores_stand_for_the_warm_up_rows() -> None:
     one, rows = detector(replace(SMALL, views=("all",))), np.random.default_rng(0).normal(size=(20, 3))
     assert len(one.cross_scored()) == 0

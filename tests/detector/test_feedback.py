@@ -68,20 +68,6 @@ def test_feedback_admits_and_what_somebody_vouches_for_is_not_trimmed() -> None:
     assert np.isin(np.arange(700, 800), one.inspect().generations["trimmed"].numbers).all()
 
 
-def test_outliers_by_feedback_are_no_standard_for_others() -> None:
-    rng = np.random.default_rng(0)
-    rows = rng.normal(size=(1200, 3))
-    wrong = rng.random(1200) < 0.05
-    wrong[:200] = False
-    rows[wrong] += 9
-    one = Detector(shared_model(), 3)
-    one.process(rows)
-    probe = np.full((1, 3), 9.0)
-    assert not one.score_rows(probe).outlier[0]  # one in twenty were like this
-    one.feedback(np.flatnonzero(wrong), np.ones(wrong.sum(), dtype=bool))
-    assert one.score_rows(probe).outlier[0]
-
-
 def test_records_like_known_outliers_score_higher_than_others_as_far_away() -> None:
     rng = np.random.default_rng(0)
     one = Detector(shared_model(), 3, DetectorConfig(context_size=300))

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fomo_stream.detector.history import OUTLIER, History, Reservoir
+from fomo_stream.detector.results import Scores
 from fomo_stream.detector.series import Batch
 
 # --- history
@@ -29,10 +30,10 @@ def logits_of(numbers: np.ndarray) -> np.ndarray:
 
 def remembered(sizes: list[int], rows: int = 10, scores: int = 15) -> tuple[History, np.ndarray]:
     """A memory of records whose remembered logits are 100 times their number, and those."""
-    memory, numbers = History(1, VIEWS, rows, scores, LAGS, movement=True), np.arange(sum(sizes))
+    history, numbers = History(1, VIEWS, rows, scores, LAGS, movement=True), np.arange(sum(sizes))
     for part in np.split(numbers, np.cumsum(sizes)[:-1]) if sizes else []:
-        memory.append(batch_of(part), logits_of(part), (100.0 * part).astype(np.float64))
-    return memory, 100.0 * numbers
+        history.append(batch_of(part), logits_of(part), (100.0 * part).astype(np.float64), part % 3 == 0)
+    return history, 100.0 * numbers
 
 
 @given(Batches)
@@ -44,7 +45,11 @@ def test_the_last_rows_and_scores_are_found_by_number(sizes: list[int]) -> None:
     known = numbers[(numbers >= memory.oldest) & (numbers < memory.records)]
     np.testing.assert_array_equal(known, np.arange(max(0, n - 10), n))
     np.testing.assert_array_equal(memory.vectors(known), batch_of(known).vectors)
-    np.testing.assert_array_equal(memory.windows(15, n), (logit[-15:], logit[-15:]))
+    numbers, own, kept, outlier = memory.scored(n - 15, n)
+    np.testing.assert_array_equal(numbers, np.arange(max(0, n - 15), n))
+    np.testing.assert_array_equal(kept, logit[-15:])
+    np.testing.assert_array_equal(own, Scores.mean(logits_of(numbers)))
+    np.testing.assert_array_equal(outlier, numbers % 3 == 0)
     scored = np.arange(max(0, n - 15), n)
     for first in (int(scored.min(initial=n)), n - len(scored) // 2):
         last = scored[scored >= first]
@@ -61,41 +66,32 @@ def test_a_window_ends_where_asked_and_leaves_outliers_out(sizes: list[int], siz
     before = data.draw(st.integers(max(0, n - 15 + size), n)) if n > 15 - size else n
     outliers = np.array(sorted(data.draw(st.sets(st.integers(max(0, n - 10), max(n - 1, 0)), max_size=n))), dtype=int)
     memory.judge(outliers, np.full(len(outliers), OUTLIER, dtype=np.int8))
-    expected = np.setdiff1d(np.arange(max(0, before - size), before), outliers) * 100.0
-    np.testing.assert_array_equal(memory.windows(size, before), (expected, expected))
+    expected = np.setdiff1d(np.arange(max(0, before - size), before), outliers)
+    numbers, _, kept, _ = memory.scored(before - size, before)
+    np.testing.assert_array_equal(numbers, expected)
+    np.testing.assert_array_equal(kept, 100.0 * expected)
 
 
-@given(Batches, st.lists(st.floats(-3000, 3000), max_size=15))
-def test_one_window_has_the_larger_one_of_the_scores_of_a_record(sizes: list[int], again: list[float]) -> None:
-    memory, came = remembered(sizes)
-    n, came = len(came), came[-15:]
-    now = came.copy()
-    again = again[: len(now)]
-    now[len(now) - len(again) :] = again
-    memory.remember(n - len(again), np.array(again))
-    expected = np.sort(now), np.sort(np.maximum(now, came))
-    for history in (memory, memory.copy()):
-        np.testing.assert_array_equal(history.windows(15, n), expected)
-
-
-@given(Batches, st.integers(0, VIEWS - 1), st.sets(st.integers(0, 60)))
-def test_another_score_in_one_view_changes_only_that(sizes: list[int], view: int, which: set[int]) -> None:
+@given(Batches, st.sets(st.integers(0, 60)))
+def test_scores_that_are_noted_later_are_those_of_the_records(sizes: list[int], which: set[int]) -> None:
     memory, logit = remembered(sizes)
     n, first = len(logit), max(0, len(logit) - 15)
     numbers = np.array(sorted(number for number in which if number < n), dtype=np.int64)
-    expected = logits_of(np.arange(n))
-    expected[numbers, view] = 0.5
-    kept = numbers[numbers >= first]  # those that are forgotten are passed over
-    assert memory.rescore(view, numbers, np.full(len(numbers), 0.5)) == (kept[0] if len(kept) else n)
-    np.testing.assert_array_equal(memory.logits(first, n), expected[first:])
-    np.testing.assert_array_equal(memory.windows(15, n), (logit[-15:], logit[-15:]))
+    logits, expected = logits_of(np.arange(n)), logit.copy()
+    logits[numbers], expected[numbers] = 0.5, -7.0
+    memory.note(numbers, np.full((len(numbers), VIEWS), 0.5), np.full(len(numbers), -7.0))
+    for history in (memory, memory.copy()):  # those that are forgotten are passed over
+        np.testing.assert_array_equal(history.logits(first, n), logits[first:])
+        np.testing.assert_array_equal(history.remembered(np.arange(first, n)), expected[first:])
 
 
 def test_equal_rows_are_found_missing_values_included() -> None:
     memory = History(2, 1, 10, 10, LAGS, movement=True)
     rows = np.array([[1, np.nan], [1, 2], [1, np.nan], [np.nan, 1]])
     vectors = np.stack([rows, *np.random.default_rng(0).normal(size=(3, 4, 2))], axis=1)  # whatever was before them
-    memory.append(Batch(vectors, np.zeros(4, np.int64), np.zeros(4, bool)), np.zeros((4, 1)), np.zeros(4))
+    memory.append(
+        Batch(vectors, np.zeros(4, np.int64), np.zeros(4, bool)), np.zeros((4, 1)), np.zeros(4), np.zeros(4, bool)
+    )
     assert [memory.find(row).tolist() for row in rows] == [[0, 2], [1], [0, 2], [3]]
     assert memory.find(np.array([1.0, 3.0])).tolist() == []
 

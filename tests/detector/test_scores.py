@@ -1,7 +1,8 @@
-"""Scores, p-values, the alert threshold and severity; scores of streams; scores that remember those before."""
+"""Scores, p-values, alerts and severity, also of streams; logits that remember those before."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -13,29 +14,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
-from streams import SMALL, detector, stream
+from streams import CONFIG, KEYS, MODEL, ROWS, detector, stream
 
-from fomo_stream.detector.alerts import (
-    Alerts,
-    AlertThreshold,
-    ScoreScale,
-    is_calibrated,
-    most_above,
-    own_p_values,
-    p_values,
-    scores_among,
-)
+from fomo_stream.detector.alerts import is_calibrated, own_p_values, p_values
 from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.detector.detector import Detector
-from fomo_stream.detector.results import Scores, Status
+from fomo_stream.detector.rarity import HALF_LIFE as LONG
+from fomo_stream.detector.rarity import Rarity
+from fomo_stream.detector.results import Results, Scores, Status
 from fomo_stream.detector.series import HALF_LIFE, Memory
 
 # --- calibration
 
-# --- calibration
-
 # such that some are equal, and some nearly
-logits = st.floats(-1e4, 1e4) | st.sampled_from([0.0, 1.0, 1.0 + 1e-6, 2.0])
+logits = st.floats(-1e4, 1e4) | st.floats(-14, 32) | st.sampled_from([0.0, 1.0, 1.0 + 1e-6, 2.0])
+exact = logits.map(lambda logit: round(64 * logit) / 64)  # no rounding decides in which bin one is
 scores = st.integers(0, 50).flatmap(lambda n: arrays(np.float64, n, elements=st.floats(-10, 10)))
 
 
@@ -51,131 +44,211 @@ def test_a_score_among_all_has_the_p_value_against_the_others(logits: np.ndarray
     np.testing.assert_array_equal(own_p_values(logits), np.array(others))
 
 
-@given(st.lists(logits, max_size=50), st.lists(logits, max_size=50))
-def test_a_score_is_one_minus_the_p_value_to_within_a_step(found: list[float], reference: list[float]) -> None:
-    window = np.sort(reference)
-    score = scores_among(np.array(found), window)
-    step = 1 / (len(window) + 1)
-    assert ((score > 0) & (score < 1)).all()
-    assert (np.abs(score - (1 - p_values(np.array(found), window))) <= step + 1e-12).all()
-
-
-@given(st.lists(logits, max_size=50), st.lists(logits, max_size=50))
-def test_a_larger_logit_has_a_larger_score(found: list[float], reference: list[float]) -> None:
-    apart = np.unique(np.round(found, 6))  # 1e-6 of a step of a window of 2,000 is still a difference
-    score = scores_among(apart, np.sort(reference))
-    assert (np.diff(score) > 0).all()
-
-
 @given(st.integers(0, 2000), st.floats(1e-4, 0.5))
 def test_calibrated_means_that_the_rate_is_reachable(n: int, rate: float) -> None:
     smallest = p_values(np.array([1.0]), np.zeros(n))[0]
     assert is_calibrated(n, rate) == (smallest <= rate * (1 + 1e-9))
 
 
-@pytest.mark.parametrize("inflation", [0.15, 0.4, 1.0, 2.5, 15.0])
-def test_alerts_come_at_the_asked_rate_where_p_values_are_off(inflation: float) -> None:
-    rng = np.random.default_rng(0)
-    threshold, alerts = AlertThreshold(0.01, 2000), 0
-    for _ in range(2000):
-        n = int((rng.random(32) / inflation <= threshold.value).sum())
-        threshold.update(n, 32)
-        alerts += n
-    assert alerts / 64_000 == pytest.approx(0.01, rel=0.1)
+# --- the long run
 
 
-@given(st.lists(st.integers(0, 32), max_size=40))
-def test_threshold_stays_within_its_bounds_and_is_back_after_silence(alerts: list[int]) -> None:
-    threshold = AlertThreshold(0.01, 2000)
-    for n in alerts:
-        threshold.update(n, 32)
-        assert 0.8 / 2001 <= threshold.value <= 0.1 * (1 + 1e-9)
-    threshold.update(0, 200)  # records of silence are enough for the rarest to be an alert again
-    assert threshold.value >= 1 / 2001 * (1 - 1e-9)
+def assumed(x: float) -> float:
+    """The share of the assumed records above x, by its formula."""
+    z = (x - 3) / 2
+    return 0.5 * (1 - z / math.sqrt(1 + z * z)) if z < 0 else 0.5 / (math.sqrt(1 + z * z) * (math.sqrt(1 + z * z) + z))
 
 
-steps = st.lists(st.integers(0, 32), max_size=60)  # high scores among the 32 records of each step
+def share_above(x: float, earlier: list[float], ages: list[int]) -> float:
+    """P of a logit, one earlier record after the other; ages: of each, the steps since it came."""
+    above = total = 0.0
+    low = (math.floor((x + 12) / 0.25) * 0.25 - 12) if -12 <= x < 30 else x
+    for logit, age in zip(earlier, ages, strict=True):
+        weight = 0.5 ** (age * STEP / LONG)
+        total += weight
+        if x < -12 or x >= 30:
+            above += weight * (x < -12 <= logit)
+        elif logit >= low + 0.25:
+            above += weight
+        elif logit >= low:  # in the same bin: spread over it evenly
+            above += weight * (low + 0.25 - x) / 0.25
+    return (above + 300 * assumed(x)) / (total + 300)
 
 
-def scale_after(high: list[int], window_size: int = 2000) -> ScoreScale:
-    scale = ScoreScale(0.01, window_size)
-    for n in high:
-        scale.update(n, 32)
-    return scale
+steps = st.lists(st.lists(exact, max_size=40), max_size=6)
 
 
-@given(steps, st.lists(st.floats(1e-12, 1 - 1e-12), max_size=50))
-def test_scaled_scores_keep_their_order_and_none_is_higher_than_before(high: list[int], found: list[float]) -> None:
-    scores = np.unique(np.round(found, 12))
-    scores = scores[(scores > 0) & (scores < 1)]
-    scaled = scale_after(high).scaled(scores)
-    assert ((scaled > 0) & (scaled < 1)).all()
-    assert (np.diff(scaled) > 0).all()
-    assert (scaled <= scores + 1e-15).all()
+def counted(steps: list[list[float]]) -> tuple[Rarity, list[float], list[int]]:
+    """Rarity after these steps, all logits, and how many steps ago each came."""
+    rarity = Rarity()
+    for step in steps:
+        rarity.add(np.array(step), np.zeros(len(step), np.int64))
+        rarity.step()
+    flat = [logit for step in steps for logit in step]
+    return rarity, flat, [len(steps) - i for i, step in enumerate(steps) for _ in step]
 
 
-rates = st.sampled_from([1e-4, 0.01, 0.05, 0.2, 0.5])
+@given(steps, st.lists(exact, max_size=30))
+def test_rarity_is_the_decayed_share_of_earlier_logits_above(steps: list[list[float]], asked: list[float]) -> None:
+    rarity, earlier, ages = counted(steps)
+    expected = [share_above(x, earlier, ages) for x in asked]
+    for one in (rarity, rarity.copy()):
+        np.testing.assert_allclose(one.above(np.array(asked)), expected, rtol=1e-9)
 
 
-@given(rates, steps, st.floats(0, 1) | st.sampled_from([0.95, 0.99]), st.lists(st.floats(0.01, 0.99), max_size=50))
-def test_scores_above_the_cut_are_those_above_one_minus_the_alert_rate(
-    rate: float, high: list[int], cut: float, found: list[float]
+@given(steps, st.lists(logits, max_size=50))
+def test_a_larger_logit_is_rarer_however_large(steps: list[list[float]], asked: list[float]) -> None:
+    apart = np.unique(np.round(asked, 6))
+    found = counted(steps)[0].above(apart)
+    assert ((found > 0) & (found < 1)).all()
+    assert (np.diff(1.0 - found) > 0).all()
+
+
+@given(steps, st.lists(exact, max_size=10), st.integers(0, 5), st.lists(exact, max_size=30))
+def test_what_is_taken_back_was_never_there(
+    steps: list[list[float]], extra: list[float], at: int, asked: list[float]
 ) -> None:
-    scale = ScoreScale(rate, 2000)
-    for n in high:
-        scale.update(n, 32)
-    scores = np.unique(np.round([*found, min(max(cut, 0.01), 0.99)], 6))
-    scaled = scale.scaled(scores, cut)
-    assert ((scaled > 0) & (scaled < 1)).all()
-    assert (np.diff(scaled) > 0).all()
-    np.testing.assert_array_less(1 - rate - 1e-12, scaled[scores > cut])
-    np.testing.assert_array_less(scaled[scores <= cut], 1 - rate + 1e-12)
+    at = min(at, len(steps))
+    with_extra = [*steps[:at], *([steps[at] + extra] if at < len(steps) else []), *steps[at + 1 :]]
+    rarity = counted(with_extra)[0]
+    if at < len(steps):
+        rarity.add(np.array(extra), np.full(len(extra), len(steps) - at), -1.0)
+    expected = counted(steps)[0].above(np.array(asked))
+    np.testing.assert_allclose(rarity.above(np.array(asked)), expected, rtol=1e-9)
 
 
-@given(st.floats(0, 2), scores)
-def test_an_outlier_has_at_most_so_many_scores_above_it_as_its_p_value_says(
-    threshold: float, found: np.ndarray
-) -> None:
-    reference = np.unique(found)
-    least = np.array([-np.inf, *reference, np.inf])  # of each, all that are larger or equal are above it
-    above = len(reference) - np.searchsorted(reference, least)
-    small = p_values(least, reference) <= threshold
-    assert most_above(threshold, len(reference)) == max(above[small], default=-1)
+def test_weights_that_grow_for_millions_of_records_change_no_share() -> None:
+    rarity, logits = Rarity(), np.linspace(-2, 9, STEP)
+    for _ in range(20 * int(LONG) // STEP):
+        rarity.step()
+    rarity.add(logits, np.zeros(STEP, np.int64))
+    for _ in range(21 * int(LONG) // STEP):
+        rarity.step()
+    expected = [share_above(x, logits.tolist(), [21 * int(LONG) // STEP] * STEP) for x in (0.0, 5.0)]
+    np.testing.assert_allclose(rarity.above(np.array([0.0, 5.0])), expected, rtol=1e-6)
+    assert rarity.weight < 2**21
 
 
-@pytest.mark.parametrize("inflation", [1.0, 1.7, 4.0, 15.0])
-def test_a_twentieth_of_the_scores_is_above_95_percent_where_more_were(inflation: float) -> None:
+# --- alerts
+
+
+class Naive:
+    """The documented rules, record by record, from the logits of a stream; see `Alerts`."""
+
+    def __init__(self, rate: float, window: int, first: Results) -> None:
+        self.rate, self.window = rate, window
+        self.own = first.scores.stored_logit.tolist()
+        self.remembered = first.remembered_logit.tolist()
+        self.outliers: list[bool] = []
+        self.since: dict[int, int] = {}
+        self.load = 0.0
+
+    def run(self, results: Results) -> list[tuple[float, float, bool, int]]:
+        """Score, p-value, outlier and severity of all records after the first."""
+        a, found = self.rate, []
+        n_first = len(self.own)
+        for i in range(len(results)):
+            step = i // STEP * STEP
+            if i == step:
+                peak = math.ceil(7 / a)
+                own, memory = self.own[: n_first + step][-peak:], self.remembered[: n_first + step][-peak:]
+                recent = self.remembered[: n_first + step][-self.window :]
+                ages = [math.ceil((n_first - j) / STEP) + step // STEP for j in range(n_first)]
+                ages += [step // STEP - j // STEP for j in range(step)]
+                before = self.remembered[: n_first + step]
+                self.load = self.load * (1 - STEP * a / 20) + sum(self.outliers[max(0, step - STEP) : step])
+            logit, x = float(results.scores.stored_logit[i]), float(results.remembered_logit[i])
+            is_ready = len(own) + 1 >= 1 / a - 1e-6
+            p = (1 + sum(other >= x for other in recent)) / (len(recent) + 1)
+            rises, is_usual = [0.0, 0.0], True
+            if is_ready:
+                calm = [not flag for flag in ([False] * n_first + self.outliers[:step])[-peak:]]
+                for k, (value, those) in enumerate(((logit, own), (x, memory))):
+                    middle, top = float(np.median(those)), max(1.0, *those)
+                    usual = max([1.0, *(other for other, is_calm in zip(those, calm, strict=True) if is_calm)])
+                    rises[k] = max(0.0, value - top) / max(top - middle, 0.3)
+                    is_usual &= value <= usual + 0.15 * max(usual - middle, 0.3)
+            asked = max(logit, x) if rises[0] > 0 else x
+            rarity = share_above(asked, before, ages) / (1 + 2 * max(rises)) ** 2
+            slot = int(results.series[i])
+            if results.begins[i]:
+                self.since.pop(slot, None)
+            again = not is_usual and p <= 0.7 * a
+            follows = self.since.get(slot, 99) <= 10 and rarity <= max(a, min(5 * a, 0.05))
+            outlier = max(rises) > 0 or ((again or follows) and self.load + sum(self.outliers[step:i]) < 100)
+            self.since[slot] = 1 if outlier else self.since.get(slot, 99) + 1
+            severity = (3 if rarity <= a / 5 else 2) if outlier else int(rarity <= a)
+            found.append((1 - rarity, p, outlier, severity if is_ready else 0))
+            self.outliers.append(outlier)
+            self.own.append(logit)
+            self.remembered.append(x)
+        return found
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.02])
+def test_scores_and_alerts_follow_from_the_logits_by_the_documented_rules(rate: float) -> None:
+    n, config = 700, replace(CONFIG, alert_rate=rate)
+    one = Detector(MODEL, 2, config)
+    one.process(ROWS[:8], KEYS[:8])
+    naive = Naive(rate, config.window_size, one.cross_scored())
+    results = one.process(ROWS[8 : 8 + n], KEYS[8 : 8 + n])
+    score, p, outlier, severity = zip(*naive.run(results), strict=True)
+    np.testing.assert_allclose(results.score, score, atol=1e-9)
+    np.testing.assert_allclose(results.p_value, p)
+    assert results.outlier.tolist() == list(outlier)
+    assert results.severity.tolist() == list(severity)
+    assert len(set(severity)) > 2
+
+
+@pytest.mark.parametrize("rate", [0.005, 0.01, pytest.param(0.001, marks=pytest.mark.slow), 0.05])
+@pytest.mark.parametrize("views", ["default", "fast"])
+def test_of_ordinary_records_at_most_the_alert_rate_alerts(rate: float, views: str) -> None:
+    n = 4000 if rate > 0.001 else 20_000
+    rows = np.random.default_rng(0).standard_t(4, size=(n, 3))
+    outlier = detector(DetectorConfig(context_size=200, alert_rate=rate, views=(views,))).process(rows).outlier
+    assert 0 < outlier.sum() <= rate * n
+
+
+def test_an_extreme_alerts_whatever_came_before_it_and_is_first_by_score() -> None:
     rng = np.random.default_rng(0)
-    scale, n_high = ScoreScale(0.01, 2000), 0
-    for _ in range(2000):
-        high = int((scale.scaled(1 - rng.random(32) / inflation) > 0.95).sum())
-        scale.update(high, 32)
-        n_high += high
-    assert 0.04 < n_high / 64_000 < 0.053  # with those before it has adapted
+    rows = rng.normal(size=(3000, 3)) * np.where(rng.random((3000, 1)) < 0.05, 4, 1)  # weak outliers, one in twenty
+    extremes = [1000, 1500, 2000, 2500, 2900]
+    rows[extremes, [0, 1, 2, 0, 1]] = [40.0, 40.0, 40.0, -40.0, -40.0]
+    results = detector(QUICK).process(rows)
+    assert results.outlier[extremes].all()
+    assert set(np.argsort(-np.nan_to_num(results.score))[:5]) == set(extremes)
 
 
-# --- results
+def test_after_a_label_an_outlier_is_no_standard_for_others() -> None:
+    rows = np.random.default_rng(0).normal(size=(1500, 3))
+    rows[1000:1040] += 6
+    probe = np.array([[5.0, 5.0, 5.0]])
+    one, told = detector(QUICK), detector(QUICK)
+    for each in (one, told):
+        each.process(rows)
+    told.feedback(np.arange(1000, 1040), np.ones(40, dtype=bool))
+    before, after = (each.score_rows(probe) for each in (one, told))
+    assert after.p_value[0] < before.p_value[0]
+    for each in (one, told):
+        each.process(rows[:1])
+    before, after = (each.score_rows(probe) for each in (one, told))
+    assert after.score[0] > before.score[0]
 
 
-def expected_severity(p: float, threshold: float) -> int:
-    """By the documented limits: a tenth of the threshold, the threshold, and three times the threshold."""
-    if p <= 0.1 * threshold:
-        return 3
-    if p <= threshold:
-        return 2
-    return 1 if p <= 3 * threshold else 0
-
-
-@given(st.sampled_from([5, 300, 2000]), st.sampled_from([0.01, 0.1]), st.integers(0, 1000))
-def test_severity_is_the_p_value_in_multiples_of_the_threshold(n: int, rate: float, n_alerts: int) -> None:
-    alerts = Alerts(DetectorConfig(alert_rate=rate))
-    alerts.threshold.update(n_alerts, 5000)
-    scores = Scores.of(np.zeros((n, 2)), np.ones(n, np.int64), np.ones(n))
-    found, has_enough = alerts.judge_first(scores, np.arange(float(n)), 1), rate * (n + 1) >= 1
-    expected = [expected_severity(p, alerts.threshold.value) if has_enough else 0 for p in found.p_value.tolist()]
-    assert found.severity.tolist() == expected
-    assert found.outlier.tolist() == [severity >= 2 for severity in expected]
+@given(st.sampled_from([5, 300, 2000]), st.sampled_from([0.01, 0.1]))
+def test_rows_that_are_no_stream_are_outliers_by_their_p_values_alone(n: int, rate: float) -> None:
+    found = first_of(n, rate)
+    has_enough = rate * (n + 1) >= 1
+    assert found.outlier.tolist() == [has_enough and p <= rate for p in found.p_value.tolist()]
+    assert ((found.severity >= 2) == found.outlier).all()
     assert set(found.status) == {Status.OK if has_enough else Status.CALIBRATING}
+
+
+@cache
+def first_of(n: int, rate: float) -> Results:
+    one = Detector(MODEL, 2, DetectorConfig(context_size=max(n, 4), min_context=n, alert_rate=rate, views=("all",)))
+    one.process(np.random.default_rng(0).normal(size=(n, 2)))
+    return one.cross_scored()
 
 
 @given(st.integers(0, 30), st.integers(1, 5))
@@ -186,9 +259,7 @@ def test_the_mean_of_the_views_has_the_same_bits_whatever_rows_are_beside(n: int
     np.testing.assert_array_equal(mean, [Scores.mean(row[None])[0] for row in by_view])
 
 
-# --- scores
-
-# --- scores
+# --- streams
 
 N, SETTLED = 8000, 5000  # records, and those after which a share is counted
 QUICK = DetectorConfig(context_size=300)
@@ -224,7 +295,8 @@ def random_walk(noise: Rows, time: Rows) -> Rows:
 def test_few_ordinary_records_of_a_moving_stream_have_a_score_above_95_percent(drift: Course) -> None:
     rows = drift(np.random.default_rng(0).normal(size=(N, 3)), np.linspace(0, 1, N)[:, None])
     score = detector(QUICK).process(rows).score[SETTLED:]
-    assert 0.005 < (score > 0.95).mean() <= 0.06
+    assert 0 < (score > 0.95).mean() <= 0.08
+    assert (score > 0.99).mean() <= 0.025
 
 
 def test_where_records_are_equal_a_new_context_makes_none_of_them_odd() -> None:
@@ -241,15 +313,14 @@ def test_where_nothing_ever_changes_nothing_is_odd(views: str) -> None:
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 60))
-def test_between_two_steps_scores_are_in_the_order_of_the_remembered_logits(seed: int, before: int) -> None:
+def test_between_two_steps_a_record_with_both_logits_higher_has_a_higher_score(seed: int, before: int) -> None:
     one = established(before)
     rows = np.random.default_rng(seed).normal(size=(STEP, 3)) * 3
     found = one.score_rows(rows[: one.room])
     order = np.argsort(found.remembered_logit)
-    assert (np.diff(found.score[order]) >= 0).all()
-    assert (np.diff(found.score[order])[np.diff(found.remembered_logit[order]) > 1e-9] > 0).all()
-    assert (found.score[found.outlier] >= 1 - SMALL.alert_rate).all()
-    assert (found.score[~found.outlier] <= 1 - SMALL.alert_rate + 1e-12).all()
+    own, remembered, score = (values[order] for values in (found.logit, found.remembered_logit, found.score))
+    higher = (own[:, None] < own) & (remembered[:, None] < remembered - 1e-6)
+    assert (score[:, None] < score)[higher].all()
 
 
 @cache
@@ -305,21 +376,6 @@ def test_a_remembered_logit_has_a_share_of_the_earlier_ones_of_its_series(
     found = remember(Memory(weight, MAX_KEYS), stream, cuts)
     np.testing.assert_allclose(found, naive(stream, weight), rtol=1e-6, atol=1e-6)
     np.testing.assert_array_equal(found, remember(Memory(weight, MAX_KEYS), stream, []))  # bit for bit
-
-
-@given(streams, streams, weights)
-def test_a_replay_is_as_if_the_last_records_were_the_first(before: Stream, last: Stream, weight: float) -> None:
-    """Of series that have records among them; the others stay as they are."""
-    memory, fresh = Memory(weight, MAX_KEYS), Memory(weight, MAX_KEYS)
-    remember(memory, before, [])
-    unchanged = memory.copy()
-    found = memory.replay(*columns_of(last))
-    np.testing.assert_array_equal(found, fresh.remember(*columns_of(last)))
-    slots = np.arange(MAX_KEYS + 1)
-    more, begins = np.ones(len(slots)), np.zeros(len(slots), dtype=bool)
-    seen = np.isin(slots, columns_of(last)[1])
-    expected = np.where(seen, fresh.remember(more, slots, begins), unchanged.remember(more, slots, begins))
-    np.testing.assert_array_equal(memory.remember(more, slots, begins), expected)
 
 
 def test_a_run_of_outliers_ranks_above_a_lone_one() -> None:

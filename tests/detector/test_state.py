@@ -103,7 +103,7 @@ def test_a_commit_costs_what_has_changed() -> None:
     process(one, one.records, one.records + 3)
     few = one.changes()
     kinds = sorted({key.rpartition("/")[0] for key in few})
-    assert kinds == ["counters", "follow", "follow/series", "history/rows", "history/scores", "memory"]
+    assert kinds == ["counters", "follow", "follow/series", "history/rows", "history/scores", "memory", "since"]
     assert sum("series/" in key and value is not None for key, value in few.items()) <= 3
 
 
@@ -194,8 +194,8 @@ def log() -> dict[str, bytes]:
             {"seed": 3, "context_size": 30},
             "context_size is 24 in the state, 30 now; seed is 0 in the state, 3 now",
         ),
-        ({"calibration_size": 900, "refresh": 0.3}, "calibration_size is 60 in the state, 900 now"),
-        ({"alert_rate": 0.001}, "alert_rate is 0.1 in the state, 0.001 now"),
+        ({"calibration_size": 9000, "refresh": 0.3}, "calibration_size is 60 in the state, 9000 now"),
+        ({"alert_rate": 0.0001}, "alert_rate is 0.1 in the state, 0.0001 now"),
         ({"memory": 0.5}, "memory is 0.3333333333333333 in the state, 0.5 now"),
         (
             {"views": ("fast",)},
@@ -228,7 +228,7 @@ def test_a_state_of_another_format_is_refused_as_such(log: dict[str, bytes]) -> 
     """Not as a damaged state, which may be replaced without asking."""
     fingerprint = json.loads(Document().recover(log, "fingerprint"))
     other = Document().changes("fingerprint", json.dumps({**fingerprint, "format": 1}).encode())
-    with pytest.raises(StateError, match=r"another version of fomo-stream wrote .* format 1, .* reads 6") as caught:
+    with pytest.raises(StateError, match=r"another version of fomo-stream wrote .* format 1, .* reads 7") as caught:
         recovered({**log, **cast(dict[str, bytes], other)})
     assert not isinstance(caught.value, DamagedStateError)
 

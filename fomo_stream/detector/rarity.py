@@ -1,0 +1,97 @@
+"""How rare a logit is in the long run: a decaying histogram of a partition's remembered logits."""
+
+from __future__ import annotations
+
+from copy import copy
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fomo_stream.detector.changelog import Entries, StoredEntries, Table
+from fomo_stream.detector.config import STEP
+
+Float = NDArray[np.float64]
+Int = NDArray[np.int64]
+
+LOW, BIN, BINS = -12.0, 0.25, 168  # the bins are from -12 to 30; one more on each side has what is beyond
+HALF_LIFE = 20_000.0  # records after which an older one counts half
+GROWTH = 2.0 ** (STEP / HALF_LIFE)  # of the weight of a record, from one step to the next
+MOST = 2.0**20  # weight at which all weights are made smaller
+ASSUMED = 300.0  # records that are assumed to have come before the first one; their logits are those of `assumed_above`
+BINS_OF_ENTRY = 8  # in the log
+
+
+def assumed_above(logits: Float) -> Float:
+    """Share (n,) of the assumed records above these logits (n,): near 1 below 3, 1/2 at 3, and near 0 far above.
+
+    It falls by + - * / and square roots only, whose last digits are the same on all processors.
+
+    >>> assumed_above(np.array([-1.0, 3.0, 7.0, 13.0])).round(3)
+    array([0.947, 0.5  , 0.053, 0.01 ])
+    """
+    distance = (logits - 3.0) / 2.0
+    root = np.sqrt(1.0 + distance * distance)
+    tail = 0.5 / (root * (root + np.abs(distance)))
+    return np.asarray(np.where(distance >= 0, tail, 1.0 - tail), dtype=np.float64)
+
+
+class Rarity:
+    """Counts remembered logits in bins; each older record counts half every HALF_LIFE records.
+
+    Weights of new records grow in place of those of older ones falling, so that a step changes few bins.
+    """
+
+    def __init__(self) -> None:
+        self._bins = Table(BINS_OF_ENTRY, counts=np.zeros(BINS + 2))
+        self.weight = 1.0  # of the records of the next step
+        self._above: Float | None = None  # (BINS + 3,) counts of this bin and all higher ones; None: out of date
+
+    def above(self, logits: Float) -> Float:
+        """P (n,) in (0, 1): the share of the records so far, and of the assumed ones, above these logits (n,).
+
+        Inside of a bin it is linear. A higher logit has a smaller P, however high.
+        """
+        if self._above is None:
+            self._above = np.append(np.cumsum(self._bins["counts"][::-1])[::-1], 0.0) / self.weight
+        at = np.clip((logits - LOW) / BIN + 1.0, 0.0, BINS + 1.0)
+        bins = at.astype(np.int64)
+        higher, here = self._above[bins + 1], self._above[bins] - self._above[bins + 1]
+        # the two outer bins have no width: all logits in one are above, or below, all records in it
+        found = np.where((bins == 0) | (bins == BINS + 1), higher, higher + here * (1.0 - (at - bins)))
+        return np.asarray((found + ASSUMED * assumed_above(logits)) / (self._above[0] + ASSUMED), dtype=np.float64)
+
+    def add(self, logits: Float, steps_ago: Int, sign: float = 1.0) -> None:
+        """Count records (n,) that belong to a step so many steps ago; sign: -1.0 takes them back."""
+        if not len(logits):
+            return
+        at = np.clip((logits - LOW) / BIN + 1.0, 0.0, BINS + 1.0).astype(np.int64)
+        weights = np.multiply.accumulate(np.r_[1.0, np.full(int(steps_ago.max()), 1.0 / GROWTH)])[steps_ago]
+        counts = self._bins["counts"].copy()
+        np.add.at(counts, at, sign * self.weight * weights)
+        slots = np.unique(at)
+        self._bins.put(slots, counts=np.maximum(counts[slots], 0.0))
+        self._above = None
+
+    def step(self) -> None:
+        """Let all records so far count a little less."""
+        self.weight *= GROWTH
+        if self.weight > MOST:
+            self._bins.put(np.arange(BINS + 2), counts=self._bins["counts"] / self.weight)
+            self.weight = 1.0
+        self._above = None
+
+    def copy(self) -> Rarity:
+        """The same, independent."""
+        twin = copy(self)
+        twin._bins = Table(BINS_OF_ENTRY, counts=np.zeros(BINS + 2))
+        twin._bins.put(np.flatnonzero(self._bins["counts"]), counts=self._bins["counts"][self._bins["counts"] != 0])
+        return twin
+
+    def changes(self) -> Entries:
+        """Entries of the bins that changed since the last call, at first of all; without the weight."""
+        return self._bins.changes("rarity")
+
+    def recover(self, entries: StoredEntries, weight: float) -> None:
+        """Take the state from the entries. Raises StateError when they do not fit."""
+        self._bins.recover(entries, "rarity")
+        self.weight, self._above = weight, None
