@@ -95,7 +95,7 @@ class StatusBoard(Observer):
             "time": time.time() if timestamp is None else timestamp / 1000,
             "partition": partition,
             **{name: result[name] for name in ("offset", "score", "p_value", "severity")},
-            "incident": result.get("incident"),
+            **{name: result.get(name) for name in ("incident", "surprise")},
             "features": _named(result.get("reasons", ())),
         }
 

@@ -8,6 +8,7 @@ records, never times, so a replay finds the same incidents.
 from __future__ import annotations
 
 import json
+import math
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -61,14 +62,17 @@ class Incidents:
     def __len__(self) -> int:
         return len(self._open)
 
-    def sizes(self) -> tuple[int, ...]:
-        """How many alerts each open incident has."""
-        return tuple(found.summary["records"] for found in self._open.values())
+    @property
+    def open(self) -> tuple[Result, ...]:
+        """What is known so far of each open incident, as in the record that will sum it up."""
+        return tuple(found.summary for found in self._open.values())
 
     def follow(
         self, results: Sequence[Result], scored: Results, keys: Sequence[Key], offsets: Sequence[int], first: int
     ) -> list[Closed]:
-        """Give each alert among the next records the field `incident`; returns the incidents that have ended, in order.
+        """Give each alert among the next records its `incident` and how much `surprise` it has so far.
+
+        Returns the incidents that have ended, in order.
 
         results: (n,) of the records, made from `scored`; keys, offsets: (n,) of the records; first: the first record's
         number in the partition, one more than the last record's of the call before.
@@ -95,16 +99,18 @@ class Incidents:
         if before is None:
             its_key = None if slot == 0 else _kept(key)
             begin = {"incident": f"{self._prefix}{offset}", "status": CLOSED, **self._source, "from": place}
-            summary = {**begin, "to": place, "records": 1, "span": 1, **_worst(place, result)}
+            summary = {**begin, "to": place, "records": 1, "span": 1, "surprise": 0.0, **_worst(place, result)}
         else:
             its_key = before.key
             summary = {**before.summary, "to": place, "records": before.summary["records"] + 1}
             summary["span"] += before.quiet + 1
             if _rank(result) > _rank(summary["worst"]):
                 summary = {name: value for name, value in summary.items() if name not in WHY} | _worst(place, result)
+        # 1 - score is the chance of such a record, so of unrelated records this is minus the logarithm of that of all
+        summary["surprise"] = round(summary["surprise"] - math.log(1.0 - result["score"]), 3)
         self._open[slot] = _Open(its_key, number, 0, summary)
         self._changed.add(slot)
-        result["incident"] = summary["incident"]
+        result |= {name: summary[name] for name in ("incident", "surprise")}
 
     def _has_ended(self, slot: int, number: int) -> bool:
         """Count a record without an alert."""
@@ -177,8 +183,8 @@ def _worst(place: Mapping[str, Any], result: Result) -> Result:
 
 
 def _rank(alert: Mapping[str, Any]) -> tuple[float, float]:
-    """The higher, the worse: the rarer one, and of those that are equally rare the one with the higher logit."""
-    return -alert["p_value"], alert["remembered_logit"]
+    """The higher, the worse: the rarer one in the long run."""
+    return alert["score"], alert["remembered_logit"]
 
 
 def _kept(key: Key) -> bytes | None:
@@ -194,7 +200,14 @@ def _encode(found: _Open) -> bytes:
 def _decode(name: str, entries: StoredEntries) -> tuple[int, _Open]:
     slot, content = int(name.removesuffix("/open")), json.loads(entries[name])
     key, summary = content["key"], content["summary"]
-    _rank(summary["worst"]), summary["incident"], summary["from"]["offset"], summary["records"], summary["span"]
+    (
+        _rank(summary["worst"]),
+        summary["incident"],
+        summary["surprise"] + 0.0,
+        summary["from"]["offset"],
+        summary["records"],
+        summary["span"],
+    )
     key = None if key is None else b64decode(key, validate=True)
     quiet, _, seen = entries[f"{slot}/quiet"].partition(b" ")
     return slot, _Open(key, int(seen), int(quiet), summary)

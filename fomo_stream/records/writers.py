@@ -24,6 +24,7 @@ CSV_FIELDS = (
     "regime",
     "status",
     "incident",
+    "surprise",
 )
 PLACE_FIELDS = ("line",)  # of records whose place in the output is not that in the input
 EXPLAINED_FIELDS = ("reasons", "explanation")  # of records that are explained

@@ -137,7 +137,7 @@ def test_alerts_are_shown_once_newest_first_and_only_the_newest() -> None:
     recent = status(board)["alerts"]["recent"]
     assert [(alert["partition"], alert["offset"]) for alert in recent] == [(3, 2), (0, 1), (3, 1)]
     shown = {"partition": 3, "offset": 2, "time": 5.0, "score": 0.9, "p_value": 0.001, "severity": "critical"}
-    shown |= {"features": [], "incident": None}
+    shown |= {"features": [], "incident": None, "surprise": None}
     assert recent[0] == shown
     board.scored(batch(400, *(outlier(offset) for offset in range(10, 300))))
     alerts = json.loads(board.status(EMPTY, 0.25))["alerts"]
@@ -152,12 +152,12 @@ def test_of_a_record_only_the_names_of_features_are_kept() -> None:
         {"feature": "flow", "cause": "value", "share": 0.7, "value": "marker", "usual": "marker", "with": "gas"},
         {"feature": "d\ud800" + "e" * 999, "cause": "category", "share": 0.2, "value": "marker", "frequency": "marker"},
     ]
-    because: dict[str, Any] = {"reasons": reasons, "explanation": "flow is marker", "incident": "0-1"}
+    because: dict[str, Any] = {"reasons": reasons, "explanation": "flow is marker", "incident": "0-1", "surprise": 4.2}
     board = StatusBoard()
     board.scored(batch(2, outlier(1, {"marker": "marker", "inner": {"marker": ["marker"]}}, b"marker", **because)))
     assert b"marker" not in board.status(EMPTY)
     (alert,) = status(board)["alerts"]["recent"]
-    assert (alert["features"][:2], alert["incident"]) == (["flow", "gas"], "0-1")
+    assert (alert["features"][:2], alert["incident"], alert["surprise"]) == (["flow", "gas"], "0-1", 4.2)
     assert alert["features"][2].startswith("d\\ud800eee")
     assert len(alert["features"][2]) < 110
 

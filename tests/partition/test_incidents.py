@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,7 +27,7 @@ class Stream:
     begins: list[bool]
     alerts: list[bool]
     keys: list[bytes | None]
-    p_values: list[float]
+    scores: list[float]
 
     def __len__(self) -> int:
         return len(self.series)
@@ -37,9 +38,9 @@ class Stream:
             result: dict[str, Any] = {
                 "offset": self.offset(i),
                 "timestamp": 1000 + i if i % 3 else None,
-                "score": 1 - self.p_values[i],
+                "score": self.scores[i],
                 "remembered_logit": float(i % 7),
-                "p_value": self.p_values[i],
+                "p_value": 0.01,
                 "outlier": self.alerts[i],
                 "severity": "critical",
             }
@@ -72,8 +73,8 @@ def streams(draw: st.DrawFn) -> Stream:
     for slot, is_new in zip(series, begins, strict=True):
         age[slot] += is_new
         keys.append(None if slot == 0 else b"\xff%d-%d" % (slot, age[slot]))
-    p_values = rng.choice([0.001, 0.002, 0.01], n)
-    return Stream(series.tolist(), begins.tolist(), alerts.tolist(), keys, p_values.tolist())
+    scores = rng.choice([0.999, 0.998, 0.99], n)
+    return Stream(series.tolist(), begins.tolist(), alerts.tolist(), keys, scores.tolist())
 
 
 def follow(stream: Stream, incidents: Incidents, results: list[dict[str, Any]], part: slice) -> list[Closed]:
@@ -102,7 +103,7 @@ def one_by_one(stream: Stream, quiet: tuple[int, int]) -> tuple[dict[int, str], 
             names[alerts[-1]] = f"{PARTITION}-{stream.offset(alerts[0])}"
             is_replaced = slot == own[0] and lives[i] != own
             if is_replaced or len(after) >= of_series or i - records[-1] >= of_all:
-                worst = max(alerts, key=lambda j: (-stream.p_values[j], j % 7, -j))
+                worst = max(alerts, key=lambda j: (stream.scores[j], j % 7, -j))
                 span = len(records) - len(after)
                 ended.append((i, {"alerts": alerts, "span": span, "worst": worst, "key": stream.keys[alerts[-1]]}))
                 del is_open[own]
@@ -143,7 +144,9 @@ def test_incidents_are_those_of_a_plain_reference_at_any_split_and_after_restart
         score = {name: fresh[worst][name] for name in ("score", "remembered_logit", "p_value", "severity")}
         summary = {"incident": names[first], "status": "closed", "topic": TOPIC, "partition": PARTITION}
         summary |= {"from": places[first], "to": places[last], "records": len(group["alerts"]), "span": group["span"]}
-        summary |= {"worst": places[worst] | score}
+        chances = [-math.log(1 - stream.scores[i]) for i in group["alerts"]]
+        assert results[last]["surprise"] == pytest.approx(sum(chances), abs=0.1)
+        summary |= {"surprise": results[last]["surprise"], "worst": places[worst] | score}
         summary |= {name: fresh[worst][name] for name in ("reasons", "explanation") if name in fresh[worst]}
         expected[names[first]] = Closed(stream.offset(end), group["key"], stream.offset(first), summary)
     assert {one.summary["incident"]: one for one in closed} == expected

@@ -131,6 +131,7 @@ const ALERTS = [
   { name: "Score", show: (a) => (a.score == null ? NONE : a.score.toFixed(4)) },
   { name: "p\u2011value", show: (a) => (a.p_value == null ? NONE : String(Number(a.p_value.toPrecision(2)))) },
   { name: "Incident", show: (a) => a.incident ?? NONE },
+  { name: "Surprise", show: (a) => (a.surprise == null ? NONE : a.surprise.toFixed(1)) },
   { name: "Reasons", kind: "text long reasons", show: reasons },
 ];
 
