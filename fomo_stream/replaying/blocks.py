@@ -21,6 +21,24 @@ INLIER, OUTLIER, UNKNOWN, UNREADABLE = 0, 1, -1, -2  # labels
 IsStopped = Callable[[], bool]
 
 
+class Incident(NamedTuple):
+    """Alerts that belong together; see `fomo_stream.partition.incidents`."""
+
+    partition: int
+    first: int  # offset of its first alert
+    last: int
+    records: int  # alerts
+    score: float  # the highest
+    surprise: float
+
+    @classmethod
+    def of(cls, partition: int, summary: Result) -> Incident:
+        """From the record that sums it up."""
+        first, last, worst = (summary[name] for name in ("from", "to", "worst"))
+        counted = summary["records"], worst["score"], summary["surprise"]
+        return cls(partition, first["offset"], last["offset"], *counted)
+
+
 class Sample(NamedTuple):
     """One record of a source, in its order."""
 
@@ -102,8 +120,8 @@ class Block:
     contexts: tuple[ContextNote, ...] = ()
     batch_s: tuple[float, ...] = ()  # seconds that each micro-batch took to be scored and learned
     odd_times: int = 0  # records whose timestamp is missing or differs from their time by more than a minute
-    ended_incidents: tuple[int, ...] = ()  # how many alerts each has that ended in the block
-    open_incidents: tuple[int, ...] = ()  # how many alerts each has that is open after the block
+    ended_incidents: tuple[Incident, ...] = ()  # in the block
+    open_incidents: tuple[Incident, ...] = ()  # after the block
 
     def __len__(self) -> int:
         return len(self.offsets)

@@ -99,7 +99,7 @@ def _about_inputs(first: Report, second: Report) -> Iterator[str]:
         yield f"Labelled outliers: {_text(outliers[0])} before, {_text(outliers[1])} after."
     if not all(outliers):
         lacks = f"The report {'after' if outliers[0] else 'before'} lacks" if any(outliers) else "Both reports lack"
-        yield f"{lacks} labelled outliers, so only the alert rate can be compared."
+        yield f"{lacks} labelled outliers, so ranking, precision and recall cannot be compared."
 
 
 def _table(before: dict[str, Any], after: dict[str, Any], paired: tuple[str, ...]) -> Iterator[str]:

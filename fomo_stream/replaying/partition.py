@@ -19,7 +19,7 @@ from fomo_stream.loading import load_ready
 from fomo_stream.partition.partition import Partition, Scored, first_detector
 from fomo_stream.partition.position import Restored
 from fomo_stream.records.codec import codec_of
-from fomo_stream.replaying.blocks import BLOCK, Block, ContextNote, Int, IsStopped, Judgement, Sample
+from fomo_stream.replaying.blocks import BLOCK, Block, ContextNote, Incident, Int, IsStopped, Judgement, Sample
 from fomo_stream.replaying.output import written_to
 from fomo_stream.settings.replay import ReplaySettings
 
@@ -114,8 +114,8 @@ class PartitionReplay:
             contexts=tuple(contexts),
             batch_s=tuple(batch_s),
             odd_times=odd_times,
-            ended_incidents=tuple(one.summary["records"] for part in parts for one in part.closed),
-            open_incidents=self._partition.incidents.sizes(),
+            ended_incidents=tuple(Incident.of(self.number, one.summary) for part in parts for one in part.closed),
+            open_incidents=tuple(Incident.of(self.number, one) for one in self._partition.incidents.open),
         )
 
     def _score(self, samples: list[Sample]) -> tuple[list[Scored], list[ContextNote], list[float]]:
@@ -150,7 +150,7 @@ class PartitionReplay:
 
 
 def _judgement(results: Results) -> Judgement:
-    return Judgement(results.remembered_logit, results.p_value, results.outlier)
+    return Judgement(results.score, results.p_value, results.outlier)
 
 
 @dataclass

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from fomo_stream.detector.results import Cause, Reason, Results, Status
-from fomo_stream.replaying.blocks import BLOCK, UNKNOWN, Block, ContextNote, Judgement
+from fomo_stream.replaying.blocks import BLOCK, UNKNOWN, Block, ContextNote, Incident, Judgement
 from fomo_stream.replaying.measures.measure import measure
 from fomo_stream.replaying.measures.recorder import Recorder, Spec
 from fomo_stream.replaying.measures.summary import summary
@@ -28,6 +28,11 @@ Report = dict[str, Any]
 HOSTILE = "<script>window.hacked=1</script></script><!--<script><img src=x onerror=window.hacked=1>&amp;\u2028'\""
 FEATURES = tuple(f"f{i}" for i in range(10))
 RIVALS = ("river.HalfSpaceTrees", "knn")
+
+
+def incident(records: int, partition: int = 0, first: int = 0) -> Incident:
+    """One of so many alerts."""
+    return Incident(partition, first, first + records - 1, records, 0.99, 5.0 * records)
 
 
 def results(logit: Float, alert: NDArray[np.bool_] | None = None, p_value: Float | None = None) -> Results:
@@ -121,8 +126,8 @@ def made_stream(
                 skipped={"not_json": len(numbers)},
                 contexts=tuple(ContextNote(at - a, at // BLOCK + 1, 500, 0.1 if at else np.nan) for at in numbers),
                 batch_s=(0.01,) * len(numbers),
-                ended_incidents=tuple(3 + number // BLOCK for number in numbers),
-                open_incidents=(2,),
+                ended_incidents=tuple(incident(3 + number // BLOCK, partition, number) for number in numbers),
+                open_incidents=(incident(2, partition),),
             )
         )
         made[-1].results.regime[:] = regimes[part]

@@ -138,7 +138,8 @@ def test_a_report_equals_itself(tmp_path: Path, before: dict[str, Any]) -> None:
     assert "more than chance\n" not in text
     assert "All settings are the same." in text
     assert "compared window by window" in text
-    assert "+0 to +0" in row(text, "auroc")
+    for metric in ("auroc", "false incidents"):
+        assert "+0 to +0" in row(text, metric)
 
 
 def test_a_better_replay_of_the_same_records_is_higher_by_more_than_chance(
@@ -174,7 +175,7 @@ def test_replays_of_other_records_are_not_paired(tmp_path: Path, before: dict[st
 def test_without_labels_the_alert_rate_is_compared(tmp_path: Path, before: dict[str, Any]) -> None:
     after = made_report(1.0, has_labels=False)
     text = compared(tmp_path, before, after)
-    assert "The report after lacks labelled outliers, so only the alert rate can be compared." in text
+    assert "The report after lacks labelled outliers, so ranking, precision and recall cannot be compared." in text
     assert row(text, "auroc").endswith("not in both")
     assert "chance" in row(text, "alert rate")
     assert "Both reports lack labelled outliers" in compared(tmp_path, after, after)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from statistics import median_low
 from typing import Any
 
 import numpy as np
 import pytest
-from blocks import OWN, block, explained, made_stream, measured, spec_of
+from blocks import OWN, block, explained, incident, made_stream, measured, spec_of
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ from fomo_stream.replaying.measures.intervals import resamples
 from fomo_stream.replaying.measures.measure import GENERATIONS
 from fomo_stream.replaying.measures.quality import counts, curves, ranking_metrics
 from fomo_stream.replaying.measures.recorder import Recorder
-from fomo_stream.replaying.measures.segments import GAP
+from fomo_stream.replaying.measures.segments import APART, GAP
 from fomo_stream.replaying.measures.summary import summary
 
 Float = NDArray[np.float64]
@@ -211,14 +212,16 @@ def test_peaks_stay_in_the_timeline() -> None:
         assert start <= 1000 * n < start + timeline["width"]
 
 
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=300), st.integers(1, 120))
-def test_the_highest_alerts_are_kept_in_order(logits: list[int], size: int) -> None:
-    scores = np.array(logits, float)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(3, 5)), min_size=1, max_size=300), st.integers(1, 120))
+def test_the_highest_alerts_are_kept_in_order(numbers: list[tuple[int, int]], size: int) -> None:
+    """By score, then by logit, then by offset."""
+    scores, logits = np.array(numbers, float).T
     kept = TopAlerts((), frozenset())
     for a in range(0, len(scores), size):
-        kept.add(block(scores[a : a + size], first=a))
-    expected = sorted(((-s, i) for i, s in enumerate(logits) if s > 2))[:TOP]
-    assert [(-a["logit"], a["offset"]) for a in kept.alerts] == expected
+        made = block(logits[a : a + size], first=a, alerts=scores[a : a + size] > 2)
+        kept.add(replace(made, results=replace(made.results, score=scores[a : a + size])))
+    expected = sorted((-s, -logit, i) for i, (s, logit) in enumerate(numbers) if s > 2)[:TOP]
+    assert [(-a["score"], -a["logit"], a["offset"]) for a in kept.alerts] == expected
     assert all(a["record"] == f'{{"n":{a["offset"]}}}' for a in kept.alerts)
 
 
@@ -268,14 +271,18 @@ def test_every_incident_counts_once_also_the_open_ones(partitions: list[tuple[li
                     np.zeros(1),
                     partition=number,
                     first=i,
-                    ended_incidents=tuple(its),
-                    open_incidents=tuple(still_open if i == last else [1, 2, 3]),
+                    ended_incidents=tuple(incident(n, number, i) for n in its),
+                    open_incidents=tuple(
+                        incident(size, number, i) for size in (still_open if i == last else [1, 2, 3])
+                    ),
                 )
                 for i, its in enumerate(blocks_ended)
             ]
         )
         sizes += [*itertools.chain(*blocks_ended), *still_open]
-    assert measured(*parts)["incidents"] == {
+    found = measured(*parts)["incidents"]
+    assert [one["records"] for one in found.pop("worst")] == sorted(sizes, reverse=True)[:20]
+    assert found == {
         "count": len(sizes),
         "open": sum(len(still_open) for _, still_open in partitions),
         "median_records": median_low(sizes) if sizes else None,
@@ -373,6 +380,50 @@ def test_segments_and_delays_are_those_of_a_simple_loop(runs: list[tuple[int, in
     assert (metrics["delay_records"] or {}).get("value") == (
         np.quantile(delays, 0.5, method="inverted_cdf") if delays else None
     )
+
+
+def expected_false_incidents(records: list[Record]) -> int:
+    """How many incidents of a partition have a labelled inlier from the first alert to the last one, and no outlier."""
+    incidents: list[list[int]] = []
+    for i, (_, alert) in enumerate(records):
+        if alert and incidents and i - incidents[-1][-1] < APART:
+            incidents[-1].append(i)
+        elif alert:
+            incidents.append([i])
+    labels = [{label for label, _ in records[its[0] : its[-1] + 1]} for its in incidents]
+    return sum(INLIER in its and OUTLIER not in its for its in labels)
+
+
+# of each alert: records since the one before, their label, and its own label
+SPACED = st.tuples(st.sampled_from([1, 2, 49, 50, 51]), st.sampled_from(LABELS), st.sampled_from(LABELS))
+
+
+@given(st.lists(st.lists(SPACED, min_size=1, max_size=9), min_size=1, max_size=3))
+def test_false_incidents_are_those_of_a_simple_loop(partitions: list[list[tuple[int, int, int]]]) -> None:
+    """In 10,000 labelled inliers; incidents of different partitions are apart."""
+    drawn: list[list[Record]] = [
+        [one for n, between, label in alerts for one in [*[(between, False)] * (n - 1), (label, True)]]
+        for alerts in partitions
+    ]
+    made = [
+        [block(np.zeros(len(its)), [one[0] for one in its], alerts=np.array([one[1] for one in its]), partition=number)]
+        for number, its in enumerate(drawn)
+    ]
+    (own,) = measured(*made)["detectors"]
+    n, n_inliers = sum(map(expected_false_incidents, drawn)), sum(one[0] == INLIER for its in drawn for one in its)
+    assert own["counts"]["false_incidents"] == n
+    found = own["metrics"]["false_incidents"]
+    assert found["value"] == pytest.approx(1e4 * n / n_inliers, rel=1e-5) if n_inliers else found is None
+
+
+def test_false_incidents_have_an_interval_by_window() -> None:
+    """About 20 in 10,000 records, each alone in its place, are as exact as their number allows."""
+    rng = np.random.default_rng(6)
+    alerts = np.zeros(N, bool)
+    alerts[rng.permutation(N // APART)[:120] * APART] = True
+    metric = measured([block(np.zeros(N), np.zeros(N), alerts=alerts)])["detectors"][0]["metrics"]["false_incidents"]
+    assert metric["value"] == pytest.approx(20)
+    assert 14 < metric["low"] < 18.5 < 21.5 < metric["high"] < 26
 
 
 def test_each_detector_has_delays_of_its_own() -> None:

@@ -120,6 +120,9 @@ def test_quality_segments_and_other_detectors_are_described() -> None:
     auroc, n = own["metrics"]["auroc"], own["counts"]
     assert f"AUROC {auroc['value']:.2f} ({auroc['low']:.2f} to {auroc['high']:.2f})" in said
     assert f"Of {n['segments']} labelled anomalous segments {n['segments_detected']} were detected" in said
+    rate = own["metrics"]["false_incidents"]["value"]
+    assert f"{n['false_incidents']} false incidents (alerts near each other without a labelled outlier): " in said
+    assert f" {rate:.3g} in 10,000 normal records." in said
     assert f"Labels are known for {n['labelled']:,} of 30,000 records that could be scored." in said
     assert "than fomo-stream, which is more than chance." in said
     assert "before it was stopped" in said
@@ -221,6 +224,8 @@ def test_text_fits_and_keeps_its_numbers(
     assert "…" not in text
     if labels:
         assert f"{own['metrics']['auroc']['value']:.3f}" in text
+        false = f" {own['metrics']['false_incidents']['value']:.3g} "
+        assert any(false in line for line in lines if line.startswith("fomo")) == (width >= 80)
     else:
         assert f"{100 * own['metrics']['alert_rate']['value']:.3g} %" in text
     assert ("±" in text) == (labels and width >= 80)

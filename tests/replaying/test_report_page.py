@@ -89,6 +89,10 @@ def test_every_section_is_shown_in_order(usual: Page) -> None:
     assert column(usual, "detectors-table", 1) == ["fomo-stream this detector", "river.HalfSpaceTrees", "knn"]
     first = made_report()["detectors"][0]["metrics"]["auroc"]
     assert column(usual, "detectors-table", 2)[0] == f"{first['value']:.3f}{first['low']:.3f} – {first['high']:.3f}"
+    heads = usual.run("[...document.querySelectorAll('#detectors-table thead th')].map((one) => one.textContent)")
+    (at,) = (i for i, head in enumerate(heads) if head.startswith("False incidents in 10,000"))
+    false = made_report()["detectors"][0]["metrics"]["false_incidents"]
+    assert column(usual, "detectors-table", at)[0].startswith(f"{false['value']:#.3g}")
     assert column(usual, "reasons-table", 1)[0] == f"{made_report()['reasons'][0]['alerts']}"
 
 

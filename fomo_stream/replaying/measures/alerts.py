@@ -20,7 +20,7 @@ TEXT_LENGTH = 2000  # characters of a record
 
 
 class TopAlerts:
-    """The TOP alerts of the detector itself by `remembered_logit`; of equal ones, by partition and offset.
+    """The TOP alerts of the detector itself by `score`; of equal ones by `remembered_logit`, then partition and offset.
 
     first_reasons: of all alerts, how many have each feature as the first of their reasons.
     """
@@ -32,14 +32,14 @@ class TopAlerts:
 
     def add(self, block: Block) -> None:
         """Take the alerts of a block. Only records that enter the list are written as text."""
-        logit = block.results.remembered_logit
+        score, logit = block.results.score, block.results.remembered_logit
         places = np.flatnonzero(block.results.outlier)
         for reasons in [block.results.reasons[place] for place in places.tolist()]:
             if reasons:
                 self.first_reasons[self._features[reasons[0].feature]] += 1
         if len(self.alerts) == TOP:
-            places = places[logit[places] >= self.alerts[-1]["logit"]]
-        places = places[np.lexsort((block.offsets[places], -logit[places]))][:TOP]
+            places = places[score[places] >= self.alerts[-1]["score"]]
+        places = places[np.lexsort((block.offsets[places], -logit[places], -score[places]))][:TOP]
         self.alerts = top(self.alerts + [self._alert(block, place) for place in places.tolist()])
         for alert in self.alerts:
             if not isinstance(alert["record"], str):
@@ -69,7 +69,8 @@ class TopAlerts:
 
 def top(alerts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The TOP of these alerts, the highest first."""
-    return sorted(alerts, key=lambda alert: (-alert["logit"], alert["partition"], alert["offset"]))[:TOP]
+    order = sorted(alerts, key=lambda one: (-one["score"], -one["logit"], one["partition"], one["offset"]))
+    return order[:TOP]
 
 
 def reasons_report(counts: Counter[str], features: tuple[str, ...]) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ import numpy as np
 from fomo_stream.replaying.measures.alerts import reasons_report, top
 from fomo_stream.replaying.measures.drift import drift_report
 from fomo_stream.replaying.measures.quality import Quality, counts, ranking_metrics
-from fomo_stream.replaying.measures.recorder import Generation, Recorded, Records, Spec
+from fomo_stream.replaying.measures.recorder import Generation, Recorded, Records, Spec, worst
 from fomo_stream.replaying.measures.segments import all_segments
 from fomo_stream.replaying.output import plain
 from fomo_stream.wording import counted
@@ -181,14 +181,16 @@ def _context(recorded: Sequence[Recorded]) -> dict[str, Any]:
 
 
 def _incidents(recorded: Sequence[Recorded]) -> dict[str, Any]:
-    """How many incidents the alerts of the detector itself make, and how many alerts each has."""
-    still_open = [size for one in recorded for size in one.open_incidents]
-    sizes = sorted([*still_open, *(size for one in recorded for size in one.ended_incidents)])
+    """How many incidents the alerts of the detector itself make, how many alerts each has, and the worst ones."""
+    still_open = [incident for one in recorded for incident in one.open_incidents]
+    sizes = sorted([*(one.records for one in still_open), *(size for one in recorded for size in one.ended_incidents)])
+    listed = worst([*still_open, *(incident for one in recorded for incident in one.worst_incidents)])
     return {
         "count": len(sizes),
         "open": len(still_open),
         "median_records": sizes[(len(sizes) - 1) // 2] if sizes else None,
         "most_records": sizes[-1] if sizes else None,
+        "worst": [one._asdict() for one in listed],
     }
 
 

@@ -9,15 +9,17 @@ from numpy.typing import NDArray
 
 from fomo_stream.replaying.measures import intervals
 from fomo_stream.replaying.measures.recorder import WINDOWS, Records, Spec
-from fomo_stream.replaying.measures.segments import NEVER, Segments
+from fomo_stream.replaying.measures.segments import NEVER, Segments, false_incidents
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
 RANKING_METRICS = ("auroc", "average_precision")
-OF_ALERTS = ("alert_precision", "alert_recall", "alert_rate", "segments_detected", "delay_records", "delay_s")
-METRICS = (*RANKING_METRICS, *OF_ALERTS)
+OF_ALERTS = ("alert_precision", "alert_recall", "alert_rate")
+OF_INCIDENTS = ("segments_detected", "false_incidents", "delay_records", "delay_s")
+METRICS = (*RANKING_METRICS, *OF_ALERTS, *OF_INCIDENTS)
+PER = 10_000  # labelled inliers that false incidents are counted in
 CELLS = 4096  # of a ranking that is drawn again and again, at most
 CURVE_POINTS = 400
 LEVELS = np.geomspace(1e-4, 0.5, 25)  # of p-values
@@ -42,6 +44,7 @@ class Quality:
             "records": np.ones(len(records), bool),
             "labelled": records.is_labelled,
             "outliers": records.is_outlier,
+            "inliers": records.is_labelled & ~records.is_outlier,
             "scored": self._is_scored,
             "alerts": alert,
             "labelled_alerts": alert & records.is_labelled,
@@ -49,6 +52,9 @@ class Quality:
         }
         self.by_window = {name: _by_window(records.window[mask]) for name, mask in masks.items()}
         self.by_window |= {"segments": _by_window(began), "segments_detected": _by_window(self._delay_windows)}
+        parts = zip(records.parts, records.slices, strict=True)
+        false = [records.window[its][false_incidents(rows["alert"][:, d], rows["label"])] for rows, its in parts]
+        self.by_window["false_incidents"] = _by_window(np.concatenate(false))
         ranked = records.is_ranked
         self._ranked = self._score[ranked], records.is_outlier[ranked], records.window[ranked]
         self._by_class = counts(*self._ranked[:2])
@@ -89,6 +95,7 @@ class Quality:
                 "alert_recall": n["true_alerts"] / n["outliers"],
                 "alert_rate": n["alerts"] / n["scored"],
                 "segments_detected": n["segments_detected"] / n["segments"],
+                "false_incidents": PER * n["false_incidents"] / n["inliers"],
             }
         records, ms = (_medians(delays, self._delay_windows, weights) for delays in self._delays)
         seconds = ms / 1000 if self._spec.axis == "time" else np.full_like(ms, np.nan)
@@ -100,6 +107,7 @@ class Quality:
             "alert_precision": "labelled_alerts",
             "alert_rate": "scored",
             "segments_detected": "segments",
+            "false_incidents": "inliers",
             "delay_records": "segments_detected",
             "delay_s": "segments_detected",
         }
@@ -109,8 +117,8 @@ class Quality:
         """What the metrics count; `records` are those with a score."""
         n = {name: int(by_window.sum()) for name, by_window in self.by_window.items()}
         n["ranked"] = len(self._ranked[0])
-        segments = ("segments", "segments_detected")
-        of_labels = ("labelled", "ranked", "outliers", "labelled_alerts", "true_alerts", *segments)
+        incidents = ("segments", "segments_detected", "false_incidents")
+        of_labels = ("labelled", "ranked", "outliers", "labelled_alerts", "true_alerts", *incidents)
         known = {name: n[name] if self._spec.has_labels else None for name in of_labels}
         return {"records": n["scored"], "alerts": n["alerts"], **known}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, UNREADABLE, Block
+from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, UNREADABLE, Block, Incident
 from fomo_stream.replaying.measures.alerts import TopAlerts
 from fomo_stream.replaying.output import written_to
 
@@ -24,6 +24,14 @@ Bool = NDArray[np.bool_]
 
 WINDOWS = 128  # bins of time whose records are measured together, at most
 LARGEST = 3e38  # values beyond count as this one
+
+
+WORST = 20  # incidents that are listed
+
+
+def worst(incidents: Iterable[Incident]) -> list[Incident]:
+    """The WORST of these incidents, those of most surprise first."""
+    return sorted(incidents, key=lambda one: (-one.surprise, one.partition, one.first))[:WORST]
 
 
 @dataclass(frozen=True)
@@ -69,7 +77,8 @@ class Recorded:
     generations: list[Generation] = field(default_factory=list)
     batch_s: array[float] = field(default_factory=lambda: array("d"))
     ended_incidents: array[int] = field(default_factory=lambda: array("q"))  # alerts of each
-    open_incidents: tuple[int, ...] = ()
+    worst_incidents: list[Incident] = field(default_factory=list)  # of those
+    open_incidents: tuple[Incident, ...] = ()
 
     @property
     def values_file(self) -> Path:
@@ -103,7 +112,8 @@ class Recorder:
         recorded.skipped.update(block.skipped)
         recorded.odd_times += block.odd_times
         recorded.batch_s.extend(block.batch_s)
-        recorded.ended_incidents.extend(block.ended_incidents)
+        recorded.ended_incidents.extend(one.records for one in block.ended_incidents)
+        recorded.worst_incidents = worst([*recorded.worst_incidents, *block.ended_incidents])
         recorded.open_incidents = block.open_incidents
         if not len(block):
             return

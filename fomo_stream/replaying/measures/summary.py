@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fomo_stream.replaying.measures.intervals import difference
+from fomo_stream.replaying.measures.quality import PER
 from fomo_stream.wording import counted
 
 DAY_MS = 86_400_000
@@ -24,6 +25,7 @@ def summary(report: dict[str, Any]) -> list[str]:
         *_about_missing(report["source"]),
         *_about_quality(report["source"], own),
         *_about_segments(own),
+        *_about_false_incidents(own),
         *[_against(own, other) for other in report["detectors"][1:] if own["metrics"]["auroc"]],
         *_about_drift(report["drift"]),
     ]
@@ -110,6 +112,14 @@ def _about_segments(own: dict[str, Any]) -> list[str]:
     )
     said = f"Of {counted(n, 'labelled anomalous segment')} {detected:,} {_was(detected)} detected"
     return [f"{said}, {'half of them ' if detected > 1 else ''}{where}."]
+
+
+def _about_false_incidents(own: dict[str, Any]) -> list[str]:
+    rate, n = own["metrics"]["false_incidents"], own["counts"]["false_incidents"]
+    if rate is None:
+        return []
+    said = f"{counted(n, 'false incident')} (alerts near each other without a labelled outlier)"
+    return [f"{said}: {rate['value']:.3g} in {PER:,} normal records."]
 
 
 def _against(own: dict[str, Any], other: dict[str, Any]) -> str:

@@ -15,11 +15,12 @@ from rich.text import Text
 from fomo_stream.replaying.measures.summary import moment
 from fomo_stream.replaying.results import seconds_per_record
 
-WITH_LABELS = ["AUROC", "AUPR", "prec.", "recall", "alerts", "delay", "time"]
+WITH_LABELS = ["AUROC", "AUPR", "prec.", "recall", "events", "false", "alerts", "delay", "time"]
 NARROW = 76  # columns of a terminal below which the table has less
 EXPLAINED, APART = 3, 10  # alerts, at most; and so many offsets between two of them, at least
 CAPTION = (
-    "Precision and recall are of the alerts; the delay is the median of the segments that were detected. "
+    "Precision and recall are of the alerts; events is the share of the anomalous segments that were detected, and the "
+    "delay their median; false is the number of false incidents in 10,000 normal records. "
     "Half of the 95 % interval is shown after "
 )
 # units of time: in seconds, and up to how many seconds each is used
@@ -83,7 +84,7 @@ def _table(report: Report, console: Console) -> Table:
     columns = ["AUROC", "AUPR", "alerts"] if is_narrow else WITH_LABELS
     if not any(row["AUROC"] for row in rows):
         columns = ["alerts", "alert rate", "time"]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0, show_edge=False)
     table.add_column("detector", overflow="fold", min_width=8, vertical="top")
     shown = [title for title in columns if any(row[title] for row in rows)]
     for title in shown:
@@ -108,6 +109,8 @@ def _cells(report: Report, detector: Report, sign: str) -> dict[str, str]:
         "AUPR": text("average_precision"),
         "prec.": text("alert_precision"),
         "recall": text("alert_recall"),
+        "events": text("segments_detected"),
+        "false": text("false_incidents", "{:.3g}".format),
         "alerts": "" if alerts is None else f"{alerts:,}",
         "alert rate": text("alert_rate", lambda rate: f"{100 * rate:.3g} %"),
         "delay": text("delay_s", lambda delay: in_units(delay) if delay else "at once")

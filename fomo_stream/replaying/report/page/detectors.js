@@ -62,7 +62,8 @@ const METRICS = [
   ["Alert rate", "alert_rate", paddedShare, "share of records that raised an alert"],
   ["Alert precision", "alert_precision", paddedShare, "share of alerts that are outliers"],
   ["Alert recall", "alert_recall", paddedShare, "share of outliers that raised an alert"],
-  ["Segments detected", "segments_detected", paddedShare, "share of anomalous segments, which are runs of outliers, with at least one alert"],
+  ["Event recall", "segments_detected", paddedShare, "share of anomalous segments, which are runs of outliers, with at least one alert"],
+  ["False incidents in 10,000", "false_incidents", padded, "incidents without any labelled outlier, in 10,000 normal records; alerts fewer than 50 records apart are one incident"],
   ["Delay", "delay_records", number, "records from the start of a segment to its first alert; median over detected segments"],
   ["Delay in time", "delay_s", duration, "the same in time"],
 ];

@@ -55,7 +55,7 @@ function showCalibration(box) {
     hidden[isShown ? "delete" : "add"](able[i].name);
     const at = shown.of.indexOf(able[i]);
     if (at >= 0) shown.plot.show(at, isShown);
-  }, able), sentence("On the dashed line, as many records have a p-value below a threshold as the threshold asks for. Above it there are more such records than requested; outliers raise the share of all records. The alerts of fomo-stream keep to the requested rate better than its p-values do, because their threshold adapts."), place);
+  }, able), sentence("On the dashed line, as many records have a p-value below a threshold as the threshold asks for. Above it there are more such records than requested; outliers raise the share of all records. fomo-stream does not alert by its p-values: they only say how rare a record was at its time."), place);
   show(kinds[0][0]);
   return null;
 }

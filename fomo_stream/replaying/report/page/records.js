@@ -114,6 +114,13 @@ function showAlerts(box) {
     ["Alerts", count(detectors[0]?.counts?.alerts)], ["Incidents", count(incidents.count)], ["Still open at the end", count(incidents.open)],
     ["Alerts of an incident, median", count(incidents.median_records)], ["Most alerts of an incident", count(incidents.most_records)],
   ]));
+  if (incidents.worst?.length) {
+    box.append(sentence("The incidents of most surprise: the more alerts and the rarer, the more."), table("incidents-table", "Worst incidents", incidents.worst, [
+      { name: "Partition", of: (one) => one.partition, as: count }, { name: "From", of: (one) => one.first, as: count }, { name: "To", of: (one) => one.last, as: count },
+      { name: "Alerts", of: (one) => one.records, as: count }, { name: "Highest score", of: (one) => one.score, as: (x) => x.toFixed(4) },
+      { name: "Surprise", of: (one) => one.surprise, as: (x) => x.toFixed(1) },
+    ]));
+  }
   box.append(sentence(`The ${plural(alerts.length, "alert")} with the highest scores, highest first.`));
   box.append(make("div", { class: "bar" }, button("Show all records", () => open(true)), button("Hide all records", () => open(false))), view);
   if (!has(report.reasons)) return null;
