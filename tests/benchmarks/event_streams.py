@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from fomo_stream import Detector
+from fomo_stream.replaying.measures.quality import PER
+from fomo_stream.replaying.measures.segments import NEVER, false_incidents, first_alerts
 
 Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
@@ -402,7 +404,7 @@ WHOLE = {"smtp"}  # ... but not of these
 class Run:
     """What a detector made of the n records of a stream, with a look at its context after every micro-batch."""
 
-    score: Float  # (n,) remembered logits, each before its record was learned; 0 while warming up
+    score: Float  # (n,) in (0, 1), each made before its record was learned; 0 while warming up
     alert: Bool  # (n,)
     contamination: Float  # (n_batches,) share of true outliers among the rows of the context; NaN while warming up
     announced: NDArray[np.int64]  # (k,) first records of a regime that the detector adapted to
@@ -442,7 +444,7 @@ def run(detector: Detector, stream: Stream, feedback_delay: int | None = None) -
             detector.feedback(np.arange(told, due), stream.outlier[told:due])
             told = due
         cpu_s += time.process_time() - began
-        score[part], alert[part] = np.nan_to_num(scored.remembered_logit, nan=0.0), scored.outlier
+        score[part], alert[part] = np.nan_to_num(scored.score, nan=0.0), scored.outlier
         regime[part] = scored.regime
         context = detector.context_numbers
         contamination.append(float(stream.outlier[context].mean()) if len(context) else np.nan)
@@ -450,10 +452,55 @@ def run(detector: Detector, stream: Stream, feedback_delay: int | None = None) -
     return Run(score, alert, np.array(contamination), announced, cpu_s)
 
 
+SAME = {"nslkdd": "kdd", "http": "kdd", "kdd99": "kdd", "ecg": "mitbih"}  # different names, the same source of data
+
+
+def family_of(stream: str) -> str:
+    """The source of data that a stream of this name is from; of a generated one, its kind.
+
+    >>> family_of("ecg__mba_805"), family_of("skab_valve"), family_of("mean_drift.short")
+    ('mitbih', 'skab', 'mean_drift')
+    """
+    if "." in stream:
+        return stream.split(".")[0]
+    first = stream.split("__" if "__" in stream else "_")[0]
+    return SAME.get(first, first)
+
+
+def settled(n: int) -> int:
+    """The first of n records that counts in the figures of a stream."""
+    return max(500, n // 10)
+
+
 def ranking(stream: Stream, score: Float) -> tuple[float, float]:
-    """AUROC and average precision of scores (n,), less the first max(500, 10 %) records; NaN without outliers."""
-    first = max(500, len(score) // 10)
+    """AUROC and average precision of scores (n,) of settled records; NaN without outliers."""
+    first = settled(len(score))
     outlier = stream.outlier[first:]
     if not outlier.any():
         return np.nan, np.nan
     return float(roc_auc_score(outlier, score[first:])), float(average_precision_score(outlier, score[first:]))
+
+
+def alerting(stream: Stream, alert: Bool) -> dict[str, float]:
+    """Figures of alerts (n,) on settled records; NaN where the stream lacks what they are the share of.
+
+    An event is a run of outliers, and is found if one of its records is an alert. delay: records from its beginning to
+    the first alert in it, median of the events that are found. false_incidents: in 10,000 inliers, as a replay counts
+    them. Without any alert the precision is 0.
+    """
+    first = settled(len(alert))
+    alert, outlier = alert[first:], stream.outlier[first:]
+    edges = np.flatnonzero(np.diff(outlier, prepend=False, append=False))
+    begins, ends = edges[::2], edges[1::2]
+    found = first_alerts(alert, begins, ends - 1)
+    delays = (found - begins)[found != NEVER]
+    n_true, n_outliers = (alert & outlier).sum(), outlier.sum()
+    n_false = len(false_incidents(alert, outlier.astype(np.int8)))
+    return {
+        "alert_rate": float(alert.mean()),
+        "precision": float(n_true / max(1, alert.sum())) if n_outliers else np.nan,
+        "recall": float(n_true / n_outliers) if n_outliers else np.nan,
+        "event_recall": len(delays) / len(begins) if n_outliers else np.nan,
+        "false_incidents": PER * n_false / int((~outlier).sum()),
+        "delay": float(np.median(delays)) if len(delays) else np.nan,
+    }

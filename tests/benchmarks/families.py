@@ -32,12 +32,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from event_streams import BATCH, Float, Stream, load_stream, ranking
+from event_streams import BATCH, Float, Stream, family_of, load_stream, ranking
 from suite.contenders import NO_PYSAD, records
 
 from fomo_stream import FoMoDetector
 
-SAME = {"nslkdd": "kdd", "http": "kdd", "kdd99": "kdd", "ecg": "mitbih"}  # different names, the same source of data
 WINDOW, NEIGHBOURS = 1000, 5
 METRICS = ("auroc", "ap")
 Figures = list[dict[str, Any]]  # one for each stream, detector and variant of it
@@ -81,12 +80,6 @@ def detectors() -> dict[str, dict[str, Scorer]]:
         found["PySAD LODA"] = {"raw": loda, "standardised": lambda rows: loda(standardised(rows))}
     found["kNN window"] = {"standardised": nearest_of_window}
     return found
-
-
-def family_of(stream: str) -> str:
-    """The source of data that a stream of this name is from."""
-    first = stream.split("__" if "__" in stream else "_")[0]
-    return SAME.get(first, first)
 
 
 def measured(path: Path, names: Iterable[str]) -> Figures:

@@ -78,7 +78,7 @@ def scores(rows: Float, keys: Sequence[str] | None) -> Float:
     made = []
     for start in range(0, len(rows), BATCH):
         part = slice(start, start + BATCH)
-        made.append(detector.process(rows[part], None if keys is None else keys[part]).remembered_logit)
+        made.append(detector.process(rows[part], None if keys is None else keys[part]).score)
     return np.nan_to_num(np.concatenate(made), nan=0.0)
 
 
