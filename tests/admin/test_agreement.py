@@ -60,7 +60,7 @@ OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "context-size": ({"context_size": 200}, "--context-size is 100 in the group, 200 here"),
     "seed": ({"seed": 7}, "--seed is 0 in the group, 7 here"),
     "remembered-rows": ({"feedback_memory": 50_000}, r"remembered rows \(.*\) is 5000 in the group, 50000 here"),
-    "remembered-scores": ({"alert_rate": 1e-4}, r"remembered scores \(.*\) is \d+ in the group, 20032 here"),
+    "remembered-scores": ({"alert_rate": 1e-4}, r"remembered scores \(.*\) is \d+ in the group, 70032 here"),
     "feedback-memory": ({"feedback_memory": 100}, "--feedback-memory is 5000 in the group, 100 here"),
     "out": ({"out": "elsewhere"}, "--out is t-scores in the group, elsewhere here"),
     "alerts": ({"alerts": "elsewhere"}, "--alerts is none in the group, elsewhere here"),

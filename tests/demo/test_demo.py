@@ -89,7 +89,14 @@ def test_the_demo_scores_a_live_stream_and_ends_with_a_report_of_the_same_result
     monkeypatch.setattr(Board, "scored", observed)
     monkeypatch.setattr(demo, "demo_report", reported)
     path = tmp_path / "demo.html"
-    flags: dict[str, Any] = {"rate": 400, "min_context": 100, "context_size": 200, "plain": True, "views": "fast"}
+    flags: dict[str, Any] = {
+        "rate": 400,
+        "min_context": 100,
+        "context_size": 200,
+        "plain": True,
+        "views": "fast",
+        "alert_rate": 0.02,
+    }
     settings = DemoSettings(model=str(model_path), seconds=3, report=str(path), **flags)
     assert demo.run_demo(settings) == 0
     output = capsys.readouterr().out

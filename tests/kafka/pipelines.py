@@ -34,7 +34,11 @@ def cheap_model() -> ZeroShotModel:
         config = ModelConfig(
             raw_features=8, evidence=False, fusion=False, layers=1, width=8, heads=2, feed_forward=8, routers=2
         )
-        return ZeroShotModel(config, "cheap").eval()
+        model = ZeroShotModel(config, "cheap").eval()
+    with torch.no_grad():
+        bias = dict(model.named_parameters())["head.2.bias"]
+        bias[1] += 3.0  # a model that finds nothing odd has no alerts
+    return model
 
 
 class QuickSettings(ServiceSettings):

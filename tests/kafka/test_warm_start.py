@@ -27,7 +27,7 @@ def topics() -> MemoryBroker:
     broker.partitions = dict.fromkeys(("t", "f", OUT, ALERTS, DEAD, STATE), 1)
     broker.topic_ids = dict(IDS)
     for number in range(N):
-        shift = 9 if number % 23 == 0 or START - 6 < number < START + 3 else 0  # an incident goes on at the start
+        shift = 9 if number % 23 == 0 or START - 6 < number < START + 12 else 0  # an incident goes on at the start
         value = {"x": rng.gauss(shift, 1), "y": rng.gauss(5, 2)}
         broken = number % 31 == 30
         broker.append(("t", 0), rng.choice([b"p", b"q", None]), b"{" if broken else json.dumps(value).encode())
