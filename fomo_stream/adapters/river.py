@@ -21,9 +21,9 @@ class FoMoDetector(AnomalyDetector):
     """Zero-shot outlier detection: a pretrained transformer scores each record against contexts of earlier records.
 
     Each context is a view: a uniform sample of the records so far, with or without the most outlying fifth, or the last
-    records. Nothing is trained; until `min_context` records are learned every score is 0. Scores are in [0, 1], higher
-    = more anomalous: about 1 - p-value, without steps. They are of the mean over the views, and remember the records
-    before: a third is theirs.
+    records. Nothing is trained; until `min_context` records are learned every score is 0. Scores are in [0, 1), higher
+    = more anomalous: how rare such a record is in the long run. They are of the mean over the views, and remember the
+    records before: a third is theirs.
     All records are one series. Of one record, score, p-value and verdict are computed once, and learning it is free.
 
     Features may come and go. A feature that a record does not have, or has as None, NaN, an infinity or anything that
@@ -44,7 +44,7 @@ class FoMoDetector(AnomalyDetector):
     adapt_after
         Number of records after which a lasting shift is announced, 0: never. It changes no score.
     alert_rate
-        Share of normal records that may be called outliers; sets how many recent scores are kept.
+        Share of ordinary records that are called outliers, at most; real incidents come on top.
     device
         "auto" (the GPU where there is one), "cpu", "cuda", ...
     seed
@@ -136,14 +136,14 @@ class FoMoDetector(AnomalyDetector):
         self._inner.learn([x])
 
     def score_one(self, x: Mapping[Any, Any]) -> float:
-        """About the share of recent records that were less unusual, in [0, 1]; 0 until min_context records are learned.
+        """How rare such a record is in the long run, in (0, 1): 1 = never; 0 until min_context records are learned.
 
-        It is 1 - p-value without steps, so that different records have different scores.
+        About the share of all earlier records that were less unusual; older ones count less. Rank records by it.
         """
         return float(self.score_many([x])[0])
 
     def p_value_one(self, x: Mapping[Any, Any]) -> float:
-        """Share of recent records that were at least as unusual: about uniform on normal records.
+        """How rare it is lately: share of recent records that were at least as unusual, about uniform on normal ones.
 
         1 until min_context records are learned. So it is a valid p-value from the first record on, and can go into a
         procedure that takes p-values one by one.
@@ -151,9 +151,10 @@ class FoMoDetector(AnomalyDetector):
         return float(self.p_value_many([x])[0])
 
     def is_outlier_one(self, x: Mapping[Any, Any]) -> bool:
-        """Whether the p-value is at most the alert threshold, which moves to keep the share of alerts near alert_rate.
+        """Whether the record begins an incident, or continues one.
 
-        False until p-values can be as small as alert_rate.
+        It begins one if it is more unusual than each of the last 7 / alert_rate records. It continues one if, shortly
+        after another outlier, it is rare in the long run. False until 1 / alert_rate records are known.
         """
         return bool(self.is_outlier_many([x])[0])
 

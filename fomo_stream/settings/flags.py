@@ -125,7 +125,7 @@ class DetectorFlags(BaseFlags):
     alert_rate: float = flag(
         "Detector",
         0.01,
-        "share of records to flag as outliers; the alert threshold moves to keep to it",
+        "share of ordinary records that are flagged, at most; real incidents come on top",
         metavar="P",
         ge=1e-5,
         le=0.5,
