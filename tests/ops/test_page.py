@@ -85,7 +85,12 @@ def test_the_page_shows_an_instance_at_work_and_runs_nothing_that_comes_from_a_r
     board.committed([0.04], [0.0612], 0.01)
     fields = {SCRIPT: SCRIPT, "flow": 170.5}
     reasons = [{"feature": SCRIPT, "with": "flow"}]
-    because: dict[str, Any] = {"reasons": reasons, "explanation": f"{SCRIPT} is odd", "incident": "2-790"}
+    because: dict[str, Any] = {
+        "reasons": reasons,
+        "explanation": f"{SCRIPT} is odd",
+        "incident": "2-790",
+        "surprise": 7.44,
+    }
     board.scored(batch(0, outlier(811), outlier(812, fields, SCRIPT.encode(), **because), partition=2))
     clock.now += 1
     with browse(tmp_path, lambda: board.status(RUNNING), f"{STATE} == 'Scoring'", "dark") as page:
@@ -112,9 +117,18 @@ def test_the_page_shows_an_instance_at_work_and_runs_nothing_that_comes_from_a_r
         assert partitions[4][:4] == ["4", "◌ warming up too few rows for a context", "0", "none"]
 
         heads, alert, unexplained = rows(page, "alerts")
-        assert heads[1:] == ["Severity", "Partition", "Offset", "Score", "p\u2011value", "Incident", "Reasons"]
-        assert alert[1:] == ["▲ critical", "2", "812", "0.9000", "0.001", "2-790", f"{SCRIPT}, flow"]
-        assert unexplained[6:] == ["–", "–"]
+        assert heads[1:] == [
+            "Severity",
+            "Partition",
+            "Offset",
+            "Score",
+            "p\u2011value",
+            "Incident",
+            "Surprise",
+            "Reasons",
+        ]
+        assert alert[1:] == ["▲ critical", "2", "812", "0.9000", "0.001", "2-790", "7.4", f"{SCRIPT}, flow"]
+        assert unexplained[6:] == ["–", "–", "–"]
 
 
 def failing_once(snapshot: Snapshot, at: int, *outliers: Outlier) -> Callable[[], bytes]:

@@ -117,8 +117,8 @@ function showAlerts(box) {
   if (incidents.worst?.length) {
     box.append(sentence("The incidents of most surprise: the more alerts and the rarer, the more."), table("incidents-table", "Worst incidents", incidents.worst, [
       { name: "Partition", of: (one) => one.partition, as: count }, { name: "From", of: (one) => one.first, as: count }, { name: "To", of: (one) => one.last, as: count },
-      { name: "Alerts", of: (one) => one.records, as: count }, { name: "Highest score", of: (one) => one.score, as: (x) => x.toFixed(4) },
-      { name: "Surprise", of: (one) => one.surprise, as: (x) => x.toFixed(1) },
+      { name: "Alerts", of: (one) => one.records, as: count }, { name: "Highest score", of: (one) => one.score, as: (x) => (isKnown(x) ? x.toFixed(4) : NONE) },
+      { name: "Surprise", of: (one) => one.surprise, as: (x) => (isKnown(x) ? x.toFixed(1) : NONE) },
     ]));
   }
   box.append(sentence(`The ${plural(alerts.length, "alert")} with the highest scores, highest first.`));
