@@ -59,6 +59,7 @@ ODD = 1.0  # logit above which the model finds a record odd at all
 AGAIN = 0.7  # of the alert rate: p-value of a record that is clear above the last ones that were no outliers, ...
 CLEAR = 0.15  # ... which is by this share of how far the largest of them is above the median
 LEAST_HEIGHT = 0.3  # of a peak above the median, in logits
+RAREST = 2.0**-50  # 1 - score, at least: so that no score is 1
 
 
 def continued(alert_rate: float) -> float:
@@ -134,7 +135,7 @@ class Alerts:
         # a beginning has no records before it that belong to it, so memory must not make it smaller
         counted = np.where(own_rise > 0, np.maximum(own, remembered), remembered)
         above = 1.0 + 2.0 * np.maximum(own_rise, rise)
-        rarity = self._rarity.above(counted) / (above * above)
+        rarity = np.maximum(self._rarity.above(counted) / (above * above), RAREST)
         top = (own_rise > 0) | (rise > 0)
         again = ((own > own_peak.usual) | (remembered > peak.usual)) & (p <= AGAIN * self._rate)
         outlier = self._follow(top, again, rarity <= continued(self._rate), batch, learn)

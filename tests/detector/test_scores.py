@@ -219,6 +219,13 @@ def test_an_extreme_alerts_whatever_came_before_it_and_is_first_by_score() -> No
     assert set(np.argsort(-np.nan_to_num(results.score))[:5]) == set(extremes)
 
 
+def test_no_score_is_one_however_far_a_record_is() -> None:
+    one = Detector(MODEL, 2, DetectorConfig(context_size=50, min_context=50, views=("all",)))
+    one.process(np.random.default_rng(0).normal(size=(600, 2)))
+    score = one.process(np.array([[1e20, 0.0], [1e30, 1e30]])).score
+    assert ((score > 0.99) & (score < 1)).all()
+
+
 def test_after_a_label_an_outlier_is_no_standard_for_others() -> None:
     rows = np.random.default_rng(0).normal(size=(1500, 3))
     rows[1000:1040] += 6
