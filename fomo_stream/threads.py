@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from fomo_stream.logs import kv
 
 log = logging.getLogger(__name__)
 
+# where Linux has the microseconds of all processors that a cgroup may use, and the period that this is for
+CGROUPS = (
+    ("/sys/fs/cgroup/cpu.max",),
+    ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"),
+)
 POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -19,18 +27,16 @@ def limit_threads(wanted: int) -> int:
 
     For programs, before their first computation. A library should leave this choice to the program that uses it.
     """
-    # For libraries that are loaded later (joblib loads NumPy); the calls below are for those that are loaded already.
+    # For libraries that are loaded later; the calls below are for those that are loaded already.
     os.environ.update(dict.fromkeys(POOLS, str(wanted)))
     threads = _at_most_usable(wanted)
     os.environ.update(dict.fromkeys(POOLS, str(threads)))
     # Idle threads sleep. Idle threads that spin can make everything 20 times slower on a machine with other work.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    import torch
     from threadpoolctl import threadpool_limits
 
-    torch.set_num_threads(threads)
-    with suppress(RuntimeError):  # it can be set only once, and only before its first use
-        torch.set_num_interop_threads(1)
+    if torch := sys.modules.get("torch"):  # else it takes the number from the environment when it is loaded
+        torch.set_num_threads(threads)
     threadpool_limits(limits=threads)
     return threads
 
@@ -38,18 +44,20 @@ def limit_threads(wanted: int) -> int:
 @contextmanager
 def limited_threads(wanted: int) -> Iterator[None]:
     """Within it, each computation uses up to `wanted` threads, as with `limit_threads`; after it, as many as before."""
-    import torch
     from threadpoolctl import threadpool_limits
 
-    threads, before = _at_most_usable(wanted), torch.get_num_threads()
+    threads, torch = _at_most_usable(wanted), sys.modules.get("torch")
+    before = torch.get_num_threads() if torch else 0
     environment = {name: os.environ.get(name) for name in POOLS}
     os.environ.update(dict.fromkeys(POOLS, str(threads)))
-    torch.set_num_threads(threads)
+    if torch:
+        torch.set_num_threads(threads)
     try:
         with threadpool_limits(limits=threads):
             yield
     finally:
-        torch.set_num_threads(before)
+        if torch:
+            torch.set_num_threads(before)
         for name, value in environment.items():
             os.environ.pop(name, None)
             if value is not None:
@@ -66,6 +74,10 @@ def _at_most_usable(wanted: int) -> int:
 
 def usable_processors() -> int:
     """The number of processors that this process can use: those it may run on, or fewer if its cgroup has a quota."""
-    from joblib import cpu_count
-
-    return int(cpu_count())
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for names in CGROUPS:
+        with suppress(OSError, ValueError):
+            quota, period = " ".join(Path(name).read_text() for name in names).split()
+            if quota not in ("max", "-1"):
+                usable = min(usable, math.ceil(int(quota) / int(period)))
+    return max(1, usable)

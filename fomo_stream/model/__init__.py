@@ -2,9 +2,11 @@
 
 In reading order:
 
-- `zero_shot`: the model and its configuration; encodes a context, scores queries; its layers.
-- `preprocessing`: missing values become the median of the context; the transform of features to a normal.
-- `evidence`: the statistics of classical detectors, as input of the model.
+- `config`: the architecture of a model; importing it loads neither torch nor a kernel.
 - `scoring`: rows against a context, by torch or compiled kernels. `checkpoint`: weights on disk, and `load_model`.
+- `completion`: what stands in for missing values. `quantile_map`: the map of each feature to ranks, from sorted values.
+- `compiled`: the model on a CPU, in the kernels of `kernels`.
+- `zero_shot`: the model in torch; encodes a context, scores queries; its layers.
+- `preprocessing`, `evidence`: its input, the transforms of features and the statistics of classical detectors.
 - `attention`: the context rows that a query attends to most.
 """

@@ -14,7 +14,7 @@ averaged over heads. A model without a transformer, or with mean attention, has 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from fomo_stream.errors import ConfigError, SchemaError
 from fomo_stream.model.checkpoint import SHIPPED, read_metadata, shipped_models
+from fomo_stream.model.config import Model, ModelConfig
 from fomo_stream.model.scoring import canonical_order, encode_with_torch
-from fomo_stream.model.zero_shot import TILE, ContextCache, ModelConfig, ZeroShotModel
+from fomo_stream.model.zero_shot import TILE, ZeroShotModel
 
 Float = NDArray[np.float64]
 
@@ -43,12 +44,12 @@ def most_attended(weights: Float, top: int = 5) -> Attended:
     return Attended(indices, np.take_along_axis(weights, indices, 1))
 
 
-def attention_weights(model: ZeroShotModel, context: Float, queries: Float, cache: ContextCache | None = None) -> Float:
+def attention_weights(model: Model, context: Float, queries: Float) -> Float:
     """How much queries (q, d) attend to each row of context (n, d): (q, n), every query's weights sum to one.
 
-    Raw units, NaN = missing. cache: the result of `encode_rows` for this context, if there is one. The order of the
-    context's rows changes only the order of the columns. Raises ConfigError for a model without attention weights,
-    SchemaError for rows that do not fit each other.
+    Raw units, NaN = missing. The order of the context's rows changes only the order of the columns. A model that has
+    weights must be one of torch. Raises ConfigError for a model without attention weights, SchemaError for rows that do
+    not fit each other.
     """
     if not model.config.attends:
         reason = "weighs all context rows the same" if model.config.layers else "has no transformer"
@@ -59,10 +60,12 @@ def attention_weights(model: ZeroShotModel, context: Float, queries: Float, cach
     if queries.ndim != 2 or queries.shape[1] != context.shape[1]:
         raise SchemaError(f"the context has {context.shape[1]} features, the queries are {queries.shape}")
     order = canonical_order(context)
-    cache = encode_with_torch(model, context[order]) if cache is None else cache
-    rows = torch.from_numpy(np.ascontiguousarray(queries, dtype=np.float64)).to(model.device)
+    cache, torchs = encode_with_torch(model, context[order]), cast(ZeroShotModel, model)
+    rows = torch.from_numpy(np.ascontiguousarray(queries, dtype=np.float64)).to(torchs.device)
     with torch.inference_mode():
-        tiles = [model.attention_weights(cache, tile[None])[0] for tile in torch.split(rows, TILE)] if len(rows) else []
+        tiles = (
+            [torchs.attention_weights(cache, tile[None])[0] for tile in torch.split(rows, TILE)] if len(rows) else []
+        )
     found = np.empty((len(rows), len(context)))
     if tiles:  # columns are in the order of the cache's rows
         found[:, order] = torch.cat(tiles).cpu().numpy()

@@ -13,15 +13,20 @@ from dataclasses import asdict
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor
+from safetensors.numpy import save_file
 
 from fomo_stream.errors import CheckpointError, ConfigError
-from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel
+from fomo_stream.model.config import CompiledModel, Model, ModelConfig, parameter_shapes
+
+if TYPE_CHECKING:
+    from fomo_stream.model.zero_shot import ZeroShotModel
+
+Arrays = dict[str, NDArray[Any]]
 
 FORMAT = "fomo-stream/1"
 DEFAULT_MODEL = "fusion-router"
@@ -34,13 +39,13 @@ def shipped_models() -> list[str]:
     return sorted(path.stem for path in SHIPPED.glob("*.safetensors"))
 
 
-def _digest(config: str, training: str, tensors: Mapping[str, Tensor]) -> str:
+def _digest(config: str, training: str, arrays: Mapping[str, NDArray[Any]]) -> str:
     """SHA-256 over the configuration, the training summary and every weight, by name."""
     seen = hashlib.sha256(f"{config}\n{training}\n".encode())
-    for name in sorted(tensors):
-        tensor = tensors[name].detach().cpu().contiguous()
-        seen.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        seen.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        seen.update(f"{name} torch.{array.dtype} {arrays[name].shape}".encode())  # as torch writes it
+        seen.update(array.tobytes())
     return seen.hexdigest()
 
 
@@ -50,8 +55,8 @@ def save_model(
     """Write a checkpoint atomically. training: JSON-serialisable information about the training; half: store weights
     rounded to float16, in half the space (they are float32 again after loading)."""
     path = Path(path)
-    dtype = torch.float16 if half else torch.float32
-    tensors = {name: value.detach().cpu().to(dtype).contiguous().clone() for name, value in model.state_dict().items()}
+    dtype = np.float16 if half else np.float32
+    tensors = {name: value.astype(dtype) for name, value in model.arrays().items()}
     config = json.dumps(asdict(model.config), sort_keys=True)
     summary = json.dumps(dict(training or {}), sort_keys=True)
     metadata = {
@@ -71,9 +76,9 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
     return _read(Path(path), weights=False)[0]
 
 
-def _read(path: Path, weights: bool = True) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _read(path: Path, weights: bool = True) -> tuple[dict[str, Any], Arrays]:
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()} if weights else {}  # noqa: SIM118 (no mapping)
     except FileNotFoundError:
@@ -98,10 +103,17 @@ def _missing(path: Path) -> CheckpointError:
     return CheckpointError(f"no checkpoint at {path}; shipped models: {', '.join(shipped_models())}")
 
 
-def resolve_device(device: str = "auto") -> torch.device:
-    """ "auto" is the GPU where there is one. Raises ConfigError if this machine lacks the device."""
+def resolve_device(device: str = "auto") -> str:
+    """The device: "auto" is the GPU where there is one. Raises ConfigError if this machine lacks the device.
+
+    torch, which takes seconds to load, is asked only about a GPU.
+    """
+    if device == "cpu" or (device == "auto" and not _has_driver()):
+        return "cpu"
+    import torch
+
     if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return "cuda" if torch.cuda.is_available() else "cpu"
     try:
         chosen = torch.device(device)
     except (RuntimeError, TypeError):
@@ -112,13 +124,19 @@ def resolve_device(device: str = "auto") -> torch.device:
         torch.zeros(1, dtype=torch.float64, device=chosen).item()  # distances are computed in float64
     except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
         raise ConfigError(f"device {device!r} cannot be used here ({str(error).splitlines()[0]}); try cpu") from None
-    return chosen
+    return str(chosen)
 
 
-def resolve_kernel(kernel: str, device: torch.device, config: ModelConfig) -> str:
+def _has_driver() -> bool:
+    """Whether this machine may have a GPU that torch can use: without a driver it has none."""
+    return any(Path(name).exists() for name in ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd"))
+
+
+def resolve_kernel(kernel: str, device: str, config: ModelConfig) -> str:
     """The kernel that computes a model of this configuration on this device: "numba" or "torch".
 
-    kernel: "numba" (on a CPU, for a model on evidence channels), "torch", or "auto": numba where it is possible.
+    kernel: "numba" (on a CPU, for a model on evidence channels without softmax attention of records to context rows),
+    "torch", or "auto": numba where it is possible.
     Raises ConfigError for another name, and for numba where it cannot be used.
     """
     if kernel not in KERNELS:
@@ -126,10 +144,12 @@ def resolve_kernel(kernel: str, device: torch.device, config: ModelConfig) -> st
     if kernel == "torch":
         return kernel
     reason = ""
-    if device.type != "cpu":
-        reason = f"runs on a CPU, not on {device.type}"
+    if not device.startswith("cpu"):
+        reason = f"runs on a CPU, not on {device.partition(':')[0]}"
     elif config.raw_features:
         reason = "has no kernels for a model of raw features"
+    elif config.attends:
+        reason = "has no kernels for softmax attention of records to context rows"
     elif find_spec("numba") is None:
         reason = "is not installed"
     if reason and kernel == "numba":
@@ -154,27 +174,50 @@ def checkpoint_path(name_or_path: str | Path = "default") -> Path:
     return path
 
 
-def load_model(name_or_path: str | Path = "default", device: str = "auto", kernel: str = "auto") -> ZeroShotModel:
-    """A model ready to score, by shipped name or by path to a .safetensors file; on `device`, in eval mode.
+def load_model(name_or_path: str | Path = "default", device: str = "auto", kernel: str = "auto") -> Model:
+    """A model ready to score, by shipped name or by path to a .safetensors file; on `device`.
 
-    kernel: see `resolve_kernel`. Raises CheckpointError for an unknown name and for a file that is missing, truncated,
-    altered, or of another format.
+    kernel: see `resolve_kernel`; with torch, the model is a `ZeroShotModel` in eval mode. Raises CheckpointError for an
+    unknown name and for a file that is missing, truncated, altered, or of another format.
     """
     target, path = resolve_device(device), checkpoint_path(name_or_path)
-    metadata, tensors = _read(path)
+    name, config, weights = _checked(path)
+    if resolve_kernel(kernel, target, config) == "numba":
+        return CompiledModel(name, config, weights)
+    return _of_torch(name, config, weights, target)
+
+
+def load_torch_model(name_or_path: str | Path = "default", device: str = "auto") -> ZeroShotModel:
+    """`load_model` with the kernel torch."""
+    return _of_torch(*_checked(checkpoint_path(name_or_path)), resolve_device(device))
+
+
+def _checked(path: Path) -> tuple[str, ModelConfig, Arrays]:
+    """Name, architecture and weights, float32, of a checkpoint."""
+    metadata, arrays = _read(path)
     config = ModelConfig.from_dict(metadata["config"])
-    if not all(torch.isfinite(tensor).all() for tensor in tensors.values()):
+    if not all(np.isfinite(array).all() for array in arrays.values()):
         raise CheckpointError(f"{path} contains weights that are not finite: its training failed; use another one")
-    model = ZeroShotModel(config, name=f"{path.stem}@{metadata['digest'][:8]}")
-    try:
-        model.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise CheckpointError(f"{path} does not hold the weights its configuration asks for ({error})") from None
-    model.kernel = resolve_kernel(kernel, target, config)
-    return model.to(target).eval().requires_grad_(False)
+    wanted, found = parameter_shapes(config), {name: array.shape for name, array in arrays.items()}
+    if wanted != found:
+        differ = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+        what = f"{differ[0]} has the shape {found.get(differ[0])}, not {wanted.get(differ[0])}"
+        raise CheckpointError(f"{path} does not hold the weights its configuration asks for ({what})")
+    name = f"{path.stem}@{metadata['digest'][:8]}"
+    return name, config, {key: array.astype(np.float32) for key, array in arrays.items()}
+
+
+def _of_torch(name: str, config: ModelConfig, weights: Arrays, device: str) -> ZeroShotModel:
+    import torch
+
+    from fomo_stream.model.zero_shot import ZeroShotModel
+
+    model = ZeroShotModel(config, name)
+    model.load_state_dict({key: torch.from_numpy(value) for key, value in weights.items()})
+    return model.to(device).eval().requires_grad_(False)
 
 
 @lru_cache(maxsize=8)
-def shared_model(name_or_path: str = "default", device: str = "auto", kernel: str = "auto") -> ZeroShotModel:
+def shared_model(name_or_path: str = "default", device: str = "auto", kernel: str = "auto") -> Model:
     """`load_model`, once per process and name: detectors and estimators share the weights, which never change."""
     return load_model(name_or_path, device, kernel)

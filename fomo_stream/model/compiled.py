@@ -1,27 +1,26 @@
 """Scoring on a CPU with the compiled kernels: the same steps as the torch model, in float32, row by row.
 
-For models on evidence channels. A context is fitted and queried by the same kernels: p-values of statistics compare a
-row's with the context's own to the last bit, and another order of additions would break their ties.
+For models on evidence channels whose queries read the mean of a context. A context is fitted and queried by the same
+kernels: p-values of statistics compare a row's with the context's own to the last bit, and another order of additions
+would break their ties.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from fomo_stream.errors import SchemaError
 from fomo_stream.limits import MAX_CONTEXT
-from fomo_stream.model.evidence import whitening as whitening_by_library
+from fomo_stream.model.completion import Completion
+from fomo_stream.model.config import VALUE_LIMIT, Model, ModelConfig
 from fomo_stream.model.kernels import evidence as kernels
 from fomo_stream.model.kernels.arithmetic import STRIDE
-from fomo_stream.model.kernels.committee import fuse_rows
 from fomo_stream.model.kernels.evidence import (
     MOST_FEATURES,
     moments,
@@ -33,15 +32,13 @@ from fomo_stream.model.kernels.evidence import (
 from fomo_stream.model.kernels.neighbours import BLOCK, FAR, LANES, LIMIT
 from fomo_stream.model.kernels.network import (
     ContextWeights,
-    Read,
     Weights,
     describe_rows,
     encode_channels,
     score_channels,
     score_rows,
 )
-from fomo_stream.model.preprocessing import VALUE_LIMIT, constant_scale, fit_imputation, fit_knots, impute
-from fomo_stream.model.zero_shot import Attention, Layer, MeanAttention, ZeroShotModel
+from fomo_stream.model.quantile_map import ascending, knots_of
 
 Float = NDArray[np.float64]
 Single = NDArray[np.float32]
@@ -54,37 +51,43 @@ class CompiledContext:
     n_rows: int
     transform: kernels.Transform
     described: kernels.Described
-    read: Read
+    read: Single  # (layers, width) what queries read
     own: Float  # (n,) logits of the context's own rows, leave-one-out
+    completion: Completion | None = None  # completes the rows that are scored; None: their gaps are the medians
 
 
-def encode_context(model: ZeroShotModel, rows: Float, fusion_only: bool = False) -> CompiledContext:
-    """Encode rows (n, d), raw units, NaN = missing, 2 <= n <= 5,000.
+def encode_context(
+    model: Model, rows: Float, quantiles: Sequence[Float] | None = None, fusion_only: bool = False
+) -> CompiledContext:
+    """Encode rows (n, d), raw units, NaN = missing, 2 <= n <= 5,000, for `score` with the same fusion_only.
 
-    fusion_only: without the transformer.
+    quantiles: of each column the values, ascending, that give its quantile map; None: those of the rows. fusion_only:
+    without the transformer.
     """
-    if not 2 <= len(rows) <= MAX_CONTEXT:
-        raise SchemaError(f"a context has 2 to {MAX_CONTEXT} rows, this one has {len(rows)}")
-    given = torch.from_numpy(rows)[None]
-    imputation = fit_imputation(given)
-    complete = impute(given, imputation)[0]
     n, d = rows.shape
-    transform = _fit_transform(complete, imputation.fill[0, 0], imputation.known[0, 0])
-    views, tails = project_all(complete.numpy(), transform)
+    if not 2 <= n <= MAX_CONTEXT:
+        raise SchemaError(f"a context has 2 to {MAX_CONTEXT} rows, this one has {n}")
+    columns = [ascending(column) for column in np.where(np.isfinite(rows), rows, np.nan).T]
+    known = np.array([len(column) > 0 for column in columns])
+    medians = [column[(len(column) - 1) // 2] if len(column) else 0.0 for column in columns]
+    fill = np.clip(medians, -VALUE_LIMIT, VALUE_LIMIT)
+    complete = np.clip(np.where(np.isfinite(rows), rows, fill), -VALUE_LIMIT, VALUE_LIMIT)
+    if quantiles is None:
+        quantiles = [ascending(column) for column in complete.T]
+    transform = _fit_transform(complete, fill, known, *knots_of(quantiles))
+    views, tails = project_all(complete, transform)
     described, own = _describe(views, tails, 1e-4 * math.sqrt(d))
-    weights, of_context = weights_of(model)
-    if fusion_only:
-        weights = weights._replace(norms=weights.norms[:0])
-    read = Read(*encode_channels(own, weights, of_context))
+    weights, of_context = _weights(model, fusion_only)
+    read = encode_channels(own, weights, of_context)
     return CompiledContext(n, transform, described, read, score_channels(own, weights, read))
 
 
-def score(model: ZeroShotModel, context: CompiledContext, rows: Float) -> Float:
+def score(model: Model, context: CompiledContext, rows: Float, fusion_only: bool = False) -> Float:
     """Logits (q,) of rows (q, d), raw units, NaN = missing."""
     d = len(context.transform.center)
     if rows.shape[-1] != d:
         raise SchemaError(f"the context has {d} features, the query rows have {rows.shape[-1]}")
-    weights, _ = weights_of(model)
+    weights, _ = _weights(model, fusion_only)
     # A copy, because numba would compile once more for an array that is read-only or not contiguous.
     own = np.array(rows, dtype=np.float64, order="C")
     logits: Float = score_rows(own, context.transform, context.described, weights, context.read)
@@ -97,36 +100,54 @@ def channels(context: CompiledContext, rows: Float) -> NDArray[np.float32]:
     return found
 
 
-def committee_logits(model: ZeroShotModel, rows: Float, members: NDArray[np.int64]) -> Float:
-    """Logits (c, n) of rows (n, d) by the fusion alone, against c contexts of m <= 32 rows: members (c, m) of them."""
-    given = np.array(rows, dtype=np.float64, order="C")
-    return np.stack([fuse(model, encode_context(model, given[of_one], fusion_only=True), given) for of_one in members])
+def _weights(model: Model, fusion_only: bool) -> tuple[Weights, ContextWeights]:
+    weights, of_context = weights_of(model)
+    return (weights._replace(norms=weights.norms[:0]) if fusion_only else weights), of_context
 
 
-def fuse(model: ZeroShotModel, context: CompiledContext, rows: Float) -> Float:
-    """Logits (q,) of rows (q, d) by the fusion alone, against a context of at most 32 rows."""
-    weights, _ = weights_of(model)
-    given = np.array(rows, dtype=np.float64, order="C")
-    logits: Float = fuse_rows(given, context.transform, context.described, weights.fusion, weights.fusion_bias)
-    return logits
-
-
-def _fit_transform(rows: Tensor, fill: Tensor, known: Tensor) -> kernels.Transform:
-    """The transform of complete rows (n, d)."""
-    center, deviation = torch.from_numpy(moments(rows.numpy()))
+def _fit_transform(
+    rows: Float, fill: Float, known: NDArray[np.bool_], values: Float, levels: Float
+) -> kernels.Transform:
+    """The transform of complete rows (n, d) with knots of these values and levels (d, k)."""
+    center, deviation = moments(rows)
     scale = constant_scale(center, deviation, len(rows))
     z = (rows - center) / scale
-    knots = fit_knots(rows)._replace(scale=scale)  # of the same rows, but torch adds in an order of its own
-    levels = knots.levels.expand_as(knots.values).contiguous()
-    ends = torch.from_numpy(kernels.outer_quantiles(levels.numpy()))
-    d = rows.shape[1]
-    if d <= MOST_FEATURES:
-        whiten = torch.from_numpy(whitening(z.numpy()))
-    else:
-        whiten = whitening_by_library(z[None], torch.tensor([d]))[0]
-    arrays = (center, scale, knots.values, levels, knots.scale, ends, whiten)
-    fill, known = fill.contiguous(), known.contiguous()
-    return kernels.Transform(fill.numpy(), known.numpy(), VALUE_LIMIT, *(part.contiguous().numpy() for part in arrays))
+    whiten = whitening(z) if rows.shape[1] <= MOST_FEATURES else whitening_of_wide(z)
+    ends = kernels.outer_quantiles(levels)
+    return kernels.Transform(fill, known, VALUE_LIMIT, center, scale, values, levels, scale, ends, whiten)
+
+
+def constant_scale(center: Float, deviation: Float, n_rows: int) -> Float:
+    """Spread (d,) to divide by, see `preprocessing.constant_scale`."""
+    size = np.abs(center)
+    stand_in = np.where(size > 0, size, 1.0) / math.sqrt(n_rows)
+    return np.maximum(np.where(deviation > 1e-9 * size, deviation, stand_in), 1e-200)
+
+
+def whitening_of_wide(z: Float) -> Float:
+    """The inverse square root (d, d) of the shrunk covariance of z-scores (n, d), as `evidence.whitening`.
+
+    The covariance of n < d rows has at most n eigenvalues other than those of its shrinkage, and they are those of the
+    (n, n) products of the rows: so this costs n * d * d, and not d * d * d.
+    """
+    n, d = z.shape
+    is_constant = (z * z).sum(axis=0) / n < 1e-12  # left as they are: a variance of 1
+    z = np.where(is_constant, 0.0, z)
+    products = z @ z.T / n if n < d else z.T @ z / n
+    trace = float(np.trace(products)) + int(is_constant.sum())
+    squares = float((products * products).sum()) + int(is_constant.sum())
+    top, bottom = (1 - 2 / d) * squares + trace**2, (n + 1 - 2 / d) * (squares - trace**2 / d)
+    rho = min(max(top / bottom, 0.0), 1.0) if bottom > 0 else 1.0
+    values, vectors = np.linalg.eigh(products)
+    if n < d:
+        kept = values > 1e-12 * max(values[-1], 1e-300)
+        values, vectors = values[kept], z.T @ vectors[:, kept] / np.sqrt(n * values[kept])
+    least = rho * trace / d
+    base = np.maximum(np.where(is_constant, 1.0 - rho, 0.0) + least, 1e-12) ** -0.5
+    gain = np.maximum((1.0 - rho) * values + least, 1e-12) ** -0.5 - max(least, 1e-12) ** -0.5
+    whiten: Float = (vectors * gain) @ vectors.T
+    whiten[np.diag_indices(d)] += base
+    return whiten
 
 
 def _describe(views: Float, tails: Float, floor: float) -> tuple[kernels.Described, NDArray[np.float32]]:
@@ -162,71 +183,76 @@ def _in_blocks(x: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.ascontiguousarray(columns.reshape(spaces, d, blocks, width).transpose(0, 2, 1, 3))
 
 
-def weights_of(model: ZeroShotModel) -> tuple[Weights, ContextWeights]:
+Arrays = Mapping[str, Single]
+
+
+def weights_of(model: Model) -> tuple[Weights, ContextWeights]:
     """The weights for queries and for context rows; made once for each model, whose weights must not change then."""
     if model.compiled is None:
-        layers = [layer for layer in model.layers if isinstance(layer, Layer)] if model.config.layers else []
-        model.compiled = _for_queries(model, layers), _for_context(model, layers)
+        arrays = model.arrays()
+        model.compiled = _for_queries(model.config, arrays), _for_context(model.config, arrays)
     weights: tuple[Weights, ContextWeights] = model.compiled
     return weights
 
 
-def _for_queries(model: ZeroShotModel, layers: list[Layer]) -> Weights:
-    config, channels = model.config, 2 * kernels.STATISTICS
-    fusion, bias = np.zeros(channels), 0.0
+def _for_queries(config: ModelConfig, arrays: Arrays) -> Weights:
+    layers = _layers(config)
+    fusion, bias = np.zeros(2 * kernels.STATISTICS), 0.0
     if config.fusion:
-        # softplus, by `math`: the last digits of torch's depend on the processor
-        fusion = np.array([math.log1p(math.exp(raw)) for raw in model.fusion_raw.tolist()])
-        bias = float(model.fusion_bias)
-    crosses = [layer.cross for layer in layers if isinstance(layer.cross, Attention)]
-    embed, head = ([model.embed], [model.head[0]]) if layers else ([], [])
-    last = [nn.Linear(1, 1)] if not layers else [model.head[2]]
-    difference, last_bias = _outlier_minus_inlier(last[0])
-    norms = [torch.stack([n.norm1.weight, n.norm1.bias, n.norm2.weight, n.norm2.bias]) for n in layers]
+        # softplus, by `math`: the last digits of libraries depend on the processor
+        fusion = np.array([math.log1p(math.exp(raw)) for raw in arrays["fusion_raw"].tolist()])
+        bias = float(arrays["fusion_bias"])
+    last, last_bias = np.zeros(0, np.float32), 0.0
+    if layers:
+        weight, of_last = arrays["head.2.weight"], arrays["head.2.bias"]
+        last, last_bias = np.ascontiguousarray(weight[1] - weight[0]), float(of_last[1] - of_last[0])
+    norms = [
+        np.stack([arrays[f"{layer}.{name}"] for name in ("norm1.weight", "norm1.bias", "norm2.weight", "norm2.bias")])
+        for layer in layers
+    ]
     return Weights(
         config.fusion,
         fusion,
         bias,
-        *_first(_maps(embed)),
-        config.attends,
-        *_maps([cross.query for cross in crosses]),
-        *_maps([cross.out for cross in crosses]),
+        *_first(_maps(arrays, ["embed"] if layers else [])),
         _stack(norms, 3),
-        *_maps([layer.feed_forward[0] for layer in layers]),
-        *_maps([layer.feed_forward[2] for layer in layers]),
-        *_first(_maps(head)),
-        difference,
+        *_maps(arrays, [f"{layer}.feed_forward.0" for layer in layers]),
+        *_maps(arrays, [f"{layer}.feed_forward.2" for layer in layers]),
+        *_first(_maps(arrays, ["head.0"] if layers else [])),
+        last,
         last_bias,
     )
 
 
-def _for_context(model: ZeroShotModel, layers: list[Layer]) -> ContextWeights:
-    crosses = [layer.cross for layer in layers]
-    attended = [cross for cross in crosses if isinstance(cross, Attention)]
-    routers = [layer.routers for layer in layers if layer.routers is not None]
-    none = [torch.zeros(0, model.config.width)] * (len(layers) - len(routers))
+def _for_context(config: ModelConfig, arrays: Arrays) -> ContextWeights:
+    layers = _layers(config)
+    none = np.zeros((0, config.width), np.float32)
     return ContextWeights(
-        model.config.heads,
-        *_maps([cross.project for cross in crosses if isinstance(cross, MeanAttention)]),
-        *_maps([cross.key for cross in attended]),
-        *_maps([cross.value for cross in attended]),
-        _stack([*routers, *none], 3),
-        *_attention([layer.collect for layer in layers if layer.routers is not None]),
-        *_attention([layer.spread for layer in layers]),
+        config.heads,
+        *_maps(arrays, [f"{layer}.cross.project" for layer in layers]),
+        _stack([arrays.get(f"{layer}.routers", none) for layer in layers], 3),
+        *_attention(arrays, [f"{layer}.collect" for layer in layers] if config.routers else []),
+        *_attention(arrays, [f"{layer}.spread" for layer in layers]),
     )
 
 
-def _attention(parts: Sequence[Any]) -> tuple[Single, Single]:
+def _layers(config: ModelConfig) -> list[str]:
+    return [f"layers.{i}" for i in range(config.layers)]
+
+
+def _attention(arrays: Arrays, names: Sequence[str]) -> tuple[Single, Single]:
     """Query, key, value and output maps of attentions: (n, 4, width, width) and biases (n, 4, width)."""
-    if not parts:
+    if not names:
         return np.zeros((0, 0, 0, 0), np.float32), np.zeros((0, 0, 0), np.float32)
-    maps = [_maps([part.query, part.key, part.value, part.out]) for part in parts]
+    maps = [_maps(arrays, [f"{name}.{part}" for part in ("query", "key", "value", "out")]) for name in names]
     return np.stack([weights for weights, _ in maps]), np.stack([bias for _, bias in maps])
 
 
-def _maps(maps: Sequence[Any]) -> tuple[Single, Single]:
+def _maps(arrays: Arrays, names: Sequence[str]) -> tuple[Single, Single]:
     """Weights (n, inputs, outputs) and biases (n, outputs) of linear maps."""
-    return _stack([m.weight.T for m in maps], 3), _stack([m.bias for m in maps], 2)
+    return _stack([arrays[f"{name}.weight"].T for name in names], 3), _stack(
+        [arrays[f"{name}.bias"] for name in names], 2
+    )
 
 
 def _first(maps: tuple[Single, Single]) -> tuple[Single, Single]:
@@ -235,13 +261,7 @@ def _first(maps: tuple[Single, Single]) -> tuple[Single, Single]:
     return (weights[0], bias[0]) if len(weights) else (np.zeros((0, 0), np.float32), np.zeros(0, np.float32))
 
 
-def _outlier_minus_inlier(last: Any) -> tuple[Single, float]:
-    """The last map as weights (inputs,) and a bias of the outlier's logit minus the inlier's."""
-    weight, bias = last.weight.detach(), last.bias.detach()
-    return np.ascontiguousarray((weight[-1] - weight[0]).numpy()), float(bias[-1] - bias[0])
-
-
-def _stack(parts: Sequence[Tensor], dimensions: int) -> Single:
+def _stack(parts: Sequence[Single], dimensions: int) -> Single:
     if not parts:
         return np.zeros((0,) * dimensions, np.float32)
-    return np.ascontiguousarray(torch.stack(list(parts)).detach().numpy())
+    return np.ascontiguousarray(np.stack(parts), dtype=np.float32)

@@ -20,27 +20,6 @@ from torch import Tensor
 
 from fomo_stream.model.preprocessing import Knots, constant_scale, fit_knots, to_normal
 
-SPACES = ("z", "quantile", "whitened")
-SPACE_STATISTICS = (
-    "nearest",
-    "mean5",
-    "mean20",
-    "ratio5",
-    "ratio20",
-    "density0.5",
-    "density1",
-    "density2",
-    "density4",
-    "gap",
-    "max",
-    "top3",
-    "rms",
-    "mean_abs",
-)
-RANK_STATISTICS = ("tail_sum", "tail_max")
-STATISTICS = tuple(f"{space}.{name}" for space in SPACES for name in SPACE_STATISTICS) + RANK_STATISTICS
-CHANNELS = tuple(f"{name}.{kind}" for name in STATISTICS for kind in ("far", "rare"))
-
 NEIGHBOURS = 20
 BLOCK = 1 << 17  # distances at once while a context is fitted: bounds memory, stays near a CPU's caches ...
 BLOCK_GPU = 1 << 26  # ... and gives a GPU enough to do at a time

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-Float = NDArray[np.float64]
-
-VALUE_LIMIT = 1e60  # keeps squares of raw values finite in float64
+from fomo_stream.model.config import VALUE_LIMIT
+from fomo_stream.model.quantile_map import N_KNOTS
 
 
 class Imputation(NamedTuple):
@@ -34,9 +31,6 @@ def impute(rows: Tensor, imputation: Imputation) -> Tensor:
     A feature without any value in the context is always replaced, so that it does not count.
     """
     return torch.where(torch.isfinite(rows) & imputation.known, rows, imputation.fill).clamp(-VALUE_LIMIT, VALUE_LIMIT)
-
-
-N_KNOTS = 1000
 
 
 class Knots(NamedTuple):

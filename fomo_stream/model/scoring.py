@@ -7,16 +7,17 @@ can be saved as named arrays (`flatten`, `unflatten`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from types import UnionType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from fomo_stream.model.zero_shot import ContextCache, ZeroShotModel
+from fomo_stream.model.completion import Completion
+from fomo_stream.model.config import Model
+from fomo_stream.model.quantile_map import knots_of
 
 Float = NDArray[np.float64]
 
@@ -28,10 +29,12 @@ def flatten(tree: Any, name: str) -> Arrays:
     """The tensors, arrays and numbers in nested named tuples, data classes and tuples, by path; None is left out."""
     if tree is None:
         return {}
-    if isinstance(tree, Tensor):
+    if hasattr(tree, "detach"):  # a tensor; to ask for its type would load torch
         return {name: tree.detach().cpu().contiguous().numpy()}
     if isinstance(tree, (np.ndarray, int, float)):
         return {name: np.array(tree)}
+    if isinstance(tree, Completion):
+        return {}  # it is of rows that are known elsewhere, see `with_rows`
     if is_dataclass(tree):
         parts: list[tuple[Any, Any]] = [(field.name, getattr(tree, field.name)) for field in fields(tree)]
     else:
@@ -42,18 +45,23 @@ def flatten(tree: Any, name: str) -> Arrays:
     return arrays
 
 
-def unflatten(kind: type[Tree], arrays: Arrays, name: str, device: torch.device) -> Tree:
-    """The tree of that kind from the arrays of `flatten`, bit for bit. Raises KeyError when some are missing."""
+def unflatten(kind: type[Tree], arrays: Arrays, name: str, device: Any = None) -> Tree:
+    """The tree of that kind from the arrays of `flatten`, bit for bit. Raises KeyError when some are missing.
+
+    device: where its tensors are; None: the CPU.
+    """
     tree: Tree = _build(kind, arrays, name, device)
     return tree
 
 
-def _build(kind: Any, arrays: Arrays, name: str, device: torch.device) -> Any:
+def _build(kind: Any, arrays: Arrays, name: str, device: Any) -> Any:
     if get_origin(kind) is UnionType:  # X | None, or named tuples whose fields have different names
         if not any(key == name or key.startswith(f"{name}.") for key in arrays):
             return None
         kind = _option(kind, arrays, name)
-    if kind is Tensor:
+    if getattr(kind, "__module__", "").startswith("torch"):
+        import torch
+
         return torch.from_numpy(np.array(arrays[name])).to(device)
     if get_origin(kind) is np.ndarray:
         return np.array(arrays[name])
@@ -74,6 +82,7 @@ def _option(kind: Any, arrays: Arrays, name: str) -> Any:
 
 if TYPE_CHECKING:
     from fomo_stream.model.compiled import CompiledContext
+    from fomo_stream.model.zero_shot import ContextCache
 
 EncodedContext: TypeAlias = "ContextCache | CompiledContext"
 
@@ -83,81 +92,86 @@ def canonical_order(rows: Float) -> NDArray[np.int64]:
     return np.lexsort(rows.T[::-1])
 
 
-def encode_rows(model: ZeroShotModel, rows: Float) -> EncodedContext:
+def encode_rows(model: Model, rows: Float, quantiles: Sequence[Float] | None = None) -> EncodedContext:
     """Encode one context (n, d), raw units, NaN = missing, for `logits_of`; 2 <= n <= 5,000.
 
-    Rows are sorted first, so that their order changes nothing in the encoding. Raises SchemaError for a context that
-    does not fit the model.
+    Rows are sorted first, so that their order changes nothing in the encoding, and their gaps are filled (see
+    `completion`). quantiles: of each column the values, ascending, whose quantile map is used; None: those of the rows.
+    Raises SchemaError for a context that does not fit the model.
     """
     order = canonical_order(rows)
+    completion = Completion.of(rows[order])
     if model.kernel == "numba":
         from fomo_stream.model import compiled
 
-        context = compiled.encode_context(model, rows[order])
-        return replace(context, own=context.own[np.argsort(order)])
-    cache = encode_with_torch(model, rows[order])
-    if cache.own is None:
-        return cache
-    return replace(cache, own=cache.own[:, torch.from_numpy(np.argsort(order)).to(model.device)])
+        context = compiled.encode_context(model, completion.rows, quantiles)
+        return replace(context, own=context.own[np.argsort(order)], completion=completion)
+    cache = replace(encode_with_torch(model, completion.rows, quantiles), completion=completion)
+    return cache if cache.own is None else replace(cache, own=cache.own[:, np.argsort(order)])
 
 
-def encode_with_torch(model: ZeroShotModel, rows: Float) -> ContextCache:
-    """`encode_context` of a NumPy array (n, d) in its order, by torch whatever the kernel."""
+def with_rows(context: EncodedContext, rows: Float) -> EncodedContext:
+    """An encoding from `unflatten` with the rows (n, d) that it is of, which are not among its arrays."""
+    return replace(context, completion=Completion.of(rows[canonical_order(rows)]))
+
+
+def encode_with_torch(model: Model, rows: Float, quantiles: Sequence[Float] | None = None) -> ContextCache:
+    """`encode_context` of a NumPy array (n, d) in its order, by torch; the model must be one of torch."""
+    import torch
+
+    torchs: Any = model
+    knots = None
+    if quantiles is not None:
+        knots = tuple(torch.from_numpy(part).to(torchs.device) for part in knots_of(quantiles))
     with torch.inference_mode():
-        return model.encode_context(torch.from_numpy(rows).to(model.device))
+        cache: ContextCache = torchs.encode_context(torch.from_numpy(rows).to(torchs.device), knots=knots)
+    return cache
 
 
-def context_type(model: ZeroShotModel) -> type[EncodedContext]:
+def context_type(model: Model) -> type[EncodedContext]:
     """The type of the model's encoded contexts."""
     if model.kernel == "numba":
         from fomo_stream.model.compiled import CompiledContext
 
         return CompiledContext
+    from fomo_stream.model.zero_shot import ContextCache
+
     return ContextCache
 
 
 def own_logits(context: EncodedContext) -> Float | None:
     """Logits (n,) of the encoded rows themselves, leave-one-out; None for a model of raw features."""
-    if not isinstance(context, ContextCache):
+    if context.own is None or isinstance(context.own, np.ndarray):
         return context.own
-    return None if context.own is None else context.own[0].cpu().numpy().astype(np.float64)
+    own: Float = context.own[0].cpu().numpy().astype(np.float64)
+    return own
 
 
-def logits_of(model: ZeroShotModel, context: EncodedContext, rows: Float) -> Float:
+def logits_of(model: Model, context: EncodedContext, rows: Float) -> Float:
     """Logits (q,) of rows (q, d), raw units, NaN = missing, higher = more outlying.
 
     On one device a logit depends, to the last bit, on the row and the context alone. Raises SchemaError when the rows
     have another number of features than the context.
     """
-    if not isinstance(context, ContextCache):
+    if context.completion is not None and rows.shape[-1] == len(context.completion.known):
+        rows = context.completion.fill(rows)
+    if model.kernel == "numba":
         from fomo_stream.model import compiled
 
+        assert isinstance(context, compiled.CompiledContext)
         return compiled.score(model, context, rows)
+    import torch
+
+    torchs: Any = model
     queries = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.float64))
     with torch.inference_mode():
-        scored = model.score_queries(context, queries.to(model.device))
-    return scored.cpu().numpy().astype(np.float64)
+        scored = torchs.score_queries(context, queries.to(torchs.device))
+    logits: Float = scored.cpu().numpy().astype(np.float64)
+    return logits
 
 
-def committee_logits(model: ZeroShotModel, rows: Float, members: NDArray[np.int64]) -> Float:
-    """Logits (c, n) of rows (n, d) against c small contexts, the rows members[i] (m,) of them.
-
-    By the fusion alone where the model has one: the transformer would cost more than it adds with so few rows.
-    """
-    if model.kernel == "numba" and model.config.fusion:
-        from fomo_stream.model import compiled
-
-        return compiled.committee_logits(model, rows, members)
-    given = torch.from_numpy(rows).to(model.device)
-    contexts, queries = given[torch.from_numpy(members)], given.expand(len(members), -1, -1)
-    with torch.inference_mode():
-        fuses = model.config.fusion
-        logits: Tensor = model.fuse(model.describe(contexts, queries)[1]) if fuses else model(contexts, queries)
-    return logits.double().cpu().numpy()
-
-
-def encode_sample(model: ZeroShotModel, rows: Float) -> EncodedContext | None:
-    """Encode a context of at most 32 rows (m, d), for `sample_logits`; None where a score by it would not be cheap.
+def encode_sample(model: Model, rows: Float) -> EncodedContext | None:
+    """Encode a small context (m, d), for `sample_logits`; None where a score by it would not be cheap.
 
     It is cheap where the kernel is compiled and the model has a fusion.
     """
@@ -168,22 +182,23 @@ def encode_sample(model: ZeroShotModel, rows: Float) -> EncodedContext | None:
     return compiled.encode_context(model, np.ascontiguousarray(rows), fusion_only=True)
 
 
-def sample_logits(model: ZeroShotModel, context: EncodedContext, rows: Float) -> Float:
+def sample_logits(model: Model, context: EncodedContext, rows: Float) -> Float:
     """Logits (q,) of rows (q, d) against a context from `encode_sample`, by the fusion alone."""
     from fomo_stream.model import compiled
 
     assert isinstance(context, compiled.CompiledContext)
-    return compiled.fuse(model, context, rows)
+    return compiled.score(model, context, rows, fusion_only=True)
 
 
-def warm_up(model: ZeroShotModel) -> None:
+def warm_up(model: Model) -> None:
     """Compute something of every kind, so that nothing is compiled or loaded later."""
     rows = np.arange(12.0).reshape(6, 2)
     logits_of(model, encode_rows(model, rows), rows)
-    committee_logits(model, rows, np.array([[0, 1]]))
+    if (sample := encode_sample(model, rows)) is not None:
+        sample_logits(model, sample, rows)
 
 
-def cross_scores(model: ZeroShotModel, rows: Float) -> Float:
+def cross_scores(model: Model, rows: Float) -> Float:
     """Logits (n,) of context rows (n, d), each half scored against the other: typical scores of unseen inliers.
 
     The halves are contiguous, because neighbouring rows of a stream resemble each other more than future rows.

@@ -13,16 +13,19 @@ attention learns almost equal weights, and the mean is a close substitute.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fomo_stream.errors import CheckpointError, SchemaError
+from fomo_stream.errors import SchemaError
 from fomo_stream.limits import MAX_CONTEXT
-from fomo_stream.model.evidence import CHANNELS, Evidence, evidence_channels, fit_evidence
+from fomo_stream.model.completion import Completion
+from fomo_stream.model.config import CHANNELS, ModelConfig
+from fomo_stream.model.evidence import Evidence, evidence_channels, fit_evidence
 from fomo_stream.model.preprocessing import (
     Imputation,
     Knots,
@@ -144,63 +147,6 @@ OWN_ROWS = 512  # context rows scored at a time: attention over all of 5,000 by 
 CHANNEL_LIMIT = 12.0  # asinh grows slowly: 12 is 80,000 spreads out
 
 
-@dataclass(frozen=True)
-class ModelConfig:
-    """The architecture of a checkpoint. Defaults: the fusion of evidence alone."""
-
-    raw_features: int = 0  # D, raw inputs of the network after the quantile transform; 0 = none
-    evidence: bool = True  # feed evidence channels to the network
-    fusion: bool = True  # add the weighted sum of the evidence channels to the logit
-    layers: int = 0  # L; 0 = no transformer
-    width: int = 256  # h
-    heads: int = 4
-    feed_forward: int = 512
-    routers: int = 500  # R; 0 = full attention between context rows
-    attention: str = "softmax"  # how queries weigh the context rows; "mean": all the same
-    channel_dropout: float = 0.0  # share of evidence channels hidden from the transformer per training step ...
-    fusion_dropout: float = 0.0  # ... and from the fusion, so that it does not lean on a few of them
-    quantile: bool = True  # raw inputs go through the quantile map; False: they are plain z-scores
-
-    def __post_init__(self) -> None:
-        if self.layers and not (self.raw_features or self.evidence):
-            raise CheckpointError("a transformer needs raw_features, evidence, or both as input")
-        if not self.layers and not self.fusion:
-            raise CheckpointError("a model needs a fusion, a transformer, or both")
-        if self.attention not in ("softmax", "mean"):
-            raise CheckpointError(f"configuration has attention = {self.attention!r}, expected softmax or mean")
-
-    @property
-    def attends(self) -> bool:
-        """Whether queries have attention weights: a transformer with softmax attention."""
-        return self.layers > 0 and self.attention == "softmax"
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> ModelConfig:
-        """The configuration from the output of `asdict`; unknown names mean another format version."""
-        if not isinstance(values, dict):
-            raise CheckpointError(f"configuration must be an object of settings, not {values!r}")
-        known = asdict(cls())
-        unknown = set(values) - set(known)
-        if unknown:
-            raise CheckpointError(f"configuration has unknown entries {sorted(unknown)}; update fomo-stream")
-        for name, value in values.items():
-            wanted = type(known[name])
-            if type(value) is not wanted and not (wanted is float and type(value) is int):
-                raise CheckpointError(f"configuration has {name} = {value!r}, expected {wanted.__name__}")
-        return cls(**values)
-
-
-_SMALL = ModelConfig(width=64, heads=4, feed_forward=128, routers=32, layers=2, channel_dropout=0.8)
-PRESETS: dict[str, ModelConfig] = {
-    "paper-100": ModelConfig(raw_features=100, evidence=False, fusion=False, layers=4),
-    "paper-20": ModelConfig(raw_features=20, evidence=False, fusion=False, layers=4),
-    "fusion": ModelConfig(fusion_dropout=0.5),
-    "fusion-router": replace(_SMALL, fusion_dropout=0.5, attention="mean"),
-    "router": replace(_SMALL, fusion=False),
-    "tiny": ModelConfig(layers=1, width=8, heads=2, feed_forward=16, routers=4, attention="mean"),
-}
-
-
 class Features(NamedTuple):
     """The network's input from rows; a part that the model does not use is None."""
 
@@ -220,6 +166,7 @@ class ContextCache:
     evidence: Evidence | None
     own: Tensor | None  # (B, n) logits of the context's own rows, leave-one-out; None without evidence
     layers: tuple[LayerCache, ...] = field(repr=False)
+    completion: Completion | None = None  # completes NumPy rows that are scored; see `scoring`
 
 
 class ZeroShotModel(nn.Module):
@@ -255,14 +202,20 @@ class ZeroShotModel(nn.Module):
         """Where the weights are, and where rows have to be."""
         return next(self.parameters()).device
 
-    def encode_context(self, rows: Tensor, n_features: Tensor | None = None) -> ContextCache:
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The weights by name."""
+        return {name: value.detach().cpu().numpy() for name, value in self.state_dict().items()}
+
+    def encode_context(
+        self, rows: Tensor, n_features: Tensor | None = None, knots: tuple[Tensor, ...] | None = None
+    ) -> ContextCache:
         """Everything that depends on the context alone.
 
         rows: (n, d) or a batch of contexts (B, n, d), raw units, NaN = missing, 2 <= n <= 5,000; n_features: (B,),
-        zero padding beyond it, None = all d.
+        zero padding beyond it, None = all d; knots: values and levels (d, k) of the quantile map, None = of the rows.
         Raises SchemaError for a context that is too small, too large, or wider than a raw-feature model takes.
         """
-        cache, features = self._describe_context(rows, n_features)
+        cache, features = self._describe_context(rows, n_features, knots)
         layers = self.encode_features(features)
         own = None  # with raw inputs a row would attend to itself
         if features.raw is None and features.channels is not None:
@@ -314,7 +267,9 @@ class ZeroShotModel(nn.Module):
         of_fusion = self._channel_mask(context, self.config.fusion_dropout if self.config.fusion else 0.0)
         return self._score(queries, self.encode_features(context, of_network), of_network, of_fusion)
 
-    def _describe_context(self, rows: Tensor, n_features: Tensor | None = None) -> tuple[ContextCache, Features]:
+    def _describe_context(
+        self, rows: Tensor, n_features: Tensor | None = None, given: tuple[Tensor, ...] | None = None
+    ) -> tuple[ContextCache, Features]:
         """A cache without layers, and the features of the context's own rows."""
         rows = rows.unsqueeze(0) if rows.dim() == 2 else rows
         b, n, d = rows.shape
@@ -328,6 +283,9 @@ class ZeroShotModel(nn.Module):
         imputation = fit_imputation(rows)
         rows = impute(rows, imputation)
         knots = fit_knots(rows)
+        if given is not None:
+            values, levels = given
+            knots = Knots(values[None], levels[None], knots.scale)
         evidence = channels = None
         if self.config.fusion or self.config.evidence:
             evidence, channels = fit_evidence(rows, n_features, knots)

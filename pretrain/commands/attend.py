@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fomo_stream.errors import ConfigError
 from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.model.attention import Float, attention_weights, most_attended
-from fomo_stream.model.checkpoint import load_model
+from fomo_stream.model.checkpoint import load_torch_model
 from pretrain.commands.flags import add_machine, use_threads
 from pretrain.evaluation.plots import plot_attended
 from pretrain.evaluation.tables import Table, read_table
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     if len(pool) < 2:
         raise ConfigError(f"{table.name} has {len(pool)} inliers left for the context; name fewer rows with --query")
     context = np.sort(np.random.default_rng(options.seed).permutation(pool)[: options.context])
-    model = load_model(options.model, options.device)
+    model = load_torch_model(options.model, options.device)
     weights = attention_weights(model, X[context], X[queries])
     together = options.query is None
     titles = [f"all {len(queries)} outliers"] if together else [f"row {row}" for row in queries]

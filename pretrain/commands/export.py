@@ -11,9 +11,10 @@ from typing import Any
 from torch import Tensor
 
 from fomo_stream.errors import CheckpointError, ConfigError
-from fomo_stream.model.checkpoint import load_model, read_metadata, save_model
-from fomo_stream.model.zero_shot import PRESETS as MODELS
-from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel
+from fomo_stream.model.checkpoint import load_torch_model, read_metadata, save_model
+from fomo_stream.model.config import PRESETS as MODELS
+from fomo_stream.model.config import ModelConfig
+from fomo_stream.model.zero_shot import ZeroShotModel
 from pretrain.training.run_files import RunFiles, read_log, source_commit
 
 
@@ -59,7 +60,7 @@ def _from_checkpoint(options: argparse.Namespace) -> tuple[ZeroShotModel, dict[s
     """The model of a checkpoint and its training summary."""
     if options.step is not None or options.select != "last":
         raise ConfigError(f"{options.run} is a checkpoint: --step and --select choose among the weights of a run")
-    return load_model(options.run, "cpu"), dict(read_metadata(options.run)["training"])
+    return load_torch_model(options.run, "cpu"), dict(read_metadata(options.run)["training"])
 
 
 def _from_run(options: argparse.Namespace) -> tuple[ZeroShotModel, dict[str, Any]]:

@@ -140,7 +140,7 @@ def baselines(names: Sequence[str]) -> dict[str, Method]:
         return {}
     os.environ.setdefault("MPLBACKEND", "Agg")  # PyOD imports pyplot, which must not need a display
     if find_spec("numba"):  # else PyOD would choose the processor for which numba compiles our kernels
-        import fomo_stream.model.kernels.compiling  # noqa: F401
+        import fomo_stream.model.kernels.compiling  # noqa: F401 (for what its import does)
     try:
         from pyod.models.ecod import ECOD
         from pyod.models.iforest import IForest

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from fomo_stream.errors import ConfigError
-from fomo_stream.model.evidence import CHANNELS, RANK_STATISTICS, SPACE_STATISTICS, SPACES
+from fomo_stream.model.config import CHANNELS, RANK_STATISTICS, SPACE_STATISTICS, SPACES
 from fomo_stream.model.preprocessing import fit_imputation, impute
 from pretrain.evaluation.plots import new_figure, save_figure
 from pretrain.evaluation.tables import Float, Task, draw_task, read_table, table_files

@@ -91,7 +91,7 @@ def train(
     Raises ConfigError for a run directory with other settings.
     """
     deadline = math.inf if stop_after is None else time.monotonic() + 60 * stop_after
-    where = resolve_device(device)
+    where = torch.device(resolve_device(device))
     files, observer = RunFiles(run_dir), observer or Observer()
     files.claim(config)
     torch.manual_seed(stream_seed(config.seed, _INIT_STREAM))

@@ -14,8 +14,9 @@ from torch import nn
 from fomo_stream import ZeroShotDetector
 from fomo_stream.errors import ConfigError, SchemaError
 from fomo_stream.model.attention import Attended, Float, attention_weights, most_attended
-from fomo_stream.model.checkpoint import load_model, save_model
-from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel
+from fomo_stream.model.checkpoint import load_torch_model, save_model
+from fomo_stream.model.config import ModelConfig
+from fomo_stream.model.zero_shot import ZeroShotModel
 from pretrain.__main__ import main
 from pretrain.evaluation.plots import plane, plot_attended
 
@@ -86,7 +87,7 @@ def test_detector_names_rows_of_its_training_data(tmp_path: Path) -> None:
     detector = ZeroShotDetector(model=str(path), context_size=50, random_state=0, n_members=2).fit(train)
     found = detector.attended_context(queries, top=4)
     kept = detector.members_[0].kept
-    expected = attended_context(load_model(path), train[kept], queries, top=4)
+    expected = attended_context(load_torch_model(path), train[kept], queries, top=4)
     np.testing.assert_array_equal(found.indices, kept[expected.indices])
     np.testing.assert_array_equal(found.weights, expected.weights)
 
@@ -98,7 +99,7 @@ def test_model_without_attention_weights_is_refused_with_the_names_of_those_that
     name: str, reason: str
 ) -> None:
     with pytest.raises(ConfigError, match=rf"{name}@.* {reason}.*models that have them: paper-100$"):
-        attended_context(load_model(name), rows(20, 2), rows(2, 2))
+        attended_context(load_torch_model(name), rows(20, 2), rows(2, 2))
     with pytest.raises(ConfigError, match=reason):
         ZeroShotDetector(model=name).fit(rows(20, 2)).attended_context(rows(2, 2))
 

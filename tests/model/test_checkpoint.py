@@ -14,9 +14,18 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from fomo_stream.errors import CheckpointError, ConfigError
-from fomo_stream.model.checkpoint import SHIPPED, load_model, read_metadata, save_model, shared_model, shipped_models
+from fomo_stream.model.checkpoint import (
+    SHIPPED,
+    load_model,
+    load_torch_model,
+    read_metadata,
+    save_model,
+    shared_model,
+    shipped_models,
+)
+from fomo_stream.model.config import PRESETS, ModelConfig
 from fomo_stream.model.scoring import context_type, encode_rows, flatten, logits_of, unflatten
-from fomo_stream.model.zero_shot import PRESETS, ContextCache, ModelConfig, ZeroShotModel
+from fomo_stream.model.zero_shot import ContextCache, ZeroShotModel
 
 # --- checkpoint
 
@@ -30,7 +39,7 @@ def saved(tmp_path: Path) -> Path:
 
 
 def test_what_is_saved_is_loaded(saved: Path) -> None:
-    model = load_model(saved)
+    model = load_torch_model(saved)
     torch.manual_seed(3)
     for name, value in ZeroShotModel(PRESETS["tiny"]).state_dict().items():
         assert torch.equal(model.state_dict()[name], value)
@@ -79,7 +88,7 @@ def test_half_precision_halves_the_file_and_keeps_the_scores(tmp_path: Path) -> 
         save_model(model, tmp_path / f"{half}.safetensors", half=half)
     sizes = [(tmp_path / f"{half}.safetensors").stat().st_size for half in (False, True)]
     assert sizes[1] < 0.55 * sizes[0]
-    loaded = load_model(tmp_path / "True.safetensors", "cpu")
+    loaded = load_torch_model(tmp_path / "True.safetensors", "cpu")
     assert {p.dtype for p in loaded.parameters()} == {torch.float32}
     context, queries = torch.randn(50, 3, dtype=torch.float64), torch.randn(20, 3, dtype=torch.float64)
     expected, found = (m.score_queries(m.encode_context(context), queries) for m in (model, loaded))

@@ -10,7 +10,8 @@ from sklearn.covariance import OAS
 from sklearn.neighbors import LocalOutlierFactor, NearestNeighbors
 from torch import Tensor
 
-from fomo_stream.model.evidence import CHANNELS, NEIGHBOURS, STATISTICS, Evidence, evidence_channels, fit_evidence
+from fomo_stream.model.config import CHANNELS, STATISTICS
+from fomo_stream.model.evidence import NEIGHBOURS, Evidence, evidence_channels, fit_evidence
 from fomo_stream.model.preprocessing import fit_imputation, impute
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fomo_stream.errors import CheckpointError, SchemaError
-from fomo_stream.model.evidence import CHANNELS
+from fomo_stream.model.config import CHANNELS, PRESETS, ModelConfig
 from fomo_stream.model.scoring import cross_scores, encode_rows, logits_of
-from fomo_stream.model.zero_shot import PRESETS, TILE, Features, ModelConfig, ZeroShotModel
+from fomo_stream.model.zero_shot import TILE, Features, ZeroShotModel
 
 SMALL = {
     "fusion": ModelConfig(),
@@ -83,7 +83,7 @@ def test_order_of_the_context_does_not_matter(name: str, n: int, seed: int) -> N
     shuffled = context[torch.randperm(n, generator=torch.Generator().manual_seed(seed))]
     scores = model.score_queries(model.encode_context(context), queries)
     again = model.score_queries(model.encode_context(shuffled), queries)
-    torch.testing.assert_close(scores, again, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(scores, again, atol=1e-3, rtol=1e-3)
     exact = logits_of(model, encode_rows(model, context.numpy()), queries.numpy())
     assert (exact == logits_of(model, encode_rows(model, shuffled.numpy()), queries.numpy())).all()
 

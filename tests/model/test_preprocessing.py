@@ -12,6 +12,7 @@ from scipy.stats import norm
 from sklearn.preprocessing import QuantileTransformer
 
 from fomo_stream.model.checkpoint import shared_model
+from fomo_stream.model.completion import NEAREST, Completion
 from fomo_stream.model.preprocessing import Knots, fit_imputation, fit_knots, impute, to_normal
 from fomo_stream.model.scoring import encode_rows, logits_of
 
@@ -37,14 +38,34 @@ def test_a_missing_value_is_imputed_at_the_middle_of_the_transformed_space(seed:
         assert abs(norm.cdf(normal) - 0.5) <= 1 / len(known)  # zero, as near as one of so many values can be
 
 
-def test_a_record_without_a_value_scores_as_one_with_the_median() -> None:
-    model, context = shared_model(), skewed(201, 0)
+def likely(row: np.ndarray, context: np.ndarray, j: int) -> float:
+    """The middle value of the nearest rows of a complete context, value by value."""
+    known = [i for i in range(len(row)) if row[i] == row[i]]
+    spread = [context[:, i].std() or 1.0 for i in range(len(row))]
+    apart = [sum(((other[i] - row[i]) / spread[i]) ** 2 for i in known) for other in context]
+    near = np.argsort(apart, kind="stable")[: NEAREST if known else len(context)]
+    return float(np.sort(context[near, j])[(len(near) - 1) // 2])
+
+
+@given(st.integers(0, 1000), st.integers(2, 60))
+def test_a_record_without_a_value_scores_as_one_with_that_of_the_nearest_rows(seed: int, n: int) -> None:
+    rng = np.random.default_rng(seed)
+    model, context, records = shared_model(), rng.normal(size=(n, 3)), rng.normal(size=(20, 3))
+    records[rng.random((20, 3)) < 0.4] = np.nan
     cache = encode_rows(model, context)
-    record = np.array([[np.nan, 0.5], [5.0, np.nan]])
-    median = np.where(np.isnan(record), fit_imputation(torch.from_numpy(context)[None]).fill[0].numpy(), record)
-    np.testing.assert_array_equal(logits_of(model, cache, record), logits_of(model, cache, median))
-    extreme = np.where(np.isnan(record), 1e4, record)
-    assert (logits_of(model, cache, record) < logits_of(model, cache, extreme)).all()
+    filled = [[x if x == x else likely(row, context, j) for j, x in enumerate(row)] for row in records]
+    np.testing.assert_array_equal(logits_of(model, cache, records), logits_of(model, cache, np.array(filled)))
+
+
+@given(st.integers(0, 1000), st.integers(5, 60))
+def test_the_gaps_of_a_context_are_filled_from_other_rows_that_have_values(seed: int, n: int) -> None:
+    context = np.column_stack([skewed(n, seed), np.full(n, np.nan)])
+    done = Completion.of(context)
+    known = ~np.isnan(context)
+    np.testing.assert_array_equal(done.rows[known], context[known])
+    assert np.isnan(done.rows[:, 2]).all()  # no row has the feature
+    for j in range(2):
+        assert np.isin(done.rows[:, j], context[known[:, j], j]).all()
 
 
 # --- quantile map

@@ -1,6 +1,6 @@
 """The network, in float32: the fused evidence plus the transformer.
 
-Context rows meet through routers, and give what queries read at each layer.
+Context rows meet through routers, and give the one vector that all queries read at each layer (mean attention).
 """
 
 from __future__ import annotations
@@ -27,11 +27,6 @@ class Weights(NamedTuple):
     fusion_bias: float
     embed: Single  # (C, width)
     embed_bias: Single  # (width,)
-    attends: bool  # softmax attention; else queries read the mean of the values
-    query: Single  # (layers, width, width) and their biases; empty without attention
-    query_bias: Single
-    out: Single
-    out_bias: Single
     norms: Single  # (layers, 4, width): weight and bias before, weight and bias after the feed-forward part
     expand: Single  # (layers, width, hidden)
     expand_bias: Single
@@ -41,14 +36,6 @@ class Weights(NamedTuple):
     head_bias: Single
     last: Single  # (2 width,) of the outlier's logit minus the inlier's
     last_bias: float
-
-
-class Read(NamedTuple):
-    """The context as queries read it at each layer."""
-
-    mean: Single  # (layers, width) mean of the values after the output projection; without attention
-    keys: Single  # (layers, heads, width / heads, n); with attention
-    values: Single
 
 
 @kernel
@@ -140,38 +127,21 @@ def feed_forward(z, y, u, size, layer, w):
 
 
 @kernel
-def _layer(z, y, mixed, u, scores, size, layer, w, r):
-    """One layer of the transformer for the rows z (size, width), in place; y, mixed, u, scores: to work with."""
-    if w.attends:
-        linear(z, size, w.query[layer], w.query_bias[layer], y)
-        for t in range(size):
-            attend(y[t], r.keys[layer], r.values[layer], scores, mixed[t])
-        linear(mixed, size, w.out[layer], w.out_bias[layer], y)
-    for t in range(size):
-        for i in range(z.shape[1]):
-            z[t, i] += y[t, i] if w.attends else r.mean[layer, i]
-        normalize(z[t], w.norms[layer, 0], w.norms[layer, 1])
-    feed_forward(z, y, u, size, layer, w)
-
-
-@kernel
-def _new_network_memory(w, r):
+def _new_network_memory(w):
     width, hidden = w.embed.shape[1], w.expand.shape[2]
     return (
         np.empty((TILE, w.embed.shape[0]), np.float32),
         np.empty((TILE, width), np.float32),
         np.empty((TILE, width), np.float32),
-        np.empty((TILE, width), np.float32),
         np.empty((TILE, hidden), np.float32),
         np.empty((TILE, w.head.shape[1]), np.float32),
-        np.empty(r.keys.shape[3], np.float32),
     )
 
 
 @kernel
-def network(channels, size, w, r, memory, logits):
-    """Logits (size,) of channels (TILE, C), float32."""
-    x, z, y, mixed, u, h, scores = memory
+def network(channels, size, w, read, memory, logits):
+    """Logits (size,) of channels (TILE, C), float32. read: (layers, width) what queries read."""
+    x, z, y, u, h = memory
     for t in range(size):
         logits[t] = 0.0
         if w.has_fusion:
@@ -187,7 +157,11 @@ def network(channels, size, w, r, memory, logits):
             x[t, i] = min(max(channels[t, i], -CHANNEL_LIMIT), CHANNEL_LIMIT)
     linear(x, size, w.embed, w.embed_bias, z)
     for layer in range(layers):
-        _layer(z, y, mixed, u, scores, size, layer, w, r)
+        for t in range(size):
+            for i in range(z.shape[1]):
+                z[t, i] += read[layer, i]
+            normalize(z[t], w.norms[layer, 0], w.norms[layer, 1])
+        feed_forward(z, y, u, size, layer, w)
     linear(z, size, w.head, w.head_bias, h)
     for t in range(size):
         _gelu_all(h[t])
@@ -198,13 +172,13 @@ def network(channels, size, w, r, memory, logits):
 
 
 @kernel
-def score_channels(channels, w, r):
+def score_channels(channels, w, read):
     """Logits (q,) of channels (q, C) float32."""
     q = channels.shape[0]
-    logits, memory = np.empty(q), _new_network_memory(w, r)
+    logits, memory = np.empty(q), _new_network_memory(w)
     for start in range(0, q, TILE):
         size = min(TILE, q - start)
-        network(channels[start : start + size], size, w, r, memory, logits[start : start + size])
+        network(channels[start : start + size], size, w, read, memory, logits[start : start + size])
     return logits
 
 
@@ -224,9 +198,9 @@ def describe_rows(rows, t, c):
 
 
 @kernel
-def score_rows(rows, t, c, w, r):
+def score_rows(rows, t, c, w, read):
     """Logits (q,) of raw rows (q, d), NaN = missing, against a context."""
-    return score_channels(describe_rows(rows, t, c), w, r)
+    return score_channels(describe_rows(rows, t, c), w, read)
 
 
 QUERY, KEY, VALUE, OUT = range(4)
@@ -236,12 +210,8 @@ class ContextWeights(NamedTuple):
     """The weights that only context rows use: layers stacked, attention as query, key, value and output maps."""
 
     heads: int
-    cross: Single  # (layers, width, width) of the mean that queries read; empty with attention
+    cross: Single  # (layers, width, width) of the mean that queries read
     cross_bias: Single
-    key: Single  # (layers, width, width) of the keys and values that queries attend to; empty without attention
-    key_bias: Single
-    value: Single
-    value_bias: Single
     routers: Single  # (layers, R, width); R = 0: context rows attend to each other
     collect: Single  # (layers, 4, width, width) routers attend to context rows
     collect_bias: Single
@@ -308,13 +278,10 @@ def _meet(z, layer, w, c):
 
 @kernel
 def encode_channels(channels, w, c):
-    """What queries read of a context, from the channels (n, C) of its rows."""
+    """What queries read of a context at each layer, (layers, width), from the channels (n, C) of its rows."""
     n, width, layers = channels.shape[0], w.embed.shape[1], w.norms.shape[0]
     x, z = np.empty(channels.shape, np.float32), np.empty((n, width), np.float32)
-    means = 0 if w.attends else layers
-    mean = np.empty((means, width), np.float32)
-    heads = np.empty((layers - means, c.heads, width // c.heads, n if w.attends else 0), np.float32)
-    read = Read(mean, heads, heads.copy())
+    read = np.empty((layers, width), np.float32)
     if layers == 0:
         return read
     for i in range(n):
@@ -322,11 +289,7 @@ def encode_channels(channels, w, c):
             x[i, j] = min(max(channels[i, j], -CHANNEL_LIMIT), CHANNEL_LIMIT)
     linear(x, n, w.embed, w.embed_bias, z)
     for layer in range(layers):
-        if w.attends:
-            read.keys[layer] = _by_head(z, c.key[layer], c.key_bias[layer], c.heads)
-            read.values[layer] = _by_head(z, c.value[layer], c.value_bias[layer], c.heads)
-        else:
-            linear(_mean(z), 1, c.cross[layer], c.cross_bias[layer], read.mean[layer : layer + 1])
+        linear(_mean(z), 1, c.cross[layer], c.cross_bias[layer], read[layer : layer + 1])
         if layer + 1 < layers:  # nothing reads the rows that leave the last layer
             _meet(z, layer, w, c)
     return read

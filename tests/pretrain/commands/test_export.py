@@ -14,10 +14,11 @@ from torch import nn
 from training_runs import DATA_FLAGS, TINY, assert_same, weights
 
 from fomo_stream.errors import CheckpointError, ConfigError
-from fomo_stream.model.checkpoint import load_model, read_metadata, save_model
+from fomo_stream.model.checkpoint import load_torch_model, read_metadata, save_model
+from fomo_stream.model.config import PRESETS as MODELS
+from fomo_stream.model.config import ModelConfig
 from fomo_stream.model.scoring import encode_rows, logits_of
-from fomo_stream.model.zero_shot import PRESETS as MODELS
-from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel
+from fomo_stream.model.zero_shot import ZeroShotModel
 from pretrain.__main__ import main, parser
 from pretrain.commands.export import with_mean_attention
 from pretrain.commands.flags import configuration
@@ -40,7 +41,7 @@ def test_export_writes_a_checkpoint_that_the_product_loads(tmp_path: Path) -> No
     trained = train(config, tmp_path / "run", "cpu")
     target = tmp_path / "tiny.safetensors"
     assert main(["export", str(tmp_path / "run"), "--out", str(target)]) == 0
-    loaded = load_model(str(target), "cpu")
+    loaded = load_torch_model(str(target), "cpu")
     assert_same(weights(trained), weights(loaded))
     training = read_metadata(target)["training"]
     assert training["steps"] == 8
@@ -57,9 +58,9 @@ def test_export_converts_a_run_and_a_checkpoint_to_mean_attention(tmp_path: Path
     assert main(["export", str(tmp_path / "run"), "--out", str(exact)]) == 0
     for source, target in zip((tmp_path / "run", exact), converted, strict=True):
         assert main(["export", str(source), "--mean-attention", "--out", str(target)]) == 0
-        loaded = load_model(target, "cpu")
-        assert loaded.config == replace(load_model(exact, "cpu").config, attention="mean")
-        assert_same(weights(loaded), weights(with_mean_attention(load_model(exact, "cpu"))))
+        loaded = load_torch_model(target, "cpu")
+        assert loaded.config == replace(load_torch_model(exact, "cpu").config, attention="mean")
+        assert_same(weights(loaded), weights(with_mean_attention(load_torch_model(exact, "cpu"))))
         training = read_metadata(target)["training"]
         assert training["mean_attention"]["replaces"].startswith("softmax attention of ")
         assert {name: training[name] for name in ("steps", "commit")} == {
@@ -135,6 +136,6 @@ def test_a_model_of_another_shape_is_trained_and_exported(tmp_path: Path, flags:
     config = configuration(parser().parse_args(["train", "--out", "X", *given_flags]))
     assert main(["train", "--out", str(tmp_path / "run"), *given_flags]) == 0
     assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "model.safetensors")]) == 0
-    loaded = load_model(str(tmp_path / "model.safetensors"), "cpu")
+    loaded = load_torch_model(str(tmp_path / "model.safetensors"), "cpu")
     assert loaded.config == config.network != MODELS[config.model]
     assert_same(weights(loaded), RunFiles(tmp_path / "run").weights()[0])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fomo_stream.errors import ConfigError
-from fomo_stream.model.evidence import CHANNELS
+from fomo_stream.model.config import CHANNELS
 from pretrain.__main__ import main
 from pretrain.evaluation.evidence_profile import (
     FEWEST_TABLES,

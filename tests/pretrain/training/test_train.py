@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from training_runs import DATA, TINY, assert_same, weights
 
 from fomo_stream.errors import FomoError
-from fomo_stream.model.zero_shot import PRESETS as MODELS
-from fomo_stream.model.zero_shot import Features, ModelConfig, ZeroShotModel
+from fomo_stream.model.config import PRESETS as MODELS
+from fomo_stream.model.config import ModelConfig
+from fomo_stream.model.zero_shot import Features, ZeroShotModel
 from pretrain.priors.mixture import BatchSource
 from pretrain.training.config import TrainConfig
 from pretrain.training.loader import Loader

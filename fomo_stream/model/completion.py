@@ -1,0 +1,72 @@
+"""Missing values: what the nearest rows of a context have.
+
+A missing value is unknown. So a row is completed by the values that are likely, given its others: the middle ones of
+the NEAREST rows of the context, by their distance in the values that the row has (k-nearest-neighbour imputation;
+Troyanskaya et al. 2001). Distances are in standard deviations of the context.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float = NDArray[np.float64]
+Bool = NDArray[np.bool_]
+
+NEAREST = 5
+
+
+@dataclass(frozen=True)
+class Completion:
+    """The rows of a context, by which others are completed."""
+
+    rows: Float  # (n, d) raw units, without gaps but for features that no row has: NaN
+    known: Bool  # (d,) the other features
+    scale: Float  # (d,) that distances are divided by
+
+    @classmethod
+    def of(cls, rows: Float) -> Completion:
+        """Complete the rows (n, d) of a context, NaN = missing, each by the others."""
+        missing = np.isnan(rows)
+        known: Bool = ~np.all(missing, axis=0)
+        gaps = missing & known
+        if not gaps.any():
+            return cls(rows, known, _scale(rows))
+        middle = np.full(rows.shape[1], np.nan)
+        middle[known] = np.nanquantile(rows[:, known], 0.5, axis=0, method="lower")
+        rough = np.where(gaps, middle, rows)
+        among = cls(rough, known, _scale(rough))
+        filled = rough.copy()
+        for i in np.flatnonzero(gaps.any(axis=1)).tolist():
+            filled[i, gaps[i]] = among._likely(rows[i], gaps[i], gaps)
+        return cls(filled, known, among.scale)
+
+    def fill(self, rows: Float) -> Float:
+        """Complete rows (q, d), NaN = missing; NaN stays for features that the context does not know."""
+        gaps = np.isnan(rows) & self.known
+        at = np.flatnonzero(gaps.any(axis=1))
+        if not len(at):
+            return rows
+        filled = np.array(rows)
+        for i in at.tolist():
+            filled[i, gaps[i]] = self._likely(rows[i], gaps[i])
+        return filled
+
+    def _likely(self, row: Float, gaps: Bool, lacking: Bool | None = None) -> Float:
+        """The values of a row (d,) for its gaps (d,). lacking: (n, d) values of the context that are known to none."""
+        present = self.known & ~np.isnan(row)
+        apart = np.square((self.rows[:, present] - row[present]) / self.scale[present]).sum(axis=1)
+        if lacking is not None:
+            apart[lacking[:, gaps].any(axis=1)] = np.inf
+        count = min(NEAREST if present.any() else len(apart), len(apart))
+        near = np.argpartition(apart, count - 1)[:count]
+        likely: Float = np.sort(self.rows[near][:, gaps], axis=0)[(count - 1) // 2]
+        return likely
+
+
+def _scale(rows: Float) -> Float:
+    """The standard deviations (d,) of columns (n, d), 1 where a column does not vary or is unknown."""
+    deviation = rows.std(axis=0)
+    return np.where(deviation > 0, deviation, 1.0)

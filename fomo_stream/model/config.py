@@ -1,0 +1,143 @@
+"""The architecture of a model, without the code that computes it, so that neither torch nor a kernel is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from fomo_stream.errors import CheckpointError
+
+VALUE_LIMIT = 1e60  # keeps squares of raw values finite in float64
+
+SPACES = ("z", "quantile", "whitened")
+SPACE_STATISTICS = (
+    "nearest",
+    "mean5",
+    "mean20",
+    "ratio5",
+    "ratio20",
+    "density0.5",
+    "density1",
+    "density2",
+    "density4",
+    "gap",
+    "max",
+    "top3",
+    "rms",
+    "mean_abs",
+)
+RANK_STATISTICS = ("tail_sum", "tail_max")
+STATISTICS = tuple(f"{space}.{name}" for space in SPACES for name in SPACE_STATISTICS) + RANK_STATISTICS
+CHANNELS = tuple(f"{name}.{kind}" for name in STATISTICS for kind in ("far", "rare"))
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The architecture of a checkpoint. Defaults: the fusion of evidence alone."""
+
+    raw_features: int = 0  # D, raw inputs of the network after the quantile transform; 0 = none
+    evidence: bool = True  # feed evidence channels to the network
+    fusion: bool = True  # add the weighted sum of the evidence channels to the logit
+    layers: int = 0  # L; 0 = no transformer
+    width: int = 256  # h
+    heads: int = 4
+    feed_forward: int = 512
+    routers: int = 500  # R; 0 = full attention between context rows
+    attention: str = "softmax"  # how queries weigh the context rows; "mean": all the same
+    channel_dropout: float = 0.0  # share of evidence channels hidden from the transformer per training step ...
+    fusion_dropout: float = 0.0  # ... and from the fusion, so that it does not lean on a few of them
+    quantile: bool = True  # raw inputs go through the quantile map; False: they are plain z-scores
+
+    def __post_init__(self) -> None:
+        if self.layers and not (self.raw_features or self.evidence):
+            raise CheckpointError("a transformer needs raw_features, evidence, or both as input")
+        if not self.layers and not self.fusion:
+            raise CheckpointError("a model needs a fusion, a transformer, or both")
+        if self.attention not in ("softmax", "mean"):
+            raise CheckpointError(f"configuration has attention = {self.attention!r}, expected softmax or mean")
+
+    @property
+    def attends(self) -> bool:
+        """Whether queries have attention weights: a transformer with softmax attention."""
+        return self.layers > 0 and self.attention == "softmax"
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> ModelConfig:
+        """The configuration from the output of `asdict`; unknown names mean another format version."""
+        if not isinstance(values, dict):
+            raise CheckpointError(f"configuration must be an object of settings, not {values!r}")
+        known = asdict(cls())
+        unknown = set(values) - set(known)
+        if unknown:
+            raise CheckpointError(f"configuration has unknown entries {sorted(unknown)}; update fomo-stream")
+        for name, value in values.items():
+            wanted = type(known[name])
+            if type(value) is not wanted and not (wanted is float and type(value) is int):
+                raise CheckpointError(f"configuration has {name} = {value!r}, expected {wanted.__name__}")
+        return cls(**values)
+
+
+_SMALL = ModelConfig(width=64, heads=4, feed_forward=128, routers=32, layers=2, channel_dropout=0.8)
+PRESETS: dict[str, ModelConfig] = {
+    "paper-100": ModelConfig(raw_features=100, evidence=False, fusion=False, layers=4),
+    "paper-20": ModelConfig(raw_features=20, evidence=False, fusion=False, layers=4),
+    "fusion": ModelConfig(fusion_dropout=0.5),
+    "fusion-router": replace(_SMALL, fusion_dropout=0.5, attention="mean"),
+    "router": replace(_SMALL, fusion=False),
+    "tiny": ModelConfig(layers=1, width=8, heads=2, feed_forward=16, routers=4, attention="mean"),
+}
+
+
+def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """The shape of each weight of a model of this architecture, by its name in a checkpoint."""
+    width, shapes = config.width, dict[str, tuple[int, ...]]()
+
+    def linear(name: str, inputs: int, outputs: int) -> None:
+        shapes.update({f"{name}.weight": (outputs, inputs), f"{name}.bias": (outputs,)})
+
+    if config.fusion:
+        shapes.update(fusion_raw=(len(CHANNELS),), fusion_bias=())
+    if config.layers:
+        linear("embed", config.raw_features + (len(CHANNELS) if config.evidence else 0), width)
+        linear("head.0", width, 2 * width)
+        linear("head.2", 2 * width, 2)
+    for layer in (f"layers.{i}" for i in range(config.layers)):
+        attentions = ["spread"] + ["collect"] * (config.routers > 0) + ["cross"] * config.attends
+        for part in (f"{layer}.{name}.{map_}" for name in attentions for map_ in ("query", "key", "value", "out")):
+            linear(part, width, width)
+        if config.routers:
+            shapes[f"{layer}.routers"] = (config.routers, width)
+        if not config.attends:
+            linear(f"{layer}.cross.project", width, width)
+        linear(f"{layer}.feed_forward.0", width, config.feed_forward)
+        linear(f"{layer}.feed_forward.2", config.feed_forward, width)
+        for norm in ("norm1", "norm2"):
+            shapes.update({f"{layer}.{norm}.weight": (width,), f"{layer}.{norm}.bias": (width,)})
+    return shapes
+
+
+class Model(Protocol):
+    """A model that can score: a `CompiledModel`, or a `ZeroShotModel` of torch. See `scoring`."""
+
+    name: str
+    config: ModelConfig
+    kernel: str  # what computes its logits: "numba" or "torch"
+    compiled: Any  # the weights as the numba kernels read them, once they were needed
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Its weights by name, float32."""
+
+
+class CompiledModel:
+    """A model for the numba kernels. Neither these nor torch are loaded before it scores."""
+
+    def __init__(self, name: str, config: ModelConfig, arrays: dict[str, NDArray[Any]]) -> None:
+        self.name, self.config, self._arrays = name, config, arrays
+        self.kernel = "numba"
+        self.compiled: Any = None
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """See `Model`."""
+        return self._arrays

@@ -1,0 +1,37 @@
+"""The knots of a quantile map, from values in ascending order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float = NDArray[np.float64]
+
+N_KNOTS = 1000
+
+
+def ascending(values: Float) -> Float:
+    """The known values of a column (n,), NaN = missing: ascending. Without -0.0, which has no place among zeros."""
+    return np.sort(values[~np.isnan(values)]) + 0.0
+
+
+def knots_of(columns: Sequence[Float], n_knots: int = N_KNOTS) -> tuple[Float, Float]:
+    """Values and levels (d, k) of knots of d columns from their known values, ascending: numpy's linear quantiles.
+
+    k: the length of the longest column, at most n_knots, at least 1. A column without values has zeros.
+    """
+    k = max(1, min(n_knots, max(map(len, columns))))
+    values, levels = np.zeros((len(columns), k)), np.empty((len(columns), k))
+    for j, column in enumerate(columns):
+        m = len(column)
+        at = np.linspace(0.0, max(m - 1, 0), k)
+        levels[j] = (at + 0.5) / max(m, 1)
+        if m == k:
+            values[j] = column
+        elif m:
+            low = np.minimum(at.astype(np.int64), max(m - 2, 0))
+            above = column[np.minimum(low + 1, m - 1)]
+            values[j] = column[low] + (at - low) * (above - column[low])  # two equal ones stay equal
+    return values, levels

@@ -1,0 +1,34 @@
+"""With the compiled kernels nothing loads torch, which takes seconds and hundreds of MiB."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROWS = "import numpy as np; rows = np.random.default_rng(0).normal(size=(300, 3))"
+RIVER = """
+from fomo_stream import FoMoDetector
+detector = FoMoDetector(min_context=50, device="cpu")
+detector.learn_many([dict(enumerate(row)) for row in rows.tolist()])
+score = detector.score_one({0: 9.0, 1: 0.0, 2: 0.0})
+"""
+SCIKIT = """
+from fomo_stream import ZeroShotDetector
+score = -ZeroShotDetector(device="cpu").fit(rows).score_samples([[9.0, 0.0, 0.0]])[0]
+"""
+COMMAND = """
+from fomo_stream.cli.main import main
+np.savetxt("rows.csv", rows, delimiter=",", header="a,b,c", comments="")
+assert main(["score", "rows.csv", "-o", "scored.csv", "--device", "cpu", "--min-context", "50"]) == 0
+score = len(open("scored.csv").readlines()) / 301
+"""
+
+
+@pytest.mark.parametrize("use", [RIVER, SCIKIT, COMMAND], ids=["river", "scikit-learn", "command"])
+def test_scoring_on_a_cpu_does_not_load_torch(use: str, tmp_path: Path) -> None:
+    code = f"import sys\n{ROWS}\n{use}\nprint(score > 0.9, 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["True", "False"], done.stderr
