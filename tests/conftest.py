@@ -63,7 +63,8 @@ def restored_logging() -> Iterator[None]:
 def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The checkpoint of the smallest model."""
     from fomo_stream.model.checkpoint import save_model
-    from fomo_stream.model.zero_shot import PRESETS, ZeroShotModel
+    from fomo_stream.model.config import PRESETS
+    from fomo_stream.model.zero_shot import ZeroShotModel
 
     path = tmp_path_factory.mktemp("model") / "fusion.safetensors"
     save_model(ZeroShotModel(PRESETS["fusion"]), path)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream import Detector, DetectorConfig, load_model
-from fomo_stream.detector.categories import category_code
+from fomo_stream.records.category_codes import category_code
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -151,7 +151,15 @@ def _moving(rows: Float, f: int, low: Float, high: Float, rng: Rng) -> Case:
 def trained(given: Stream) -> Detector:
     """A detector after the stream. In the default views, movement alone seldom makes a record unlikely."""
     views = ("all", "movement") if given.kind == "movement" else ("default",)
-    config = DetectorConfig(context_size=CONTEXT, min_context=CONTEXT, views=views, memory=0.0, alert_rate=UNLIKELY)
+    missing = "odd" if given.kind == "missing" else "unknown"  # an unknown value is no evidence, so no case
+    config = DetectorConfig(
+        context_size=CONTEXT,
+        min_context=CONTEXT,
+        views=views,
+        memory=0.0,
+        alert_rate=UNLIKELY,
+        missing_is=missing,
+    )
     detector = Detector(load_model("default", "cpu"), given.rows.shape[1], config, categorical=given.categorical)
     detector.process(given.rows)
     return detector
@@ -191,16 +199,6 @@ def by_z_scores(given: Stream, detector: Detector, rows: Float) -> Int:
     return np.argsort(-score, kind="stable")
 
 
-def by_removal(detector: Detector, rows: Float) -> Int:
-    """Features by how much the logit falls when all that is known of one is set to missing."""
-    batch = detector._series.peek(rows)
-    vectors = np.repeat(batch.vectors[-1:], rows.shape[1] + 1, axis=0)
-    for f in range(rows.shape[1]):
-        vectors[1 + f, :, f] = np.nan
-    logits = detector._scores(batch._replace(vectors=vectors)).logit
-    return np.argsort(logits[1:] - logits[0], kind="stable")
-
-
 # -- comparison ----------------------------------------------------------------------------------------------------
 
 
@@ -213,7 +211,7 @@ class Hit(NamedTuple):
     among_three: bool  # as one of the first three
 
 
-METHODS = ("reasons", "z-scores", "removal")
+METHODS = ("reasons", "z-scores")
 
 
 def compared(given: Stream, n: int, rng: Rng) -> Iterator[Hit]:
@@ -221,7 +219,7 @@ def compared(given: Stream, n: int, rng: Rng) -> Iterator[Hit]:
     detector = trained(given)
     for rows, _, guilty in cases(given, detector, n, rng):
         reasons = [reason.feature for reason in detector.explain(rows)[-1]]
-        found = (reasons, by_z_scores(given, detector, rows).tolist(), by_removal(detector, rows).tolist())
+        found = (reasons, by_z_scores(given, detector, rows).tolist())
         for method, order in zip(METHODS, found, strict=True):
             yield Hit(method, given.kind, bool(guilty & set(order[:1])), bool(guilty & set(order[:3])))
 

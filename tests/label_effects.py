@@ -14,7 +14,7 @@ from fomo_stream.cli.main import program
 from fomo_stream.kafka import service
 from fomo_stream.kafka.delivery.base import Delivery, Output
 from fomo_stream.kafka.observer import Observer, Observers
-from fomo_stream.model.zero_shot import ZeroShotModel
+from fomo_stream.model.config import Model
 from fomo_stream.partition.labels import DueLabels
 from fomo_stream.settings.service import ServiceSettings
 
@@ -49,9 +49,7 @@ def effects_in(entries: Iterable[tuple[bytes | None, bytes | None]]) -> list[dic
 class RecordingService(service.Service):
     """A service with an `EffectRecorder`."""
 
-    def __init__(
-        self, settings: ServiceSettings, model: ZeroShotModel | None = None, observer: Observer | None = None
-    ) -> None:
+    def __init__(self, settings: ServiceSettings, model: Model | None = None, observer: Observer | None = None) -> None:
         recorder = EffectRecorder(settings, self._delivery)
         super().__init__(settings, model, Observers([observer or Observer(), recorder]))
 

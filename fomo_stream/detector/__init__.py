@@ -13,5 +13,5 @@ In reading order:
 - `rarity`: how rare a logit is in the long run. `alerts`: scores, p-values and alerts by the records before, and
   lasting shifts, which are announced.
 - `explaining`: reasons of records. `attribution`: the effects of features, when usual values replace odd ones.
-- `categories`: categories as codes, and their rarity. `changelog`: state as entries of a compacted log.
+- `categories`: how rare categories and pairs of them are. `changelog`: state as entries of a compacted log.
 """

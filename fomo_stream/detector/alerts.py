@@ -56,8 +56,9 @@ def is_calibrated(n_reference: int, alert_rate: float) -> bool:
 GAP = 10  # records of its series after an alert in which an incident can continue
 LIMIT, SPAN = 100.0, 20.0  # an incident continues while fewer than 100 of about the last 20 / alert_rate are outliers
 ODD = 1.0  # logit above which the model finds a record odd at all
-AGAIN = 0.7  # of the alert rate: p-value of a record that is clear above the last ones that were no outliers, ...
-CLEAR = 0.15  # ... which is by this share of how far the largest of them is above the median
+CLEAR = 0.12  # of how far the largest of some logits is above their median: what is clear above it is by this higher
+YOUNG = 0.3  # ... and by this more for each time that so many records are missing from the last ones
+AGAIN = 0.7  # of the alert rate: p-value of a record that is clear above the last ones that were no outliers
 LEAST_HEIGHT = 0.3  # of a peak above the median, in logits
 RAREST = 2.0**-50  # 1 - score, at least: so that no score is 1
 
@@ -76,17 +77,19 @@ class Peak(NamedTuple):
 
     top: float  # the largest
     height: float  # how far it is above the median
+    clear: float  # what is clear above it, in heights
     usual: float  # what is clear above the largest of those that were no outliers
 
     @classmethod
-    def of(cls, logits: Float, outlier: Bool, alert_rate: float) -> Peak:
-        """That of logits (m,)."""
+    def of(cls, logits: Float, outlier: Bool, alert_rate: float, size: int) -> Peak:
+        """That of logits (m,), the last `size` ones, or all if there were fewer: then clear above means further."""
         if not len(logits) or not is_calibrated(len(logits), alert_rate):
-            return cls(np.inf, np.inf, np.inf)
+            return cls(np.inf, np.inf, np.inf, np.inf)
         median = float(np.median(logits))
         top, usual = (float(some.max(initial=ODD)) for some in (logits, logits[~outlier]))
         heights = [max(one - median, LEAST_HEIGHT) for one in (top, usual)]
-        return cls(top, heights[0], usual + CLEAR * heights[1])
+        clear = CLEAR + YOUNG * max(0.0, size / len(logits) - 1.0)
+        return cls(top, heights[0], clear, usual + clear * heights[1])
 
     def rise(self, logits: Float) -> Float:
         """How far logits (n,) are above the top, relative to its height: 0 for those that are not."""
@@ -101,7 +104,7 @@ class Alerts:
 
     The beginning of an incident is judged by the recent past, its continuation by the long one. A record is an outlier
 
-    - if its own logit, or its remembered one, is above 1 and above those of all of the last 7 / alert_rate records;
+    - if its own logit, or its remembered one, is above 1 and clear above all of the last 7 / alert_rate ones;
     - or clear above those of them that were no outliers, while its p-value is at most AGAIN * alert_rate;
     - or if, at most GAP records of its series after another outlier, it is rare in the long run.
 
@@ -135,8 +138,8 @@ class Alerts:
         # a beginning has no records before it that belong to it, so memory must not make it smaller
         counted = np.where(own_rise > 0, np.maximum(own, remembered), remembered)
         above = 1.0 + 2.0 * np.maximum(own_rise, rise)
-        rarity = np.maximum(self._rarity.above(counted) / (above * above), RAREST)
-        top = (own_rise > 0) | (rise > 0)
+        rarity = np.maximum(self._rarity.above(counted) / (above * above * above), RAREST)
+        top = (own_rise > own_peak.clear) | (rise > peak.clear)
         again = ((own > own_peak.usual) | (remembered > peak.usual)) & (p <= AGAIN * self._rate)
         outlier = self._follow(top, again, rarity <= continued(self._rate), batch, learn)
         status = Status.OK if np.isfinite(peak.top) else Status.CALIBRATING
@@ -163,7 +166,7 @@ class Alerts:
     def _taken(self, history: History) -> tuple[Float, Peak, Peak]:
         numbers, own, remembered, outlier = history.scored(self.stepped - max(self._window, self._peak), self.stepped)
         window, last = (int(np.searchsorted(numbers, self.stepped - size)) for size in (self._window, self._peak))
-        own_peak, peak = (Peak.of(logits[last:], outlier[last:], self._rate) for logits in (own, remembered))
+        own_peak, peak = (Peak.of(one[last:], outlier[last:], self._rate, self._peak) for one in (own, remembered))
         return np.sort(remembered[window:]), own_peak, peak
 
     def _follow(self, top: Bool, again: Bool, rare: Bool, batch: Batch, learn: bool) -> Bool:

@@ -82,7 +82,7 @@ class Background:
 
     @cached_property
     def order(self) -> Float:
-        """Numbers (w, m) whose order tells which of several candidates is the middle one: of codes, their counts."""
+        """Numbers (w, m) by which one of several candidates is chosen: their values; of codes, their counts."""
         order = self.candidates.copy()
         for column in np.flatnonzero(self.is_code):
             _, where, counts = np.unique(order[column], return_inverse=True, return_counts=True)
@@ -119,12 +119,14 @@ class Background:
         """How far a record (w,) is from each candidate in each feature: (features, m).
 
         Ranks are compared, column by column: so no unit and no far value counts for more than another, and sums are of
-        whole numbers, the same on every machine. Of codes only counts whether they are equal. A value that is missing
-        tells nothing.
+        whole numbers, the same on every machine. Of codes only counts whether they are equal. If they are not, the
+        distance is the larger the rarer the record's code is: to have the same rare code tells more than to have the
+        same frequent one. A value that is missing tells nothing.
         """
         m = self.candidates.shape[1]
         apart = np.abs(self._ranks - self.ranks(row).astype(np.int32)[:, None])
-        apart[self.is_code] = m * (self.candidates[self.is_code] != row[self.is_code, None])
+        differs = self.candidates[self.is_code] != row[self.is_code, None]
+        apart[self.is_code] = 2 * differs * differs.sum(axis=1, keepdims=True)
         apart[np.isnan(row)] = 0
         order, present, begins = self._by_feature
         summed = np.zeros((self.n_features, m), dtype=np.int32)
@@ -168,10 +170,13 @@ class Neighbourhood:
 
     @cached_property
     def is_usual(self) -> Bool:
-        """Whether each value is in the central 98 % of its column, or among the codes that 98 % have: (w,)."""
+        """Whether each value is in the central 98 % of its column, or among the codes that 98 % have: (w,).
+
+        Any value of a column without values is, such as of the level of a category.
+        """
         low, _, high = self.background.usual
         codes = ~np.isnan(self.row) & (self.strangeness <= HIGH - LOW)
-        return np.where(self.background.is_code, codes, (self.row >= low) & (self.row <= high))
+        return np.where(self.background.is_code, codes, np.isnan(low) | ((self.row >= low) & (self.row <= high)))
 
     def without(self, groups: Int) -> Float:
         """The record with each group (k, s) of s features, by their positions, replaced: (k, w).
@@ -194,11 +199,18 @@ class Neighbourhood:
         return at
 
     def _middle(self, columns: Int, at: Int) -> Float:
-        """The middle values (c,) of columns (c,) in the candidates at (c, NEAREST), less the missing ones."""
+        """The middle values (c,) of columns (c,) in the candidates at (c, NEAREST), less the missing ones.
+
+        Of codes the one that most of them have, of several such the one that most of all candidates have.
+        """
         order = self.background.order[columns[:, None], at]
         middle = np.maximum((~np.isnan(order)).sum(axis=1) - 1, 0) // 2
         each = np.arange(len(columns))
         chosen = np.argsort(order, axis=1, kind="stable")[each, middle]
+        codes = np.flatnonzero(self.background.is_code[columns])
+        found = self.background.candidates[columns[codes, None], at[codes]]
+        alike = (found[:, :, None] == found[:, None, :]).sum(axis=2)
+        chosen[codes] = np.argmax(alike * (MOST_ROWS + 1) + np.nan_to_num(order[codes]), axis=1)
         values: Float = self.background.candidates[columns, at[each, chosen]]
         return values
 
@@ -226,7 +238,9 @@ class Comparison:
         return total
 
 
-def attribute(comparisons: Sequence[Comparison], rows: Sequence[Float], most: int) -> tuple[Reason, ...]:
+def attribute(
+    comparisons: Sequence[Comparison], rows: Sequence[Float], most: int, unknown: Bool | None = None
+) -> tuple[Reason, ...]:
     """The reasons of one record, at most `most`, the one that counts most first; equal ones by their columns.
 
     Features whose share is less than LEAST_SHARE of that of the first reason are left out.
@@ -240,10 +254,13 @@ def attribute(comparisons: Sequence[Comparison], rows: Sequence[Float], most: in
     The shares are those of the effects in their sum, times the part of the excess that goes away with all of these
     features together. Excess: the fall of the logit when all features are replaced. () if nothing that is replaced
     makes the record more usual. Raises ConfigError if most < 1.
+
+    unknown: (features,) those whose value is missing and tells nothing; None: there are none. They can only be a reason
+    by what is known of the records before, their level and spread.
     """
     if most < 1:
         raise ConfigError(f"at least one reason has to be asked for, not {most}")
-    record = _Record(comparisons, rows)
+    record = _Record(comparisons, rows, unknown)
     effects = np.maximum(record.effects.sum(axis=0), 0.0)
     strongest = [f for f in np.argsort(-effects, kind="stable").tolist() if effects[f] > 0]
     if not strongest:
@@ -259,7 +276,7 @@ def attribute(comparisons: Sequence[Comparison], rows: Sequence[Float], most: in
 class _Record:
     """A record in all comparisons, and the effects of its features."""
 
-    def __init__(self, comparisons: Sequence[Comparison], rows: Sequence[Float]) -> None:
+    def __init__(self, comparisons: Sequence[Comparison], rows: Sequence[Float], unknown: Bool | None = None) -> None:
         self.comparisons = comparisons
         self.near = [
             Neighbourhood(comparison.background, row) for comparison, row in zip(comparisons, rows, strict=True)
@@ -277,6 +294,9 @@ class _Record:
             excess, gone = excess + float(falls[1]), gone + float(falls[2])
         if 2 * math.fsum(np.maximum(self.effects.sum(axis=0), 0.0).tolist()) < gone:
             self.effects = (self.effects + self._effects_alone(tried)) / 2
+        for effects, comparison in zip(self.effects, comparisons, strict=True):
+            if unknown is not None and comparison.background.columns[0].cause not in (Cause.LEVEL, Cause.SPREAD):
+                effects[unknown] = 0.0
         self.explained = min(max(gone, 0.0) / excess, 1.0) if excess > 0 else 1.0  # part of the excess, 0 to 1
 
     def _effects_alone(self, tried: Int) -> Float:

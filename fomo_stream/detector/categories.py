@@ -1,4 +1,4 @@
-"""Categories as numbers: a code that identifies a value, and a rarity that a detector can compare.
+"""Categories as numbers that a detector can compare: how rare they are.
 
 Rows hold codes: floats that are equal for equal categories and have no other meaning. Every context counts the codes of
 its own rows and replaces each by its rarity. So rarity follows the context as it changes, and a category that the
@@ -7,86 +7,125 @@ context does not have is rarer than all that it has.
 
 from __future__ import annotations
 
-import hashlib
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Float = NDArray[np.float64]
+Int = NDArray[np.int64]
 
-MISSING_TEXTS = frozenset({"", "nan", "NaN", "inf", "-inf", "NaT", "<NA>"})  # as Python, NumPy and pandas write it
-LONGEST_KEPT = 200  # characters: longer texts are hashed each time, so that the cache stays small
-LONGEST_NUMBER = 24  # characters of the longest float in text form
-MAX_BITS = 8192  # of an integer as decimals: Python refuses to write thousands of digits
+Counts = tuple[NDArray[Any], Float]  # values, ascending, and how often each occurs
 
-
-def category_code(value: Any) -> float:
-    """A stable code of a category: an integer in [0, 2**53), exact as a float; NaN where there is no category.
-
-    Values are one category when they are written the same way: 404, 404.0 and "404"; True, "true" and "True". Spaces
-    around a text are ignored, every other difference counts: "DE" is not "de", "01" is not "1". None, NaN, infinities,
-    blank text, lists and objects are missing. Two categories share a code with a probability of 1e-16.
-
-    >>> category_code(404) == category_code(404.0) == category_code("404")
-    True
-    >>> category_code("DE") == category_code("de"), category_code(None)
-    (False, nan)
-    """
-    if value is None or isinstance(value, (list, dict)):
-        return math.nan
-    if not isinstance(value, str):
-        value = hex(value) if isinstance(value, int) and value.bit_length() > MAX_BITS else str(value)
-    return _kept_code(value) if len(value) <= LONGEST_KEPT else _code(value)
+MOST_PAIRED = 8  # columns whose pairs count, the first ones: 28 pairs
+BASE = 2**20  # more than the categories of a column
 
 
-def _code(text: str) -> float:
-    text = text.strip()
-    if text in MISSING_TEXTS:
-        return math.nan
-    if len(text) <= LONGEST_NUMBER:
-        text = _normal(text)
-    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return float(int.from_bytes(digest, "big") >> 11)
+def _count(values: NDArray[Any]) -> Counts:
+    found, counts = np.unique(values, return_counts=True)
+    return found, counts.astype(np.float64)
 
 
-_kept_code = lru_cache(maxsize=10_000)(_code)
+def _find(counts: Counts, wanted: NDArray[Any]) -> tuple[Int, Float]:
+    """The place of each wanted value among the counted ones, -1 for another value; and how often it occurs."""
+    values, often = counts
+    if not len(values):
+        return np.full(wanted.shape, -1), np.zeros(wanted.shape)
+    at = np.minimum(np.searchsorted(values, wanted), len(values) - 1)
+    is_known = values[at] == wanted
+    return np.where(is_known, at, -1), np.where(is_known, often[at], 0.0)
 
 
-def _normal(text: str) -> str:
-    """The text in JSON form: booleans in lower case, whole floats as integers."""
-    if text.lower() in ("true", "false"):
-        return text.lower()
-    try:
-        number = float(text)
-    except ValueError:
-        return text
-    return str(int(number)) if number.is_integer() and repr(number) == text else text
+@dataclass(frozen=True)
+class Pairs:
+    """The frequency of each pair of categories in a context, for each two of its columns: p pairs of columns."""
+
+    one: Int  # (p,) of each two columns, the position of the first one among all
+    two: Int  # (p,) and that of the second one
+    both: Float  # (p, 1) rows with a value in both columns
+    numbers: Counts  # of the pairs of these rows
+    dependence: Float  # (p, 1) of the two columns, from 0 to 1
+
+    @classmethod
+    def fit(cls, places: Int, shares: Float, columns: int) -> Pairs:
+        """Count the pairs of the first columns, at least two, of context rows.
+
+        places, shares: (all columns, n) of each row's categories: the place among those of its column, -1 for none, and
+        the share of the rows that have it, NaN for none.
+        """
+        one, two = np.triu_indices(columns, 1)
+        numbers = _numbers(places[one], places[two])
+        both = (numbers >= 0).sum(axis=1, keepdims=True).astype(np.float64)
+        made = cls(one, two, both, _count(numbers[numbers >= 0]), np.zeros(both.shape))
+        count, expected = made._others(places, shares)
+        ratio = np.sort(count / expected, axis=1)  # else the order of the rows would change the last bits of the sum
+        ratio = np.nansum(ratio, axis=1, keepdims=True) / np.maximum(both, 1.0)
+        return replace(made, dependence=np.clip(ratio - 1.0, 0.0, 1.0))
+
+    def rarity(self, places: Int, shares: Float) -> Float:
+        """How rare the rarest pair of each of q rows is against its parts, from 0: (q,). Arguments as of `fit`.
+
+        A pair gets (1 + w e) / (1 + w c) - 1, or 0 if that is less. c other rows have the pair, and e rows would have
+        it if the two columns were independent. w is how much they depend on each other: their mean-square contingency,
+        estimated without the row itself, and at most 1. So it is e / c, with 1 / w rows added to both (DuMouchel 1999).
+        Where columns are independent, w is near 0: a pair that happens to be rare tells nothing. Where they are not,
+        a pair that was expected often and never came is rare. One that is not expected even once never is: the
+        rarities of its parts tell it already.
+        """
+        count, expected = self._others(places, shares)
+        rarity = (1.0 + self.dependence * expected) / (1.0 + self.dependence * count) - 1.0
+        return np.asarray(np.fmax.reduce(rarity, axis=0, initial=0.0), dtype=np.float64)
+
+    def _others(self, places: Int, shares: Float) -> tuple[Float, Float]:
+        """Of each pair (p, q): how many other rows have it, and how many would if the columns were independent."""
+        _, count = _find(self.numbers, _numbers(places[self.one], places[self.two]))
+        return np.maximum(count - 1.0, 0.0), self.both * (shares[self.one] * shares[self.two])
+
+
+def _numbers(one: Int, two: Int) -> Int:
+    """A number for each pair of places (p, q) in two columns, another one in every p; -1 where one is no place."""
+    numbers = (np.arange(len(one))[:, None] * BASE + one) * BASE + two
+    return np.where((one >= 0) & (two >= 0), numbers, -1)
+
+
+def _rarity_of_gaps(rows: Float) -> Float:
+    """How rare a missing value of each column of context rows (n, d) is, as a category: (d,)."""
+    n, missing = len(rows), np.isnan(rows).sum(axis=0)
+    share = np.where(missing > 0, (missing - 0.5) / n, 0.5 / (n + 1.0))
+    return np.asarray(np.sqrt(1.0 / share - 1.0), dtype=np.float64)
 
 
 @dataclass(frozen=True)
 class Frequencies:
-    """The frequency of each category in a context, and the rarities computed from it."""
+    """The frequency of each category in a context, perhaps that of gaps, and the rarities computed from it."""
 
     columns: tuple[int, ...]  # the columns that hold category codes
-    _known: tuple[tuple[Float, Float], ...]  # for each column: its codes, ascending, and their counts
+    _known: tuple[Counts, ...]  # for each column: its codes
+    _pairs: Pairs | None  # of its first columns; None: of none
+    _gaps: Float | None = None  # (width,) rarity of a missing value of each feature; None: it does not count
 
     @classmethod
-    def fit(cls, rows: Float, columns: Sequence[int]) -> Frequencies:
-        """Count the codes in `columns` of context rows (n, d); NaN is missing."""
-        known = []
-        for column in columns:
-            codes, counts = np.unique(rows[:, column], return_counts=True)
-            present = ~np.isnan(codes)
-            known.append((codes[present], counts[present].astype(np.float64)))
-        return cls(tuple(columns), tuple(known))
+    def fit(cls, rows: Float, columns: Sequence[int], width: int | None = None, gaps: bool = False) -> Frequencies:
+        """Count the codes in `columns` of context rows (n, d), and the pairs of the record's own; NaN is missing.
+
+        width: columns of the record itself, the first ones; the others are of earlier records. None: d. gaps: whether
+        missing values of the record are counted, too.
+        """
+        known = tuple(_count(values[~np.isnan(values)]) for values in (rows[:, column] for column in columns))
+        paired = min(sum(width is None or column < width for column in columns), MOST_PAIRED)
+        made = cls(tuple(columns), known, None, _rarity_of_gaps(rows[:, :width]) if gaps else None)
+        if paired < 2:
+            return made
+        places, shares = made._found(rows)
+        return replace(made, _pairs=Pairs.fit(places, shares, paired))
 
     def encode(self, rows: Float) -> Float:
         """A copy of rows (q, d) in which the codes are rarities, in standard deviations; NaN stays NaN.
+
+        With pairs it has one more column: the rarity of each row's rarest pair, see `Pairs`. Where gaps are counted,
+        the last column is that of each row's rarest gap, as of a category; 0 of a row without any.
 
         A category of share p gets sqrt(1 / p - 1): the distance of its indicator variables from their mean, measured
         by their covariance (the chi-square distance of correspondence analysis, Greenacre 1984). So it is on the scale
@@ -100,14 +139,23 @@ class Frequencies:
         Where most rows have a category of their own, such as an identifier, it is nearly the same as theirs.
         """
         encoded = np.array(rows, dtype=np.float64)
-        for column, (codes, counts) in zip(self.columns, self._known, strict=True):
-            wanted = encoded[:, column]
-            if len(codes):
-                at = np.minimum(np.searchsorted(codes, wanted), len(codes) - 1)
-                count = np.where(codes[at] == wanted, counts[at], 0.0)
-            else:
-                count = np.zeros(len(wanted))
-            total = counts.sum()
-            share = np.where(count > 0, (count - 0.5) / max(total, 1.0), 0.5 / (total + 1.0))
-            encoded[:, column] = np.where(np.isnan(wanted), np.nan, np.sqrt(1.0 / share - 1.0))
-        return encoded
+        parts = [encoded]
+        if self.columns:
+            places, shares = self._found(rows)
+            encoded[:, list(self.columns)] = np.sqrt(1.0 / shares - 1.0).T
+            parts += [] if self._pairs is None else [self._pairs.rarity(places, shares)[:, None]]
+        if self._gaps is not None:
+            gaps = np.where(np.isnan(rows[:, : len(self._gaps)]), self._gaps, 0.0)
+            parts += [gaps.max(axis=1, keepdims=True, initial=0.0)]
+        return np.concatenate(parts, axis=1) if len(parts) > 1 else encoded
+
+    def _found(self, rows: Float) -> tuple[Int, Float]:
+        """The place of each category of rows (q, d) among the known ones, -1 for none, and its share: (columns, q)."""
+        places = np.empty((len(self.columns), len(rows)), dtype=np.int64)
+        shares = np.empty(places.shape)
+        for i, (column, counts) in enumerate(zip(self.columns, self._known, strict=True)):
+            places[i], count = _find(counts, rows[:, column])
+            total = counts[1].sum()
+            shares[i] = np.where(count > 0, (count - 0.5) / max(total, 1.0), 0.5 / (total + 1.0))
+            shares[i, np.isnan(rows[:, column])] = np.nan
+        return places, shares

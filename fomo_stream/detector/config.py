@@ -14,7 +14,7 @@ from fomo_stream.detector.changelog import Document, StoredEntries, check_same
 from fomo_stream.detector.views import DEFAULT, View, named_views
 from fomo_stream.errors import ConfigError, StateError
 from fomo_stream.limits import MAX_CONTEXT, MAX_LAGS, MAX_REASONS
-from fomo_stream.model.zero_shot import ZeroShotModel
+from fomo_stream.model.config import Model
 
 LEAST_CONTEXT = 4  # two halves of two rows can score each other
 STEP = 32  # records between decisions
@@ -27,6 +27,8 @@ LOW_RATE = 0.001  # alert rate down to which the history need not be longer
 # records that feedback calls normal; all: as auto, but no view is trimmed.
 POLICIES = ("auto", "feedback", "all")
 EXPLAINED = ("none", "alerts", "all")  # which records get reasons; alerts: those that are called outliers
+# What a missing value is: unknown, so that it changes nothing, or odd where it is rare.
+MISSING = ("unknown", "odd")
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class DetectorConfig:
     refresh: float = 0.1  # share of the history's rows that changed when a view of it is renewed
     recent_every: int = 256  # records after which the view of recent records is renewed
     lag: int = 32  # records between a trigger and its generation taking effect
+    missing_is: str = "unknown"  # what a missing value is: unknown or odd
     memory: float = 1 / 3  # weight of the series' earlier records in a remembered score; 0: each record for itself
     seed: int = 0
     explain: str = "none"  # which records get reasons: none, alerts or all
@@ -77,7 +80,7 @@ class DetectorConfig:
         check("seed", 0, 2**63 - 1)
         check("adapt_after", 0, 1_000_000)
         check("reasons", 1, MAX_REASONS)
-        for name, values in (("explain", EXPLAINED), ("admit", POLICIES)):
+        for name, values in (("explain", EXPLAINED), ("admit", POLICIES), ("missing_is", MISSING)):
             if getattr(self, name) not in values:
                 raise ConfigError(f"{name} must be one of {', '.join(values)}, not {getattr(self, name)!r}")
         try:
@@ -117,9 +120,20 @@ class DetectorConfig:
         return max(self.history_rows, window + STEP, self.context_size)
 
 
-FORMAT = 7  # of a detector's state; raise it when entries change their name or their meaning
+FORMAT = 8  # of a detector's state; raise it when entries change their name or their meaning
 # These have to be the same as when the state was written, and these sizes, each with the settings it follows from.
-FIXED = ("model", "kernel", "n_features", "categorical", "context_size", "seed", "used_views", "lags", "memory")
+FIXED = (
+    "model",
+    "kernel",
+    "n_features",
+    "categorical",
+    "context_size",
+    "seed",
+    "used_views",
+    "lags",
+    "memory",
+    "missing_is",
+)
 SIZES = {
     "history_rows": ("least_history", "feedback_memory", "context_size", "recent_every", "lag"),
     "history_scores": ("calibration_size", "alert_rate"),
@@ -127,7 +141,7 @@ SIZES = {
 
 
 def fingerprint_of(
-    model: ZeroShotModel, n_features: int, views: Iterable[View], categorical: tuple[int, ...], config: DetectorConfig
+    model: Model, n_features: int, views: Iterable[View], categorical: tuple[int, ...], config: DetectorConfig
 ) -> dict[str, Any]:
     """The fingerprint of a detector, as plain values for JSON. views: those in use."""
     return {

@@ -27,8 +27,9 @@ OUTLIERS_KEPT = 500  # rows that feedback called outliers
 class Context:
     """The reservoir of one partition, its known outliers, and the history of its last records.
 
-    A record enters the reservoir at the next step, if the policy admits it. Contexts of the history are the whole
-    reservoir; those of recent records are the end of the history. views: those in use.
+    A record enters the reservoir at the next step, if the policy admits it, with the logit that it had in the trimmed
+    view when it came. Contexts of the history are the whole reservoir; those of recent records are the end of the
+    history. views: those in use.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Context:
         self._n_features, self.categorical = n_features, categorical
         vectors = 1 + config.lags + 2 * movement
         size, seed = config.context_size, config.seed
-        self.pool = Reservoir(size, vectors * n_features, seed)  # of admitted records
+        self.pool = Reservoir(size, vectors * n_features, seed, fitted=n_features)  # of admitted records
         self.outliers = Reservoir(OUTLIERS_KEPT, n_features, seed + 2)  # of outliers by feedback
         rows, scores = config.history_rows, config.history_scores
         self.history = History(n_features, len(views), rows, scores, config.lags, movement)
@@ -65,6 +66,11 @@ class Context:
         changed = self._changes - self._at_trigger[view]
         return len(self.pool) >= LEAST_CONTEXT and changed >= self.config.refresh * len(self.pool)
 
+    def bring_forward(self, share: float) -> None:
+        """Let the next renewal of the views of recent records come earlier, by a share of their period."""
+        for at, view in enumerate(self.views):
+            self._at_trigger[at] -= int(share * self.config.recent_every) * (view.of == "recent")
+
     def take_first(self, batch: Batch, confirmed: bool = False) -> None:
         """Records of the warm-up: all become context. confirmed: they are known to be normal."""
         n = len(batch.vectors)
@@ -73,6 +79,12 @@ class Context:
         self.pool.admit(numbers, flat(batch.vectors))
         if confirmed:
             self.confirmed = np.union1d(self.confirmed, numbers)
+
+    def note_first(self, numbers: Int, by_view: Float, remembered: Float) -> None:
+        """Note the logits (n, views) and remembered logits (n,) that the first contexts give their records (n,)."""
+        self.history.note(numbers, by_view, remembered)
+        if self._trimmed is not None:
+            self.pool.note(numbers, by_view[:, self._trimmed])
 
     def end_warm_up(self) -> None:
         """Apply the waiting verdicts. Raises SchemaError, and changes nothing, if too few rows are left."""
@@ -136,7 +148,13 @@ class Context:
 
     def _admit(self, numbers: Int) -> None:
         """Offer records of the history to the pool."""
-        self._changes += len(self.pool.admit(numbers, flat(self.history.vectors(numbers))))
+        logits = None if self._trimmed is None else self.history.logits_in(self._trimmed, numbers)
+        self._changes += len(self.pool.admit(numbers, flat(self.history.vectors(numbers)), logits))
+
+    @property
+    def _trimmed(self) -> int | None:
+        """Position of the view whose context is trimmed."""
+        return next((i for i, view in enumerate(self.views) if view.trim), None)
 
     # -- blueprints ----------------------------------------------------------------------------------------------
 
@@ -159,6 +177,8 @@ class Context:
             takes_effect=takes_effect,
             numbers=numbers,
             rows=rows,
+            logits=self.pool.logits if view.trim else np.zeros(0),
+            quantiles=self.pool.quantiles if view.sees == "record" else (),
             confirmed=np.isin(numbers, self.confirmed) & bool(view.trim),
             outliers=self.outliers.rows if at == self._adding[1] else np.zeros((0, self._n_features)),
         )
@@ -180,8 +200,9 @@ class Context:
         none, rows = np.zeros(0, dtype=np.int64), self.columns(self.views[at], np.zeros(0, dtype=np.int64))
         codes = self.views[at].codes(self._n_features, self.config.lags, self.categorical)
         outliers = np.zeros((0, self._n_features))
-        no = np.zeros(0, dtype=bool)
-        return Blueprint(0, 0, self.config.seed, codes, self.views[at].trim, self._once(at), none, rows, no, outliers)
+        no, trim, once = np.zeros(0, dtype=bool), self.views[at].trim, self._once(at)
+        gaps = self.config.missing_is == "odd" and self.views[at].sees != "movement"
+        return Blueprint(0, 0, self.config.seed, codes, trim, once, gaps, none, rows, np.zeros(0), no, outliers)
 
     def columns(self, view: View, numbers: Int) -> Float:
         """Rows (n, width) of records of the history in a view; of none of them if one is no longer there."""

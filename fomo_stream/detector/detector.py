@@ -29,11 +29,12 @@ from fomo_stream.detector.results import Reason, Results, Scores
 from fomo_stream.detector.series import Batch, Key, Memory, Series
 from fomo_stream.detector.views import LeftOut, View, fitting
 from fomo_stream.errors import SchemaError, StateError
-from fomo_stream.model.preprocessing import VALUE_LIMIT
-from fomo_stream.model.zero_shot import ZeroShotModel
+from fomo_stream.model.config import VALUE_LIMIT, Model
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
+
+LASTING = 500  # records that an encoding has scored before it is written: in a young stream most are replaced sooner
 
 
 class DetectorSummary(NamedTuple):
@@ -74,7 +75,7 @@ class Detector:
 
     def __init__(
         self,
-        model: ZeroShotModel,
+        model: Model,
         n_features: int,
         config: DetectorConfig | None = None,
         executor: Executor | None = None,
@@ -84,15 +85,16 @@ class Detector:
         self.n_features = n_features
         self.categorical = categorical
         self.config = config = config or DetectorConfig()
-        self.views, self.left_out = _fitting(model, n_features, config)
+        self.views, self.left_out = _fitting(model, n_features, config, categorical)
         self._explainer = Explainer(model, config, categorical)
         movement = any(view.sees == "movement" for view in self.views)
-        self._series = Series(n_features, config.lags, movement)
+        self._series = Series(n_features, config.lags, movement, fills=config.missing_is == "unknown")
         self._context = Context(n_features, self.views, movement, config, categorical)
         self._panel = Panel(self.views, model, executor)
         self._memory = Memory(config.memory)
         self._alerts = Alerts(config)
         self._regimes = Regimes(config.adapt_after)
+        self._ahead = 0.0  # see `for_partition`
         self._has_noted_first = False  # the scores that the records of the warm-up get afterwards
         self._begin_log()
 
@@ -179,7 +181,7 @@ class Detector:
             return Results.nothing(scores)
         self._note_first()
         results = self._asked.judge_apart(scores, self._regimes.number, self._context.history)
-        return self._explainer.explained(results, batch.vectors, self._builds_from(self.records))
+        return self._explainer.explained(results, batch.vectors, batch.gaps, self._builds_from(self.records))
 
     def explain(self, rows: Float, keys: Sequence[Key] | None = None) -> list[tuple[Reason, ...]]:
         """The reasons (n,) of rows (n, d) as the next n records, whatever `explain` is; () while warming up.
@@ -188,7 +190,7 @@ class Detector:
         """
         batch = self._series.peek(_checked(rows, self.n_features), keys)
         builds = self._builds_from(self.records)
-        return [self._explainer.reasons(vectors, builds(i)) for i, vectors in enumerate(batch.vectors)]
+        return [self._explainer.reasons(*record, builds(i)) for i, record in enumerate(zip(*batch[:2], strict=True))]
 
     def learn_rows(self, rows: Float, scored: Results, keys: Sequence[Key] | None = None) -> None:
         """Learn rows (n, d) as the next n records; the same as `process`, without scoring most of them again.
@@ -232,7 +234,7 @@ class Detector:
             alerts.note(numbers, remembered)
         results = alerts.judge_first(first, remembered, self._regimes.number).of_series(slots, begins)
         return self._explainer.explained(
-            results, history.vectors(numbers), self._explainer.halves(self._panel, numbers)
+            results, history.vectors(numbers), history.gaps(numbers), self._explainer.halves(self._panel, numbers)
         )
 
     def _process(self, batch: Batch, known: Scores | None = None) -> Results:
@@ -251,7 +253,8 @@ class Detector:
     def _scores(self, batch: Batch) -> Scores:
         """Scores of the next records."""
         rows = [self._context.view_columns(view, batch.vectors) for view in self.views]
-        return self._panel.scores(rows, self.records)
+        gaps = [view.gaps(batch.gaps & self._series.fills, self.config.lags) for view in self.views]
+        return self._panel.scores(rows, gaps, self.records)
 
     def _judge(self, batch: Batch, scores: Scores, learn: bool) -> Results:
         """Results of the next records from their scores. learn: whether the following records remember them."""
@@ -263,7 +266,7 @@ class Detector:
         alerts, history = self._alerts if learn else self._asked, self._context.history
         results = alerts.judge(scores, remembered, batch, self._regimes.number, history, learn)
         results = results.of_series(batch.slots, batch.begins)
-        return self._explainer.explained(results, batch.vectors, self._builds_from(self.records))
+        return self._explainer.explained(results, batch.vectors, batch.gaps, self._builds_from(self.records))
 
     def _builds_from(self, first: int) -> Callable[[int], list[tuple[View, Build]]]:
         return lambda i: self._panel.builds(first + i)
@@ -295,9 +298,10 @@ class Detector:
 
     def _begin(self) -> None:
         """End the warm-up: the first generations take effect at once."""
-        self._alerts.begin(self.records)
+        self._alerts.begin(max(0, self.records - int(self._ahead * STEP)))
         self._regimes.begin()
         self._panel.begin(self._context)
+        self._context.bring_forward(self._ahead)
 
     def _note_first(self) -> None:
         """Once after the warm-up: let its records be among those that later ones are compared with."""
@@ -305,7 +309,7 @@ class Detector:
             return
         numbers, first = self._panel.first_scores(self.records)
         remembered = self._memory.remember(first.logit, *self._series_of(numbers))
-        self._context.history.note(numbers, first.by_view, remembered)
+        self._context.note_first(numbers, first.by_view, remembered)
         self._alerts.note(numbers, remembered)
         self._has_noted_first = True
 
@@ -381,7 +385,7 @@ class Detector:
         return {
             **self._fingerprint_log.changes("fingerprint", json.dumps(self._fingerprint).encode()),
             **self._counters_log.changes("counters", json.dumps(counters, separators=(",", ":")).encode()),
-            **self._panel.changes(),
+            **self._panel.changes(self.records - min(LASTING, self.config.context_size // 2)),
             **self._context.changes(),
             **self._memory.changes(),
             **self._alerts.changes(),
@@ -412,11 +416,28 @@ class Detector:
         """An independent detector in the same state; encoded contexts, which are immutable, are shared."""
         return self.widened(self.n_features)
 
+    def for_partition(self, number: int) -> Detector:
+        """A copy, before the first record, for the partition of this number.
+
+        Its steps and the renewals of its views come a part of their period earlier than those of partition 0. So
+        partitions whose records come at the same rate do not build their contexts all at the same moment.
+        """
+        twin, below = self.copy(), 1.0
+        twin._ahead = 0.0
+        while number:  # van der Corput's sequence: 1/2, 1/4, 3/4, 1/8, ...
+            below /= 2.0
+            twin._ahead += below * (number % 2)
+            number //= 2
+        if twin.generation:  # it has a seed context
+            twin._alerts.begin(max(0, self.records - int(twin._ahead * STEP)))
+            twin._context.bring_forward(twin._ahead)
+        return twin
+
     def widened(self, n_features: int) -> Detector:
         """A copy for rows with further features at their end. They count once the context has values of them."""
         twin, more = copy(self), n_features - self.n_features
         twin.n_features = n_features
-        twin.views, twin.left_out = _fitting(self.model, n_features, self.config)
+        twin.views, twin.left_out = _fitting(self.model, n_features, self.config, self.categorical)
         twin._series, twin._memory, twin._alerts = self._series.copy(more), self._memory.copy(), self._alerts.copy()
         twin._context, twin._regimes = self._context.copy(more, twin.views), copy(self._regimes)
         twin._panel = self._panel.copy(twin.views, self.config.lags, more)
@@ -435,10 +456,13 @@ class Detector:
 
 
 def _fitting(
-    model: ZeroShotModel, n_features: int, config: DetectorConfig
+    model: Model, n_features: int, config: DetectorConfig, categorical: tuple[int, ...]
 ) -> tuple[tuple[View, ...], tuple[LeftOut, ...]]:
     """The views that rows of n_features fit, and those that they do not fit. Raises SchemaError if they fit none."""
-    views, left_out = fitting(config.wanted_views, n_features, config.lags, model.config.raw_features)
+    limit = model.config.raw_features
+    limit -= limit > 1 and len(categorical) > 1  # pairs of categories take a column ...
+    limit -= limit > 1 and config.missing_is == "odd"  # ... and so do missing values that count
+    views, left_out = fitting(config.wanted_views, n_features, config.lags, limit)
     if not views:
         first = left_out[0]
         raise SchemaError(

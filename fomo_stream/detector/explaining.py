@@ -15,10 +15,11 @@ from fomo_stream.detector.generation import Blueprint
 from fomo_stream.detector.panel import Build, Panel
 from fomo_stream.detector.results import Cause, Reason, Results
 from fomo_stream.detector.views import View
-from fomo_stream.model.zero_shot import ZeroShotModel
+from fomo_stream.model.config import Model
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
 Scorers = Sequence[tuple[View, Build]]  # each view with the generation that scores a record
 
 
@@ -29,12 +30,12 @@ class Explainer:
     categorical: columns of a record that hold category codes.
     """
 
-    model: ZeroShotModel
+    model: Model
     config: DetectorConfig
     categorical: tuple[int, ...]
 
-    def explained(self, results: Results, vectors: Float, builds: Callable[[int], Scorers]) -> Results:
-        """The results (n,) of records of vectors (n, vectors, d), with reasons where wanted.
+    def explained(self, results: Results, vectors: Float, gaps: Bool, builds: Callable[[int], Scorers]) -> Results:
+        """The results (n,) of records of vectors (n, vectors, d) and gaps (n, d), with reasons where wanted.
 
         builds: of the i-th record, the generations that score it.
         """
@@ -42,7 +43,8 @@ class Explainer:
         if self.config.explain == "none" or not wanted.any():
             return results
         which = enumerate(wanted.tolist())
-        return results.explained([self.reasons(vectors[i], builds(i)) if is_one else None for i, is_one in which])
+        found = (self.reasons(vectors[i], gaps[i], builds(i)) if is_one else None for i, is_one in which)
+        return results.explained(list(found))
 
     def halves(self, panel: Panel, numbers: Int) -> Callable[[int], Scorers]:
         """For the i-th of the records `numbers` (n,) in the first contexts: the half of each that does not have it."""
@@ -52,8 +54,11 @@ class Explainer:
         ]
         return lambda i: [(view, half(bool(numbers[i] < of[len(of) // 2]))) for view, of, half in first]
 
-    def reasons(self, vectors: Float, builds: Scorers) -> tuple[Reason, ...]:
-        """The reasons of one record (vectors, d) that these generations score; () without them."""
+    def reasons(self, vectors: Float, gaps: Bool, builds: Scorers) -> tuple[Reason, ...]:
+        """The reasons of one record (vectors, d) that these generations score; () without them.
+
+        gaps: (d,) values that are missing. Where they are unknown, they are no reasons.
+        """
         if not builds:
             return ()
         kinds: dict[str, list[tuple[View, Build]]] = {}  # views of the same columns share near rows
@@ -65,7 +70,8 @@ class Explainer:
             recent = next((build for view, build in same[1:] if view.of == "recent"), None)
             comparisons.append(Comparison(self._background(*same[0], recent), scorers))
             rows.append(same[0][0].columns(vectors[None], self.config.lags, self.categorical)[0])
-        return attribute(comparisons, rows, self.config.reasons)
+        unknown = gaps if self.config.missing_is == "unknown" else np.zeros_like(gaps)
+        return attribute(comparisons, rows, self.config.reasons, unknown)
 
     def _background(self, view: View, build: Build, recent: Build | None) -> Background:
         """Those of a context together with the recent records: after a shift, its near rows may all be of the past."""
@@ -95,6 +101,7 @@ class Explainer:
             number=0,  # the first generation would score its own rows
             numbers=whole.numbers[part],
             rows=whole.rows[part],
+            logits=np.zeros(len(whole.rows[part])),
             confirmed=whole.confirmed[part],
         )
         return Build(self.model, blueprint, None)

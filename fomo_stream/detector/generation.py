@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.alerts import p_values
 from fomo_stream.detector.categories import Frequencies
+from fomo_stream.model.config import Model
+from fomo_stream.model.quantile_map import ascending
 from fomo_stream.model.scoring import (
     Arrays,
     EncodedContext,
-    committee_logits,
     context_type,
     cross_scores,
     encode_rows,
@@ -25,15 +25,17 @@ from fomo_stream.model.scoring import (
     own_logits,
     sample_logits,
     unflatten,
+    with_rows,
 )
-from fomo_stream.model.zero_shot import ZeroShotModel
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
 
 ODD = 0.05  # p-value at which a vote is undecided
 ENOUGH = 100  # rows of a context whose vote counts half
-SAMPLE_ROWS = 32  # more would cost more: it is as many as a kernel takes at once
+SAMPLE_ROWS = 32
+JUDGED_ROWS = 256  # of a context, by each sample: enough for the p-values of a vote
 
 
 def vote(p: Float) -> Float:
@@ -73,10 +75,10 @@ class Samples(NamedTuple):
     """Two small contexts, encoded: SAMPLE_ROWS rows of the older half of a context, and as many of the newer half."""
 
     contexts: tuple[EncodedContext, ...]
-    own: Float  # (2, m) ascending: logits of the context's rows that are not in the sample
+    own: Float  # (2, m) ascending: logits of JUDGED_ROWS of the context's rows that are not in the sample
 
     @classmethod
-    def of(cls, model: ZeroShotModel, rows: Float, seed: tuple[int, ...]) -> Samples | None:
+    def of(cls, model: Model, rows: Float, seed: tuple[int, ...]) -> Samples | None:
         """Samples of rows (n, d) in the order of their records; None if n < 4, or where they would cost too much."""
         rng, half = np.random.default_rng(seed), len(rows) // 2
         if half < 2:
@@ -89,31 +91,30 @@ class Samples(NamedTuple):
             if context is None:
                 return None
             contexts.append(context)
-            own.append(np.sort(sample_logits(model, context, np.delete(rows, members, axis=0))))
+            others = np.delete(rows, members, axis=0)
+            few = min(len(others), JUDGED_ROWS)
+            own.append(np.sort(sample_logits(model, context, others[np.arange(few) * len(others) // few])))
         return cls(tuple(contexts), np.array(own))
 
-    def vote(self, model: ZeroShotModel, rows: Float) -> Float:
+    def vote(self, model: Model, rows: Float) -> Float:
         """The mean (n,) of the votes of both on rows (n, d)."""
         logits = (sample_logits(model, context, rows) for context in self.contexts)
         old, new = (vote(p_values(*pair)) for pair in zip(logits, self.own, strict=True))
         return (old + new) / 2.0
 
     @classmethod
-    def from_arrays(cls, arrays: Arrays, model: ZeroShotModel) -> Samples | None:
+    def from_arrays(cls, arrays: Arrays, model: Model) -> Samples | None:
         """The samples from the arrays of `flatten`; None if there are none."""
         if "samples.own" not in arrays:
             return None
         kind, names = context_type(model), ("samples.contexts.0", "samples.contexts.1")
-        contexts = tuple(unflatten(kind, arrays, name, model.device) for name in names)
+        contexts = tuple(unflatten(kind, arrays, name, getattr(model, "device", None)) for name in names)
         return cls(contexts, np.array(arrays["samples.own"]))
 
 
 FEW = 30  # known outliers that are enough to compare new records with
 LIKENESS = 0.2  # weight of the logit among known outliers, relative to the logit in the context
 UNLIKE = 3.0  # logit among known outliers at and above which a record is not like them
-STRETCHES = 8
-COMMITTEE_ROWS = 32
-LEAST_ROWS = 2 * STRETCHES  # a committee has at least two rows
 USUAL = 0.95  # share of the context's own rows whose logits are not odd
 
 
@@ -127,17 +128,33 @@ class Blueprint:
     categorical: tuple[int, ...]  # columns that hold category codes
     trim: float  # share of the unconfirmed rows to leave out
     once: float  # weight of extremes and of likeness to known outliers, which one view adds for all; 0: another view
+    gaps: bool  # whether missing values count
     numbers: Int  # (n,) records of `rows`
     rows: Float  # (n, d) candidates for the context
+    logits: Float  # (n,) of `rows` when they came, by the view's context of that time; (0,) if none is left out
     confirmed: NDArray[np.bool_]  # (n,) rows that feedback or a seed context calls normal
     outliers: Float  # (o, d) rows that feedback calls outliers
+    quantiles: tuple[Float, ...] = ()  # of each column of `rows`: its values, ascending; of later ones: not known yet
 
-    ARRAYS = ("numbers", "rows", "confirmed", "outliers")
+    ARRAYS = ("numbers", "rows", "logits", "confirmed", "outliers")
+
+    @property
+    def frequencies(self) -> Frequencies:
+        """Those of all rows: of the others, trimming would leave out rare categories first."""
+        return Frequencies.fit(self.rows, self.categorical, self.outliers.shape[1], self.gaps)
+
+    def encoded_quantiles(self, encoded: Float) -> list[Float]:
+        """The values of each column of the encoded rows (n, d), ascending, also of rows that are left out."""
+        columns = [ascending(column) for column in encoded.T[len(self.quantiles) :]]
+        columns = [*self.quantiles, *columns]
+        for column in self.categorical:
+            columns[column] = ascending(encoded[:, column])
+        return columns
 
     def to_arrays(self) -> Arrays:
-        """Named arrays of everything."""
+        """Named arrays of everything but the quantiles, which are those of the rows."""
         return {
-            "counters": np.array([self.number, self.takes_effect, self.seed]),
+            "counters": np.array([self.number, self.takes_effect, self.seed, self.gaps]),
             "categorical": np.array(self.categorical, dtype=np.int64),
             "shares": np.array([self.trim, self.once]),
             **{name: getattr(self, name) for name in self.ARRAYS},
@@ -146,10 +163,11 @@ class Blueprint:
     @classmethod
     def from_arrays(cls, found: Arrays) -> Blueprint:
         """The blueprint from the arrays of `to_arrays`."""
-        number, takes_effect, seed = (int(v) for v in found["counters"])
+        number, takes_effect, seed, gaps = (int(v) for v in found["counters"])
         trim, once = (float(v) for v in found["shares"])
-        rest = {name: np.array(found[name]) for name in cls.ARRAYS}
-        return cls(number, takes_effect, seed, tuple(found["categorical"].tolist()), trim, once, **rest)
+        rest: dict[str, Any] = {name: np.array(found[name]) for name in cls.ARRAYS}
+        categorical = tuple(found["categorical"].tolist())
+        return cls(number, takes_effect, seed, categorical, trim, once, bool(gaps), **rest)
 
     def equals(self, other: Blueprint) -> bool:
         """Whether both make the same generation, bit for bit."""
@@ -207,15 +225,16 @@ class Generation:
     first: Float  # of a first generation: (m,) logits of its candidates, each against the half without it; else empty
 
     @classmethod
-    def build(cls, model: ZeroShotModel, blueprint: Blueprint) -> Generation:
+    def build(cls, model: Model, blueprint: Blueprint) -> Generation:
         """Trim and encode the context: the one expensive step of learning."""
-        rows, columns = blueprint.rows, blueprint.categorical
-        frequencies = Frequencies.fit(rows, columns)  # before trimming, which would leave out rare categories first
+        rows, frequencies = blueprint.rows, blueprint.frequencies
         encoded = frequencies.encode(rows)
-        seed, once = (blueprint.seed, blueprint.number), blueprint.once
-        keep = trimmed(model, encoded, ~blueprint.confirmed, blueprint.trim, seed)
+        is_first, once = blueprint.number == 1, blueprint.once
+        # leave-one-out logits would be too low for records that are judged by them
+        first = cross_scores(model, encoded) if is_first else np.zeros(0)
+        keep = trimmed(first if is_first else blueprint.logits, ~blueprint.confirmed, blueprint.trim)
         context = encoded[keep]
-        cache = encode_rows(model, context)
+        cache = encode_rows(model, context, blueprint.encoded_quantiles(encoded))
         own = own_logits(cache)
         own = cross_scores(model, context) if own is None else own
         added = np.zeros(len(rows))
@@ -223,12 +242,11 @@ class Generation:
         if once and not blueprint.trim:  # a trimmed context lacks the ends of the ranges
             ranges = Ranges.of(context)
             added = added + once * ranges.beyond_others(context)
-            samples = Samples.of(model, context, (*seed, 1))
+            samples = Samples.of(model, context, (blueprint.seed, blueprint.number, 1))
         if once and len(blueprint.outliers) >= FEW:
             outliers = encode_rows(model, frequencies.encode(blueprint.outliers))
             added = added + once * _likeness(model, outliers, encoded)
-        # leave-one-out logits would be too low for records that are judged by them
-        first = cross_scores(model, encoded) + added if blueprint.number == 1 else np.zeros(0)
+        first = first + added if is_first else first
         own, numbers = np.sort(own + added[keep]), blueprint.numbers[keep]
         return cls(blueprint.number, numbers, frequencies, cache, once, ranges, outliers, samples, own, first)
 
@@ -240,17 +258,20 @@ class Generation:
         return {name: array for part in parts for name, array in part.items()}
 
     @classmethod
-    def from_arrays(cls, arrays: Arrays, blueprint: Blueprint, model: ZeroShotModel) -> Generation | None:
+    def from_arrays(cls, arrays: Arrays, blueprint: Blueprint, model: Model) -> Generation | None:
         """The generation from the arrays of `to_arrays`; None if it is another one than the blueprint's."""
-        number, kind, device = int(arrays["number"]), context_type(model), model.device
+        number, kind, device = int(arrays["number"]), context_type(model), getattr(model, "device", None)
         if number != blueprint.number:
             return None
-        frequencies = Frequencies.fit(blueprint.rows, blueprint.categorical)
-        cache = unflatten(kind, arrays, "cache", device)
+        frequencies = blueprint.frequencies
+        numbers, own, first = (np.array(arrays[name]) for name in ("numbers", "own", "first"))
+        kept = np.isin(blueprint.numbers, numbers)
+        cache = with_rows(unflatten(kind, arrays, "cache", device), frequencies.encode(blueprint.rows[kept]))
         outliers = unflatten(kind, arrays, "outliers", device) if "outliers.n_rows" in arrays else None
+        if outliers is not None:
+            outliers = with_rows(outliers, frequencies.encode(blueprint.outliers))
         ranges = unflatten(Ranges, arrays, "ranges", device) if "ranges.low" in arrays else None
         samples = Samples.from_arrays(arrays, model)
-        numbers, own, first = (np.array(arrays[name]) for name in ("numbers", "own", "first"))
         return cls(number, numbers, frequencies, cache, blueprint.once, ranges, outliers, samples, own, first)
 
     @property
@@ -258,8 +279,19 @@ class Generation:
         """The logit that few of the context's own rows exceed."""
         return float(np.quantile(self.own, USUAL, method="lower"))
 
-    def logits(self, model: ZeroShotModel, rows: Float) -> Float:
-        """Logits (q,) of new rows (q, d) of the view."""
+    def logits(self, model: Model, rows: Float, gaps: Bool | None = None) -> Float:
+        """Logits (q,) of new rows (q, d) of the view.
+
+        gaps: (q, d) values that stand in for missing ones; None: there are none. A row with any has the logit that is
+        less outlying: with these values, or with those that the rest of it makes likely.
+        """
+        logits = self._logits(model, rows)
+        if gaps is not None and (at := np.flatnonzero(gaps.any(axis=1))).size:
+            without = np.where(gaps[at], np.nan, rows[at])
+            logits[at] = np.minimum(logits[at], self._logits(model, without))
+        return logits
+
+    def _logits(self, model: Model, rows: Float) -> Float:
         encoded = self.frequencies.encode(rows)
         logit = logits_of(model, self.cache, encoded)
         if self.ranges is not None:
@@ -270,7 +302,7 @@ class Generation:
         """What this context says of records with these logits (q,)."""
         return votes_of(logits, self.own)
 
-    def votes(self, model: ZeroShotModel, rows: Float, logits: Float) -> list[Float]:
+    def votes(self, model: Model, rows: Float, logits: Float) -> list[Float]:
         """What this context and, if it has some, its samples say of rows (q, d) with these logits (q,): (q,) each.
 
         Where this context is sure that a record is normal, its samples are not asked and say the same.
@@ -287,7 +319,7 @@ class Generation:
         return [own, of_samples]
 
 
-def _likeness(model: ZeroShotModel, outliers: EncodedContext, encoded: Float) -> Float:
+def _likeness(model: Model, outliers: EncodedContext, encoded: Float) -> Float:
     """The increase (q,) of the logits of rows (q, d) for being like known outliers: larger for more likeness."""
     return LIKENESS * np.maximum(UNLIKE - logits_of(model, outliers, encoded), 0.0)
 
@@ -300,34 +332,13 @@ def _beyond(rows: Float, low: Float, high: Float) -> Float:
     return np.asarray(np.log1p(excess.max(axis=1, initial=0.0)), dtype=np.float64)
 
 
-def committee_means(model: ZeroShotModel, rows: Float, seed: tuple[int, ...]) -> Float:
-    """How outlying each of rows (n, d), n >= LEAST_ROWS, is among small samples of the others: mean logits (n,).
+def trimmed(logits: Float, doubtful: NDArray[np.bool_], share: float) -> NDArray[np.bool_]:
+    """Which of the rows with these logits (n,) stay (n,): all but the most outlying `share` of the doubtful ones.
 
-    The rows are in the order of their records. Each of STRETCHES equal stretches of time gives a committee, a random
-    sample of at most 32 of its rows, and a row is judged by the committees of the other stretches. In leave-one-out
-    scores the members of a cluster of outliers look normal, because each has near neighbours (masking). A small sample
-    has few of them (as in isolation forests and iNNE), and one of another time has none of a burst.
+    A row is judged by the logit that it had when it came, before its like was in the context: so a burst of outliers,
+    of which each would look normal beside the others, is found as far as the context before it did not have its kind.
     """
-    n = len(rows)
-    rng = np.random.default_rng(seed)
-    edges = np.arange(STRETCHES + 1) * n // STRETCHES
-    size = min(COMMITTEE_ROWS, n // STRETCHES)
-    members = np.stack([a + rng.choice(b - a, size, replace=False) for a, b in pairwise(edges.tolist())])
-    logits = committee_logits(model, rows, members)
-    own = np.searchsorted(edges, np.arange(n), side="right") - 1
-    logits[own, np.arange(n)] = 0.0
-    mean: Float = logits.sum(0) / (STRETCHES - 1)
-    return mean
-
-
-def trimmed(
-    model: ZeroShotModel, rows: Float, doubtful: NDArray[np.bool_], share: float, seed: tuple[int, ...]
-) -> NDArray[np.bool_]:
-    """Which of rows (n, d), in the order of their records, stay (n,): all but the most outlying `share` of the doubtful
-    ones."""
-    keep = np.ones(len(rows), dtype=bool)
-    leaving = int(share * doubtful.sum())
-    if leaving and len(rows) >= LEAST_ROWS:
-        logits = np.where(doubtful, committee_means(model, rows, seed), -np.inf)
-        keep[np.argsort(-logits, kind="stable")[:leaving]] = False
+    keep = np.ones(len(doubtful), dtype=bool)
+    if leaving := int(share * doubtful.sum()):
+        keep[np.argsort(-np.where(doubtful, logits, -np.inf), kind="stable")[:leaving]] = False
     return keep

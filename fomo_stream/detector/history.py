@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fomo_stream.detector.changelog import Entries, StoredEntries, Table
+from fomo_stream.detector.quantiles import Quantiles
 from fomo_stream.detector.results import Scores
 from fomo_stream.detector.series import MOVEMENT, Batch, flat, with_missing_features
 from fomo_stream.limits import MAX_CONTEXT
@@ -31,7 +32,7 @@ def _mix(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 class Reservoir:
-    """A random sample of at most `capacity` rows of those admitted, each known by its record's number.
+    """A random sample of at most `capacity` rows of those admitted, each with its record's number and a logit.
 
     Every record number has a pseudo-random priority, which rises with the number: it grows by the factor e every
     HORIZON records. The rows with the highest priorities stay (Efraimidis & Spirakis 2006, with the forward decay of
@@ -41,15 +42,18 @@ class Reservoir:
     is discarded this no longer holds: rows that were dropped earlier do not come back.
     """
 
-    def __init__(self, capacity: int, n_features: int, seed: int = 0) -> None:
+    def __init__(self, capacity: int, n_features: int, seed: int = 0, fitted: int = 0) -> None:
+        """fitted: how many of the features, the first ones, have their quantiles kept."""
         if not 2 <= capacity <= MAX_CONTEXT:
             raise ValueError(f"a reservoir holds 2 to {MAX_CONTEXT} rows, not {capacity}")
         self.capacity = capacity
         self.seed = seed
+        self._fitted, self._quantiles = fitted, Quantiles(np.empty((0, fitted)))
         self._slots = Table(
             max(1, BLOCK_BYTES // (8 * n_features)),
             rows=np.zeros((capacity, n_features)),
             numbers=np.full(capacity, EMPTY, dtype=np.int64),
+            logits=np.full(capacity, np.nan, dtype=np.float32),
         )
         self._priorities = np.full(capacity, np.inf)  # of the rows; inf: an empty slot
         self._count = 0  # rows
@@ -68,8 +72,23 @@ class Reservoir:
     @property
     def rows(self) -> Float:
         """A copy of the rows (len(self), n_features), by record number."""
-        slots = np.flatnonzero(self._taken)
-        return self._slots["rows"][slots[np.argsort(self._slots["numbers"][slots])]]
+        return self._slots["rows"][self._in_order]
+
+    @property
+    def logits(self) -> Float:
+        """The logits (len(self),) of the rows, by record number; NaN where none is known."""
+        return self._slots["logits"][self._in_order].astype(np.float64)
+
+    @property
+    def quantiles(self) -> tuple[Float, ...]:
+        """The values of each fitted feature, ascending."""
+        return self._quantiles.columns
+
+    @property
+    def _in_order(self) -> Int:
+        """The slots (len(self),) that have a row, by record number."""
+        slots: Int = np.flatnonzero(self._taken)
+        return slots[np.argsort(self._slots["numbers"][slots])]
 
     @property
     def _taken(self) -> NDArray[np.bool_]:
@@ -91,14 +110,14 @@ class Reservoir:
             self._ahead_of, self._ahead = first, self._priority(np.arange(first, first + AHEAD))
         return self._ahead[numbers - self._ahead_of]
 
-    def admit(self, numbers: Int, rows: Float) -> Int:
-        """Offer rows (n, n_features) of the records of these numbers (n,), all different.
+    def admit(self, numbers: Int, rows: Float, logits: Float | None = None) -> Int:
+        """Offer rows (n, n_features) of the records of these numbers (n,), all different, with their logits (n,).
 
         Returns the slots (m,), m <= n, whose rows have changed.
         """
         if len(numbers) and (first := int(numbers.min())) <= self._newest:
             new = ~np.isin(numbers, self._slots["numbers"])
-            numbers, rows = numbers[new], rows[new]
+            numbers, rows, logits = numbers[new], rows[new], None if logits is None else logits[new]
         if not len(numbers):
             return np.zeros(0, dtype=np.int64)
         priority = self._priority_of_next(numbers, first)
@@ -112,13 +131,15 @@ class Reservoir:
             low, high = np.split(np.argpartition(everything, excess - 1), [excess])
             self._empty(np.sort(held[low[low < len(held)]]))
             entering = np.sort(entering[high[high >= len(held)] - len(held)])
-        return self._fill(numbers[entering], rows[entering], priority[entering])
+        logits = np.full(len(entering), np.nan) if logits is None else logits[entering]
+        return self._fill(numbers[entering], rows[entering], logits, priority[entering])
 
-    def _fill(self, numbers: Int, rows: Float, priority: Float) -> Int:
+    def _fill(self, numbers: Int, rows: Float, logits: Float, priority: Float) -> Int:
         if not len(numbers):
             return numbers
         slots: Int = np.flatnonzero(~self._taken)[: len(numbers)]
-        self._slots.put(slots, rows=rows, numbers=numbers)
+        self._slots.put(slots, rows=rows, numbers=numbers, logits=logits)
+        self._quantiles.add(rows[:, : self._fitted])
         self._priorities[slots] = priority
         self._newest = max(self._newest, int(numbers.max()))
         self._count += len(slots)
@@ -127,9 +148,15 @@ class Reservoir:
 
     def _empty(self, slots: Int) -> None:
         if len(slots):
+            self._quantiles.remove(self._slots["rows"][slots, : self._fitted])
             self._slots.put(slots, numbers=EMPTY)
             self._priorities[slots], self._lowest = np.inf, -np.inf
             self._count -= len(slots)
+
+    def note(self, numbers: Int, logits: Float) -> None:
+        """Note the logits (n,) of records, as far as their rows are here; numbers (n,), ascending."""
+        slots = np.flatnonzero(np.isin(self._slots["numbers"], numbers))
+        self._slots.put(slots, logits=logits[np.searchsorted(numbers, self._slots["numbers"][slots])])
 
     def discard(self, numbers: Int) -> Int:
         """Remove the rows of these records; returns the slots (m,) that were emptied."""
@@ -145,8 +172,9 @@ class Reservoir:
         width = self._slots["rows"].shape[1]
         at = np.flatnonzero(self._taken)
         vectors = with_missing_features(self._slots["rows"][at].reshape(len(at), width // vector, vector), more)
-        twin = Reservoir(self.capacity, width // vector * (vector + more), self.seed)
-        twin._slots.put(at, rows=flat(vectors), numbers=self._slots["numbers"][at])
+        fitted = self._fitted + (more if self._fitted else 0)
+        twin = Reservoir(self.capacity, width // vector * (vector + more), self.seed, fitted)
+        twin._slots.put(at, rows=flat(vectors), **{name: self._slots[name][at] for name in ("numbers", "logits")})
         twin._look_over()
         return twin
 
@@ -164,6 +192,7 @@ class Reservoir:
         numbers, taken = self._slots["numbers"], self._taken
         self._priorities[:] = np.where(taken, self._priority(np.where(taken, numbers, 0)), np.inf)
         self._count = int(taken.sum())
+        self._quantiles = Quantiles(self._slots["rows"][taken, : self._fitted])
         self._lowest = float(self._priorities.min()) if self._count == self.capacity else -np.inf
         self._newest = int(numbers.max())
 
@@ -178,10 +207,10 @@ BEGINS = 2**15  # added to the number of a record's series if it is the first of
 class History:
     """Rows of the last `rows` records and scores of the last `scores`, by record number.
 
-    A row is the vectors (vectors, d) of `Series.follow`: 1 + lags of 64 bits, and with movement two of 32. Rows are
-    kept because they are the context of the view of recent records, and because feedback may come late. Of every record
-    its logits by view, its remembered logit and whether it was called an outlier are kept, as they were when it came:
-    later records are compared with them.
+    A row is the vectors (vectors, d) of `Series.follow`: 1 + lags of 64 bits, and with movement two of 32; beside it is
+    which of its values are missing. Rows are kept because they are the context of the view of recent records, and
+    because feedback may come late. Of every record its logits by view, its remembered logit and whether it was called
+    an outlier are kept, as they were when it came: later records are compared with them.
     """
 
     def __init__(self, n_features: int, n_views: int, rows: int, scores: int, lags: int, movement: bool) -> None:
@@ -190,7 +219,10 @@ class History:
         self.records = 0  # so far; the next record has this number
         self._shape = n_features, n_views, rows, scores, lags, movement
         # ring buffers; values that may still change are beside the scores, so that a row is written to the log once
-        vectors: dict[str, NDArray[Any]] = {"rows": np.full((rows, 1 + lags, n_features), np.nan)}
+        vectors: dict[str, NDArray[Any]] = {
+            "rows": np.full((rows, 1 + lags, n_features), np.nan),
+            "gaps": np.zeros((rows, -(-n_features // 8)), dtype=np.uint8),
+        }
         if movement:
             vectors["moves"] = np.full((rows, MOVEMENT, n_features), np.nan, dtype=np.float32)
         width = sum(vector[0].nbytes for vector in vectors.values())
@@ -219,7 +251,7 @@ class History:
         at = np.arange(self.records - keep, self.records) % self._rows.size
         vectors, plain = batch.vectors[n - keep :], self._rows["rows"].shape[1]
         moves = {"moves": vectors[:, plain:]} if "moves" in self._rows else {}
-        self._rows.put(at, rows=vectors[:, :plain], **moves)
+        self._rows.put(at, rows=vectors[:, :plain], gaps=np.packbits(batch.gaps[n - keep :], axis=1), **moves)
         keep = min(n, self._scores.size)
         at = np.arange(self.records - keep, self.records) % self._scores.size
         series = batch.slots + BEGINS * batch.begins
@@ -237,6 +269,16 @@ class History:
         at = numbers % self._rows.size
         parts = [self._rows[name][at] for name in ("rows", "moves") if name in self._rows]
         return np.concatenate(parts, axis=1, dtype=np.float64)
+
+    def gaps(self, numbers: Int) -> NDArray[np.bool_]:
+        """Which values (n, d) of known records are missing."""
+        bits = np.unpackbits(self._rows["gaps"][numbers % self._rows.size], axis=1, count=self._shape[0])
+        return bits.astype(bool)
+
+    def logits_in(self, view: int, numbers: Int) -> Float:
+        """Logits (n,) of known records in the view at this position."""
+        logits: Float = self._scores["logits"][numbers % self._scores.size, view].astype(np.float64)
+        return logits
 
     def logits(self, first: int, stop: int) -> Float:
         """Logits (n, views) of the known records from `first` to before `stop`."""
@@ -262,7 +304,7 @@ class History:
     def find(self, values: Float) -> Int:
         """Numbers of the known records that have exactly these values (d,); NaN equals NaN."""
         numbers = np.arange(self.oldest, self.records)
-        rows = self._rows["rows"][numbers % self._rows.size, 0]
+        rows = np.where(self.gaps(numbers), np.nan, self._rows["rows"][numbers % self._rows.size, 0])
         same: NDArray[np.bool_] = ((rows == values) | (np.isnan(rows) & np.isnan(values))).all(1)
         return numbers[same]
 
@@ -303,7 +345,11 @@ class History:
         twin = History(n_features + more, len(kept), rows, scored, lags, movement)
         twin.records = self.records
         at = np.arange(min(self.records, self._rows.size))
-        twin._rows.put(at, **{name: with_missing_features(self._rows[name][at], more) for name in self._rows})
+        vectors = {
+            name: with_missing_features(self._rows[name][at], more) for name in ("rows", "moves") if name in self._rows
+        }
+        gaps = np.pad(self.gaps(at), [(0, 0), (0, more)], constant_values=True)
+        twin._rows.put(at, gaps=np.packbits(gaps, axis=1), **vectors)
         at = np.arange(min(self.records, self._scores.size))
         scores = {name: self._scores[name][at] for name in self._scores}
         twin._scores.put(at, **{**scores, "logits": scores["logits"][:, kept]})

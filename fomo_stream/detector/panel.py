@@ -19,7 +19,7 @@ from fomo_stream.detector.generation import Blueprint, Generation, confidence
 from fomo_stream.detector.results import Scores
 from fomo_stream.detector.views import View
 from fomo_stream.errors import DamagedStateError
-from fomo_stream.model.zero_shot import ZeroShotModel
+from fomo_stream.model.config import Model
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -33,7 +33,7 @@ class Build:
     """
 
     def __init__(
-        self, model: ZeroShotModel, blueprint: Blueprint, executor: Executor | None, made: Generation | None = None
+        self, model: Model, blueprint: Blueprint, executor: Executor | None, made: Generation | None = None
     ) -> None:
         self.blueprint = blueprint
         # of its context and of another build's, or of none; made when a record is first explained
@@ -86,12 +86,13 @@ class Timeline:
     """The generation of a view that scores the next record, and perhaps one more that takes effect later.
 
     The log stores a generation of the history as two documents, in slot 0 or 1 by number % 2: the blueprint, written
-    once when it is made, and the generation, written once when it is built. So nothing is rewritten when the next
-    generation becomes the current one, and a detector that recovers from the log does not encode a context again. Of
-    a generation of recent records the log has only their numbers: it is encoded again from the history.
+    once when it is made, and the generation, written once when it has scored records for a while: in a young stream
+    most are replaced before. So nothing is rewritten when the next generation becomes the current one, and a detector
+    that recovers from the log encodes only few contexts again. Of a generation of recent records the log has only
+    their numbers: it is encoded again from the history.
     """
 
-    def __init__(self, view: View, model: ZeroShotModel, executor: Executor | None) -> None:
+    def __init__(self, view: View, model: Model, executor: Executor | None) -> None:
         self.view = view
         self._model, self._executor = model, executor
         self.current: Build | None = None
@@ -130,15 +131,16 @@ class Timeline:
         later = self.next is not None and number >= self.next.blueprint.takes_effect
         return self.next if later else self.current
 
-    def scores(self, rows: Float, records: int) -> ViewScores:
-        """Logits, votes and generations of rows (n, d) as the records from number `records` on."""
+    def scores(self, rows: Float, gaps: Bool | None, records: int) -> ViewScores:
+        """Logits, votes and generations of rows (n, d) with gaps (n, d) as the records from number `records` on."""
         cut = self.until_next(records)
         cut = len(rows) if cut is None else cut
         parts = []
-        for build, part in ((self.current, rows[:cut]), (self.next, rows[cut:])):
+        for build, of in ((self.current, slice(0, cut)), (self.next, slice(cut, None))):
+            part = rows[of]
             if build is not None and len(part):
                 generation = build.result()
-                logits = generation.logits(self._model, part)
+                logits = generation.logits(self._model, part, None if gaps is None else gaps[of])
                 votes = generation.votes(self._model, part, logits)
                 parts.append(ViewScores(logits, votes, np.full(len(part), generation.number)))
         if not parts:
@@ -168,8 +170,8 @@ class Timeline:
         made_from = [] if self._is_stored else [_numbers_of(build.blueprint) for build in builds]
         return {**counters, "made_from": made_from}
 
-    def changes(self) -> Entries:
-        """Entries that the log does not have yet; not the counters."""
+    def changes(self, last: int) -> Entries:
+        """Entries that the log does not have yet; not the counters. See `Panel.changes`."""
         entries: Entries = {}
         for build in (build for build in self._builds.values() if build is not None and self._is_stored):
             number, parity = build.blueprint.number, build.blueprint.number % 2
@@ -177,7 +179,8 @@ class Timeline:
             if self._planned[parity] != number:
                 entries |= self._blueprints[parity].changes(name, save(build.blueprint.to_arrays()))
                 self._planned[parity] = number
-            if self._built[parity] != number and build.is_made:
+            is_lasting = build.blueprint.takes_effect <= last
+            if self._built[parity] != number and is_lasting and build.is_made:
                 made = save(build.result().to_arrays())
                 entries |= self._generations[parity].changes(f"{name}/encoded", made)
                 self._built[parity] = number
@@ -238,14 +241,16 @@ class Timeline:
 def _numbers_of(blueprint: Blueprint) -> list[int]:
     """What a blueprint of recent records is made from: its number, when it takes effect, and its records' numbers."""
     first, stop = int(blueprint.numbers[0]), int(blueprint.numbers[-1]) + 1
-    missing = np.setdiff1d(np.arange(first, stop), blueprint.numbers)  # outliers by feedback
+    missing: Int = np.zeros(0, dtype=np.int64)
+    if len(blueprint.numbers) < stop - first:  # outliers by feedback
+        missing = np.setdiff1d(np.arange(first, stop), blueprint.numbers)
     return [blueprint.number, blueprint.takes_effect, first, stop, *missing.tolist()]
 
 
 class Panel:
     """The timelines of all views. A record's logit is the mean of its logits in the views."""
 
-    def __init__(self, views: tuple[View, ...], model: ZeroShotModel, executor: Executor | None) -> None:
+    def __init__(self, views: tuple[View, ...], model: Model, executor: Executor | None) -> None:
         self._model, self._executor = model, executor
         self.timelines = [Timeline(view, model, executor) for view in views]
         self.steps = 0  # since the warm-up
@@ -301,9 +306,10 @@ class Panel:
         """The generations that score the records before number `stop`."""
         return [build for timeline in self.timelines for build in timeline.needed(stop)]
 
-    def scores(self, rows: list[Float], records: int) -> Scores:
-        """Scores of the records from number `records` on, from their rows (n, width) in each view."""
-        parts = [timeline.scores(part, records) for timeline, part in zip(self.timelines, rows, strict=True)]
+    def scores(self, rows: list[Float], gaps: list[Bool | None], records: int) -> Scores:
+        """Scores of the records from number `records` on, from their rows and gaps (n, width) in each view."""
+        each = zip(self.timelines, rows, gaps, strict=True)
+        parts = [timeline.scores(of_view, missing, records) for timeline, of_view, missing in each]
         numbers = sum(part.generations for part in parts)
         assert not isinstance(numbers, int)
         generation = numbers - (len(parts) - 1) if self.generation else numbers
@@ -351,11 +357,15 @@ class Panel:
         """The plain numbers of the state."""
         return [list(timeline.counters().values()) for timeline in self.timelines]
 
-    def changes(self) -> Entries:
-        """Entries that the log does not have yet; not the counters."""
+    def changes(self, last: int) -> Entries:
+        """Entries that the log does not have yet; not the counters.
+
+        last: generations are written that took effect up to the record of this number. A later one is built again by a
+        detector that recovers.
+        """
         entries: Entries = {}
         for timeline in self.timelines:
-            entries |= timeline.changes()
+            entries |= timeline.changes(last)
         return entries
 
     def recover(self, entries: StoredEntries, counters: list[list[Any]], context: Context, known: Panel | None) -> None:

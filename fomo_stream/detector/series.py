@@ -27,6 +27,8 @@ MAX_KEYS = 2000  # series by key
 HALF_LIFE = 3.0  # values of a feature after which an older one counts half in its level and spread
 MOVEMENT = 2  # vectors: level and spread
 SUMS = 4  # rows of a series' state for them: values, their weights, squared changes, their weights
+RECENT = 10  # records of a series for which a value stands in for those missing after it
+LAST = 2  # rows of a series' state for that: the last value of each feature, and the records since
 TINY = 1e-6  # of the level: a smaller spread counts as this
 LARGEST = float(np.finfo(np.float32).max)
 FEW_KEYED = 32  # records with a key that say whether keys recur
@@ -41,12 +43,13 @@ class Batch(NamedTuple):
     """n records with the past of their series. See `Series.follow`."""
 
     vectors: Float  # (n, vectors, d)
+    gaps: Bool  # (n, d) values that are missing, even where an earlier one stands in
     slots: Int  # (n,) number of each record's series, 0 to max_keys; a number is used again for another series
     begins: NDArray[np.bool_]  # (n,) whether no record before belongs to its series
 
     def part(self, records: slice) -> Batch:
         """Some of the records."""
-        return Batch(self.vectors[records], self.slots[records], self.begins[records])
+        return Batch(self.vectors[records], self.gaps[records], self.slots[records], self.begins[records])
 
 
 class Series:
@@ -57,6 +60,9 @@ class Series:
     record included. Level: mean of the values, each older one with half the weight every HALF_LIFE values. Spread:
     logarithm of the root mean square of changes against the level before, weighed alike. NaN: not known yet. The two
     vectors are rounded to 32 bits, as the history keeps them.
+
+    A missing value is unknown. With `fills` the last value of the feature in the series stands in for it, for at most
+    RECENT records; level and spread stay as they are.
 
     A series is known by its key. A record without a key belongs to the series of the whole partition, number 0. So does
     a record with a key not seen before while fewer than half of the records had a known key (a key may be the id of the
@@ -71,10 +77,13 @@ class Series:
            [40., nan, nan]])
     """
 
-    def __init__(self, n_features: int, lags: int = 0, movement: bool = True, max_keys: int = MAX_KEYS) -> None:
+    def __init__(
+        self, n_features: int, lags: int = 0, movement: bool = True, max_keys: int = MAX_KEYS, fills: bool = True
+    ) -> None:
         if not 0 <= lags <= MAX_LAGS:
             raise ValueError(f"lags must be between 0 and {MAX_LAGS}, not {lags}")
         self.n_features, self.lags, self.movement, self.max_keys = n_features, lags, movement, max_keys
+        self.fills = fills
         self._known: OrderedDict[bytes, _State] = OrderedDict()  # by digest of the key, the last used one last
         self._keyed = self._recurred = 0  # records with a key, and those whose key was known
         self._uses = 0  # records so far
@@ -88,9 +97,8 @@ class Series:
     def follow(self, values: Float, keys: Sequence[Key] | None = None) -> Batch:
         """The next records, from their values (n, d), NaN = missing. keys: (n,) of each record; None: all without."""
         n = len(values)
-        batch = Batch(
-            np.empty((n, self.n_vectors, self.n_features)), np.zeros(n, dtype=np.int64), np.zeros(n, dtype=bool)
-        )
+        vectors = np.empty((n, self.n_vectors, self.n_features))
+        batch = Batch(vectors, np.isnan(values), np.zeros(n, dtype=np.int64), np.zeros(n, dtype=bool))
         start = 0
         for key, run in groupby([None] * n if keys is None else keys):
             stop = start + sum(1 for _ in run)
@@ -123,17 +131,19 @@ class Series:
         n = len(rows)
         self._uses += n
         vectors = np.empty((n, self.n_vectors, self.n_features))
+        past, last, sums = np.split(state.rows, [self.lags, self.lags + LAST])
+        if self.movement:
+            sums, vectors[:, -MOVEMENT:] = _moved(sums, rows)
+        if self.fills:
+            last, rows = _filled(last, rows)
         vectors[:, 0] = rows
-        past, sums = state.rows[: self.lags], state.rows[self.lags :]
         if self.lags:
             joined = np.concatenate([past, rows])
             newest = np.arange(self.lags, len(joined))
             vectors[:, 1 : 1 + self.lags] = joined[newest[:, None] - np.arange(1, self.lags + 1)]
             past = joined[len(joined) - self.lags :]
-        if self.movement:
-            sums, vectors[:, -MOVEMENT:] = _moved(sums, rows)
         has_records = state.has_records or batch is not None
-        self._known[digest] = _State(self._uses, state.slot, has_records, np.concatenate([past, sums]))
+        self._known[digest] = _State(self._uses, state.slot, has_records, np.concatenate([past, last, sums]))
         self._changed.add(digest)
         if batch is not None:
             batch.vectors[at], batch.slots[at] = vectors, state.slot
@@ -145,9 +155,13 @@ class Series:
         if state is not None:
             return state
         slot = 0 if digest == WHOLE else self._free_slot()
-        empty = np.full((self.lags + SUMS * self.movement, self.n_features), np.nan)
-        empty[self.lags :] = 0.0
+        empty = np.full((self._state_rows, self.n_features), np.nan)
+        empty[self.lags + 1 :] = 0.0
         return _State(0, slot, False, empty)
+
+    @property
+    def _state_rows(self) -> int:
+        return self.lags + LAST + SUMS * self.movement
 
     def _free_slot(self) -> int:
         by_key = len(self._known) - (WHOLE in self._known)
@@ -166,7 +180,7 @@ class Series:
         twin._known = self._known.copy()
         for digest, state in self._known.items() if more else ():
             rows = with_missing_features(state.rows, more)
-            rows[self.lags :, self.n_features :] = 0.0
+            rows[self.lags + 1 :, self.n_features :] = 0.0
             twin._known[digest] = state._replace(rows=rows)
         twin._begin_log()
         return twin
@@ -210,6 +224,7 @@ class Series:
             "movement": int(self.movement),
             "features": self.n_features,
             "max_keys": self.max_keys,
+            "fills": int(self.fills),
         }
 
     def _begin_log(self) -> None:
@@ -221,7 +236,7 @@ class Series:
     def _read(self, value: bytes) -> _State:
         rows = np.frombuffer(value, np.float64, offset=HEAD.size)
         used, slot, has_records = HEAD.unpack_from(value)
-        return _State(used, slot, has_records, rows.reshape(self.lags + SUMS * self.movement, self.n_features))
+        return _State(used, slot, has_records, rows.reshape(self._state_rows, self.n_features))
 
 
 class _State(NamedTuple):
@@ -230,10 +245,26 @@ class _State(NamedTuple):
     used: int  # the higher, the later
     slot: int  # its number
     has_records: bool  # belong to it; at first a key's record may belong to the series of the partition
-    rows: Float  # (lags + sums, d): the last records, oldest first, NaN = none yet; then the sums of the movement
+    # (state rows, d): the last records, oldest first, NaN = none yet; the last values and their ages; then the sums of
+    # the movement
+    rows: Float
 
 
 WHOLE = bytes(DIGEST_BYTES)  # the series of all that has no key
+
+
+def _filled(last: Float, rows: Float) -> tuple[Float, Float]:
+    """The last values and their ages (LAST, d) after the next rows (n, d) of a series, and the rows with these values
+    where one is missing and they are recent."""
+    missing = np.isnan(rows)
+    if not missing.any() and len(rows):
+        return np.stack([rows[-1], np.zeros(rows.shape[1])]), rows
+    n, columns = len(rows), np.arange(rows.shape[1])
+    known = np.vstack([last[0], rows])
+    at = np.maximum.accumulate(np.vstack([np.zeros_like(columns), np.where(missing, 0, 1 + np.arange(n)[:, None])]))
+    age = np.arange(n + 1)[:, None] - at + np.where(at == 0, last[1], 0.0)
+    value = known[at, columns]
+    return np.stack([value[-1], age[-1]]), np.where(age[1:] <= RECENT, value[1:], np.nan)
 
 
 def _moved(sums: Float, rows: Float) -> tuple[Float, Float]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fomo_stream.detector.series import MOVEMENT, flat, with_missing_features
 
 Float = NDArray[np.float64]
+Bool = NDArray[np.bool_]
 Name = TypeVar("Name", bound=str)
 
 WIDEST = 200  # columns of a derived view; a wider one is left out
@@ -43,6 +44,12 @@ class View:
             shown = shown.copy()
             shown[:, :, categorical] = np.nan
         return flat(shown)
+
+    def gaps(self, gaps: Bool, lags: int) -> Bool | None:
+        """Which columns (n, width) of this view are for missing values (n, d) of the records; None: there are none."""
+        if self.sees == "movement" or not gaps.any():
+            return None
+        return np.pad(gaps, [(0, 0), (0, (self.n_vectors(lags) - 1) * gaps.shape[1])])
 
     def n_vectors(self, lags: int) -> int:
         """Vectors of d columns that it looks at."""

@@ -16,8 +16,9 @@ from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
 from fomo_stream.detector.series import Key, Series
 from fomo_stream.model.checkpoint import shared_model
+from fomo_stream.model.config import ModelConfig
 from fomo_stream.model.preprocessing import Knots, fit_imputation
-from fomo_stream.model.zero_shot import ContextCache, ModelConfig, ZeroShotModel
+from fomo_stream.model.zero_shot import ContextCache, ZeroShotModel
 
 FEATURES, MAX_SERIES = 2, 4
 CONFIG = DetectorConfig(

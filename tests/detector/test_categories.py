@@ -8,8 +8,10 @@ import pandas as pd
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
-from fomo_stream.detector.categories import Frequencies, category_code
+from fomo_stream.detector.categories import Frequencies
+from fomo_stream.records.category_codes import category_code
 
 texts = st.text(st.characters(), max_size=8)  # lone surrogates too: JSON can hold them
 
@@ -91,8 +93,80 @@ def test_a_new_category_is_rarer_than_all_that_the_context_has(counts: list[int]
     assert (np.diff(by_count) <= 0).all()  # and the more often it is seen, the less rare it is
 
 
+def rarest_pair(rows: np.ndarray, context: np.ndarray, order: tuple[int, ...] = (0, 1, 2)) -> np.ndarray:
+    """The column that pairs add."""
+    return Frequencies.fit(context[:, order], range(len(order))).encode(rows[:, order])[:, -1]
+
+
+@given(contexts, contexts, st.permutations(range(3)), st.randoms(use_true_random=False))
+def test_the_rarity_of_pairs_is_what_its_definition_says(
+    context: np.ndarray, rows: np.ndarray, order: list[int], random: Any
+) -> None:
+    def share(values: np.ndarray, value: float) -> float:
+        n, c = (~np.isnan(values)).sum(), (values == value).sum()
+        return float((c - 0.5) / n if c else 0.5 / (n + 1))
+
+    def others_and_expected(row: np.ndarray, one: int, two: int) -> tuple[float, float]:
+        have = (context[:, one] == row[one]) & (context[:, two] == row[two])
+        both = (~np.isnan(context[:, [one, two]]).any(axis=1)).sum()
+        expected = both * share(context[:, one], row[one]) * share(context[:, two], row[two])
+        return max(have.sum() - 1, 0), expected
+
+    wanted = np.zeros(len(rows))
+    for one, two in ((0, 1), (0, 2), (1, 2)):
+        known = [row for row in context if not np.isnan(row[[one, two]]).any()]
+        ratios = [c / e for c, e in (others_and_expected(row, one, two) for row in known)]
+        w = np.clip(np.mean(ratios) - 1, 0, 1) if ratios else 0.0
+        for i, row in enumerate(rows):
+            if not np.isnan(row[[one, two]]).any():
+                c, e = others_and_expected(row, one, two)
+                wanted[i] = max(wanted[i], (1 + w * e) / (1 + w * c) - 1)
+    found = rarest_pair(rows, context)
+    np.testing.assert_allclose(found, wanted, atol=1e-9)
+    shuffled = context[random.sample(range(len(context)), len(context))]
+    np.testing.assert_array_equal(rarest_pair(rows, shuffled, tuple(order)), found)  # bit for bit
+    alone = [rarest_pair(row[None], context)[0] for row in rows]
+    np.testing.assert_array_equal(alone, found)
+
+
+def test_a_pair_is_rare_if_it_was_expected_often_and_never_came_and_its_columns_depend_on_each_other() -> None:
+    rng = np.random.default_rng(0)
+    country = rng.choice(6, 1000, p=[0.4, 0.25, 0.2, 0.1, 0.04, 0.01])
+    depends = np.column_stack([country, np.array([0, 0, 0, 1, 2, 3])[country]]).astype(float)
+    known, never, both_rare = rarest_pair(depends, depends, (0, 1)), [[0, 1], [3, 0], [4, 0]], [[4, 3], [5, 2]]
+    assert rarest_pair(np.array(never, dtype=float), depends, (0, 1)).min() > 20
+    assert max(known.max(), rarest_pair(np.array(both_rare, dtype=float), depends, (0, 1)).max()) < 1
+    alone = np.column_stack([country, rng.permutation(country)]).astype(float)
+    every = np.array([[a, b] for a in range(6) for b in range(6)], dtype=float)
+    assert rarest_pair(every, alone, (0, 1)).max() < 1
+
+
+def test_pairs_are_of_the_first_columns_of_the_record_itself() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, 3, (200, 12)).astype(float)
+    rows[:, [1, 10]] = rows[:, [0, 9]]
+    odd = rows.copy()
+    odd[:, 10] = (odd[:, 9] + 1) % 3  # the pair is beyond the first eight
+    np.testing.assert_array_equal(rarest_pair(odd, rows, tuple(range(12))), rarest_pair(rows, rows, tuple(range(12))))
+    lagged = Frequencies.fit(rows, range(12), width=6).encode(rows)
+    np.testing.assert_array_equal(lagged[:, -1], rarest_pair(rows, rows, tuple(range(6))))
+    assert Frequencies.fit(rows, range(12), width=1).encode(rows).shape == rows.shape
+
+
 def test_an_empty_column_and_no_rows_are_no_trouble() -> None:
     frequencies = Frequencies.fit(np.full((5, 1), np.nan), (0,))
     assert np.isfinite(frequencies.encode(NEW)).all()
     assert np.isnan(frequencies.encode(np.full((5, 1), np.nan))).all()
     assert frequencies.encode(np.empty((0, 1))).shape == (0, 1)
+
+
+@given(
+    arrays(float, (30, 2), elements=st.sampled_from([1.0, np.nan])),
+    arrays(float, (9, 2), elements=st.sampled_from([1.0, np.nan])),
+)
+def test_a_gap_that_counts_is_as_rare_as_a_category_would_be(context: np.ndarray, rows: np.ndarray) -> None:
+    """That of the rarest gap of a row counts."""
+    found = Frequencies.fit(context, (), gaps=True).encode(rows)
+    as_codes = Frequencies.fit(np.where(np.isnan(context), 7.0, 8.0), (0, 1)).encode(np.full((1, 2), 7.0))[0, :2]
+    np.testing.assert_array_equal(found[:, :2], rows)
+    np.testing.assert_allclose(found[:, 2], np.where(np.isnan(rows), as_codes, 0.0).max(axis=1))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,69 +13,42 @@ from fomo_stream.detector.alerts import p_values
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.generation import (
-    COMMITTEE_ROWS,
-    LEAST_ROWS,
+    JUDGED_ROWS,
     SAMPLE_ROWS,
-    STRETCHES,
     Ranges,
     Samples,
-    committee_means,
     confidence,
     trimmed,
     vote,
 )
 from fomo_stream.model.checkpoint import shared_model
-from fomo_stream.model.scoring import committee_logits, encode_rows, logits_of
+from fomo_stream.model.scoring import encode_sample, sample_logits
 
 # --- trimming
 
 
 def test_the_most_outlying_doubtful_rows_are_left_out() -> None:
-    rows = np.random.default_rng(1).normal(size=(100, 3))
-    rows[::17] = rows[::17] * 0.1 + 7  # a cluster: each has near neighbours
-    doubtful = np.ones(100, dtype=bool)
-    doubtful[:52:17] = False
-    kept = trimmed(shared_model(), rows, doubtful, 0.2, (0, 1))
-    assert (~kept).sum() == int(0.2 * 96)
-    assert kept[:52:17].all()  # confirmed rows stay
-    assert not kept[68::17].any()
-    assert trimmed(shared_model(), rows, doubtful, 0.0, (0, 1)).all()
-    assert trimmed(shared_model(), rows, ~np.ones(100, dtype=bool), 0.5, (0, 1)).all()
+    logits = np.random.default_rng(1).normal(size=100)
+    doubtful = np.arange(100) % 17 != 0
+    kept = trimmed(logits, doubtful, 0.2)
+    assert (~kept).sum() == int(0.2 * doubtful.sum())
+    assert kept[~doubtful].all()  # confirmed rows stay
+    assert logits[~kept].min() > logits[kept & doubtful].max()
+    assert trimmed(logits, doubtful, 0.0).all()
 
 
 @pytest.mark.parametrize("first", [0, 333, 850])
-def test_a_burst_is_judged_by_other_times(first: int) -> None:
-    """However near its rows are to each other."""
-    rows = np.random.default_rng(first).normal(size=(1000, 3))
-    burst = np.zeros(1000, dtype=bool)
-    burst[first : first + 120] = True
+def test_a_burst_is_left_out_of_the_trimmed_context(first: int) -> None:
+    """However near its records are to each other: each is judged by the context before it. In the first context each is
+    judged by the other half of it."""
+    one = Detector(shared_model(), 2, DetectorConfig())
+    rows = np.random.default_rng(first).normal(size=(1500, 2))
+    burst = np.arange(first, first + 100)
     rows[burst] = rows[burst] * 0.01 + 5
-    kept = trimmed(shared_model(), rows, np.ones(1000, dtype=bool), 0.2, (0, 1))
-    assert not kept[burst].any()
-
-
-@pytest.mark.parametrize("n", [LEAST_ROWS, 100, 1000])
-def test_a_row_has_the_mean_of_the_committees_of_other_stretches(n: int) -> None:
-    """By encoding a context for each; the committees are drawn alike."""
-    rows, seed = np.random.default_rng(0).normal(size=(n, 3)), (5, 2)
-    rng = np.random.default_rng(seed)
-    edges = np.arange(STRETCHES + 1) * n // STRETCHES
-    by_committee = []
-    for a, b in pairwise(edges):
-        members = a + rng.choice(b - a, min(COMMITTEE_ROWS, n // STRETCHES), replace=False)
-        by_committee.append(logits_of(shared_model(), encode_rows(shared_model(), rows[members]), rows))
-    own = np.searchsorted(edges, np.arange(n), side="right") - 1
-    expected = [
-        np.mean([logits[i] for k, logits in enumerate(by_committee) if k != stretch]) for i, stretch in enumerate(own)
-    ]
-    found = committee_means(shared_model(), rows, seed)
-    # the committees are of the fusion alone, which is near the whole model's logits
-    assert np.corrcoef(found, expected)[0, 1] > 0.95
-
-
-def test_too_few_rows_stay() -> None:
-    rows = np.random.default_rng(0).normal(size=(LEAST_ROWS - 1, 3)) ** 5
-    assert trimmed(shared_model(), rows, np.ones(len(rows), dtype=bool), 0.5, (0, 1)).all()
+    one.process(rows)
+    context = one.inspect().generations
+    assert np.isin(burst, context["all"].numbers).sum() > 50
+    assert np.isin(burst, context["trimmed"].numbers).mean() < 0.3
 
 
 # --- extremes
@@ -160,7 +131,7 @@ def test_confidence_is_low_while_the_views_disagree_on_a_shift(views: str) -> No
     assert dispute < 0.8 * min(before, after)
 
 
-@given(st.integers(4, 90), st.integers(0, 99))
+@given(st.integers(4, 700), st.integers(0, 99))
 def test_samples_are_of_the_older_and_the_newer_half_and_are_compared_by_the_fusion(n: int, seed: int) -> None:
     model, rng = shared_model(), np.random.default_rng(seed)
     rows, probe = rng.normal(size=(n, 2)), rng.normal(size=(7, 2)) * 3
@@ -170,8 +141,11 @@ def test_samples_are_of_the_older_and_the_newer_half_and_are_compared_by_the_fus
     votes = []
     for first, stop in ((0, half), (half, n)):
         members = first + draw.choice(stop - first, min(SAMPLE_ROWS, half), replace=False)
-        (logits,) = committee_logits(model, np.vstack([rows, probe]), members[None])
-        votes.append(vote(p_values(logits[n:], np.sort(np.delete(logits[:n], members)))))
+        context, others = encode_sample(model, rows[members]), np.delete(rows, members, axis=0)
+        assert context is not None
+        few = min(len(others), JUDGED_ROWS)
+        own = sample_logits(model, context, others)[[i * len(others) // few for i in range(few)]]
+        votes.append(vote(p_values(sample_logits(model, context, probe), np.sort(own))))
     np.testing.assert_array_equal(samples.vote(model, probe), (votes[0] + votes[1]) / 2)
 
 

@@ -7,10 +7,12 @@ from typing import cast
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.preprocessing import QuantileTransformer
 
 from fomo_stream.detector.history import OUTLIER, History, Reservoir
 from fomo_stream.detector.results import Scores
 from fomo_stream.detector.series import Batch
+from fomo_stream.model.quantile_map import knots_of
 
 # --- history
 
@@ -21,7 +23,7 @@ LAGS, VIEWS = 1, 2
 def batch_of(numbers: np.ndarray) -> Batch:
     """Records whose vectors, series and beginnings follow from their numbers."""
     vectors = numbers[:, None, None] * np.array([100.0, 99.0, 0.5, 0.25])[:, None]  # itself, before, level, spread
-    return Batch(vectors, numbers % 7, numbers % 5 == 0)
+    return Batch(vectors, (numbers % 3 == 0)[:, None], numbers % 7, numbers % 5 == 0)
 
 
 def logits_of(numbers: np.ndarray) -> np.ndarray:
@@ -88,10 +90,12 @@ def test_scores_that_are_noted_later_are_those_of_the_records(sizes: list[int], 
 def test_equal_rows_are_found_missing_values_included() -> None:
     memory = History(2, 1, 10, 10, LAGS, movement=True)
     rows = np.array([[1, np.nan], [1, 2], [1, np.nan], [np.nan, 1]])
-    vectors = np.stack([rows, *np.random.default_rng(0).normal(size=(3, 4, 2))], axis=1)  # whatever was before them
-    memory.append(
-        Batch(vectors, np.zeros(4, np.int64), np.zeros(4, bool)), np.zeros((4, 1)), np.zeros(4), np.zeros(4, bool)
-    )
+    filled = np.where(
+        np.isnan(rows), np.array([[7, 7], [7, 7], [8, 8], [np.nan, 8]]), rows
+    )  # whatever stands in for them
+    vectors = np.stack([filled, *np.random.default_rng(0).normal(size=(3, 4, 2))], axis=1)  # ... and was before them
+    batch = Batch(vectors, np.isnan(rows), np.zeros(4, np.int64), np.zeros(4, bool))
+    memory.append(batch, np.zeros((4, 1)), np.zeros(4), np.zeros(4, bool))
     assert [memory.find(row).tolist() for row in rows] == [[0, 2], [1], [0, 2], [3]]
     assert memory.find(np.array([1.0, 3.0])).tolist() == []
 
@@ -166,3 +170,28 @@ def test_discarded_rows_leave_room(n: int, data: st.DataObject) -> None:
     filled(reservoir, np.arange(1000, 1000 + len(gone)))
     assert set(range(1000, 1000 + len(gone))) <= set(reservoir.numbers.tolist())
     assert len(reservoir) == min(20, len(held))
+
+
+@given(st.integers(2, 40), Steps, st.data(), st.booleans())
+def test_the_quantiles_are_those_of_the_rows_at_every_moment(
+    capacity: int, steps: list[tuple[int, int, int]], data: st.DataObject, restart: bool
+) -> None:
+    """As scikit-learn fits them to these rows from scratch. Values are missing, and many are equal."""
+    reservoir, rng = Reservoir(capacity, 3, fitted=2), np.random.default_rng(capacity)
+    for n, old, _ in steps:
+        numbers = reservoir._newest + 1 + np.arange(n)
+        rows = np.round(rng.normal(size=(n, 3)), 1)
+        rows[rng.random((n, 3)) < 0.2] = np.nan
+        reservoir.admit(numbers, rows)
+        if old % 3 == 0 and len(reservoir):
+            reservoir.discard(np.array(data.draw(st.lists(st.sampled_from(reservoir.numbers.tolist()), unique=True))))
+        if restart:
+            again = Reservoir(capacity, 3, fitted=2)
+            again.recover(cast(dict[str, bytes], reservoir.copy().changes("r")), "r")
+            reservoir = again
+        rows = reservoir.rows[:, :2]
+        if np.isnan(rows).all(axis=0).any() or len(rows) < 2:
+            continue
+        n_quantiles = int((~np.isnan(rows)).sum(axis=0).max())
+        theirs = QuantileTransformer(n_quantiles=n_quantiles, subsample=None).fit(rows)
+        np.testing.assert_allclose(knots_of(reservoir.quantiles)[0].T, theirs.quantiles_, rtol=1e-12, atol=1e-12)

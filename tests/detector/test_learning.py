@@ -12,11 +12,12 @@ from streams import CONFIG as FREE
 from streams import detector, new, process
 
 from fomo_stream.detector.alerts import Regimes
-from fomo_stream.detector.categories import category_code
 from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.detector.detector import Detector
+from fomo_stream.detector.results import Cause
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.model.scoring import encode_rows, logits_of
+from fomo_stream.records.category_codes import category_code
 
 # --- learning
 
@@ -28,7 +29,9 @@ def test_a_generation_is_made_of_what_was_known_at_its_trigger() -> None:
     one.process(rows)
     probe = rng.normal(size=(20, 2))
     found = one.score_rows(probe).by_view
-    trimmed = encode_rows(shared_model(), rows[one.inspect().generations["trimmed"].numbers])
+    generation = one.inspect().generations["trimmed"]
+    sample = one._panel.builds(one.records)[0][1].blueprint.rows  # the map is of the rows that are left out, too
+    trimmed = encode_rows(shared_model(), rows[generation.numbers], list(np.sort(sample, axis=0).T))
     np.testing.assert_array_equal(found[:, 0], logits_of(shared_model(), trimmed, probe))
     recent = one.inspect().generations["recent"]
     encoded = encode_rows(shared_model(), rows[recent.numbers])
@@ -126,7 +129,7 @@ def test_a_new_feature_counts_once_the_context_knows_it() -> None:
     one.process(rng.normal(size=(300, 2)))
     wide = one.widened(3)
     row = np.array([[0.1, 0.1, 50.0]])
-    assert wide.score_rows(row).logit == pytest.approx(one.score_rows(row[:, :2]).logit, abs=1e-4)
+    assert wide.score_rows(row).logit == pytest.approx(one.score_rows(row[:, :2]).logit, abs=0.02)
     wide.process(rng.normal(size=(1500, 3)))
     assert wide.score_rows(row).outlier[0]
 
@@ -172,3 +175,44 @@ def test_a_shift_of_a_stream_is_announced_once_and_the_next_one_too() -> None:
     never = Detector(shared_model(), 3, replace(CONFIG, adapt_after=0))
     never.process(rng.normal(size=(1200, 3)))
     assert (never.process(rng.normal(size=(1500, 3)) + 20).regime == 1).all()
+
+
+# --- missing values
+
+
+def correlated(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of six features in pairs that go together, one in twenty lacks a value: values, and which rows these are."""
+    rng = np.random.default_rng(seed)
+    rows = np.repeat(rng.normal(size=(n, 3)), 2, axis=1) + 0.2 * rng.normal(size=(n, 6))
+    gaps = np.flatnonzero(rng.random(n) < 0.05)
+    rows[gaps, rng.integers(0, 6, len(gaps))] = np.nan
+    return rows, np.any(np.isnan(rows), axis=1)
+
+
+@pytest.mark.parametrize("smooth", [False, True])
+@pytest.mark.parametrize("views", ["default", "fast"])
+def test_a_gap_makes_no_record_odd(smooth: bool, views: str) -> None:
+    """Whether the last value tells the missing one, or only the other values of the record do."""
+    rows, is_gap = correlated(4000, 1)
+    if smooth:
+        steps = np.random.default_rng(2).normal(0, 0.02, rows.shape)
+        rows = np.where(np.isnan(rows), np.nan, np.cumsum(steps, axis=0))
+    logit = Detector(shared_model(), 6, DetectorConfig(views=(views,))).process(rows).logit
+    known = ~np.isnan(logit)
+    assert (logit[known & is_gap] > np.quantile(logit[known & ~is_gap], 0.99)).mean() < 0.03
+
+
+def test_a_gap_is_a_reason_only_where_it_is_odd() -> None:
+    rows = correlated(1500, 3)[0]
+    rows[:, 5] = np.where(np.isnan(rows[:, 5]), 0.0, rows[:, 5])
+    record = np.array([[0.0, 0.0, 0.0, 0.0, 0.0, np.nan]])
+    causes, rank = {}, {}
+    for missing_is in ("unknown", "odd"):
+        one = Detector(shared_model(), 6, DetectorConfig(missing_is=missing_is))
+        logit = one.process(rows).logit[500:]
+        rank[missing_is] = (logit < one.score_rows(record).logit).mean()
+        causes[missing_is] = [(reason.feature, reason.cause) for reason in one.explain(record)[0]]
+    assert rank["odd"] > 0.99
+    assert rank["unknown"] < 0.9
+    assert causes["odd"][0] == (5, Cause.MISSING)
+    assert Cause.MISSING not in [cause for _, cause in causes["unknown"]]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from streams import compacted, state_of
 
 from fomo_stream.detector import series
-from fomo_stream.detector.series import FEW_KEYED, HALF_LIFE, MOVEMENT, Batch, Key, Series
+from fomo_stream.detector.series import FEW_KEYED, HALF_LIFE, MOVEMENT, RECENT, Batch, Key, Series
 from fomo_stream.errors import StateError
 
 ENOUGH = 60  # in place of ENOUGH_KEYED, so that it matters
@@ -99,9 +99,15 @@ class Naive:
     def of(self, one: OneSeries, values: np.ndarray) -> tuple[np.ndarray, OneSeries]:
         rows = one.rows
         rows.append(values)
-        past = [rows[-1 - lag] if len(rows) > lag else np.full(2, np.nan) for lag in range(1, self.lags + 1)]
+        past = [stood_in(rows[: max(0, len(rows) - lag)]) for lag in range(1 + self.lags)]
         moves = [level_and_spread([row[j] for row in rows]) for j in range(2)]
-        return np.array([values, *past, *np.array(moves).T]), one
+        return np.array([*past, *np.array(moves).T]), one
+
+
+def stood_in(rows: list[np.ndarray]) -> np.ndarray:
+    """The last of rows (d,), the last recent value in place of a missing one."""
+    recent = rows[-1 - RECENT :]
+    return np.array([next((row[j] for row in recent[::-1] if row[j] == row[j]), np.nan) for j in range(2)])
 
 
 def mean_by_age(values: Sequence[float]) -> float:
@@ -129,6 +135,7 @@ def test_a_record_has_its_past_and_its_movement_by_key_and_by_partition_where_ke
     np.testing.assert_allclose(found.vectors[:, 1 + lags], vectors[:, 1 + lags], rtol=1e-6, atol=1e-3)
     np.testing.assert_allclose(found.vectors[:, 2 + lags], vectors[:, 2 + lags], rtol=1e-5, atol=1e-3)
     np.testing.assert_array_equal(found.begins, [begins for _, begins in expected])
+    np.testing.assert_array_equal(found.gaps, np.isnan(stream.values))
 
 
 @given(streams(), st.integers(1, 6))

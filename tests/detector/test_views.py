@@ -13,6 +13,8 @@ from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.series import Series, with_missing_features
 from fomo_stream.detector.views import DEFAULT, GROUPS, VIEWS, WIDEST, fitting, named_views
 from fomo_stream.errors import ConfigError, SchemaError
+from fomo_stream.model.config import ModelConfig
+from fomo_stream.model.zero_shot import ZeroShotModel
 
 
 def vectors_of(n: int, d: int, lags: int) -> np.ndarray:
@@ -94,6 +96,17 @@ def test_a_detector_says_which_views_it_leaves_out() -> None:
     assert np.isfinite(found.logit[10:]).all()
     with pytest.raises(SchemaError, match=r"distance takes up to 200 features in the view movement, the rows have 202"):
         Detector(MODEL, 101, replace(config, views=("past", "movement")))
+
+
+def test_pairs_of_categories_take_a_column_of_a_model_that_takes_so_many() -> None:
+    config = ModelConfig(raw_features=8, evidence=False, fusion=False, layers=1, width=8, heads=2, routers=2)
+    narrow = ZeroShotModel(config)
+    rows = np.random.default_rng(0).integers(0, 3, (300, 8)).astype(float)
+    for d, categorical in ((8, (1,)), (7, (1, 2))):
+        scored = Detector(narrow, d, DetectorConfig(views=("all",)), categorical=categorical).process(rows[:, :d])
+        assert np.isfinite(scored.logit[200:]).all()
+    with pytest.raises(SchemaError, match="takes up to 7 features in the view trimmed, the rows have 8"):
+        Detector(narrow, 8, categorical=(1, 2))
 
 
 def test_a_detector_that_becomes_wider_leaves_out_what_is_too_wide_then() -> None:
