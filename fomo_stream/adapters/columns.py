@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from datetime import date, time, timedelta
 from numbers import Integral, Real
@@ -12,8 +14,10 @@ import numpy as np
 from narwhals.exceptions import DuplicateError
 from numpy.typing import NDArray
 
-from fomo_stream.detector.categories import category_code
 from fomo_stream.errors import SchemaError
+from fomo_stream.records.category_codes import category_code, is_mostly_rare
+from fomo_stream.records.inference import RARE_VALUES, READ_AS_NUMBERS, is_missing, is_time
+from fomo_stream.records.schema import is_number_text
 
 Float = NDArray[np.float64]
 
@@ -77,8 +81,14 @@ class Columns:
         return bool(self._frame[:, at].dtype.is_temporal())
 
 
+def has_values(rows: Float) -> NDArray[np.bool_]:
+    """Whether each of rows (n, d) has any value."""
+    return np.asarray(~np.isnan(rows).all(axis=1))
+
+
 DATES = (date, time, timedelta, np.datetime64, np.timedelta64)  # a datetime is a date
 MISSING = ("<NA>", "NaT")  # as pandas writes it
+SHOWN = 5  # features that a warning names
 REMEDY = "turn it into numbers, name it in categorical, or leave it out"
 
 
@@ -129,27 +139,54 @@ def positions(categorical: Sequence[Any] | None, names: Sequence[Hashable]) -> t
     return tuple(sorted(found))
 
 
-def rows_of(columns: Columns, codes: Collection[int]) -> Float:
-    """Rows (n, d) of numbers; NaN = missing. The columns `codes` hold category codes.
+def listed(words: Sequence[Any]) -> str:
+    """The first words, for a warning."""
+    return ", ".join(map(str, words[:SHOWN])) + (", ..." if len(words) > SHOWN else "")
 
-    Raises SchemaError, with the column's name, for text and dates in other columns, and TypeError for other objects.
+
+def warn(who: str, message: str) -> None:
+    """Warn of what the user's code does: the warning has its line, not one of this package or of scikit-learn."""
+    frame, level = sys._getframe(0), 1
+    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in ("fomo_stream", "sklearn"):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(f"{who}: {message}", stacklevel=level)
+
+
+def rows_of(columns: Columns, codes: Collection[int]) -> tuple[Float, list[str]]:
+    """Rows (n, d) of numbers, NaN = missing, and what to warn of. The columns `codes` hold category codes.
+
+    Columns whose texts are all numbers are read. Raises SchemaError, with the column's name, for dates and for other
+    text in columns that are not of codes, and TypeError for other objects.
     """
     rows = np.empty((columns.rows, len(columns.names)))
+    texts, rare = [], []
     for at, name in enumerate(columns.names):
         if at in codes:
             rows[:, at] = columns.codes(at)
+            if is_mostly_rare(rows[:, at]):
+                rare.append(repr(name))
             continue
         if columns.is_temporal(at):
             raise _dates(name)
         given = columns.numbers(at)
-        rows[:, at] = [_number(cell, name) for cell in columns.cells(at)] if given is None else given
-    return rows
+        if given is None:
+            cells = columns.cells(at)
+            given = np.array([_number(cell, name) for cell in cells])
+            if any(map(is_number_text, cells)):
+                texts.append(repr(name))
+        rows[:, at] = given
+    found = [f"{READ_AS_NUMBERS}: {listed(texts)}"] if texts else []
+    return rows, found + ([f"{RARE_VALUES}: {listed(rare)}; leave them out"] if rare else [])
 
 
 def _number(cell: Any, name: Hashable) -> float:
     """A cell of a column without a type of its own."""
-    if cell is None or (not isinstance(cell, (Real, str, bytes)) and str(cell) in MISSING):
+    if is_missing(cell) or (not isinstance(cell, (Real, str, bytes)) and str(cell) in MISSING):
         return np.nan
+    if is_number_text(cell):
+        return float(cell)
+    if is_time(cell):
+        raise _dates(name)
     if isinstance(cell, (str, bytes)):
         raise SchemaError(f"column {name!r} holds text; {REMEDY}")
     if isinstance(cell, DATES):

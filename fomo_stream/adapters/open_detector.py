@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from numbers import Real
@@ -12,21 +10,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.adapters.columns import Columns, is_column, is_frame
+from fomo_stream.adapters.columns import DATES, Columns, has_values, is_column, is_frame, listed, warn
 from fomo_stream.adapters.explanation import Explanation
-from fomo_stream.detector.categories import MISSING_TEXTS, category_code
 from fomo_stream.detector.changelog import StoredEntries
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
 from fomo_stream.errors import SchemaError
-from fomo_stream.limits import MAX_FEATURES
+from fomo_stream.limits import INFER_RECORDS, MAX_FEATURES
 from fomo_stream.model.checkpoint import checkpoint_path, shared_model
-from fomo_stream.records.schema import numbers
+from fomo_stream.records.category_codes import MISSING_TEXTS, category_code, is_mostly_rare
+from fomo_stream.records.inference import A_TIME, RARE_VALUES, READ_AS_NUMBERS, is_time
+from fomo_stream.records.schema import is_number_text, numbers
 from fomo_stream.wording import counted
 
 Float = NDArray[np.float64]
-SHOWN = 5  # features that a warning names
 
 
 def _is_given(value: Any) -> bool:
@@ -36,8 +34,11 @@ def _is_given(value: Any) -> bool:
     return str(value).strip() not in MISSING_TEXTS
 
 
-def _listed(words: Sequence[str]) -> str:
-    return ", ".join(words[:SHOWN]) + (", ..." if len(words) > SHOWN else "")
+def _kind(value: Any) -> str:
+    """What a value is that is no number, in words."""
+    if is_time(value) or isinstance(value, DATES):
+        return A_TIME
+    return "text" if isinstance(value, str) else type(value).__name__
 
 
 _NO_MISTAKE = frozenset({float, np.float64, type(None)})  # types whose missing values are NaN, infinities and None
@@ -55,6 +56,9 @@ class OpenRows:
         self._columns: dict[Any, int] = {name: i for i, name in enumerate(dict.fromkeys(categorical))}
         self._n_codes = len(self._columns)
         self._warned: set[str] = set()
+        self.has_learned = False  # whether any record was learned
+        # (n, n_codes), of the first records learned; None: they are judged, or there are none
+        self._first_codes: Float | None = np.empty((0, self._n_codes)) if self._n_codes else None
 
     @property
     def width(self) -> int:
@@ -76,9 +80,25 @@ class OpenRows:
 
         learn: whether features not seen before become known. Raises SchemaError for anything else.
         """
-        if _is_table(X):
-            return self._from_columns(Columns(X), learn)
-        return self._from_dicts(_checked(X), learn)
+        rows = self._from_columns(Columns(X), learn) if _is_table(X) else self._from_dicts(_checked(X), learn)
+        if learn:
+            self.has_learned |= len(rows) > 0
+            self._judge_categories(rows)
+        elif self.has_learned and not has_values(rows).all():
+            self._warn("none", "a record gets no score (NaN), as it has no value of any known feature")
+        return rows
+
+    def _judge_categories(self, rows: Float) -> None:
+        """Warn of categories that are none, as soon as enough records are learned."""
+        if self._first_codes is None:
+            return
+        self._first_codes = np.concatenate([self._first_codes, rows[:INFER_RECORDS, : self._n_codes]])
+        if len(self._first_codes) >= INFER_RECORDS:
+            names, codes = self.names, self._first_codes
+            rare = [repr(names[at]) for at in self.categorical if is_mostly_rare(codes[:, at])]
+            if rare:
+                self._warn("rare", f"{RARE_VALUES}: {listed(rare)}; leave them out")
+            self._first_codes = None
 
     def values(self, X: Any) -> list[Mapping[Any, Any]]:
         """The values of each record, by feature, as they were given."""
@@ -96,6 +116,8 @@ class OpenRows:
             row = list(map(record.get, self._columns))
             row[: self._n_codes] = map(category_code, row[: self._n_codes])
             cells += row
+        names = self.names
+        self._warn_of_texts((names[at % self.width], cell) for at, cell in enumerate(cells) if isinstance(cell, str))
         rows = numbers(cells).reshape(len(records), len(self._columns))
         is_missing = np.isnan(rows)
         if is_missing.any():
@@ -110,36 +132,32 @@ class OpenRows:
         places = (at for at in np.flatnonzero(is_missing).tolist() if type(cells[at]) not in _NO_MISTAKE)
         self._warn_of_values((names[at % self.width], cells[at]) for at in places)
         for at in np.flatnonzero(is_missing.all(axis=1)).tolist():
-            if records[at] and not self._columns.keys() & records[at].keys():
+            if self.has_learned and records[at] and not self._columns.keys() & records[at].keys():
                 self._warn_of_unknown(records[at])
 
     def _warn_of_values(self, cells: Iterable[tuple[Hashable, Any]]) -> None:
         """cells: features and values that count as missing; those that mean to say so are passed over."""
         if "values" in self._warned:
             return
-        kind_of = {name: "text" if isinstance(v, str) else type(v).__name__ for name, v in cells if _is_given(v)}
+        kind_of = {name: _kind(value) for name, value in cells if _is_given(value)}
         if kind_of:
-            named = _listed([f"{name!r} ({kind})" for name, kind in kind_of.items()])
-            floats = _listed([f"{name!r}: float" for name in kind_of])
-            self._warn(
-                "values",
-                f"values that are no numbers count as missing, in {named}; convert numbers first, as "
-                f"stream.iter_csv does with converters={{{floats}}}, or name these features in categorical",
-            )
+            named = listed([f"{name!r} ({kind})" for name, kind in kind_of.items()])
+            remedy = "turn them into numbers, name these features in categorical, or leave them out"
+            self._warn("values", f"values that are no numbers count as missing, in {named}; {remedy}")
+
+    def _warn_of_texts(self, cells: Iterable[tuple[Hashable, Any]]) -> None:
+        if "texts" not in self._warned and (names := {name: None for name, cell in cells if is_number_text(cell)}):
+            self._warn("texts", f"{READ_AS_NUMBERS}: {listed(list(map(repr, names)))}")
 
     def _warn_of_unknown(self, names: Iterable[Hashable]) -> None:
-        given, known = (_listed(list(map(repr, some))) for some in (names, self.names))
-        self._warn("names", f"a record gets no score, as all its features are unknown: {given}; known are {known}")
+        given, known = (listed(list(map(repr, some))) for some in (names, self.names))
+        self._warn("none", f"a record gets no score (NaN), as all its features are unknown: {given}; known are {known}")
 
     def _warn(self, kind: str, message: str) -> None:
-        """Warn once of what the user's code does: the warning has its line, not one of this package."""
-        if kind in self._warned:
-            return
-        self._warned.add(kind)
-        frame, level = sys._getframe(0), 1
-        while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "fomo_stream":
-            frame, level = frame.f_back, level + 1
-        warnings.warn(f"FoMoDetector: {message}", stacklevel=level)
+        """Warn once of each kind."""
+        if kind not in self._warned:
+            self._warned.add(kind)
+            warn("FoMoDetector", message)
 
     def _from_columns(self, table: Columns, learn: bool) -> Float:
         if learn:
@@ -160,9 +178,10 @@ class OpenRows:
                 rows[:, column] = given
         rows[np.isinf(rows)] = np.nan
         names = self.names
+        self._warn_of_texts((names[at], cell) for at, cells in read for cell in cells)
         missing = ((at, cells, np.flatnonzero(np.isnan(rows[:, at])).tolist()) for at, cells in read)
         self._warn_of_values((names[at], cells[i]) for at, cells, places in missing for i in places)
-        if self.width and table.rows and table.names and not self._columns.keys() & set(table.names):
+        if self.has_learned and table.rows and table.names and not self._columns.keys() & set(table.names):
             self._warn_of_unknown(table.names)
         return rows
 
@@ -194,11 +213,6 @@ def _is_table(X: Any) -> bool:
     return is_frame(X) or (isinstance(X, np.ndarray) and X.shape != (0,))
 
 
-def has_values(rows: Float) -> NDArray[np.bool_]:
-    """Whether each of rows (n, d) has any value."""
-    return np.asarray(~np.isnan(rows).all(axis=1))
-
-
 def _sortable(name: Any) -> tuple[str, Any]:
     """A key that sorts names of all types."""
     return type(name).__name__, name if isinstance(name, (str, int, float)) else repr(name)
@@ -223,9 +237,14 @@ class OpenDetector:
         self._scored: tuple[Float, Results] | None = None  # the last scored rows, so that nothing is scored twice
 
     def results(self, X: Any, name: str, unknown: float) -> Float:
-        """The field `name` (n,) of the results of X as the next n records; `unknown` where there is no score."""
+        """The field `name` (n,) of the results of X as the next n records; `unknown` where there is no score yet.
+
+        NaN where there can be none, as a record has no value of any known feature.
+        """
         rows = self._rows.rows(X)
         found, usable = np.full(len(rows), unknown), has_values(rows)
+        if self._rows.has_learned:
+            found[~usable] = np.nan
         detector = self._wake()
         if detector is not None and usable.any():
             values = np.asarray(getattr(self._score(detector, rows[usable]), name), dtype=np.float64)

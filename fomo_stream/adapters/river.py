@@ -26,9 +26,10 @@ class FoMoDetector(AnomalyDetector):
     records before: a third is theirs.
     All records are one series. Of one record, score, p-value and verdict are computed once, and learning it is free.
 
-    Features may come and go. A feature that a record does not have, or has as None, NaN, an infinity or anything that
-    is not a number, is missing and counts as the context's median. A new feature counts as soon as records that have it
-    reach the context. Up to 1,000 features are taken, further ones are ignored.
+    Features may come and go. Text that is a decimal number is read as one. A feature that a record does not have, or
+    has as None, NaN, an infinity or anything else, is missing (see `missing_is`). A record without a value of any
+    known feature gets NaN as score and p-value, with a warning, and is not learned. A new feature counts as soon as
+    records that have it reach the context. Up to 1,000 features are taken, further ones are ignored.
 
     Parameters
     ----------
@@ -62,6 +63,8 @@ class FoMoDetector(AnomalyDetector):
         of names of views.
     reasons
         Number of reasons that an explanation has at most, 1 to 10.
+    missing_is
+        What a missing value is: "unknown", so that it changes nothing, or "odd", the more the rarer it is.
 
     Raises CheckpointError for a model that is not there, and ConfigError for an impossible value: both are ValueErrors.
 
@@ -99,6 +102,7 @@ class FoMoDetector(AnomalyDetector):
         kernel: str = "auto",
         views: str | Sequence[str] = "default",
         reasons: int = 3,
+        missing_is: str = "unknown",
     ) -> None:
         self.model = model
         self.context_size = context_size
@@ -113,6 +117,7 @@ class FoMoDetector(AnomalyDetector):
         self.kernel = kernel
         self.views = views
         self.reasons = reasons
+        self.missing_is = missing_is
         names = () if categorical is None else _names(categorical, "categorical", ["mode"])
         config = DetectorConfig(
             context_size=context_size,
@@ -124,6 +129,7 @@ class FoMoDetector(AnomalyDetector):
             alert_rate=alert_rate,
             seed=seed,
             reasons=reasons,
+            missing_is=missing_is,
         )
         self._inner = OpenDetector(model, device, kernel, config, names)
 
@@ -138,6 +144,7 @@ class FoMoDetector(AnomalyDetector):
     def score_one(self, x: Mapping[Any, Any]) -> float:
         """How rare such a record is in the long run, in (0, 1): 1 = never; 0 until min_context records are learned.
 
+        NaN if the record has no value of any feature that was learned.
         About the share of all earlier records that were less unusual; older ones count less. Rank records by it.
         """
         return float(self.score_many([x])[0])
@@ -146,7 +153,7 @@ class FoMoDetector(AnomalyDetector):
         """How rare it is lately: share of recent records that were at least as unusual, about uniform on normal ones.
 
         1 until min_context records are learned. So it is a valid p-value from the first record on, and can go into a
-        procedure that takes p-values one by one.
+        procedure that takes p-values one by one. NaN as for `score_one`.
         """
         return float(self.p_value_many([x])[0])
 

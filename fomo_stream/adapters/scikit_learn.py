@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from numbers import Integral, Real
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,16 +13,19 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils._param_validation import Interval, InvalidParameterError, StrOptions, validate_params
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fomo_stream.adapters.columns import Columns, columns_of, positions, rows_of
+from fomo_stream.adapters.columns import Columns, columns_of, has_values, positions, rows_of, warn
 from fomo_stream.adapters.explanation import Explanation
 from fomo_stream.detector.attribution import Background, Column, Comparison, attribute
 from fomo_stream.detector.categories import Frequencies
 from fomo_stream.detector.results import Cause
+from fomo_stream.errors import SchemaError
 from fomo_stream.limits import MAX_CONTEXT
-from fomo_stream.model.attention import Attended, attention_weights, most_attended
 from fomo_stream.model.checkpoint import KERNELS, shared_model
+from fomo_stream.model.config import Model
 from fomo_stream.model.scoring import EncodedContext, cross_scores, encode_rows, logits_of, row_keys
-from fomo_stream.model.zero_shot import ContextCache, ZeroShotModel
+
+if TYPE_CHECKING:
+    from fomo_stream.model.attention import Attended
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -45,7 +48,7 @@ class View(NamedTuple):
 class Context:
     """A view, encoded."""
 
-    def __init__(self, model: ZeroShotModel, view: View) -> None:
+    def __init__(self, model: Model, view: View) -> None:
         self.model, self.view = model, view
         self.frequencies = Frequencies.fit(view.rows, view.codes)
         self.encoded = self.frequencies.encode(view.rows)
@@ -66,7 +69,7 @@ class Context:
 class Member:
     """A view, ready to score. A row of its context is scored by the half that does not contain it."""
 
-    def __init__(self, model: ZeroShotModel, view: View) -> None:
+    def __init__(self, model: Model, view: View) -> None:
         self.context = Context(model, view)
         keys = row_keys(view.rows)
         self._place = {key: i for i, key in reversed(list(enumerate(keys)))}  # of the first of equal rows
@@ -148,8 +151,9 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
     categorical_ : positions of the categorical columns.
     n_features_in_, feature_names_in_ : as in scikit-learn.
 
-    X is an array, or a frame of pandas, polars or pyarrow. Missing values (NaN, None, NA) count as the median. Refused
-    are infinities, and columns with dates or text, unless they are categorical. A pickle holds no weights.
+    X is an array, or a frame of pandas, polars or pyarrow. Missing values (NaN, None, NA) are unknown. Columns
+    whose texts are all decimal numbers are read as numbers, with a warning. Refused are infinities, and columns with
+    dates or other text, unless they are categorical. A pickle holds no weights.
 
     >>> import numpy as np
     >>> from fomo_stream import ZeroShotDetector
@@ -201,11 +205,13 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         """Take X (n_rows, n_features), inliers, as the context. y is ignored."""
         rate = _rate(self.alert_rate, self.contamination)
         rows = self._rows(X, fit=True)
+        if np.count_nonzero(has_values(rows)) < 2:
+            raise SchemaError("X has fewer than 2 rows with a value")
         rng = check_random_state(self.random_state)
         self.members_ = [self._draw_view(rows, rng, first=i == 0) for i in range(self.n_members)]
         self._encode()
         scores = self._scores(rows)
-        self.offset_ = float(np.quantile(scores, rate))
+        self.offset_ = float(np.nanquantile(scores, rate))
         self.threshold_ = -self.offset_
         self.decision_scores_ = -scores
         self.labels_ = (self.decision_scores_ > self.threshold_).astype(np.int64)
@@ -226,18 +232,23 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         validate_data(self, X, reset=fit, skip_check_array=True)
         if fit:
             self.categorical_ = positions(self.categorical, columns.names)
-        return np.asarray(check_array(rows_of(columns, self.categorical_), input_name="X", estimator=self, **wanted))
+        rows, notes = rows_of(columns, self.categorical_)
+        for note in notes if fit else ():
+            warn("ZeroShotDetector", note)
+        return np.asarray(check_array(rows, input_name="X", estimator=self, **wanted))
 
-    def _shared_model(self) -> ZeroShotModel:
+    def _shared_model(self) -> Model:
         return shared_model(self.model, self.device, self.kernel)
 
     def _draw_view(self, X: Float, rng: np.random.RandomState, first: bool) -> View:
-        n, d = X.shape
-        limit = self._shared_model().config.raw_features or d
+        usable = np.flatnonzero(has_values(X))
+        n, d = len(usable), X.shape[1]
+        limit = self._shared_model().config.raw_features
+        limit = limit - (limit > 1 and len(self.categorical_) > 1) or d  # pairs of categories take a column
         width = min(d, limit) if first else min(limit, rng.randint(-(-d // 2), d + 1))
         columns = np.arange(d) if width == d else np.sort(rng.choice(d, width, replace=False))
         size = min(n, self.context_size) if first else min(max(2, round(0.8 * n)), self.context_size)
-        kept = rng.permutation(n)[:size]  # in random order: the halves that score each other are alike
+        kept = rng.permutation(usable)[:size]  # in random order: the halves that score each other are alike
         codes = tuple(np.flatnonzero(np.isin(columns, self.categorical_)).tolist())
         return View(columns, kept, X[np.ix_(kept, columns)], codes, d)
 
@@ -245,7 +256,7 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         self._encoded = [Member(self._shared_model(), view) for view in self.members_]
 
     def score_samples(self, X: Any) -> Float:
-        """Minus the mean logit of each row of X, (n_rows,): higher = more normal.
+        """Minus the mean logit of each row of X, (n_rows,): higher = more normal; NaN for a row without any value.
 
         A row that is in the context gets its cross-scored value, so that the training rows can be judged too.
         """
@@ -253,8 +264,12 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         return self._scores(self._rows(X))
 
     def _scores(self, rows: Float) -> Float:
-        total = sum((member.logits(rows) for member in self._encoded), np.zeros(len(rows)))
-        return -total / len(self._encoded)
+        usable, scores = has_values(rows), np.full(len(rows), np.nan)
+        if not usable.all():
+            warn("ZeroShotDetector", "a row without any value gets no score (NaN), and is called an inlier")
+        if usable.any():
+            scores[usable] = -sum(member.logits(rows[usable]) for member in self._encoded) / len(self._encoded)
+        return scores
 
     def decision_function(self, X: Any) -> Float:
         """`score_samples` minus `offset_`, (n_rows,): negative = outlier."""
@@ -277,6 +292,9 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         records = zip(*(table.cells(at) for at in range(len(table.names))), strict=True)
         explained, outlying = [], (self._scores(rows) < self.offset_).tolist()
         for row, cells, is_outlier in zip(rows, records, outlying, strict=True):
+            if np.isnan(row).all():
+                explained.append(Explanation())
+                continue
             comparisons = [member.comparison(row) for member in self._encoded]
             reasons = attribute(comparisons, [row[view.columns] for view in self.members_], top)
             given = dict(zip(names, cells, strict=True))
@@ -291,11 +309,13 @@ class ZeroShotDetector(OutlierMixin, BaseEstimator):
         ConfigError for a model without attention weights, as the default one; `paper-100` has them.
         """
         check_is_fitted(self)
+        from fomo_stream.model.attention import attention_weights, most_attended
+
         rows, view, context = self._rows(X), self.members_[0], self._encoded[0].context
-        encoded = context.cache if isinstance(context.cache, ContextCache) else None  # kernels encode other parts
+        model = shared_model(self.model, self.device, "torch")  # the other kernel encodes other parts
         queries = context.frequencies.encode(rows[:, view.columns])
-        found = most_attended(attention_weights(context.model, context.encoded, queries, encoded), top)
-        return Attended(view.kept[found.indices], found.weights)
+        found = most_attended(attention_weights(model, context.encoded, queries), top)
+        return found._replace(indices=view.kept[found.indices])
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()

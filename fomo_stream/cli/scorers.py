@@ -20,14 +20,23 @@ from fomo_stream.detector.results import Results, Status
 from fomo_stream.detector.series import Key
 from fomo_stream.errors import RecordError, SchemaError
 from fomo_stream.limits import MAX_CONTEXT
-from fomo_stream.model.zero_shot import ZeroShotModel
+from fomo_stream.model.config import Model
 from fomo_stream.partition.partition import Partition, Process, Scored
 from fomo_stream.records.csv_rows import number_in
 from fomo_stream.records.files import BLOCK, FORMS, Line, RecordFile, open_records, trusted_records
-from fomo_stream.records.inference import KEY, choose_features, key_of, text_columns
+from fomo_stream.records.inference import (
+    KEY,
+    NAMES_SHOWN,
+    NoFeaturesError,
+    choose_features,
+    infer_of_file,
+    key_of,
+    leaves_of,
+    text_columns,
+)
 from fomo_stream.records.lines import Note
-from fomo_stream.records.schema import Schema
-from fomo_stream.wording import counted
+from fomo_stream.records.schema import Schema, shown
+from fomo_stream.wording import counted, did_you_mean
 
 if TYPE_CHECKING:
     from fomo_stream.settings.commands import ScoreSettings
@@ -71,7 +80,7 @@ class _LineScorer:
 class FixedContextScorer(_LineScorer):
     """Scores records against the rows of the file `settings.context`; learns nothing."""
 
-    def __init__(self, settings: ScoreSettings, model: ZeroShotModel, table: RecordFile, note: Note) -> None:
+    def __init__(self, settings: ScoreSettings, model: Model, table: RecordFile, note: Note) -> None:
         super().__init__(settings)
         path, config = settings.context, settings.detector_config()
         assert path is not None
@@ -80,6 +89,9 @@ class FixedContextScorer(_LineScorer):
             file = RecordFile(stream, "auto", str(path), text, settings.decimal, note)
             records = trusted_records(file)
             sample = list(islice(records, BLOCK))
+            # with them the first records are checked
+            self._fields: set[str] | None = {path for record in sample for path, _ in leaves_of(record)}
+            self._table, self._source = table, f"the first {counted(len(sample), 'record')} of --context {path}"
             schema = choose_features(settings, file.format, sample, str(path), roles_of(settings), note)
             blocks = []
             while sample:
@@ -106,7 +118,25 @@ class FixedContextScorer(_LineScorer):
             )
 
     def add(self, lines: list[Line]) -> Batch | None:
+        if self._settings.features is None and (records := [line.record for line in lines if line.record is not None]):
+            self._check_fields(records)
         return self._batch(lines, self._detector.score_apart)
+
+    def _check_fields(self, records: list[dict[str, Any]]) -> None:
+        """Raise SchemaError if the first records have a feature that the context has no field for."""
+        if self._fields is None:
+            return
+        known, self._fields, table = self._fields, None, self._table
+        try:
+            schema, _ = infer_of_file(self._settings, table.format, records, table.name, roles_of(self._settings))
+        except NoFeaturesError:
+            return
+        if lacking := [name for name in schema.features if name not in known]:
+            hint = did_you_mean(lacking[0], sorted(known))
+            raise SchemaError(
+                f"{self._source} have no field {shown(lacking, NAMES_SHOWN)}, which {table.name} has{hint}",
+                f"add it to that file, or name the features to compare: --features {shown(self.schema.features)}",
+            )
 
     def finish(self) -> Batch | None:
         return None
@@ -118,7 +148,7 @@ class PrequentialScorer(_LineScorer):
     Lines are held back until `min_context` of them can be scored, or the input ends.
     """
 
-    def __init__(self, settings: ScoreSettings, model: ZeroShotModel, table: RecordFile, note: Note) -> None:
+    def __init__(self, settings: ScoreSettings, model: Model, table: RecordFile, note: Note) -> None:
         super().__init__(settings)
         self._model, self._table, self._note = model, table, note
         self._min_context = settings.min_context

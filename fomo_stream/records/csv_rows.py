@@ -164,7 +164,8 @@ def number_in(text: str, mark: Mark) -> float | None:
 def cell_reader(mark: Mark, is_text: Callable[[str], None]) -> Callable[[str], Value]:
     """A function that reads a CSV cell as a number, True, False, text, or None where a value is missing.
 
-    is_text is called with each cell that is none of the others.
+    is_text is called with each cell that is none of the others. Where numbers have decimal commas, it is called for a
+    number with a point, too, which counts as missing: it may be a mistake.
     """
     is_comma = mark == "comma"
 
@@ -181,7 +182,7 @@ def cell_reader(mark: Mark, is_text: Callable[[str], None]) -> Callable[[str], V
         value = number_in(stripped, mark)
         if value is None:
             is_text(stripped)
-            return stripped
+            return None if is_comma and number_in(stripped, "point") is not None else stripped
         return value
 
     return read

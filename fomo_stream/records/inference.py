@@ -12,13 +12,18 @@ import numpy as np
 
 from fomo_stream.errors import ConfigError, SchemaError
 from fomo_stream.limits import MAX_FEATURES
+from fomo_stream.records.category_codes import is_mostly_rare
+from fomo_stream.records.csv_rows import MISSING
 from fomo_stream.records.files import FORMS
 from fomo_stream.records.lines import Note
-from fomo_stream.records.schema import Schema, look_up, numbers, shown
+from fomo_stream.records.schema import Schema, is_number_text, look_up, numbers, shown
 from fomo_stream.records.writers import csv_columns
 from fomo_stream.wording import counted, did_you_mean
 
 NAMES_SHOWN = 20  # fields that a note lists
+READ_AS_NUMBERS = "read as numbers although they are text"
+RARE_VALUES = "no categories, as most of their values are seen once or twice"
+A_TIME = "a time"  # why such a field is no feature
 # Why a field that has another role is no feature.
 KEY, TIME, LABEL = "key of the series", "time of the record", "label of the record"
 
@@ -50,6 +55,7 @@ _COUNT_WORDS = {"seq", "sequence", "counter", "index", "idx", "offset", "row", "
 _YEAR_2000, _YEAR_2100 = 946_684_800.0, 4_102_444_800.0  # seconds since 1970
 _ENOUGH = 10  # records; fewer values may rise in order by chance
 _LONGEST_PATH = 1000  # characters; longer paths would take too long to look up
+_LONG = 10  # digits; whole numbers in text that are as long name something: cards, accounts, telephones
 _RARE = 0.05  # share of records; a rarer leaf has too few values in the context to be compared with
 
 
@@ -63,10 +69,11 @@ def infer_schema(
     """Choose the features of a stream from its first records, taken in order.
 
     Returns the schema (numeric and boolean leaves, sorted by path) and the leaves left out, with the reason for
-    each: text, lists, timestamps, counters, near-unique identifiers, and results of an earlier run under
-    `result_field`. Paths of more than 1,000 characters are ignored. In doubt, a leaf is a feature. Constant leaves
-    are features too, because a change in them matters. `categorical` fields are always features; the fields in
-    `other` never are, for the reason given there. source: name of the input, for errors.
+    each: text, lists, times, counters, identifiers, and results of an earlier run under `result_field`. A leaf whose
+    texts are all numbers is numeric, unless they are long whole numbers. Paths of more than 1,000 characters are
+    ignored. In doubt, a leaf is a feature. Constant leaves are features too, because a change in them matters.
+    `categorical` fields are always features; the fields in `other` never are, for the reason given there. source: name
+    of the input, for errors.
     Raises NoFeaturesError if there is no feature, and TooManyFeaturesError if there are more than `MAX_FEATURES`.
 
     >>> orders = [{"order_id": 7919 * i % 1000, "price": i % 7, "shop": "x"} for i in range(50)]
@@ -114,16 +121,19 @@ def leaves_of(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 
 def _why_not(path: str, values: list[Any], n_records: int) -> str | None:
     """Why the leaf at `path` is not a feature, or None if it is one. values: its values in stream order."""
-    present = [value for value in values if value is not None]
+    present = [value for value in values if not is_missing(value)]
     x = numbers(present)
     numeric = np.array([isinstance(value, Real) for value in present], dtype=bool)
     if not present or (numeric.all() and np.isnan(x).all()):
         return "always missing"
+    texts = [value for value, is_number in zip(present, numeric, strict=True) if not is_number]
     if numeric.mean() < 0.5:
-        texts = [value for value, is_number in zip(present, numeric, strict=True) if not is_number]
-        if all(map(_is_time, texts)):
-            return "timestamp"
-        return "a list" if isinstance(texts[0], list) else "text"
+        if all(map(is_time, texts)):
+            return A_TIME
+        n_read = sum(map(is_number_text, texts))
+        if n_read < len(texts):
+            kind = "a list" if isinstance(texts[0], list) else "text"
+            return f"{kind}, mostly numbers" if n_read > len(texts) / 2 else kind
     x = np.clip(x[~np.isnan(x)], -1e300, 1e300)  # differences must not overflow
     if len(x) < _RARE * n_records:
         return f"present in only {len(x)} of {n_records} records"
@@ -131,11 +141,13 @@ def _why_not(path: str, values: list[Any], n_records: int) -> str | None:
         return None
     words = _words(path)
     if _is_timestamp(x, words):
-        return "timestamp"
+        return A_TIME
     if _is_counter(x, words):
         return "monotone counter"
     if _is_identifier(x, words):
         return "near-unique identifier"
+    if texts and all(isinstance(text, str) and text.strip().isdigit() and len(text.strip()) >= _LONG for text in texts):
+        return "text of long whole numbers"
     return None
 
 
@@ -145,13 +157,24 @@ def _words(path: str) -> set[str]:
     return set(re.findall(r"[a-z]+", name.lower())[-2:])
 
 
-def _is_time(value: Any) -> bool:
-    """Whether a value is text with a date, perhaps with a time, in ISO 8601."""
+def is_missing(value: Any) -> bool:
+    """Whether a value of a record is none, or a blank text, or a word for a missing value."""
+    return value is None or (isinstance(value, str) and value.strip().lower() in MISSING)
+
+
+def is_time(value: Any) -> bool:
+    """Whether a value is text with a date, perhaps with a time, in ISO 8601.
+
+    >>> [is_time(text) for text in ("2026-10-01", "2026-10-01T12:00Z", "20261001", "1759276800", "soon")]
+    [True, True, True, False, False]
+    """
+    if not isinstance(value, str):
+        return False
     try:
         datetime.fromisoformat(value.strip())
-    except (ValueError, AttributeError):
+    except ValueError:
         return False
-    return "-" in value  # else it may be an integer
+    return not is_number_text(value) or len(value.strip()) == len("20261001")  # another number is none
 
 
 def _is_timestamp(x: np.ndarray, words: set[str]) -> bool:
@@ -214,12 +237,14 @@ def choose_features(
     source: str,
     roles: Mapping[str, str],
     note: Note,
+    offers_time: bool = False,
 ) -> Schema:
     """The schema of `settings.features`, or else the one inferred from `records`, which is noted.
 
-    format: of the input. roles: fields that are never inferred as features, each with KEY, TIME or LABEL. Raises
-    SchemaError if there are no records or no features, and ConfigError if records lack a field that is named, or have
-    only text in a feature; the first records may lack labels.
+    format: of the input. roles: fields that are never inferred as features, each with KEY, TIME or LABEL. offers_time:
+    whether --time can name a time that is left out. Raises SchemaError if there are no records or no features, and
+    ConfigError if records lack a field that is named, or have only text in a feature; the first records may lack
+    labels.
     """
     if not records:
         raise SchemaError(f"no line of {source} is a record", FORMS)
@@ -227,24 +252,49 @@ def choose_features(
     if settings.features is not None:
         schema = Schema.of(settings.features, settings.categorical)
     else:
-        earlier = set() if format == "jsonl" else set(csv_columns(settings.result_field))
-        own = [{name: v for name, v in record.items() if name not in earlier} for record in records]
-        schema, left_out = infer_schema(own, settings.result_field, settings.categorical, roles, source)
+        schema, left_out = infer_of_file(settings, format, records, source, roles)
     absent = np.array(schema.features)[np.isnan(schema.rows(records)).all(axis=0)].tolist()
     others = [name for name, role in roles.items() if role != LABEL and not any(key_of(r, name) for r in records)]
     for name in (*absent, *others):
         is_number = name in absent and name not in schema.categorical
         raise _absent(name, "number" if is_number else "value", records, source)
     if settings.features is None:
-        note(features_note(schema, left_out))
+        note(features_note(schema, left_out, offers_time))
+    for text in input_notes(schema, records):
+        note(text)
     return schema
 
 
-def features_note(schema: Schema, left_out: Mapping[str, str]) -> str:
-    """The inferred features and the fields that are none, in one line."""
-    names = ", ".join(schema.features[:NAMES_SHOWN]) + (", ..." if len(schema.features) > NAMES_SHOWN else "")
-    reasons = ", ".join(f"{path} ({reason})" for path, reason in list(left_out.items())[:NAMES_SHOWN])
-    return f"features: {names}" + (f"; left out: {reasons}" if reasons else "")
+def infer_of_file(
+    settings: RecordSettings, format: str, records: Sequence[Mapping[str, Any]], source: str, roles: Mapping[str, str]
+) -> tuple[Schema, dict[str, str]]:
+    """`infer_schema` of records of a file, without the columns of an earlier result."""
+    earlier = set() if format == "jsonl" else set(csv_columns(settings.result_field))
+    own = [{name: v for name, v in record.items() if name not in earlier} for record in records]
+    return infer_schema(own, settings.result_field, settings.categorical, roles, source)
+
+
+def features_note(schema: Schema, left_out: Mapping[str, str], offers_time: bool = False) -> str:
+    """The inferred features and the fields that are none, in one line. offers_time: see `choose_features`."""
+    use = {path: f"; use --time {path}" for path, why in left_out.items() if offers_time and why == A_TIME}
+    reasons = ", ".join(f"{path} ({why}{use.get(path, '')})" for path, why in list(left_out.items())[:NAMES_SHOWN])
+    return f"features: {_listed(schema.features)}" + (f"; left out: {reasons}" if reasons else "")
+
+
+def input_notes(schema: Schema, records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What the user may not expect of the features, as the first records have them: a line each."""
+    numeric = [name for name in schema.features if name not in schema.categorical]
+    texts = [name for name in numeric if any(is_number_text(look_up(record, name)) for record in records)]
+    if texts:
+        yield f"{READ_AS_NUMBERS}: {_listed(texts)}"
+    codes = schema.rows(records)
+    names = [schema.features[at] for at in schema.categorical_columns if is_mostly_rare(codes[:, at])]
+    if names:
+        yield f"{RARE_VALUES}: {_listed(names)}; leave them out, or make one the key of the series (of a file: --key)"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(name[:60] for name in names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else "")
 
 
 def _absent(name: str, kind: str, records: Sequence[Mapping[str, Any]], source: str) -> ConfigError | SchemaError:

@@ -1,26 +1,31 @@
 """The fields of a record that are scored, and their order.
 
 A *feature* is a numeric or boolean leaf of a record, named by its dotted path (``motor.temperature``).
-Every other value (null, text, NaN, Infinity, an integer too large for a float) is missing: NaN in a row.
+Text that is a decimal number counts as that number (see `is_number_text`). Every other value (null, other text, NaN,
+Infinity, an integer too large for a float) is missing: NaN in a row.
 In a *categorical* feature every scalar is a value; a row holds its code (see `categories`).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import chain
+from math import isfinite
 from numbers import Real
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
-from fomo_stream.detector.categories import category_code
 from fomo_stream.errors import SchemaError
+from fomo_stream.records.category_codes import category_code
 
 _PLAIN = frozenset({int, float, bool, type(None)})
+# No other form: 007 is a name, +49 begins a telephone number, 1,5 may have a decimal comma.
+_NUMBER = re.compile(r"\s*-?(?:(?:0|[1-9]\d*)(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?\s*", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,7 @@ def look_up(node: Mapping[str, Any], path: str) -> Any:
 
 
 def numbers(values: Sequence[Any]) -> np.ndarray:
-    """(n,) float64; NaN where a value is not a finite number."""
+    """(n,) float64; NaN where a value is not a finite number, as a number or as text (see `is_number_text`)."""
     try:
         if not set(map(type, values)) <= _PLAIN:  # NumPy would also parse strings, so only these types are safe
             raise OverflowError
@@ -117,7 +122,18 @@ def numbers(values: Sequence[Any]) -> np.ndarray:
     return numbers
 
 
+def is_number_text(value: Any) -> bool:
+    """Whether a value is the text of a finite decimal number, as money often is in JSON.
+
+    >>> [text for text in ("0.42", "-3", "1e-7", "007", "+49", "1,5", "1_000", "NaN", "1e999") if is_number_text(text)]
+    ['0.42', '-3', '1e-7']
+    """
+    return isinstance(value, str) and _NUMBER.fullmatch(value) is not None and isfinite(float(value))
+
+
 def _number(value: Any) -> float:
+    if is_number_text(value):
+        return float(value)
     if isinstance(value, (Real, Decimal, np.bool_)):
         try:
             return float(value)

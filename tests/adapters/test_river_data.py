@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import pickle
 import warnings
 from collections.abc import Callable
@@ -132,7 +133,7 @@ def warned(act: Callable[..., Any], *arguments: Any) -> list[str]:
 
 def test_the_warning_is_on_the_line_of_the_user() -> None:
     with pytest.warns(UserWarning, match="text") as found:
-        FoMoDetector().learn_one({"a": "1.5"})
+        FoMoDetector().learn_one({"a": "1,5"})
     assert [one.filename for one in found] == [__file__]
 
 
@@ -148,15 +149,18 @@ TABLES: list[Callable[[list[Record]], Any]] = [
 
 
 @pytest.mark.parametrize("table", TABLES, ids=range(len(TABLES)))
-def test_numbers_as_text_are_found_in_every_table(table: Callable[[list[Record]], Any]) -> None:
-    X = table([{"a": None, "b": None}, {"a": "1.5", "b": " -2e3"}])
+def test_numbers_as_text_are_read_in_every_table_and_this_is_said_once(table: Callable[[list[Record]], Any]) -> None:
+    X = table([{"a": "7", "b": None}, {"a": "1.5", "b": " -2e3"}])
     first, second = ("0", "1") if isinstance(X, np.ndarray) else ("'a'", "'b'")
+    rows = OpenRows((0, 1) if isinstance(X, np.ndarray) else ("a", "b"))
+    with pytest.warns(UserWarning, match="read as numbers"):
+        np.testing.assert_array_equal(OpenRows(()).rows(X, learn=True), [[7, np.nan], [1.5, -2000]])
+    assert warned(rows.rows, X) == []  # of categories
     for method in ("learn_many", "score_many", "explain_many"):
         detector = FoMoDetector()
         detector.learn_many([{"a": 1.0, "b": 2.0, 0: 1.0, 1: 1.0}])
         (message,) = warned(getattr(detector, method), X)
-        assert f"in {first} (text), {second} (text);" in message
-        assert f"converters={{{first}: float, {second}: float}}" in message
+        assert message == f"FoMoDetector: read as numbers although they are text: {first}, {second}"
         assert warned(detector.score_many, X) == []
         assert warned(pickle.loads(pickle.dumps(detector)).score_many, X) == []
 
@@ -172,7 +176,7 @@ NUMBERS = st.one_of(st.none(), st.booleans(), st.integers(-9, 9), st.floats(), s
 def test_numbers_missing_values_and_categories_never_warn(records: list[Record]) -> None:
     detector = FoMoDetector(categorical=["c"])
     for X in (records, pd.DataFrame(records, columns=["a", "b", "c"], dtype=object)):
-        assert warned(detector.score_many, X) == []
+        assert all("gets no score" in message for message in warned(detector.score_many, X))
         assert warned(detector.learn_many, X) == []
 
 
@@ -180,16 +184,31 @@ MISSING = [{}, *({"a": value} for value in (None, float("nan"), float("inf"), pd
 
 
 @pytest.mark.parametrize("record", MISSING, ids=str)
-def test_a_record_that_is_only_missing_is_fine(record: Record) -> None:
+def test_a_record_that_is_only_missing_has_no_score_and_this_is_said_once(record: Record) -> None:
     detector = FoMoDetector()
+    assert (detector.score_one(record), detector.p_value_one(record)) == (0.0, 1.0)  # nothing is known yet
     detector.learn_one({"a": 1.0})
     assert warned(detector.learn_one, record) == []
-    assert warned(detector.score_many, pd.DataFrame([record])) == []
+    (message,) = warned(detector.score_many, pd.DataFrame([record]))
+    assert "a record gets no score (NaN), as it has no value of any known feature" in message
+    assert warned(detector.score_one, record) == []
+    assert math.isnan(detector.score_one(record))
+    assert math.isnan(detector.p_value_one(record))
+    assert not detector.is_outlier_one(record)
+    assert detector.explain_one(record) == []
+    assert detector.score_one({"a": 1.0}) == 0.0  # too few records are known
 
 
 @pytest.mark.parametrize(
     ("value", "kind"),
-    [("eco", "text"), ("3,14", "text"), (datetime.date(2024, 1, 1), "date"), ({"b": 1.0}, "dict"), ([1.0], "list")],
+    [
+        ("eco", "text"),
+        ("3,14", "text"),
+        ("2024-01-01T12:00Z", "a time"),
+        (datetime.date(2024, 1, 1), "a time"),
+        ({"b": 1.0}, "dict"),
+        ([1.0], "list"),
+    ],
 )
 @pytest.mark.parametrize("other", [1.0, None])
 def test_a_value_that_is_no_number_warns_once(value: Any, kind: str, other: float | None) -> None:
@@ -197,7 +216,17 @@ def test_a_value_that_is_no_number_warns_once(value: Any, kind: str, other: floa
         detector, X = FoMoDetector(), form([{"a": value, "b": other}])
         (message,) = warned(detector.learn_many, X)
         assert f"'a' ({kind})" in message
-        assert warned(detector.score_many, X) == []
+        assert warned(detector.learn_many, X) == []
+
+
+@pytest.mark.parametrize("as_frame", [False, True])
+def test_names_among_the_categories_are_told_once_after_the_first_records(as_frame: bool) -> None:
+    batch = [{"user": f"user{i}", "site": i % 9, "x": float(i % 7)} for i in range(200)]
+    detector = FoMoDetector(categorical=["user", "site"], min_context=1000)
+    assert warned(detector.learn_many, batch[:199]) == []
+    (message,) = warned(detector.learn_many, pd.DataFrame(batch[199:]) if as_frame else batch[199:])
+    assert message.endswith("seen once or twice: 'user'; leave them out")
+    assert warned(detector.learn_many, batch) == []
 
 
 def test_a_record_of_unknown_features_warns_once() -> None:

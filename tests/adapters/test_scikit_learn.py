@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import pickle
+import warnings
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -20,7 +21,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from fomo_stream import ZeroShotDetector
 from fomo_stream.errors import SchemaError
 from fomo_stream.model.checkpoint import save_model
-from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel
+from fomo_stream.model.config import ModelConfig
+from fomo_stream.model.zero_shot import ZeroShotModel
 
 # --- scikit learn
 
@@ -84,6 +86,8 @@ def test_wider_data_than_the_model_takes_is_split_over_members(tmp_path: Path) -
     assert np.isfinite(detector.score_samples(inliers + 1)).all()
     explained = detector.explain(10 * np.eye(10), top=10)
     assert len({one["feature"] for reasons in explained for one in reasons}) > 4
+    categories = ZeroShotDetector(model=str(path), categorical=[0, 1, 2], n_members=6).fit(inliers.round())
+    assert np.isfinite(categories.score_samples(inliers)).all()  # their pairs take a column, too
 
 
 # --- data
@@ -166,13 +170,48 @@ def test_every_type_of_column_that_holds_numbers_counts(kind: str) -> None:
         np.testing.assert_array_equal(view.rows, expected[view.kept])
 
 
+TEXTS = [
+    ["1.5", None, " -2e3", "NA"],
+    pd.array(["1.5", None, "-2000", ""], dtype="string"),
+    pd.Series(["1.5", None, -2000, pd.NA], dtype=object),
+]
+
+
+@pytest.mark.parametrize("texts", TEXTS, ids=range(len(TEXTS)))
+def test_a_column_whose_texts_are_all_numbers_counts_and_this_is_said(texts: Any) -> None:
+    numbers = pd.DataFrame({"plain": [0.1, 0.7, 0.4, 0.9], "column": [1.5, np.nan, -2000, np.nan]})
+    for X, name in ((numbers.assign(column=texts), "'column'"), (numbers.assign(column=texts).to_numpy(object), "1")):
+        with pytest.warns(UserWarning, match=f"read as numbers although they are text: {name}$") as found:
+            detector = ZeroShotDetector(random_state=0).fit(X)
+        assert [one.filename for one in found] == [__file__]
+        with warnings.catch_warnings(action="error"):
+            scores = detector.score_samples(X)
+        np.testing.assert_array_equal(scores, ZeroShotDetector(random_state=0).fit(numbers).score_samples(numbers))
+
+
+def test_a_row_without_any_value_has_no_score_and_is_no_context(inliers: np.ndarray) -> None:
+    gaps = np.insert(inliers, [3, 50], np.nan, axis=0)
+    with pytest.warns(UserWarning, match=r"a row without any value gets no score \(NaN\)"):
+        detector = ZeroShotDetector(random_state=0).fit(gaps)
+    is_gap = np.isnan(gaps).all(axis=1)
+    assert not is_gap[detector.members_[0].kept].any()
+    np.testing.assert_array_equal(np.isnan(detector.decision_scores_), is_gap)
+    with pytest.warns(UserWarning, match="is called an inlier"):
+        assert detector.predict(gaps)[is_gap].tolist() == [1, 1]
+    with pytest.warns(UserWarning, match="gets no score"):
+        assert detector.explain(gaps[is_gap]) == [[], []]
+    with pytest.raises(SchemaError, match="fewer than 2 rows with a value"):
+        ZeroShotDetector().fit(gaps[2:4])
+
+
 # --- refused, with the column's name
 
 
 TODAY = datetime.date(2024, 5, 17)
 REFUSED = {
     "text": ("text", ["secret", "b", "c", "d"]),
-    "text of numbers": ("text", ["1", "2", "3", "4"]),
+    "text of numbers and of a name": ("text", ["1", "2", "3", "007"]),
+    "text of times": ("dates", ["2024-05-17", None, "2024-05-18T12:00Z", "2024-05-17"]),
     "text and numbers": ("text", pd.Series([1, "secret", 2, 3], dtype=object)),
     "category": ("text", pd.Categorical(["secret", "b", "b", "b"])),
     "string": ("text", pd.array(["secret", None, "b", "b"], dtype="string")),
@@ -238,7 +277,8 @@ def test_a_type_that_is_no_number_may_be_a_category() -> None:
     frame = machines().assign(month=pd.period_range("2024", periods=200, freq="M"))
     with pytest.raises(TypeError, match=r"'month'.*categorical"):
         ZeroShotDetector(categorical=["mode"]).fit(frame)
-    assert ZeroShotDetector(categorical=["mode", "month"]).fit(frame).categorical_ == (1, 3)
+    with pytest.warns(UserWarning, match="most of their values are seen once or twice: 'month'; leave them out"):
+        assert ZeroShotDetector(categorical=["mode", "month"]).fit(frame).categorical_ == (1, 3)
 
 
 # --- names that are known elsewhere

@@ -127,7 +127,7 @@ def test_scores_only_leaves_the_record_out(model_path: Path) -> None:
         (b"a,b\n", {}, "no line of the input is a record; it must be CSV with rows under a line of column names"),
         (b"Report of June\n" + b"1,2\n" * 60, {}, "no line of the input is a record"),
         (
-            b'{"a": "1.5"}\n' * 60,
+            b'{"a": "1,5"}\n' * 60,
             {},
             r"no numeric .* first 60 records of the input; left out: a \(text\)",
         ),
@@ -215,6 +215,16 @@ def test_decimal_commas_give_the_scores_of_decimal_points(model_path: Path) -> N
     assert "read with decimal commas" in notes
     for line, other, own in zip(*(text.split(b"\n") for text in (output, expected, with_commas)), strict=True):
         assert line == own + other[len(own) :]
+
+
+@pytest.mark.parametrize("features", [None, ("flow_m3_h", "pressure_bar")])
+def test_numbers_as_text_give_the_scores_of_numbers_and_this_is_said_once(model_path: Path, features: Any) -> None:
+    records = [{name: one[name] for name in ("flow_m3_h", "pressure_bar", "temperature_c")} for one in RECORDS[:300]]
+    texts = [one | {"flow_m3_h": str(one["flow_m3_h"])} for one in records]
+    expected, _ = score(model_path, as_jsonl(records), features=features, explain="all")
+    output, notes = score(model_path, as_jsonl(texts), features=features, explain="all")
+    assert results(output) == results(expected)
+    assert notes.count("read as numbers although they are text: flow_m3_h\n") == 1
 
 
 def test_columns_and_cells_that_do_not_count_are_named(model_path: Path) -> None:

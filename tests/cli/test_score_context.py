@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scoring import RECORDS, as_csv, as_jsonl, results, score
+from scoring import RECORDS, as_csv, as_jsonl, results, score, table
 
+from fomo_stream.cli.score import Scoring, open_table
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.errors import SchemaError
 from fomo_stream.model.checkpoint import load_model
+from fomo_stream.settings.commands import ScoreSettings
 
 
 def test_a_fixed_context_is_not_learned_from(model_path: Path, tmp_path: Path) -> None:
@@ -75,12 +77,34 @@ def test_a_context_with_too_few_rows_is_named(model_path: Path, tmp_path: Path, 
 def test_what_of_a_context_and_an_input_does_not_count_is_noted(model_path: Path, tmp_path: Path) -> None:
     context = tmp_path / "context.csv"
     context.write_bytes(as_csv([{"load": i % 7, "Temp": i % 11 if i else "x"} for i in range(60)]))
-    _, notes = score(model_path, as_csv([{"load": i % 7, "temp": i % 11} for i in range(20)]), context=context)
+    records = as_csv([{"load": i % 7, "temp": i % 11} for i in range(20)])
+    _, notes = score(model_path, records, context=context, features=("load", "Temp"))
     assert f"1 cell of the column Temp of {context} counted as missing: text such as 'x'" in notes
     assert "no row of the input has a value of Temp: missing everywhere" in notes
-    _, notes = score(model_path, b'{"other": 1}\n', context=context, may_skip=True)
+    _, notes = score(model_path, b'{"other": "x"}\n', context=context, may_skip=True)
     assert "1 record of the input without a value of any feature" in notes
     assert "nothing was scored; check --features, --format and --context" in notes
+
+
+def test_a_context_without_a_feature_of_the_records_is_refused_before_anything_is_written(
+    model_path: Path, tmp_path: Path
+) -> None:
+    context, out = tmp_path / "context.csv", io.BytesIO()
+    context.write_bytes(as_csv([{"load": i % 7, "Temp": i % 11, "n": i} for i in range(60)]))
+    records = [{"load": i % 7, "temp": i % 11, "n": i, "id": i, "site": "north", "fomo_score": 0.5} for i in range(200)]
+    settings = ScoreSettings(file="new.csv", model=str(model_path), device="cpu", context=context)
+    scoring = Scoring(settings, open_table(settings, io.BytesIO(as_csv(records)), "new.csv", print), out, print)
+    with pytest.raises(SchemaError) as caught:
+        scoring.run()
+    assert out.getvalue() == b""
+    assert str(caught.value) == (
+        f"the first 60 records of --context {context} have no field temp, which new.csv has; did you mean Temp?; add "
+        "it to that file, or name the features to compare: --features Temp,load"
+    )
+    few = score(model_path, as_jsonl([{"load": 3, "Temp": 4, "site": "north"}, {"load": 3}]), context=context)
+    assert all(result["score"] is not None for result in results(few[0]))
+    named = score(model_path, as_csv(records), context=context, features=("load",))
+    assert all(row["fomo_score"] for row in table(named[0]))
 
 
 def test_missing_values_are_counted_by_row_and_in_the_summary(model_path: Path) -> None:

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_records import flat, records
 
-from fomo_stream.detector.categories import category_code
 from fomo_stream.detector.results import Cause, Reason, Results, Scores, Status
+from fomo_stream.records.category_codes import category_code
 from fomo_stream.records.explanation import EARLIER, number_text, reasons_of, sentence
 from fomo_stream.records.json_codec import decode, encode
 from fomo_stream.records.result import results_of

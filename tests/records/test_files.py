@@ -270,10 +270,10 @@ def test_semicolons_and_a_number_with_a_comma_show_decimal_commas(data: bytes, v
     assert read(data)[0]["a"] == value
 
 
-def test_cells_that_are_text_are_counted_by_column() -> None:
+def test_cells_that_are_text_are_counted_by_column_and_points_do_not_count_among_commas() -> None:
     file = RecordFile(io.BytesIO(b"a;b\n1,5;1\n2.5;x\n3.5;\n"), decimal="comma")
     records = [line.record for line in file]
-    assert records == [{"a": 1.5, "b": 1.0}, {"a": "2.5", "b": "x"}, {"a": "3.5", "b": None}]
+    assert records == [{"a": 1.5, "b": 1.0}, {"a": None, "b": "x"}, {"a": None, "b": None}]
     assert file.texts == {"a": (2, "2.5"), "b": (1, "x")}
 
 

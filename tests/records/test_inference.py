@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from random_records import flat, scalars
 
 from fomo_stream.errors import SchemaError
-from fomo_stream.records.inference import TooManyFeaturesError, infer_schema
+from fomo_stream.records.inference import TooManyFeaturesError, infer_schema, input_notes
 from fomo_stream.records.schema import Schema
 
 
@@ -185,26 +185,30 @@ def test_counters_go_in_equal_steps_or_have_a_telling_name_and_one_direction(
 @pytest.mark.parametrize("year", [2001, 2099])
 def test_times_since_1970_are_recognised_in_every_unit_by_name_or_direction(unit: float, year: int) -> None:
     start = (year - 1970) * 31_556_952
-    assert reason("created_at", shuffled(rising(40, start=start * unit, scale=unit))) == "timestamp"
-    assert reason("value", rising(40, start=start * unit, scale=unit)) == "timestamp"
+    moments = rising(40, start=start * unit, scale=unit)
+    for times in (moments, [f"{moment:.0f}" for moment in moments]):
+        assert reason("created_at", shuffled(times)) == "a time"
+        assert reason("value", times) == "a time"
 
 
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        (["2025-10-01", "2025-10-02", None], "timestamp"),
-        (["2025-10-01T12:00:00Z", "2025-10-01 12:00:00.5+02:00", " 2025-10-01T12:00 "], "timestamp"),
+        (["2025-10-01", "2025-10-02", None, " ", "n/a"], "a time"),
+        (["2025-10-01T12:00:00Z", "2025-10-01 12:00:00.5+02:00", " 2025-10-01T12:00 "], "a time"),
         (["2025-10-01", "soon"], "text"),
-        (["20251001", "20251002"], "text"),
+        (["20251001", "20251002"], "a time"),
+        (["20251001", "20251002", "20251099"], None),
+        (["20251001", "20251002", "2025100"], None),
         (["2025-10-01", [1]], "text"),
     ],
 )
-def test_text_is_a_timestamp_if_all_of_it_is_in_iso_8601(values: list[Any], why: str) -> None:
+def test_text_is_a_time_if_all_of_it_is_in_iso_8601(values: list[Any], why: str | None) -> None:
     assert reason("when", values) == why
 
 
 @pytest.mark.parametrize(
-    ("path", "values", "is_timestamp"),
+    ("path", "values", "is_time"),
     [
         ("value", rising(101, falls=10, start=1.7e9), True),
         ("value", rising(101, falls=11, start=1.7e9), False),
@@ -218,13 +222,52 @@ def test_text_is_a_timestamp_if_all_of_it_is_in_iso_8601(values: list[Any], why:
         ("response_time", rising(100, falls=5), False),  # a latency may also fall
     ],
 )
-def test_timestamps_are_epochs_or_only_rise(path: str, values: list[Any], is_timestamp: bool) -> None:
-    assert reason(path, values) == ("timestamp" if is_timestamp else None)
+def test_times_are_epochs_or_only_rise(path: str, values: list[Any], is_time: bool) -> None:
+    assert reason(path, values) == ("a time" if is_time else None)
 
 
 def test_a_field_is_text_when_most_of_its_values_are() -> None:
-    assert reason("mixed", ["n/a", 2.5] * 50) is None
-    assert reason("mixed", ["n/a", *["n/a", 2.5] * 50]) == "text"
+    assert reason("mixed", ["high", 2.5] * 50) is None
+    assert reason("mixed", ["high", *["high", 2.5] * 50]) == "text"
+    assert reason("mixed", ["n/a", " ", *["n/a", 2.5] * 50]) is None  # missing values say nothing
+
+
+@pytest.mark.parametrize(
+    ("path", "values", "why"),
+    [
+        ("amount", ["0.42", "-3", " 1E+2 ", "", None, "N/A"] * 9, None),
+        ("amount", ["0.42", 17, "3"] * 9, None),
+        ("amount", ["0.42", "free"] * 9, "text"),
+        ("amount", [*["0.42", "free"] * 9, "3"], "text, mostly numbers"),
+        ("zip", ["01067", "10115"] * 9, "text"),
+        ("price", ["1,50", "2,75"] * 9, "text"),
+        ("telephone", ["+4915112", "+4915113"] * 9, "text"),
+        ("card", ["4000123412341234", "4000123412341235"] * 9, "text of long whole numbers"),
+        ("bytes", ["512", "4000123412341235"] * 9, None),
+        ("order_id", list(map(str, IDS)), "near-unique identifier"),
+        ("n", list(map(str, range(20))), "monotone counter"),
+    ],
+)
+def test_text_is_numeric_if_all_of_it_is_decimal_numbers_that_are_no_names(
+    path: str, values: list[Any], why: str | None
+) -> None:
+    assert reason(path, values) == why
+
+
+def test_what_the_user_may_not_expect_of_the_features_is_noted() -> None:
+    """A category is told from names by how often its values come: most records share theirs with two others or more."""
+    rng = random.Random(0)
+    batch: list[dict[str, Any]] = [
+        {"money": {"paid": f"{rng.random():.2f}"}, "x": i % 7, "user": rng.randrange(5000), "city": rng.randrange(40)}
+        for i in range(200)
+    ]
+    schema, _ = infer_schema(batch, categorical=("user", "city"))
+    texts, rare = input_notes(schema, batch)
+    assert texts == "read as numbers although they are text: money.paid"
+    assert "most of their values are seen once or twice: user; leave" in rare
+    assert list(input_notes(schema, [{"x": 1, "city": i} for i in range(49)])) == []  # too few to tell
+    assert len(list(input_notes(schema, [{"x": 1, "city": i} for i in range(50)]))) == 1
+    assert list(input_notes(schema, [{"x": 1, "city": i // 3} for i in range(60)])) == []
 
 
 def test_only_the_result_field_itself_is_taken_for_an_earlier_result() -> None:

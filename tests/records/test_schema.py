@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -10,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_records import flat, keys, records
 
-from fomo_stream.detector.categories import category_code
-from fomo_stream.records.schema import Schema
+from fomo_stream.records.category_codes import category_code
+from fomo_stream.records.schema import Schema, is_number_text
 
 scalars = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=4), st.just([1]), st.just({})
@@ -28,7 +30,8 @@ small_records = st.fixed_dictionaries(
 def test_rows_agree_with_flattening_each_record(batch: list[dict[str, Any]], names: list[str]) -> None:
     def naive(value: Any) -> float:
         try:
-            return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else math.nan
+            is_number = isinstance(value, (int, float)) and math.isfinite(value)
+            return float(value) if is_number or is_number_text(value) else math.nan
         except OverflowError:
             return math.nan
 
@@ -54,9 +57,16 @@ def test_a_key_with_dots_is_preferred_to_a_nested_one() -> None:
 
 
 def test_what_is_no_finite_number_is_missing_and_1e308_stays() -> None:
-    odd = [None, "3", math.nan, math.inf, -math.inf, 10**400, [1], {"x": 1}]
+    odd = [None, "007", "3 kg", "1e999", math.nan, math.inf, -math.inf, 10**400, [1], {"x": 1}]
     assert np.isnan(Schema(("a",)).rows([{"a": value} for value in odd] + [{}])).all()
     assert Schema(("a",)).rows([{"a": 1e308}, {"a": True}])[:, 0].tolist() == [1e308, 1.0]
+
+
+@given(st.one_of(st.integers(-(10**300), 10**300), st.floats(allow_nan=False, allow_infinity=False)), st.booleans())
+def test_a_number_as_text_is_that_number(number: float, is_spaced: bool) -> None:
+    for text in (str(number), str(Decimal(number)), json.dumps(number)):
+        rows = Schema(("a",)).rows([{"a": number}, {"a": f" {text}\n" if is_spaced else text}])
+        assert rows[0, 0] == rows[1, 0]
 
 
 # --- categorical features
