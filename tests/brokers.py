@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -39,16 +40,18 @@ def wait_for(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> 
 
 
 def free_ports(count: int = 2) -> int:
-    """A port that is free, and so are those after it: `count` in all."""
+    """A port that is free, and so are those after it: `count` in all.
+
+    Below the ports that systems give to outgoing connections (from 32768 on): one of those can take a port of that
+    range at any moment before the server is there.
+    """
     while True:
+        port = random.SystemRandom().randrange(10_000, 32_768 - count)
         with ExitStack() as stack:
-            first = stack.enter_context(socket.socket())
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
             try:
-                for number in range(port + 1, port + count):
+                for number in range(port, port + count):
                     stack.enter_context(socket.socket()).bind(("127.0.0.1", number))
-            except (OSError, OverflowError):
+            except OSError:
                 continue
             return port
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from fomo_stream.settings.commands import DemoSettings
 
 TOPIC, OUT = "sensors", "anomalies"
+PARTITION = 0  # as which a replay sees the records of a table
 FAULTS_EVERY_S = 3.0  # on average
 MOST = 60_000  # readings in a report: its replay takes about ten seconds
 
@@ -82,7 +83,8 @@ def run_demo(settings: DemoSettings) -> int:
                 while not service.ready and not stop.wait(0.05):
                     check()
                 board.began = time.monotonic()
-                running.append(threads.submit(send, producer, TOPIC, noted(settings, board, sent), settings.rate, stop))
+                sending = (noted(settings, board, sent), settings.rate, stop, PARTITION)
+                running.append(threads.submit(send, producer, TOPIC, *sending))
                 show(console, board, check, stop)
             finally:
                 service.stop()

@@ -17,12 +17,23 @@ from fomo_stream.demo.sensors import sensor_stream
 from fomo_stream.logs import ClientLog
 
 PACE_S = 0.01  # shortest time between two bursts of readings
+BY_KEY = -1  # for librdkafka: the key chooses the partition
 
 Readings = Iterator[dict[str, Any]]
 
 
-def send(producer: Producer, topic: str, readings: Readings, rate: float, stopped: threading.Event) -> None:
-    """Send `rate` readings a second, each with its pump's name as key, until they end or `stopped` is set."""
+def send(
+    producer: Producer,
+    topic: str,
+    readings: Readings,
+    rate: float,
+    stopped: threading.Event,
+    partition: int = BY_KEY,
+) -> None:
+    """Send `rate` readings a second, each with its pump's name as key, until they end or `stopped` is set.
+
+    The key chooses the partition if none is given.
+    """
     due = time.monotonic()  # time of the next reading
     while not stopped.wait(max(PACE_S, due - time.monotonic())):
         now = time.monotonic()
@@ -33,7 +44,7 @@ def send(producer: Producer, topic: str, readings: Readings, rate: float, stoppe
             if record is None:
                 stopped.set()
                 break
-            producer.produce(topic, orjson.dumps(record), key=record["pump"])
+            producer.produce(topic, orjson.dumps(record), key=record["pump"], partition=partition)
             due += 1 / rate
         producer.poll(0)
     producer.flush(2)

@@ -283,7 +283,7 @@ class Member:
     def control_flow(self) -> None:
         """Pause reading while too many records wait for a commit, the schema or a generation."""
         settings, tasks = self.settings, self.pipeline.tasks
-        size = sum(item.size() for task in tasks.values() for item in task.waiting.items)
+        size = sum(task.waiting.bytes for task in tasks.values())
         is_full = self.commits.must_pause or size > LATE_BYTES
         if self.pipeline.schema is None:
             enough = sum(len(task.waiting) for task in tasks.values()) >= INFER_RECORDS

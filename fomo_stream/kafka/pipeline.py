@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import TopicPartition
 
@@ -21,18 +21,19 @@ from fomo_stream.kafka.observer import Observation, Observer, Outlier
 from fomo_stream.kafka.outputs import Outputs, dead_letter_reason
 from fomo_stream.kafka.restore import to_output, unusable_state_error
 from fomo_stream.kafka.topics.watch import TopicsSeen
+from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.logs import Throttle, kv
 from fomo_stream.partition.labels import parse_label
 from fomo_stream.partition.partition import Partition, check_schema, first_detector
 from fomo_stream.partition.position import Restored
 from fomo_stream.partition.record import Pending, Record
 from fomo_stream.records.codec import codec_of
-from fomo_stream.records.inference import TooManyFeaturesError, infer_schema
+from fomo_stream.records.inference import TooManyFeaturesError, infer_schema, input_notes
 from fomo_stream.records.schema import Schema, shown
 from fomo_stream.settings.service import ServiceSettings
 
 if TYPE_CHECKING:
-    from fomo_stream.model.zero_shot import ZeroShotModel
+    from fomo_stream.model.config import Model
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ class Pipeline:
     def __init__(
         self,
         settings: ServiceSettings,
-        model: ZeroShotModel,
+        model: Model,
         delivery: Delivery,
         executor: Executor,
         partitions: Callable[[], Mapping[str, int]],
@@ -70,6 +71,7 @@ class Pipeline:
         self._outputs = Outputs(settings, delivery, partitions, self._codec, self._observer)
         self._throttle = Throttle(LABELS_LOGGED_S)
         self._throttle_warm_up = Throttle(WARM_UP_LOGGED_S)
+        self._sample: list[Mapping[str, Any]] | None = []  # the first records; None: they have been looked at
         self._first: Detector | None = None  # the detector that every partition begins with a copy of
         # When records were polled (monotonic seconds), and their timestamps: of the next commit, and of the last one.
         self._finished: list[tuple[float, int | None]] = []
@@ -206,8 +208,15 @@ class Pipeline:
         if len(sample) < FEW:
             effect = "fields that none of these has are never scored; if there are any, name all with --features"
             log.warning(kv("schema_of_few_records", records=len(sample), effect=effect))
+        self._look_at(schema, sample)
         check_schema(self._settings, self._model, schema)
         return schema
+
+    def _look_at(self, schema: Schema, records: Sequence[Mapping[str, Any]]) -> None:
+        """Tell once what the user may not expect of the features."""
+        self._sample = None
+        for note in input_notes(schema, records):
+            log.warning(kv("check_features", note=note))
 
     # --- records ------------------------------------------------------------------------------------------
 
@@ -273,6 +282,10 @@ class Pipeline:
         """Score consecutive records of a partition, send their outputs in their order, and tell the observer."""
         began = time.perf_counter()
         made = partition.score(items)
+        if self._sample is not None and self.schema is not None:
+            self._sample += [item.fields for item in items if item.error is None]
+            if len(self._sample) >= INFER_RECORDS:
+                self._look_at(self.schema, self._sample)
         scored = time.perf_counter()
         now = _of_now(partition, items)
         n_warm = len(items) - len(now)

@@ -22,7 +22,7 @@ from fomo_stream.logs import Throttle, kv, quiet_clients
 from fomo_stream.settings.service import NO_TOPIC, ServiceSettings
 
 if TYPE_CHECKING:
-    from fomo_stream.model.zero_shot import ZeroShotModel
+    from fomo_stream.model.config import Model
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +36,7 @@ class Service:
     model: a loaded checkpoint; None loads the one that the settings name. observer: receives reports of its work.
     """
 
-    def __init__(
-        self, settings: ServiceSettings, model: ZeroShotModel | None = None, observer: Observer | None = None
-    ) -> None:
+    def __init__(self, settings: ServiceSettings, model: Model | None = None, observer: Observer | None = None) -> None:
         self._settings = settings
         self._model = model
         self._observer = observer or Observer()
@@ -118,7 +116,7 @@ class Service:
             self._state = "stopping"
             self.member.finish()
 
-    def _start(self, model: ZeroShotModel, stack: ExitStack) -> Member | None:
+    def _start(self, model: Model, stack: ExitStack) -> Member | None:
         """A member that is ready to run; with --wait, as soon as one can start. None: it was stopped before."""
         throttle = Throttle()
         while not self._stopping.is_set():

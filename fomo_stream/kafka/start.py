@@ -36,7 +36,7 @@ from fomo_stream.records.schema import Schema
 from fomo_stream.settings.service import ServiceSettings
 
 if TYPE_CHECKING:
-    from fomo_stream.model.zero_shot import ZeroShotModel
+    from fomo_stream.model.config import Model
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ LATE = "its partitions go to others when its session times out"
 
 def start(
     settings: ServiceSettings,
-    model: ZeroShotModel,
+    model: Model,
     observer: Observer,
     stack: ExitStack,
 ) -> Member:

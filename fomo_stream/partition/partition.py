@@ -23,7 +23,7 @@ from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
 from fomo_stream.detector.series import Key
 from fomo_stream.errors import DamagedStateError, RecordError, SchemaError, StateError
-from fomo_stream.model.zero_shot import ZeroShotModel
+from fomo_stream.model.config import Model
 from fomo_stream.partition.incidents import Closed, Incidents
 from fomo_stream.partition.labels import BAD_FEEDBACK, DueLabels, Label, LabelQueue, RecordIndex
 from fomo_stream.partition.position import POSITION, Position, Restored
@@ -80,7 +80,7 @@ class Partition:
     ) -> None:
         ids = ids or {}
         self.number = number
-        self.waiting = MicroBatch[Pending](batch_size, age)
+        self.waiting = MicroBatch[Pending](batch_size, age, Pending.size)
         self.detector: Detector | None = None  # from `begin` on, as the schema
         self.schema: Schema | None = None
         self._feedback_id = ids.get(feedback or "", "")
@@ -119,7 +119,7 @@ class Partition:
     # -- records -------------------------------------------------------------------------------------------------
 
     def take(self, item: Pending, now: float) -> bool:
-        """Take the next record; True when enough wait for `next_batch`. One that was taken before is left out.
+        """Take the next record; True when another batch waits for `next_batch`. One that was taken before is left out.
 
         now: seconds, monotonic.
         """
@@ -257,7 +257,7 @@ class Partition:
         Raises StateError if that belongs to other features, another model or incompatible settings, or is damaged.
         """
         restored = self._restored or Restored(0)
-        entries, detector = restored.entries, first.copy()
+        entries, detector = restored.entries, first.for_partition(self.number)
         if SCHEMA in entries:
             self._check_schema(entries[SCHEMA], schema)
             detector.recover(_under(entries, DETECTOR), self._known)
@@ -338,7 +338,7 @@ def _prefixed(entries: Entries, name: str) -> Entries:
 
 
 def first_detector(
-    settings: ServiceSettings, model: ZeroShotModel, schema: Schema, executor: Executor | None = None
+    settings: ServiceSettings, model: Model, schema: Schema, executor: Executor | None = None
 ) -> Detector:
     """The detector before the first record; it knows the seed context, which is encoded once for all partitions.
 
@@ -352,13 +352,13 @@ def first_detector(
     return detector
 
 
-def check_schema(settings: ServiceSettings, model: ZeroShotModel, schema: Schema) -> None:
+def check_schema(settings: ServiceSettings, model: Model, schema: Schema) -> None:
     """Raise the errors of `first_detector`, without its work."""
     _detector(settings, model, schema, None)
     _seed(settings, schema)
 
 
-def _detector(settings: ServiceSettings, model: ZeroShotModel, schema: Schema, executor: Executor | None) -> Detector:
+def _detector(settings: ServiceSettings, model: Model, schema: Schema, executor: Executor | None) -> Detector:
     width, codes = len(schema.features), schema.categorical_columns
     return Detector(model, width, settings.detector_config(), executor=executor, categorical=codes)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from fomo_stream.detector.series import Key
@@ -94,21 +94,23 @@ class MicroBatch(Generic[Element]):
     (True, ['a', 'b'])
     """
 
-    def __init__(self, size: int, age: float) -> None:
-        self._size = size
-        self._age = age
+    def __init__(self, size: int, age: float, measure: Callable[[Element], int] = lambda item: 0) -> None:
+        """measure: the bytes of an item."""
+        self._size, self._age, self._measure = size, age, measure
         self.items: list[Element] = []
+        self.bytes = 0  # of all items
         self._deadline = float("inf")
 
     def __len__(self) -> int:
         return len(self.items)
 
     def add(self, item: Element, now: float) -> bool:
-        """Add one item; True when the batch is full and has to be taken."""
+        """Add one item; True when another batch is full and can be taken."""
         if not self.items:
             self._deadline = now + self._age
         self.items.append(item)
-        return len(self.items) >= self._size
+        self.bytes += self._measure(item)
+        return len(self.items) % self._size == 0
 
     def is_due(self, now: float) -> bool:
         """Whether the batch is full or its oldest item has waited long enough."""
@@ -118,6 +120,7 @@ class MicroBatch(Generic[Element]):
         """Take the first items, all or at most `most`, in order of arrival; the rest remains due."""
         most = len(self.items) if most is None else most
         items, self.items = self.items[:most], self.items[most:]
+        self.bytes -= sum(map(self._measure, items))
         if not self.items:
             self._deadline = float("inf")
         return items

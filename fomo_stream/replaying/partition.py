@@ -52,7 +52,7 @@ class PartitionReplay:
         self.is_complete = False
         self.seconds: dict[str, float] = defaultdict(float)  # that each detector took, by name
         self._plan, self._rivals = plan, rivals
-        self._variants = {name: detector.copy() for name, detector in variants.items()}
+        self._variants = {name: detector.for_partition(number) for name, detector in variants.items()}
         self._clock = Clock(plan.now_ms, plan.begin_ms)
         self._context: Int | None = None  # the context of the first view, as numbers of records
         self._generation = 0

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from fomo_stream.errors import ConfigError, RecordError, SchemaError
 from fomo_stream.kafka.bounds import parse_bounds
 from fomo_stream.limits import INFER_RECORDS
-from fomo_stream.records.inference import KEY, LABEL, TIME, choose_features, key_of, text_columns
-from fomo_stream.records.schema import Schema, look_up
+from fomo_stream.records.inference import KEY, LABEL, TIME, choose_features, is_time, key_of, text_columns
+from fomo_stream.records.schema import Schema, is_number_text, look_up
 from fomo_stream.replaying.blocks import UNKNOWN, IsStopped, Sample, Source
 from fomo_stream.replaying.labels import NO_LABELS, Labels, read_label_file, verdict_of
 from fomo_stream.replaying.tables import InMemory, Table, check_columns, format_of, open_table
@@ -126,7 +126,7 @@ def milliseconds_of_one(values: Iterable[Any]) -> float:
     >>> milliseconds_of_one([1759276800, None]), milliseconds_of_one([1759276800000.0]), milliseconds_of_one([])
     (1000.0, 1.0, 1.0)
     """
-    numbers = [abs(float(value)) for value in values if _is_number(value)]
+    numbers = [abs(number) for value in values if (number := _number(value)) is not None]
     return next(unit for largest, unit in _UNITS if median(numbers) < largest) if numbers else 1.0
 
 
@@ -136,22 +136,20 @@ def to_milliseconds(value: Any, unit: float) -> int | None:
     >>> to_milliseconds(1759276800.25, 1000.0), to_milliseconds("2025-10-01T02:00+02:00", 1.0)
     (1759276800250, 1759276800000)
     """
-    if isinstance(value, str):
-        try:
-            moment = datetime.fromisoformat(value.strip())
-        except ValueError:
-            return None
+    if is_time(value):
+        moment = datetime.fromisoformat(value.strip())
         return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
-    if not _is_number(value):
-        return None
-    milliseconds = value * unit
-    return round(milliseconds) if abs(milliseconds) < _MOST_MS else None
+    number = _number(value)
+    return None if number is None or abs(number * unit) >= _MOST_MS else round(number * unit)
 
 
-def _is_number(value: Any) -> bool:
+def _number(value: Any) -> float | None:
+    """A number, perhaps as text; None for anything else, and for a date of eight digits."""
+    if is_number_text(value):
+        return None if is_time(value) else float(value)
     if isinstance(value, bool) or not isinstance(value, Real):
-        return False
-    return -_LARGEST < value < _LARGEST  # type: ignore[operator]  # numbers.Real promises no order
+        return None
+    return float(value) if -_LARGEST < value < _LARGEST else None  # type: ignore[operator]  # numbers.Real promises no order
 
 
 # --- a file --------------------------------------------------------------------------------------------------
@@ -172,7 +170,7 @@ def _plan_of_file(settings: ReplaySettings, now_ms: int, data: InMemory | None) 
     kind: Literal["file", "memory"] = "file" if data is None else "memory"
     source = FileSource(path.name, table, settings.key, settings.time, settings.label, kind=kind)
     sample = _first_records(source, INFER_RECORDS)
-    schema = choose_features(settings, format, sample, source.name, roles, notes.append)
+    schema = choose_features(settings, format, sample, source.name, roles, notes.append, settings.time is None)
     if settings.time is not None:
         source = replace(source, unit=_unit_of_times(settings.time, sample))
     if settings.labels_file is not None:
@@ -207,7 +205,7 @@ def _unit_of_times(field: str, sample: Sequence[Mapping[str, Any]]) -> float:
     if all(to_milliseconds(value, unit) is None for value in values):
         shown = next((str(value)[:40] for value in values if value is not None), "nothing")
         raise SchemaError(
-            f"--time {field}: {shown!r} is no time; it has to be seconds or milliseconds since 1970, or ISO 8601"
+            f"--time {field}: {shown!r} is no time; it has to be a number since 1970 (s, ms, us or ns), or ISO 8601"
         )
     return unit
 

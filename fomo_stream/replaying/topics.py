@@ -16,7 +16,7 @@ from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.partition.labels import parse_label
 from fomo_stream.partition.record import Record
 from fomo_stream.records.codec import Codec, codec_of
-from fomo_stream.records.inference import LABEL, TooManyFeaturesError, features_note, infer_schema
+from fomo_stream.records.inference import LABEL, TooManyFeaturesError, features_note, infer_schema, input_notes
 from fomo_stream.records.schema import Schema, look_up
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, IsStopped, Sample
 from fomo_stream.replaying.labels import (
@@ -115,9 +115,12 @@ def _schema_of_topic(settings: ReplaySettings, agreed: Schema | None, source: To
             )
         return agreed, []
     if settings.features is not None:
-        return Schema.of(settings.features, settings.categorical), []
-    schema, note = _infer(settings, source)
-    return schema, [note]
+        schema, notes = Schema.of(settings.features, settings.categorical), []
+    else:
+        schema, note = _infer(settings, source)
+        notes = [note]
+    first = [one.fields for one in islice(_samples(source), INFER_RECORDS) if one.error is None]
+    return schema, [*notes, *input_notes(schema, first)]
 
 
 def _topic_start(settings: ReplaySettings, ranges: Mapping[int, Range]) -> str:

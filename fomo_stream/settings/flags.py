@@ -107,7 +107,8 @@ class DetectorFlags(BaseFlags):
     kernel: Literal["auto", "numba", "torch"] = flag(
         "Detector",
         "auto",
-        "what computes the scores; auto: numba on a CPU, torch on a GPU and for models of raw features",
+        "what computes the scores; auto: numba on a CPU, torch on a GPU and for models of raw features"
+        " or with softmax attention",
         scope="state",
     )
     context_size: int = flag(
@@ -141,6 +142,12 @@ class DetectorFlags(BaseFlags):
         ("default",),
         "what records are compared with: default (trimmed,all,recent,movement), fast (trimmed,all), or names of views",
         metavar="A,B",
+        scope="state",
+    )
+    missing_is: Literal["unknown", "odd"] = flag(
+        "Detector",
+        "unknown",
+        "what a missing value is: unknown, so that it changes nothing; or odd, the more the rarer it is",
         scope="state",
     )
     adapt_after: int = flag(
@@ -218,7 +225,8 @@ class RecordFlags(DetectorFlags):
     categorical: Names = flag(
         "Records",
         (),
-        "fields to score as categories, by how often each value occurs, in addition to the features",
+        "fields to score as categories, by how often each value and each pair of values occurs, in addition to the "
+        "features",
         metavar="A,B.C",
         scope="state",
     )

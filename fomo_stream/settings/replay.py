@@ -49,7 +49,7 @@ class ReplaySettings(GivenFlags):
     time: str | None = flag(
         "Records",
         None,
-        "with --file: field with the time of a record: seconds or milliseconds since 1970, or ISO 8601",
+        "with --file: field with the time of a record: a number since 1970 (s, ms, us or ns), or ISO 8601",
         metavar="FIELD",
     )
     label: str | None = flag(

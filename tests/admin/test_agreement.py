@@ -58,6 +58,7 @@ OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "lags": ({"lags": 2}, "--lags is 1 in the group, 2 here"),
     "views": ({"views": ("fast",)}, "--views is trimmed,all,recent,movement,past in the group, trimmed,all,past here"),
     "context-size": ({"context_size": 200}, "--context-size is 100 in the group, 200 here"),
+    "missing-is": ({"missing_is": "odd"}, "--missing-is is unknown in the group, odd here"),
     "seed": ({"seed": 7}, "--seed is 0 in the group, 7 here"),
     "remembered-rows": ({"feedback_memory": 50_000}, r"remembered rows \(.*\) is 5000 in the group, 50000 here"),
     "remembered-scores": ({"alert_rate": 1e-4}, r"remembered scores \(.*\) is \d+ in the group, 70032 here"),

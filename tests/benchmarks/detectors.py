@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from fomo_stream import FoMoDetector, ZeroShotDetector
 from fomo_stream.model.checkpoint import save_model
-from fomo_stream.model.zero_shot import PRESETS, ZeroShotModel
+from fomo_stream.model.config import PRESETS
+from fomo_stream.model.zero_shot import ZeroShotModel
 
 Float = NDArray[np.float64]
 MODEL = os.environ.get("FOMO_MODEL", "default")

@@ -134,7 +134,7 @@ def count_differences(source: list[Any], records: list[Any], effects: Effects, s
         number_of = {message.offset(): number for number, message in enumerate(messages)}
         values = [json.loads(message.value()) for message in messages]
         rows = np.array([[value[name] for name in sorted(FEATURES)] for value in values])
-        detector = Detector(model, len(FEATURES), settings.detector_config())
+        detector = Detector(model, len(FEATURES), settings.detector_config()).for_partition(partition)
         keys = [message.key() for message in messages]
         parts, done = [], 0
         for offset, labels in sorted(effects[partition].items()):

@@ -95,7 +95,7 @@ def test_the_demo_scores_a_live_stream_and_ends_with_a_report_of_the_same_result
         "context_size": 200,
         "plain": True,
         "views": "fast",
-        "alert_rate": 0.02,
+        "alert_rate": 0.05,
     }
     settings = DemoSettings(model=str(model_path), seconds=3, report=str(path), **flags)
     assert demo.run_demo(settings) == 0

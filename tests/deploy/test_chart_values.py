@@ -76,7 +76,7 @@ BAD: list[tuple[Object, str]] = [
     ({"settings": {"device": "cuda"}}, "settings.device is not known"),
     ({"resources": {"limits": {"memory": "600Mi"}}}, "resources.limits.memory is 600Mi, less than resources.requests"),
     ({"resources": {"limits": {"cpu": 0.5}}}, "resources.limits.cpu is 0.5, less than resources.requests.cpu, 1"),
-    ({"resources": {"requests": None, "limits": {"memory": "0.4G"}}}, "an instance needs 420Mi with one partition"),
+    ({"resources": {"requests": None, "limits": {"memory": "0.2G"}}}, "an instance needs 240Mi with one partition"),
     ({"resources": {"limits": {"memory": "2GB"}}}, "2GB is not a quantity of Kubernetes"),
     ({"replicaCount": 3}, "'replicaCount' not allowed"),
     ({"replicas": 5, "partitions": 4}, "replicas is 5, but settings.topic has 4 partitions"),

@@ -23,7 +23,7 @@ from label_effects import RecordingService
 from fomo_stream.errors import FomoError
 from fomo_stream.kafka.member import Member
 from fomo_stream.model.checkpoint import shared_model
-from fomo_stream.model.zero_shot import ZeroShotModel
+from fomo_stream.model.config import Model
 from fomo_stream.ops.monitor import Monitor
 from fomo_stream.settings.service import ServiceSettings
 
@@ -82,7 +82,7 @@ def changed(settings: ServiceSettings, **changes: Any) -> ServiceSettings:
 class Running:
     """A service in a thread; its error is raised again by `stop`."""
 
-    def __init__(self, settings: ServiceSettings, model: ZeroShotModel | None = None) -> None:
+    def __init__(self, settings: ServiceSettings, model: Model | None = None) -> None:
         self.settings = settings
         self._monitor = Monitor(settings)
         self.service = RecordingService(

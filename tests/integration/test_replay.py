@@ -37,7 +37,7 @@ def replay(capsys: pytest.CaptureFixture[str], restored_logging: None, monkeypat
 
 
 def test_a_replay_of_a_group_equals_its_live_run(broker: Broker, tmp_path: Path, replay: Replay) -> None:
-    settings = sensors(broker, partitions=2, alert_rate=0.02)
+    settings = sensors(broker, partitions=2, alert_rate=0.1)
     for partition in range(2):
         records = readings(200, seed=partition)
         odd = [{**one, "temperature": 60.0} if one["n"] % 17 == 0 else one for one in records]
@@ -46,7 +46,7 @@ def test_a_replay_of_a_group_equals_its_live_run(broker: Broker, tmp_path: Path,
         wait_for(lambda: broker.committed(settings.group, settings.topic) == 400, "all to be scored")
     scores, report = tmp_path / "scores.jsonl", tmp_path / "report.json"
     files = ["--scores-file", str(scores), "--json", str(report)]
-    local = ["--alert-rate", "0.02", "--min-context", str(settings.min_context)]  # on which a group does not agree
+    local = ["--alert-rate", "0.1", "--min-context", str(settings.min_context)]  # on which a group does not agree
     code, errors = replay(settings, "--group", settings.group, *local, *files)
     assert code == 0, errors
     outputs = [message.value() for message in broker.read(settings.out)]

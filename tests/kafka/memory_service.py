@@ -193,7 +193,7 @@ class Topics:
         offsets = [message.at for message in usable]
         values = SCHEMA.rows([json.loads(message.raw_value or b"") for message in usable])
         keys = [message.raw_key for message in usable]
-        detector = Detector(cheap_model(), 2, SETTINGS.detector_config())
+        detector = Detector(cheap_model(), 2, SETTINGS.detector_config()).for_partition(number)
         effects: dict[int, list[tuple[int, int, bool]]] = {}  # by the input offset where they take effect, all at once
         for effect in self.effects(number):
             effects.setdefault(effect["input_offset"], []).extend(effect["labels"])

@@ -18,7 +18,8 @@ from fomo_stream.kafka.delivery.base import Output
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.pipeline import Pipeline
 from fomo_stream.kafka.topics.watch import TopicsSeen
-from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel
+from fomo_stream.model.config import Model, ModelConfig
+from fomo_stream.model.zero_shot import ZeroShotModel
 from fomo_stream.ops.monitor import ProgressLog
 from fomo_stream.partition.position import POSITION, Position, Restored
 from fomo_stream.partition.record import Record
@@ -118,7 +119,7 @@ def make_pipeline(
     executor: Executor | None = None,
     partitions: Mapping[str, int] | None = None,
     known: bool = True,
-    model: ZeroShotModel | None = None,
+    model: Model | None = None,
     kind: type[ServiceSettings] = ServiceSettings,
     observer: Observer | None = None,
     **changes: Any,

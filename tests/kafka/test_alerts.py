@@ -21,7 +21,7 @@ from fomo_stream.settings.service import ServiceSettings
 
 N = 600
 COUNTS = {"t": 2, "t-scores": 2, "t-dead-letters": 2, "a": 2}
-ALERTS: dict[str, Any] = {"alerts": "a", "alert_rate": 0.05, "explain": "alerts", "partitions": COUNTS}
+ALERTS: dict[str, Any] = {"alerts": "a", "alert_rate": 0.1, "explain": "alerts", "partitions": COUNTS}
 
 
 def value(output: Output) -> dict[str, Any]:

@@ -146,7 +146,7 @@ def test_bad_feedback_is_a_dead_letter_and_stops_nothing(value: bytes, words: by
 
 def test_a_lasting_shift_is_announced_once(caplog: pytest.LogCaptureFixture) -> None:
     delivery, progress = Recording(), ProgressLog()
-    flags: dict[str, Any] = {"adapt_after": 100, "min_context": 50, "context_size": 100, "batch_size": 32}
+    flags: dict[str, Any] = {"adapt_after": 64, "min_context": 50, "context_size": 100, "batch_size": 32}
     pipeline = make_pipeline(delivery, observer=progress, **flags)
     for offset in range(1800):
         shift = 0 if offset < 1200 else 30

@@ -222,14 +222,14 @@ def test_a_seed_context_is_encoded_once_for_all_partitions(tmp_path: Path) -> No
         pipeline.receive(record(0, partition), 0.0)
     pipeline.finish([0, 1])
     first, second = (json.loads(output.value or b"")["fomo"] for output in delivery.outputs)
-    assert first["score"] == second["score"] is not None
+    assert first["logit"] == second["logit"] is not None
     assert executor.submitted == len(DEFAULT)
     for offset in range(1, 40):  # what one partition learns is none of the other's business
         pipeline.receive(record(offset, 0), 0.0)
     pipeline.receive(record(1, 1), 0.0)
     pipeline.finish([0, 1])
     by_source = {
-        (result["partition"], result["offset"]): result["score"]
+        (result["partition"], result["offset"]): result["logit"]
         for result in (json.loads(output.value or b"")["fomo"] for output in delivery.outputs)
     }
     assert by_source[0, 1] == by_source[1, 1]

@@ -18,7 +18,8 @@ import torch
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.errors import RecordError
 from fomo_stream.model.checkpoint import save_model
-from fomo_stream.model.zero_shot import ModelConfig, ZeroShotModel
+from fomo_stream.model.config import ModelConfig
+from fomo_stream.model.zero_shot import ZeroShotModel
 from fomo_stream.records.schema import Schema
 from fomo_stream.replaying.assembly import make_report
 from fomo_stream.replaying.blocks import Sample

@@ -207,6 +207,7 @@ def test_a_frame_gives_the_report_that_its_file_gives(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     frame.assign(y=outlier.astype(int)).to_csv(path, date_format="%Y-%m-%dT%H:%M:%S")
     small: dict[str, Any] = {"context_size": 100, "min_context": 20, "views": "fast", "compare": "knn"}
+    small["alert_rate"] = 0.05
     small["grid"] = {"context_size": [50]}
     of_frame, of_file = replay(frame, labels=outlier, **small), replay(path, time="at", label="y", **small)
     assert of_frame.metrics.index.tolist() == ["fomo-stream", "context_size=50", "knn"]

@@ -76,6 +76,7 @@ def test_without_roles_every_number_is_a_feature_and_records_count_the_time(json
     plan = plan_of(jsonl, group="live")
     assert plan.notes[-1].startswith("--group has no effect on a file")
     assert plan.schema.features == ("bad", "flow", "load.kw")
+    assert "at (a time; use --time at)" in plan.notes[1]
     assert (plan.axis, plan.has_labels, plan.label_source) == ("record", False, "")
     assert plan.source.total(0) == len(RECORDS)
 

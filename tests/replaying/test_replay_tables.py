@@ -342,8 +342,10 @@ moments = st.datetimes(datetime(1990, 1, 1), datetime(2090, 1, 1), timezones=st.
 def test_numbers_of_every_unit_become_milliseconds(times: list[datetime], per_second: int) -> None:
     seconds = [round(one.timestamp()) for one in times]
     values = [one * per_second for one in seconds]
-    unit = milliseconds_of_one([None, "x", *values])
-    assert [to_milliseconds(value, unit) for value in values] == pytest.approx([one * 1000 for one in seconds], abs=1)
+    for column in (values, list(map(str, values))):
+        unit = milliseconds_of_one([None, "x", *column])
+        expected = [one * 1000 for one in seconds]
+        assert [to_milliseconds(value, unit) for value in column] == pytest.approx(expected, abs=1)
 
 
 @given(moments, st.integers(-12, 12))

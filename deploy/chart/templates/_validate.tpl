@@ -83,7 +83,7 @@
 {{- $known := list
 "adapt-after" "admit" "alert-rate" "alerts" "batch-size" "bootstrap" "categorical" "context-size"
 "dead-letters" "delivery" "explain" "features" "feedback" "feedback-memory" "group"
-"incident-quiet" "kernel" "lags" "log-level" "max-latency-ms" "max-record-bytes" "min-context" "model"
+"incident-quiet" "kernel" "lags" "log-level" "max-latency-ms" "max-record-bytes" "min-context" "missing-is" "model"
 "on-lost-offset" "out" "reasons" "result-field" "scores-only" "seed" "seed-context" "start" "threads"
 "topic" "views" "wait" "warm" -}}
 {{- range $name, $_ := .Values.settings -}}
@@ -109,8 +109,8 @@
 {{- end -}}
 {{- end -}}
 {{- with $limits.memory -}}
-{{- if lt (include "fomo-stream.quantity" . | float64) (include "fomo-stream.quantity" "420Mi" | float64) -}}
-{{- fail (printf "resources.limits.memory is %v: an instance needs 420Mi with one partition, and 8Mi for each further one; plan 1Gi" .) -}}
+{{- if lt (include "fomo-stream.quantity" . | float64) (include "fomo-stream.quantity" "240Mi" | float64) -}}
+{{- fail (printf "resources.limits.memory is %v: an instance needs 240Mi with one partition, and 11Mi for each further one; plan 1Gi" .) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

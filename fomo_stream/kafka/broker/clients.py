@@ -102,6 +102,14 @@ def make_producer(settings: BrokerFlags, transactional_id: str | None = None, **
     return _create(Producer, config, "producer")
 
 
+def wait_until_connected(producer: Any, seconds: float) -> None:
+    """Wait for the connection of a new producer. Raises KafkaException.
+
+    Its first need of an id comes before it has a connection, and it would look again only after half a second.
+    """
+    producer.list_topics(timeout=seconds)
+
+
 def session_timeout_ms(settings: BrokerFlags) -> int:
     """Milliseconds that the group waits for an instance that sends no heartbeat."""
     text = settings.kafka.get("session.timeout.ms", str(SESSION_TIMEOUT_MS))
@@ -125,6 +133,7 @@ def make_reader(settings: BrokerFlags, isolation: str = "read_committed", on_los
         "enable.auto.commit": False,
         "enable.partition.eof": True,
         "fetch.wait.max.ms": 10,  # report the end at once instead of waiting for more
+        "fetch.error.backoff.ms": 50,  # a new topic has no leader yet; the client's own default is half a second
         "queued.max.messages.kbytes": 64 << 10,
         "auto.offset.reset": on_lost,
     }

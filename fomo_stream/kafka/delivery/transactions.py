@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from fomo_stream.errors import ConfigError, FomoError
-from fomo_stream.kafka.broker.clients import NOT_PERMITTED, explained
+from fomo_stream.kafka.broker.clients import NOT_PERMITTED, explained, wait_until_connected
 
 # No answer, or not yet: the same call may succeed later.
 NO_ANSWER = (
@@ -110,6 +110,7 @@ class Transactions:
         lacks the permission; ConfigError if a transaction may last longer than the broker allows.
         """
         try:
+            wait_until_connected(self._producer, seconds)
             self.start(seconds)
         except KafkaException as error:
             raise _no_transactions(error.args[0], ids, resource) from None

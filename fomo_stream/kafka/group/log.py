@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaError, KafkaException
 
 from fomo_stream.errors import BrokerError, TopicError
-from fomo_stream.kafka.broker.clients import explained, make_producer
+from fomo_stream.kafka.broker.clients import explained, make_producer, wait_until_connected
 from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader
 from fomo_stream.settings.service import ServiceSettings
 
@@ -78,6 +78,7 @@ class GroupLog:
         producer = make_producer(self._settings, None, **{"message.timeout.ms": int(TIMEOUT_S * 1000)})
         try:
             value = json.dumps(content).encode()
+            wait_until_connected(producer, TIMEOUT_S)
             producer.produce(self._topic, key=key, value=value, partition=PARTITION, on_delivery=delivered)
         except KafkaException as error:
             failures.append(error.args[0])

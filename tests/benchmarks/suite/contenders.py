@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from fomo_stream import FoMoDetector, load_model
-from fomo_stream.model.zero_shot import ZeroShotModel
+from fomo_stream.model.checkpoint import load_torch_model
+from fomo_stream.model.config import Model
 
 from .report import Absent
 from .timing import Work
@@ -35,7 +36,7 @@ def sensor_rows(n: int, features: int, seed: int = 0) -> Float:
     return rows
 
 
-def models(name: str = "default") -> Iterator[tuple[str, ZeroShotModel]]:
+def models(name: str = "default") -> Iterator[tuple[str, Model]]:
     """A model on the CPU with each of its kernels, and the name of that variant."""
     for kernel in KERNELS:
         yield f"fomo-stream {kernel}", load_model(name, "cpu", kernel)
@@ -52,7 +53,7 @@ def river_detectors(context: int) -> Iterator[tuple[str, FoMoDetector]]:
 
 def full_pass(context: Float, queries: Float) -> Work | None:
     """The paper's way: a forward pass through context and record for every record. None: too many features."""
-    model = load_model(PAPER, "cpu")
+    model = load_torch_model(PAPER, "cpu")
     if context.shape[1] > model.config.raw_features:
         return None
     rows, at = torch.from_numpy(context)[None], _turns(len(queries))
