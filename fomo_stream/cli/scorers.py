@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from fomo_stream.detector.config import LEAST_CONTEXT
 from fomo_stream.detector.detector import Detector
+from fomo_stream.detector.keys import Key
 from fomo_stream.detector.results import Results, Status
-from fomo_stream.detector.series import Key
 from fomo_stream.errors import RecordError, SchemaError
 from fomo_stream.limits import MAX_CONTEXT
 from fomo_stream.model.config import Model

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.changelog import Entries, StoredEntries, Table
+from fomo_stream.detector.changelog import Entries, StoredEntries
 from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.detector.history import History
+from fomo_stream.detector.keys import Keys
 from fomo_stream.detector.rarity import Rarity
 from fomo_stream.detector.results import Results, Scores, Status, severities
-from fomo_stream.detector.series import MAX_KEYS, SERIES_BLOCK, Batch
+from fomo_stream.detector.series import Batch
 
 Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
@@ -113,11 +114,12 @@ class Alerts:
     shift, the second and the third end when the new records are not rare any more, or when LIMIT says so.
     """
 
-    def __init__(self, config: DetectorConfig) -> None:
+    def __init__(self, config: DetectorConfig, keys: Keys) -> None:
+        """keys: of the series, of which each remembers in how many more records an incident can continue."""
         self._rate, self._window, self._peak = config.alert_rate, config.window_size, config.peak_size
         self.stepped = 0  # number of records at the last step
         self._rarity = Rarity()
-        self._since = Table(SERIES_BLOCK, quiet=np.full(MAX_KEYS + 1, GAP, dtype=np.int8))  # records since an alert
+        self._keys = keys
         self._load = 0.0  # outliers up to the last step; older ones count less
         self._count = 0  # outliers since the last step
         # the last remembered logits, ascending, and the peaks of own and remembered logits; None: take from the history
@@ -171,19 +173,19 @@ class Alerts:
 
     def _follow(self, top: Bool, again: Bool, rare: Bool, batch: Batch, learn: bool) -> Bool:
         """Which of the next records (n,) are outliers, by the three rules; LIMIT is for the second and the third."""
-        since = self._since["quiet"]
-        if not (top | again).any() and since[batch.slots].min(initial=GAP) >= GAP:
+        left = np.where(batch.begins, 0, self._keys.column("open", batch.slots))
+        if not (top | again | (left > 0)).any():
             return top
         outlier, count = top.copy(), self._count
-        quiet: dict[int, int] = {}
-        for i, (slot, is_new) in enumerate(zip(batch.slots.tolist(), batch.begins.tolist(), strict=True)):
-            before = GAP if is_new else quiet.get(slot, int(since[slot]))
-            outlier[i] |= (again[i] or (rare[i] and before < GAP)) and self._load + count < LIMIT
-            quiet[slot], count = (0, count + 1) if outlier[i] else (min(before + 1, GAP), count)
+        now: dict[int, int] = {}
+        records = zip(batch.slots.tolist(), batch.begins.tolist(), left.tolist(), strict=True)
+        for i, (slot, is_new, known) in enumerate(records):
+            before = 0 if is_new else now.get(slot, known)
+            outlier[i] |= (again[i] or (rare[i] and before > 0)) and self._load + count < LIMIT
+            now[slot], count = (GAP, count + 1) if outlier[i] else (max(before - 1, 0), count)
         if learn:
             self._count = count
-            changed = np.array([slot for slot, now in quiet.items() if now != since[slot]], dtype=np.int64)
-            self._since.put(changed, quiet=[quiet[slot] for slot in changed.tolist()])
+            self._keys.write(np.fromiter(now, np.int64), open=list(now.values()))
         return outlier
 
     def step(self, history: History) -> None:
@@ -209,13 +211,11 @@ class Alerts:
         """Records of the history have changed."""
         self._recent = None
 
-    def copy(self) -> Alerts:
-        """Independent alerts in the same state."""
+    def copy(self, keys: Keys | None = None) -> Alerts:
+        """Alerts in the same state: independent, if `keys` are, for what they remember of series; None: the same."""
         twin = copy(self)
         twin._rarity = self._rarity.copy()
-        twin._since = Table(SERIES_BLOCK, quiet=np.full(MAX_KEYS + 1, GAP, dtype=np.int8))
-        at = np.flatnonzero(self._since["quiet"] < GAP)
-        twin._since.put(at, quiet=self._since["quiet"][at])
+        twin._keys = keys or self._keys
         return twin
 
     def counters(self) -> dict[str, Any]:
@@ -225,13 +225,12 @@ class Alerts:
 
     def changes(self) -> Entries:
         """Entries that the log does not have yet; not the counters."""
-        return self._rarity.changes() | self._since.changes("since")
+        return self._rarity.changes()
 
     def recover(self, entries: StoredEntries, counters: Mapping[str, Any]) -> None:
         """Take the state from entries and counters. Raises StateError when they do not fit."""
         self.stepped, self._count, self._load = counters["stepped"], counters["alerts"], counters["load"]
         self._rarity.recover(entries, counters["weight"])
-        self._since.recover(entries, "since")
         self._recent = None
 
 

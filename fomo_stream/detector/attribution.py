@@ -344,7 +344,7 @@ class _Record:
         of, columns = near.background, _columns(near, feature)
         causes = [of.columns[column].cause for column in columns]
         column, cause, before = int(columns[0]), causes[0], int((~np.isnan(near.row[columns[1:]])).sum())
-        if cause in (Cause.LEVEL, Cause.SPREAD):
+        if Cause.LEVEL in causes or cause is Cause.SPREAD:
             at = int(np.argmax(near.strangeness[columns]))
             column, cause = int(columns[at]), causes[at]
         elif np.isnan(near.row[column]):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fomo_stream.detector.changelog import Document, StoredEntries, check_same
+from fomo_stream.detector.keys import MAX_KEYS
 from fomo_stream.detector.views import DEFAULT, View, named_views
 from fomo_stream.errors import ConfigError, StateError
 from fomo_stream.limits import MAX_CONTEXT, MAX_LAGS, MAX_REASONS
@@ -49,6 +50,7 @@ class DetectorConfig:
     recent_every: int = 256  # records after which the view of recent records is renewed
     lag: int = 32  # records between a trigger and its generation taking effect
     missing_is: str = "unknown"  # what a missing value is: unknown or odd
+    keys: int = MAX_KEYS  # keys that are known at the same time
     memory: float = 1 / 3  # weight of the series' earlier records in a remembered score; 0: each record for itself
     seed: int = 0
     explain: str = "none"  # which records get reasons: none, alerts or all
@@ -76,6 +78,7 @@ class DetectorConfig:
         check("refresh", 0.01, 1.0)
         check("recent_every", STEP, 1_000_000)
         check("lag", 1, 1_000_000)
+        check("keys", 1, 10_000_000)
         check("memory", 0.0, 0.9)
         check("seed", 0, 2**63 - 1)
         check("adapt_after", 0, 1_000_000)
@@ -94,8 +97,8 @@ class DetectorConfig:
     def wanted_views(self) -> tuple[str, ...]:
         """The views by all settings: with lags also `past`; none that is trimmed where all is admitted."""
         past = ("past",) if self.lags and "past" not in self.views else ()
-        views = [view for view in self.views + past if view != "trimmed" or self.admit != "all"]
-        return tuple(views) or ("all",)
+        views = [view for view in named_views(self.views + past) if view != "trimmed" or self.admit != "all"]
+        return tuple(views) if set(views) - {"key"} else ("all", *views)
 
     @property
     def window_size(self) -> int:
@@ -120,7 +123,7 @@ class DetectorConfig:
         return max(self.history_rows, window + STEP, self.context_size)
 
 
-FORMAT = 8  # of a detector's state; raise it when entries change their name or their meaning
+FORMAT = 9  # of a detector's state; raise it when entries change their name or their meaning
 # These have to be the same as when the state was written, and these sizes, each with the settings it follows from.
 FIXED = (
     "model",
@@ -133,6 +136,7 @@ FIXED = (
     "lags",
     "memory",
     "missing_is",
+    "keys",
 )
 SIZES = {
     "history_rows": ("least_history", "feedback_memory", "context_size", "recent_every", "lag"),

@@ -14,6 +14,8 @@ from fomo_stream.detector.changelog import Document, Entries, StoredEntries
 from fomo_stream.detector.config import LEAST_CONTEXT, DetectorConfig
 from fomo_stream.detector.generation import Blueprint
 from fomo_stream.detector.history import INLIER, OUTLIER, History, Reservoir
+from fomo_stream.detector.relative import RELATIVE
+from fomo_stream.detector.results import Scores
 from fomo_stream.detector.series import Batch, flat
 from fomo_stream.detector.views import View
 from fomo_stream.errors import DamagedStateError, SchemaError
@@ -46,13 +48,28 @@ class Context:
         size, seed = config.context_size, config.seed
         self.pool = Reservoir(size, vectors * n_features, seed, fitted=n_features)  # of admitted records
         self.outliers = Reservoir(OUTLIERS_KEPT, n_features, seed + 2)  # of outliers by feedback
+        # of admitted records of known keys: how far they are from what is usual for their key
+        self.relatives = Reservoir(size, RELATIVE * n_features, seed + 3, fitted=RELATIVE * n_features)
         rows, scores = config.history_rows, config.history_scores
-        self.history = History(n_features, len(views), rows, scores, config.lags, movement)
+        self.history = History(n_features, self.n_shared, rows, scores, config.lags, movement)
         self.confirmed: Int = np.zeros(0, dtype=np.int64)  # ascending, by feedback; replaced, never written in place
         self._pending: dict[int, int] = {}  # by record with a new verdict: the verdict before it
         self._confirmed_log = Document()
-        self._changes = 0  # of slots of the pool, so far
+        self._changes = [0, 0]  # of slots of the pool, and of the relatives, so far
         self._at_trigger = [0] * len(views)  # for each view: these changes, or the number of records
+
+    @property
+    def n_shared(self) -> int:
+        """Views whose logits have a mean: all but that of what is usual for keys."""
+        return sum(not view.is_of_keys for view in self.views)
+
+    @property
+    def knows_keys(self) -> bool:
+        """Whether there are records of known keys."""
+        return len(self.relatives) > 0
+
+    def _pool_of(self, view: View) -> Reservoir:
+        return self.relatives if view.is_of_keys else self.pool
 
     @property
     def max_rows(self) -> int:
@@ -63,8 +80,10 @@ class Context:
         """Whether enough has changed for a new generation of a view, and enough rows are left to make one."""
         if self.views[view].of == "recent":
             return self.history.records - self._at_trigger[view] >= self.config.recent_every
-        changed = self._changes - self._at_trigger[view]
-        return len(self.pool) >= LEAST_CONTEXT and changed >= self.config.refresh * len(self.pool)
+        of_keys = self.views[view].is_of_keys
+        rows = len(self._pool_of(self.views[view]))
+        changed = self._changes[of_keys] - self._at_trigger[view]
+        return rows >= (self.config.min_context if of_keys else LEAST_CONTEXT) and changed >= self.config.refresh * rows
 
     def bring_forward(self, share: float) -> None:
         """Let the next renewal of the views of recent records come earlier, by a share of their period."""
@@ -74,11 +93,16 @@ class Context:
     def take_first(self, batch: Batch, confirmed: bool = False) -> None:
         """Records of the warm-up: all become context. confirmed: they are known to be normal."""
         n = len(batch.vectors)
-        numbers, unknown = self.history.records + np.arange(n), np.full((n, len(self.views)), np.nan)
-        self.history.append(batch, unknown, np.full(n, np.nan), np.zeros(n, dtype=bool))
+        numbers, unknown = self.history.records + np.arange(n), Scores.unknown(n, self.n_shared)
+        self.history.append(batch, unknown, unknown.logit, np.zeros(n, dtype=bool))
         self.pool.admit(numbers, flat(batch.vectors))
         if confirmed:
             self.confirmed = np.union1d(self.confirmed, numbers)
+
+    def note_relative(self, numbers: Int, relative: Float) -> None:
+        """Note how far records of the warm-up (n, RELATIVE, d) are from what is usual for their keys."""
+        self.history.note_relative(numbers, relative)
+        self._admit_relative(numbers)
 
     def note_first(self, numbers: Int, by_view: Float, remembered: Float) -> None:
         """Note the logits (n, views) and remembered logits (n,) that the first contexts give their records (n,)."""
@@ -141,7 +165,8 @@ class Context:
         verdict = self.history.verdict(given)
         outliers, normal = given[verdict == OUTLIER], given[verdict == INLIER]
         self.confirmed = np.union1d(np.setdiff1d(self.confirmed, outliers), normal)
-        self._changes += len(self.pool.discard(outliers))
+        self._changes[False] += len(self.pool.discard(outliers))
+        self._changes[True] += len(self.relatives.discard(outliers))
         self.outliers.discard(normal)
         self._admit(normal)
         self.outliers.admit(outliers, self.history.vectors(outliers)[:, 0])
@@ -149,7 +174,14 @@ class Context:
     def _admit(self, numbers: Int) -> None:
         """Offer records of the history to the pool."""
         logits = None if self._trimmed is None else self.history.logits_in(self._trimmed, numbers)
-        self._changes += len(self.pool.admit(numbers, flat(self.history.vectors(numbers)), logits))
+        self._changes[False] += len(self.pool.admit(numbers, flat(self.history.vectors(numbers)), logits))
+        self._admit_relative(numbers)
+
+    def _admit_relative(self, numbers: Int) -> None:
+        relative = self.history.relative(numbers)
+        known = ~np.isnan(relative).all(axis=(1, 2))
+        if known.any():
+            self._changes[True] += len(self.relatives.admit(numbers[known], flat(relative[known])))
 
     @property
     def _trimmed(self) -> int | None:
@@ -161,16 +193,17 @@ class Context:
     def blueprint(self, at: int, number: int, takes_effect: int) -> Blueprint:
         """The blueprint of a generation of views[at] from the present state."""
         view, end = self.views[at], self.history.records
-        self._at_trigger[at] = end if view.of == "recent" else self._changes
+        self._at_trigger[at] = end if view.of == "recent" else self._changes[view.is_of_keys]
         if view.of == "recent":
             first = max(self.history.oldest, end - self.config.context_size)
             numbers = self.history.not_outliers(first, end)
             if len(numbers) < LEAST_CONTEXT:
                 numbers = np.arange(first, end)
             return self.blueprint_of_recent(at, number, takes_effect, numbers)
-        numbers, pool = self.pool.numbers, self.pool.rows
-        self.confirmed = np.intersect1d(self.confirmed, numbers)  # the others are forgotten
-        rows = self.view_columns(view, pool.reshape(len(pool), pool.shape[1] // self._n_features, self._n_features))
+        pool = self._pool_of(view)
+        numbers, rows = pool.numbers, pool.rows
+        self.confirmed = np.intersect1d(self.confirmed, self.pool.numbers)  # the others are forgotten
+        rows = self.view_columns(view, rows.reshape(len(rows), rows.shape[1] // self._n_features, self._n_features))
         return replace(
             self.blank(at),
             number=number,
@@ -178,7 +211,7 @@ class Context:
             numbers=numbers,
             rows=rows,
             logits=self.pool.logits if view.trim else np.zeros(0),
-            quantiles=self.pool.quantiles if view.sees == "record" else (),
+            quantiles=pool.quantiles if view.sees in ("record", "relative") else (),
             confirmed=np.isin(numbers, self.confirmed) & bool(view.trim),
             outliers=self.outliers.rows if at == self._adding[1] else np.zeros((0, self._n_features)),
         )
@@ -201,14 +234,15 @@ class Context:
         codes = self.views[at].codes(self._n_features, self.config.lags, self.categorical)
         outliers = np.zeros((0, self._n_features))
         no, trim, once = np.zeros(0, dtype=bool), self.views[at].trim, self._once(at)
-        gaps = self.config.missing_is == "odd" and self.views[at].sees != "movement"
+        gaps = self.config.missing_is == "odd" and not self.views[at].is_derived
         return Blueprint(0, 0, self.config.seed, codes, trim, once, gaps, none, rows, np.zeros(0), no, outliers)
 
     def columns(self, view: View, numbers: Int) -> Float:
         """Rows (n, width) of records of the history in a view; of none of them if one is no longer there."""
         if len(numbers) and int(numbers.min()) < self.history.oldest:
             numbers = numbers[:0]
-        return self.view_columns(view, self.history.vectors(numbers))
+        vectors = self.history.relative(numbers) if view.is_of_keys else self.history.vectors(numbers)
+        return self.view_columns(view, vectors)
 
     def view_columns(self, view: View, vectors: Float) -> Float:
         """The columns (n, width) of a view from vectors (n, vectors, d)."""
@@ -216,7 +250,9 @@ class Context:
 
     def _once(self, at: int) -> float:
         """Weight, in views[at], of extremes and of likeness to known outliers; 0: another view adds them."""
-        return float(len(self.views)) if at in self._adding else 0.0
+        if self.views[at].is_of_keys:
+            return 1.0  # it is in no mean
+        return float(self.n_shared) if at in self._adding else 0.0
 
     @property
     def _adding(self) -> tuple[int, int]:
@@ -241,14 +277,18 @@ class Context:
     def changes(self) -> Entries:
         """Entries that the log does not have yet; not the counters."""
         entries = self._confirmed_log.changes("confirmed", self.confirmed.tobytes()) | self.history.changes("history")
-        return entries | self.pool.changes("pool") | self.outliers.changes("outliers")
+        reservoirs = {"pool": self.pool, "outliers": self.outliers, "relatives": self.relatives}
+        for name, reservoir in reservoirs.items():
+            entries |= reservoir.changes(name)
+        return entries
 
     def recover(self, entries: StoredEntries, counters: Mapping[str, Any]) -> None:
         """Take the state from entries and counters. Raises StateError when they do not fit."""
         self.pool.recover(entries, "pool")
         self.outliers.recover(entries, "outliers")
+        self.relatives.recover(entries, "relatives")
         self.history.recover(entries, "history", counters["records"])
-        self._changes, self._at_trigger = counters["changes"], list(counters["at_trigger"])
+        self._changes, self._at_trigger = list(counters["changes"]), list(counters["at_trigger"])
         self.confirmed = np.frombuffer(self._confirmed_log.recover(entries, "confirmed"), np.int64)
         self._pending = dict(counters["pending"])
 
@@ -260,10 +300,13 @@ class Context:
         twin = copy(self)
         twin.views = self.views if views is None else views
         kept = [self.views.index(view) for view in twin.views]
+        shared = [i for i in kept if not self.views[i].is_of_keys]
         twin._n_features += more
         twin.pool = self.pool.copy(more, self._n_features)
         twin.outliers = self.outliers.copy(more, self._n_features)
-        twin.history = self.history.copy(more, kept)
+        twin.relatives = self.relatives.copy(more, self._n_features)
+        twin._changes = self._changes.copy()
+        twin.history = self.history.copy(more, shared)
         twin._pending, twin._confirmed_log = self._pending.copy(), Document()
         twin._at_trigger = [self._at_trigger[i] for i in kept]
         return twin

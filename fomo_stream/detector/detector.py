@@ -24,9 +24,10 @@ from fomo_stream.detector.context import Context
 from fomo_stream.detector.explaining import Explainer
 from fomo_stream.detector.generation import Generation
 from fomo_stream.detector.history import UNKNOWN
+from fomo_stream.detector.keys import Key, Keys
 from fomo_stream.detector.panel import Build, Panel
 from fomo_stream.detector.results import Reason, Results, Scores
-from fomo_stream.detector.series import Batch, Key, Memory, Series
+from fomo_stream.detector.series import MEMORY, Batch, Memory, Series
 from fomo_stream.detector.views import LeftOut, View, fitting
 from fomo_stream.errors import SchemaError, StateError
 from fomo_stream.model.config import VALUE_LIMIT, Model
@@ -47,6 +48,8 @@ class DetectorSummary(NamedTuple):
     generation_age: int  # records since the newest of them took effect
     regime: int  # from 1; 0 while warming up
     drift: float  # 0 to 1: how much of what announces a new regime was seen
+    keys: int = 0  # that are known
+    forgotten: int = 0  # keys that were, since this instance began
 
 
 class Inspection(NamedTuple):
@@ -88,13 +91,18 @@ class Detector:
         self.views, self.left_out = _fitting(model, n_features, config, categorical)
         self._explainer = Explainer(model, config, categorical)
         movement = any(view.sees == "movement" for view in self.views)
-        self._series = Series(n_features, config.lags, movement, fills=config.missing_is == "unknown")
+        relative = any(view.is_of_keys for view in self.views)
+        fills = config.missing_is == "unknown"
+        self._series = Series(
+            n_features, config.lags, movement, config.keys, fills=fills, relative=relative, categorical=categorical
+        )
         self._context = Context(n_features, self.views, movement, config, categorical)
         self._panel = Panel(self.views, model, executor)
-        self._memory = Memory(config.memory)
-        self._alerts = Alerts(config)
+        self._memory = Memory(config.memory, self._series.keys)
+        self._alerts = Alerts(config, self._series.keys)
         self._regimes = Regimes(config.adapt_after)
         self._ahead = 0.0  # see `for_partition`
+        self._scaled = 0  # records when what is usual for all keys was learned; see `_learn_scale`
         self._has_noted_first = False  # the scores that the records of the warm-up get afterwards
         self._begin_log()
 
@@ -115,9 +123,9 @@ class Detector:
         panel, regimes = self._panel, self._regimes
         age = panel.generation_age(self.records)
         generation = panel.generation
-        return DetectorSummary(
-            self.records, self.context_rows, panel.trimmed_rows, generation, age, regimes.number, regimes.drift
-        )
+        rows, trimmed, keys = self.context_rows, panel.trimmed_rows, self._series.keys
+        counts = self.records, rows, trimmed, generation, age, regimes.number
+        return DetectorSummary(*counts, regimes.drift, len(keys), keys.forgotten)
 
     def inspect(self) -> Inspection:
         """A look inside, which changes nothing; it waits for generations that are being built."""
@@ -141,9 +149,13 @@ class Detector:
         """How many of the next records can be scored before any of them is learned; at least 1."""
         if not self.generation:
             return max(1, self.config.min_context - self._context.max_rows)
+        stepped = self._alerts.stepped
         until_next = self._panel.until_next(self.records)
-        unplanned = self._alerts.stepped + STEP + self.config.lag - self.records  # the next step may add a generation
-        return unplanned if until_next is None else min(until_next, unplanned)
+        unplanned = stepped + STEP + self.config.lag - self.records  # the next step may add a generation
+        if self._series.max_keys - len(self._series.keys) < unplanned:
+            unplanned = stepped + STEP - self.records  # ... or forget keys
+        scaled = stepped + max(1, -(-(2 * self._scaled - stepped) // STEP)) * STEP - self.records
+        return min(unplanned, scaled) if until_next is None else min(until_next, unplanned, scaled)
 
     def is_ready(self, n: int) -> bool:
         """Whether the next n records can be processed without waiting for a generation that is being built."""
@@ -158,7 +170,7 @@ class Detector:
         belong to that one. The result is the same however the rows of a partition are split over calls.
         Raises SchemaError when the rows have another number of features than the detector.
         """
-        return self._process(self._series.follow(_checked(rows, self.n_features), keys))
+        return self._process(_checked(rows, self.n_features), keys)
 
     def score_rows(self, rows: Float, keys: Sequence[Key] | None = None) -> Results:
         """Score rows (n, d) as the next n records without learning them.
@@ -181,7 +193,7 @@ class Detector:
             return Results.nothing(scores)
         self._note_first()
         results = self._asked.judge_apart(scores, self._regimes.number, self._context.history)
-        return self._explainer.explained(results, batch.vectors, batch.gaps, self._builds_from(self.records))
+        return self._explainer.explained(results, batch, self._builds_from(self.records), self._series.pooled)
 
     def explain(self, rows: Float, keys: Sequence[Key] | None = None) -> list[tuple[Reason, ...]]:
         """The reasons (n,) of rows (n, d) as the next n records, whatever `explain` is; () while warming up.
@@ -189,15 +201,15 @@ class Detector:
         Nothing changes. Raises SchemaError as `process`.
         """
         batch = self._series.peek(_checked(rows, self.n_features), keys)
-        builds = self._builds_from(self.records)
-        return [self._explainer.reasons(*record, builds(i)) for i, record in enumerate(zip(*batch[:2], strict=True))]
+        scores, builds, pooled = self._scores(batch), self._builds_from(self.records), self._series.pooled
+        return [self._explainer.reasons(batch, i, scores, builds, pooled) for i in range(len(rows))]
 
     def learn_rows(self, rows: Float, scored: Results, keys: Sequence[Key] | None = None) -> None:
         """Learn rows (n, d) as the next n records; the same as `process`, without scoring most of them again.
 
         scored: results of `score_rows` for exactly these rows, with no record learned since; feedback may have come.
         """
-        self._process(self._series.follow(_checked(rows, self.n_features), keys), scored.scores)
+        self._process(_checked(rows, self.n_features), keys, scored.scores)
 
     def seed_context(self, rows: Float, keys: Sequence[Key] | None = None) -> None:
         """Start warm from trusted rows (n, d), n >= 4: they count as the first n records, confirmed by feedback.
@@ -228,31 +240,31 @@ class Detector:
             return Results.nothing(first)
         history = self._context.history
         slots, begins = self._series_of(numbers)
-        remembered = Memory(self.config.memory).remember(first.logit, slots, begins)
+        remembered = Memory(self.config.memory, Keys(0, MEMORY)).remember(first.logit, slots, begins, learn=False)
         alerts = self._alerts.copy()
         if not self._has_noted_first:
             alerts.note(numbers, remembered)
         results = alerts.judge_first(first, remembered, self._regimes.number).of_series(slots, begins)
-        return self._explainer.explained(
-            results, history.vectors(numbers), history.gaps(numbers), self._explainer.halves(self._panel, numbers)
-        )
+        batch = history.batch(numbers, slots, begins)
+        return self._explainer.explained(results, batch, self._explainer.halves(self._panel, numbers), None)
 
-    def _process(self, batch: Batch, known: Scores | None = None) -> Results:
-        """Score and learn the next records. known: their scores, if no record was learned since."""
-        parts, start = [Results.nothing(Scores.unknown(0, len(self.views)))], 0
-        while start < len(batch.vectors):  # without records nothing changes: verdicts wait for the next one
+    def _process(self, rows: Float, keys: Sequence[Key] | None, known: Scores | None = None) -> Results:
+        """Score and learn the next records (n, d). known: their scores, if no record was learned since."""
+        parts, start = [Results.nothing(Scores.unknown(0, self._context.n_shared))], 0
+        while start < len(rows):  # without records nothing changes: verdicts wait for the next one
             if self._context.has_new_verdicts:
                 self._apply_verdicts()
-            part = batch.part(slice(start, start + self.room))
+            part = slice(start, start + self.room)
+            batch = self._series.follow(rows[part], None if keys is None else keys[part])
             if start or not self.generation:  # what was learned may have changed the scores
                 known = None
-            parts.append(self._learn(part, self._scores(part) if known is None else known[: len(part.vectors)]))
-            start += len(part.vectors)
+            parts.append(self._learn(batch, self._scores(batch) if known is None else known[: len(batch.vectors)]))
+            start += len(batch.vectors)
         return Results.concatenate(parts)
 
     def _scores(self, batch: Batch) -> Scores:
         """Scores of the next records."""
-        rows = [self._context.view_columns(view, batch.vectors) for view in self.views]
+        rows = [self._context.view_columns(view, batch.vectors_for(view.sees)) for view in self.views]
         gaps = [view.gaps(batch.gaps & self._series.fills, self.config.lags) for view in self.views]
         return self._panel.scores(rows, gaps, self.records)
 
@@ -261,12 +273,12 @@ class Detector:
         if not self.generation:
             return Results.nothing(scores).of_series(batch.slots, batch.begins)
         self._note_first()
-        remember = self._memory.remember if learn else self._memory.peek
-        remembered = remember(scores.logit, batch.slots, batch.begins)
+        alone = ~np.isnan(scores.by_key)
+        remembered = self._memory.remember(scores.logit, batch.slots, batch.begins, alone, learn)
         alerts, history = self._alerts if learn else self._asked, self._context.history
         results = alerts.judge(scores, remembered, batch, self._regimes.number, history, learn)
         results = results.of_series(batch.slots, batch.begins)
-        return self._explainer.explained(results, batch.vectors, batch.gaps, self._builds_from(self.records))
+        return self._explainer.explained(results, batch, self._builds_from(self.records), self._series.pooled)
 
     def _builds_from(self, first: int) -> Callable[[int], list[tuple[View, Build]]]:
         return lambda i: self._panel.builds(first + i)
@@ -285,7 +297,7 @@ class Detector:
             stop = start + (until_step if until_next is None else min(until_step, until_next))
             part = slice(start, min(stop, len(scores)))
             results = self._judge(batch.part(part), scores[part], learn=True)
-            self._context.history.append(batch.part(part), results.by_view, results.remembered_logit, results.outlier)
+            self._context.history.append(batch.part(part), scores[part], results.remembered_logit, results.outlier)
             is_step = self.records - self._alerts.stepped == STEP
             if is_step:
                 self._watch()
@@ -300,15 +312,36 @@ class Detector:
         """End the warm-up: the first generations take effect at once."""
         self._alerts.begin(max(0, self.records - int(self._ahead * STEP)))
         self._regimes.begin()
+        self._series.forget()
+        self._learn_scale()
         self._panel.begin(self._context)
         self._context.bring_forward(self._ahead)
+
+    def _learn_scale(self) -> None:
+        """Learn what is usual for all keys together: after the warm-up, and when there are twice as many records.
+
+        It takes effect at once, so `room` ends there.
+        """
+        self._scaled = self.records
+        if not self._series.relative or not len(self._series.keys):
+            return
+        is_first, history = self._series.pooled is None, self._context.history
+        sample = self._context.pool.quantiles
+        self._series.learn_scale(sample)
+        if is_first:
+            numbers = np.arange(history.oldest, self.records)
+            values = np.where(history.gaps(numbers), np.nan, history.vectors(numbers)[:, 0])
+            relative = self._series.learn_usual(values, history.series(history.oldest, self.records)[0])
+            self._context.note_relative(numbers, relative)
+            self._series.learn_scale(sample)
 
     def _note_first(self) -> None:
         """Once after the warm-up: let its records be among those that later ones are compared with."""
         if self._has_noted_first:
             return
         numbers, first = self._panel.first_scores(self.records)
-        remembered = self._memory.remember(first.logit, *self._series_of(numbers))
+        slots, begins = self._series_of(numbers)
+        remembered = self._memory.remember(first.logit, slots, begins)
         self._context.note_first(numbers, first.by_view, remembered)
         self._alerts.note(numbers, remembered)
         self._has_noted_first = True
@@ -347,6 +380,9 @@ class Detector:
         """Every `STEP` records: learn, and trigger a new generation of one view if it is due."""
         self._alerts.step(self._context.history)
         self._context.step(STEP)
+        self._series.forget()
+        if self.records >= 2 * self._scaled:
+            self._learn_scale()
         self._panel.renew(self._context, self.records + self.config.lag)
 
     # -- feedback ------------------------------------------------------------------------------------------------
@@ -387,7 +423,6 @@ class Detector:
             **self._counters_log.changes("counters", json.dumps(counters, separators=(",", ":")).encode()),
             **self._panel.changes(self.records - min(LASTING, self.config.context_size // 2)),
             **self._context.changes(),
-            **self._memory.changes(),
             **self._alerts.changes(),
             **{f"follow/{name}": value for name, value in self._series.changes().items()},
         }
@@ -409,7 +444,7 @@ class Detector:
         self._alerts.recover(entries, counters)
         self._regimes.recover(counters)
         self._panel.steps, self._has_noted_first = counters["steps"], counters["noted"]
-        self._memory.recover(entries)
+        self._scaled = counters["scaled"]
         self._series.recover({name[7:]: value for name, value in entries.items() if name.startswith("follow/")})
 
     def copy(self) -> Detector:
@@ -438,7 +473,9 @@ class Detector:
         twin, more = copy(self), n_features - self.n_features
         twin.n_features = n_features
         twin.views, twin.left_out = _fitting(self.model, n_features, self.config, self.categorical)
-        twin._series, twin._memory, twin._alerts = self._series.copy(more), self._memory.copy(), self._alerts.copy()
+        twin._series = self._series.copy(more)
+        twin._memory = Memory(self.config.memory, twin._series.keys)
+        twin._alerts = self._alerts.copy(twin._series.keys)
         twin._context, twin._regimes = self._context.copy(more, twin.views), copy(self._regimes)
         twin._panel = self._panel.copy(twin.views, self.config.lags, more)
         twin._begin_log()
@@ -447,6 +484,7 @@ class Detector:
     def _counters(self) -> dict[str, Any]:
         """The part of the state that is plain numbers, always in the same order."""
         own = {"steps": self._panel.steps, "noted": self._has_noted_first, "views": self._panel.counters()}
+        own["scaled"] = self._scaled
         return self._context.counters() | self._alerts.counters() | self._regimes.counters() | own
 
     def _begin_log(self) -> None:

@@ -13,7 +13,9 @@ from fomo_stream.detector.attribution import Background, Column, Comparison, att
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.generation import Blueprint
 from fomo_stream.detector.panel import Build, Panel
-from fomo_stream.detector.results import Cause, Reason, Results
+from fomo_stream.detector.relative import Pooled
+from fomo_stream.detector.results import Cause, Reason, Results, Scores
+from fomo_stream.detector.series import Batch
 from fomo_stream.detector.views import View
 from fomo_stream.model.config import Model
 
@@ -34,16 +36,15 @@ class Explainer:
     config: DetectorConfig
     categorical: tuple[int, ...]
 
-    def explained(self, results: Results, vectors: Float, gaps: Bool, builds: Callable[[int], Scorers]) -> Results:
-        """The results (n,) of records of vectors (n, vectors, d) and gaps (n, d), with reasons where wanted.
-
-        builds: of the i-th record, the generations that score it.
-        """
+    def explained(
+        self, results: Results, batch: Batch, builds: Callable[[int], Scorers], pooled: Pooled | None
+    ) -> Results:
+        """The results of n records, with reasons where wanted. Other arguments: see `reasons`."""
         wanted = results.outlier if self.config.explain == "alerts" else np.ones(len(results), dtype=bool)
         if self.config.explain == "none" or not wanted.any():
             return results
-        which = enumerate(wanted.tolist())
-        found = (self.reasons(vectors[i], gaps[i], builds(i)) if is_one else None for i, is_one in which)
+        which, scores = enumerate(wanted.tolist()), results.scores
+        found = (self.reasons(batch, i, scores, builds, pooled) if is_one else None for i, is_one in which)
         return results.explained(list(found))
 
     def halves(self, panel: Panel, numbers: Int) -> Callable[[int], Scorers]:
@@ -54,13 +55,26 @@ class Explainer:
         ]
         return lambda i: [(view, half(bool(numbers[i] < of[len(of) // 2]))) for view, of, half in first]
 
-    def reasons(self, vectors: Float, gaps: Bool, builds: Scorers) -> tuple[Reason, ...]:
-        """The reasons of one record (vectors, d) that these generations score; () without them.
+    def reasons(
+        self, batch: Batch, i: int, scores: Scores, builds: Callable[[int], Scorers], pooled: Pooled | None
+    ) -> tuple[Reason, ...]:
+        """The reasons of the i-th record of a batch with these scores; () without generations that score it.
 
-        gaps: (d,) values that are missing. Where they are unknown, they are no reasons.
+        builds: of the i-th record, these generations; pooled: what is usual for all keys. A record that has the logit
+        of its key is explained by what is usual for that. Missing values that are unknown are no reasons.
         """
+        of_key = bool(scores.for_key[i])
+        scorers = [(view, build) for view, build in builds(i) if view.is_of_keys == of_key]
+        found = self._found(batch, i, scorers)
+        if not of_key or pooled is None:
+            return found
+        return tuple(_of_key(reason, batch, i, pooled) for reason in found)
+
+    def _found(self, batch: Batch, i: int, builds: Scorers) -> tuple[Reason, ...]:
+        """The reasons of the i-th record against these generations, in the units of their views."""
         if not builds:
             return ()
+        gaps = batch.gaps[i]
         kinds: dict[str, list[tuple[View, Build]]] = {}  # views of the same columns share near rows
         for view, build in builds:
             kinds.setdefault(view.sees, []).append((view, build))
@@ -69,6 +83,7 @@ class Explainer:
             scorers = tuple(partial(build.result().logits, self.model) for _, build in same)
             recent = next((build for view, build in same[1:] if view.of == "recent"), None)
             comparisons.append(Comparison(self._background(*same[0], recent), scorers))
+            vectors = batch.vectors_for(same[0][0].sees)[i]
             rows.append(same[0][0].columns(vectors[None], self.config.lags, self.categorical)[0])
         unknown = gaps if self.config.missing_is == "unknown" else np.zeros_like(gaps)
         return attribute(comparisons, rows, self.config.reasons, unknown)
@@ -89,8 +104,11 @@ class Explainer:
 
     def _columns(self, view: View, blueprint: Blueprint) -> list[Column]:
         w, d = blueprint.rows.shape[1], blueprint.outliers.shape[1]
-        first, later = (Cause.LEVEL, Cause.SPREAD) if view.sees == "movement" else (Cause.VALUE, Cause.PAST)
-        return [Column(c % d, first if c < d else later, c in blueprint.categorical) for c in range(w)]
+        causes = {
+            "movement": (Cause.LEVEL, Cause.SPREAD),
+            "relative": (Cause.VALUE, Cause.LEVEL, Cause.SPREAD),
+        }.get(view.sees, (Cause.VALUE, *[Cause.PAST] * self.config.lags))
+        return [Column(c % d, causes[c // d], c in blueprint.categorical) for c in range(w)]
 
     def _half(self, whole: Blueprint, second: bool) -> Build:
         """The generation of the first or of the second half of a context's rows."""
@@ -105,3 +123,17 @@ class Explainer:
             confirmed=whole.confirmed[part],
         )
         return Build(self.model, blueprint, None)
+
+
+def _of_key(reason: Reason, batch: Batch, i: int, pooled: Pooled) -> Reason:
+    """A reason of the i-th record whose numbers are relative to its key, in raw units."""
+    level, spread = batch.usual[i, :, reason.feature].tolist()
+    names = ("value", "median", "low", "high", "expected")
+    numbers = np.array([getattr(reason, name) for name in names])
+    if reason.cause is Cause.SPREAD:
+        raw = numbers * pooled.width(level, spread, reason.feature)
+    else:
+        raw = pooled.raw_of(reason.feature, level + spread * numbers)
+    if reason.cause is Cause.VALUE:
+        raw[0] = batch.vectors[i, 0, reason.feature]  # exactly
+    return reason._replace(scope="key", **dict(zip(names, raw.tolist(), strict=True)))

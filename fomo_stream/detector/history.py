@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fomo_stream.detector.changelog import Entries, StoredEntries, Table
 from fomo_stream.detector.quantiles import Quantiles
+from fomo_stream.detector.relative import RELATIVE
 from fomo_stream.detector.results import Scores
 from fomo_stream.detector.series import MOVEMENT, Batch, flat, with_missing_features
 from fomo_stream.limits import MAX_CONTEXT
@@ -201,7 +202,7 @@ UNKNOWN, OUTLIER, INLIER = 0, 1, 2  # verdicts of feedback
 # a commit may be of a few records, and each entry that they touch is written as a whole
 ROW_BYTES = 400  # of rows to an entry of the log, about
 SCORE_BLOCK = 8  # scores to an entry
-BEGINS = 2**15  # added to the number of a record's series if it is the first of it
+BEGINS = 2**31  # added to the number of a record's series if it is the first of it
 
 
 class History:
@@ -231,19 +232,23 @@ class History:
             SCORE_BLOCK,
             logits=np.full((scores, n_views), np.nan, dtype=np.float32),
             remembered=np.full(scores, np.nan),
-            series=np.zeros(scores, dtype=np.uint16),
+            by_key=np.full(scores, np.nan, dtype=np.float32),
+            series=np.zeros(scores, dtype=np.uint32),
             verdict=np.full(scores, UNKNOWN, dtype=np.int8),
             outlier=np.zeros(scores, dtype=bool),
         )
+        # written for records of known keys only
+        block = max(1, ROW_BYTES // (4 * RELATIVE * max(1, n_features)))
+        self._relative = Table(block, relative=np.full((rows, RELATIVE, n_features), np.nan, dtype=np.float32))
 
     @property
     def oldest(self) -> int:
         """Number of the oldest record whose row is kept."""
         return max(0, self.records - self._rows.size)
 
-    def append(self, batch: Batch, logits: Float, remembered: Float, outlier: NDArray[np.bool_]) -> None:
-        """Append the next records, with logits (n, views) and remembered logits (n,), NaN while warming up, and whether
-        each is an outlier (n,).
+    def append(self, batch: Batch, scores: Scores, remembered: Float, outlier: NDArray[np.bool_]) -> None:
+        """Append the next records, with scores and remembered logits (n,), NaN while warming up, and whether each is an
+        outlier (n,).
         """
         n = len(batch.vectors)
         self.records += n
@@ -252,12 +257,14 @@ class History:
         vectors, plain = batch.vectors[n - keep :], self._rows["rows"].shape[1]
         moves = {"moves": vectors[:, plain:]} if "moves" in self._rows else {}
         self._rows.put(at, rows=vectors[:, :plain], gaps=np.packbits(batch.gaps[n - keep :], axis=1), **moves)
+        self._put_relative(at, batch.relative[n - keep :])
         keep = min(n, self._scores.size)
         at = np.arange(self.records - keep, self.records) % self._scores.size
         series = batch.slots + BEGINS * batch.begins
         self._scores.put(
             at,
-            logits=logits[n - keep :],
+            logits=scores.by_view[n - keep :],
+            by_key=scores.by_key[n - keep :],
             remembered=remembered[n - keep :],
             series=series[n - keep :],
             verdict=UNKNOWN,
@@ -270,10 +277,28 @@ class History:
         parts = [self._rows[name][at] for name in ("rows", "moves") if name in self._rows]
         return np.concatenate(parts, axis=1, dtype=np.float64)
 
+    def _put_relative(self, at: Int, relative: Float) -> None:
+        changed = ~(np.isnan(relative) & np.isnan(self._relative["relative"][at])).all(axis=(1, 2))
+        if changed.any():
+            self._relative.put(at[changed], relative=relative[changed])
+
+    def note_relative(self, numbers: Int, relative: Float) -> None:
+        """Note how far known records are from what is usual for their keys."""
+        self._put_relative(numbers % self._rows.size, relative)
+
+    def relative(self, numbers: Int) -> Float:
+        """How far known records are from what is usual for their keys (n, RELATIVE, d); NaN: unknown."""
+        return self._relative["relative"][numbers % self._rows.size].astype(np.float64)
+
     def gaps(self, numbers: Int) -> NDArray[np.bool_]:
         """Which values (n, d) of known records are missing."""
         bits = np.unpackbits(self._rows["gaps"][numbers % self._rows.size], axis=1, count=self._shape[0])
         return bits.astype(bool)
+
+    def batch(self, numbers: Int, slots: Int, begins: NDArray[np.bool_]) -> Batch:
+        """Known records (n,) as they came, of these series (n,), less what was usual for their keys then."""
+        usual = np.full((len(numbers), 2, self._shape[0]), np.nan)
+        return Batch(self.vectors(numbers), self.gaps(numbers), slots, begins, self.relative(numbers), usual)
 
     def logits_in(self, view: int, numbers: Int) -> Float:
         """Logits (n,) of known records in the view at this position."""
@@ -313,10 +338,11 @@ class History:
 
         Of the known records from `first` to before `stop` that have a score and are no outliers by feedback.
         """
-        first, names = max(0, first), ("logits", "remembered", "verdict", "outlier")
-        logits, remembered, verdict, outlier = (self._between(name, first, stop) for name in names)
+        first, names = max(0, first), ("logits", "by_key", "remembered", "verdict", "outlier")
+        by_view, by_key, remembered, verdict, outlier = (self._between(name, first, stop) for name in names)
         kept = np.flatnonzero(~(np.isnan(remembered) | (verdict == OUTLIER)))
-        return first + kept, Scores.mean(logits[kept].astype(np.float64)), remembered[kept], outlier[kept]
+        own = Scores.combined(by_view[kept].astype(np.float64), by_key[kept].astype(np.float64))
+        return first + kept, own, remembered[kept], outlier[kept]
 
     def not_outliers(self, first: int, stop: int) -> Int:
         """Numbers (n,) of the records from `first` to before `stop` that feedback does not call outliers."""
@@ -350,6 +376,7 @@ class History:
         }
         gaps = np.pad(self.gaps(at), [(0, 0), (0, more)], constant_values=True)
         twin._rows.put(at, gaps=np.packbits(gaps, axis=1), **vectors)
+        twin._put_relative(at, with_missing_features(self._relative["relative"][at], more))
         at = np.arange(min(self.records, self._scores.size))
         scores = {name: self._scores[name][at] for name in self._scores}
         twin._scores.put(at, **{**scores, "logits": scores["logits"][:, kept]})
@@ -357,10 +384,12 @@ class History:
 
     def changes(self, name: str) -> Entries:
         """Entries of all changes since the last call, at first of everything; without the number of records."""
-        return {**self._rows.changes(f"{name}/rows"), **self._scores.changes(f"{name}/scores")}
+        rows, relative = self._rows.changes(f"{name}/rows"), self._relative.changes(f"{name}/relative")
+        return {**rows, **relative, **self._scores.changes(f"{name}/scores")}
 
     def recover(self, entries: StoredEntries, name: str, records: int) -> None:
         """Take the state after `records` records from the entries. Raises StateError when they do not fit."""
         self.records = records
         self._rows.recover(entries, f"{name}/rows")
+        self._relative.recover(entries, f"{name}/relative")
         self._scores.recover(entries, f"{name}/scores")

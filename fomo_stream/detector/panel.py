@@ -75,6 +75,12 @@ class ViewScores(NamedTuple):
     generations: Int  # (n,) numbers of the generations; 0 without one
 
     @classmethod
+    def unknown(cls, n: int) -> ViewScores:
+        """Of n records without a generation."""
+        unknown = np.full(n, np.nan)
+        return cls(unknown, [unknown], np.zeros(n, np.int64))
+
+    @classmethod
     def concatenate(cls, parts: list[ViewScores]) -> ViewScores:
         """The records of all parts, at least one, in order."""
         votes = [np.concatenate(one) for one in zip(*(part.votes for part in parts), strict=True)]
@@ -104,13 +110,13 @@ class Timeline:
         """Number of the current generation; 0 when there is none."""
         return 0 if self.current is None else self.current.blueprint.number
 
+    def begin(self, blueprint: Blueprint) -> None:
+        """Build a generation that becomes the current one at once."""
+        self.current = Build(self._model, blueprint, self._executor)
+
     def add(self, blueprint: Blueprint) -> None:
-        """Build another generation: the first becomes the current one at once, any other the next one."""
-        build = Build(self._model, blueprint, self._executor)
-        if self.current is None:
-            self.current = build
-        else:
-            self.next = build
+        """Build the next generation."""
+        self.next = Build(self._model, blueprint, self._executor)
 
     def advance(self, records: int) -> None:
         """Make the next generation the current one if it scores the record of number `records`."""
@@ -138,15 +144,27 @@ class Timeline:
         parts = []
         for build, of in ((self.current, slice(0, cut)), (self.next, slice(cut, None))):
             part = rows[of]
-            if build is not None and len(part):
+            if not len(part):
+                continue
+            if build is None:
+                parts.append(ViewScores.unknown(len(part)))
+            elif self.view.is_of_keys:
+                parts.append(self._of_keys(build.result(), part))
+            else:
                 generation = build.result()
                 logits = generation.logits(self._model, part, None if gaps is None else gaps[of])
                 votes = generation.votes(self._model, part, logits)
                 parts.append(ViewScores(logits, votes, np.full(len(part), generation.number)))
         if not parts:
-            unknown = np.full(len(rows), np.nan)
-            return ViewScores(unknown, [unknown], np.zeros(len(rows), np.int64))
+            return ViewScores.unknown(0)
         return parts[0] if len(parts) == 1 else ViewScores.concatenate(parts)
+
+    def _of_keys(self, generation: Generation, rows: Float) -> ViewScores:
+        """What a generation of what is usual for keys says; it does not vote."""
+        scores = ViewScores.unknown(len(rows))
+        if (known := np.flatnonzero(~np.isnan(rows).all(axis=1))).size:
+            scores.logits[known] = generation.logits(self._model, rows[known])
+        return scores._replace(generations=np.full(len(rows), generation.number))
 
     def widened(self, blueprint_of: Callable[[Blueprint], Blueprint] | None) -> Timeline:
         """An independent timeline: it shares the generations, or builds those of the blueprints made from these."""
@@ -248,7 +266,10 @@ def _numbers_of(blueprint: Blueprint) -> list[int]:
 
 
 class Panel:
-    """The timelines of all views. A record's logit is the mean of its logits in the views."""
+    """The timelines of all views. How a record's logits in them become one: see `Scores.combined`.
+
+    That of what is usual for keys comes last, and begins when enough records of known keys have come.
+    """
 
     def __init__(self, views: tuple[View, ...], model: Model, executor: Executor | None) -> None:
         self._model, self._executor = model, executor
@@ -264,7 +285,12 @@ class Panel:
     def generation(self) -> int:
         """Counts the contexts that took effect after the first ones, from 1; 0 while there are none."""
         numbers = [timeline.number for timeline in self.timelines]
-        return sum(numbers) - len(numbers) + 1 if numbers[0] else 0
+        return sum(numbers) - len(self._shared) + 1 if numbers[0] else 0
+
+    @property
+    def _shared(self) -> list[Timeline]:
+        """Those of the views of all records together."""
+        return [timeline for timeline in self.timelines if not timeline.view.is_of_keys]
 
     @property
     def trimmed_rows(self) -> int:
@@ -281,12 +307,14 @@ class Panel:
     def begin(self, context: Context) -> None:
         """Build the first generations, which take effect at once."""
         for at, timeline in enumerate(self.timelines):
-            timeline.add(context.blueprint(at, 1, context.history.records))
+            if not timeline.view.is_of_keys or context.is_due(at):
+                timeline.begin(context.blueprint(at, 1, context.history.records))
 
     def renew(self, context: Context, takes_effect: int) -> None:
         """At a step: build the next generation of one view if it is due."""
-        for turn in range(len(self.timelines)):
-            at = (self.steps + turn) % len(self.timelines)
+        n = len(self.timelines) if context.knows_keys else len(self._shared)
+        for turn in range(n):
+            at = (self.steps + turn) % n
             timeline = self.timelines[at]
             if timeline.next is None and context.is_due(at):
                 timeline.add(context.blueprint(at, timeline.number + 1, takes_effect))
@@ -310,11 +338,13 @@ class Panel:
         """Scores of the records from number `records` on, from their rows and gaps (n, width) in each view."""
         each = zip(self.timelines, rows, gaps, strict=True)
         parts = [timeline.scores(of_view, missing, records) for timeline, of_view, missing in each]
+        shared, of_keys = parts[: len(self._shared)], [part.logits for part in parts[len(self._shared) :]]
         numbers = sum(part.generations for part in parts)
         assert not isinstance(numbers, int)
-        generation = numbers - (len(parts) - 1) if self.generation else numbers
-        votes = [vote for part in parts for vote in part.votes]
-        return Scores.of(np.stack([part.logits for part in parts], axis=1), generation, confidence(votes))
+        generation = numbers - (len(shared) - 1) if self.generation else numbers
+        by_view = np.stack([part.logits for part in shared], axis=1)
+        sure = confidence([vote for part in shared for vote in part.votes])
+        return Scores.of(by_view, generation, sure, of_keys[0] if of_keys else None)
 
     def builds(self, number: int) -> list[tuple[View, Build]]:
         """Each view, with the generation that scores the record of this number; none before the first ones."""
@@ -325,10 +355,10 @@ class Panel:
 
         Each is scored against the half of a context that does not have it.
         """
-        builds = [timeline.current for timeline in self.timelines if timeline.number == 1]
+        builds = [timeline.current for timeline in self._shared if timeline.number == 1]
         first = [build for build in builds if build is not None and records == build.blueprint.takes_effect]
-        if len(first) < len(self.timelines):
-            return np.zeros(0, dtype=np.int64), Scores.unknown(0, len(self.timelines))
+        if len(first) < len(self._shared):
+            return np.zeros(0, dtype=np.int64), Scores.unknown(0, len(self._shared))
         numbers = reduce(np.intersect1d, [build.blueprint.numbers for build in first])
         parts = [build.result().first[np.isin(build.blueprint.numbers, numbers)] for build in first]
         votes = [build.result().vote(logits) for build, logits in zip(first, parts, strict=True)]
@@ -380,7 +410,7 @@ class Panel:
         """An independent panel of these of its views; with `more` features their generations are built again."""
         twin = Panel((), self._model, self._executor)
         twin.steps = self.steps
-        once = float(len(views))
+        shared = float(sum(not view.is_of_keys for view in views))
 
         def blueprint_of(view: View) -> Any:
             def widened(blueprint: Blueprint) -> Blueprint:
@@ -388,7 +418,7 @@ class Panel:
                 d = blueprint.outliers.shape[1]
                 outliers = np.pad(blueprint.outliers, [(0, 0), (0, more)], constant_values=np.nan)
                 categorical = view.codes(d + more, lags, tuple(c for c in blueprint.categorical if c < d))
-                share = once if blueprint.once else 0.0
+                share = blueprint.once if view.is_of_keys or not blueprint.once else shared
                 return replace(blueprint, rows=rows, outliers=outliers, categorical=categorical, once=share)
 
             return widened if more else None

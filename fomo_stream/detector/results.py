@@ -58,21 +58,26 @@ class Reason(NamedTuple):
     partner: int = -1  # column of the feature that it is odd together with, while each alone is usual; -1: none
     before: int = 0  # of PAST: how many values of the feature in the records before are known
     expected: float = math.nan  # if VALUE or MISSING: its middle value in the rows nearest in the other features
+    scope: str = "all"  # what it is compared with: the records of "all" keys, or what is usual for its "key"
 
 
 @dataclass(frozen=True)
 class Scores:
     """Logits of n rows against the contexts of all views; NaN while warming up."""
 
-    logit: Float  # (n,) mean over the views
-    by_view: Float  # (n, views)
+    logit: Float  # (n,) see `combined`
+    by_view: Float  # (n, views) of all records together
+    by_key: Float  # (n,) in the view of what is usual for keys; NaN where nothing is known of the key
     generation: NDArray[np.int64]  # (n,) counts the contexts that took effect, from 1; 0 while warming up
     confidence: Float  # (n,) in [0, 1]: how clearly the contexts agree
 
     @classmethod
-    def of(cls, by_view: Float, generation: NDArray[np.int64], confidence: Float) -> Scores:
-        """From the logits by view."""
-        return cls(cls.mean(by_view), by_view, generation, confidence)
+    def of(
+        cls, by_view: Float, generation: NDArray[np.int64], confidence: Float, by_key: Float | None = None
+    ) -> Scores:
+        """From the logits by view. by_key: None: nothing is known of the keys."""
+        by_key = np.full(len(by_view), np.nan) if by_key is None else by_key
+        return cls(cls.combined(by_view, by_key), by_view, by_key, generation, confidence)
 
     @classmethod
     def unknown(cls, n: int, n_views: int) -> Scores:
@@ -82,21 +87,33 @@ class Scores:
     @property
     def stored_logit(self) -> Float:
         """The logits (n,) as a history keeps them: from 32 bits, so that equal records have equal ones."""
-        return self.mean(self.by_view.astype(np.float32).astype(np.float64))
+        return self.combined(*(logits.astype(np.float32).astype(np.float64) for logits in (self.by_view, self.by_key)))
+
+    @property
+    def for_key(self) -> NDArray[np.bool_]:
+        """Which records (n,) have the logit of what is usual for their key."""
+        found: NDArray[np.bool_] = self.by_key >= self.logit
+        return found
 
     @staticmethod
-    def mean(by_view: Float) -> Float:
-        """Mean (n,) of logits (n, views), view by view, so that a row's bits do not depend on the others."""
+    def combined(by_view: Float, by_key: Float) -> Float:
+        """The logits (n,) of records: the mean over the views, or that of the key where it is larger.
+
+        So a record is odd if it is odd for all or for its key. View by view, so that a row's bits do not depend on the
+        others.
+        """
         total = by_view[:, 0].copy()
         for column in by_view.T[1:]:
             total += column
-        return np.asarray(total / by_view.shape[1], dtype=np.float64)
+        mean = total / by_view.shape[1]
+        return np.asarray(np.where(by_key > mean, by_key, mean), dtype=np.float64)
 
     def __len__(self) -> int:
         return len(self.logit)
 
     def __getitem__(self, part: slice) -> Scores:
-        return Scores(self.logit[part], self.by_view[part], self.generation[part], self.confidence[part])
+        logits = self.logit[part], self.by_view[part], self.by_key[part]
+        return Scores(*logits, self.generation[part], self.confidence[part])
 
 
 CRITICAL = 0.2  # of the alert rate: 1 - score of a critical outlier, at most
@@ -118,8 +135,9 @@ class Results:
 
     score: Float  # (n,) in (0, 1): how rare such a record is in the long run; see `Alerts`
     remembered_logit: Float  # (n,) the logit, with those of the records before it; NaN while warming up, as the score
-    logit: Float  # (n,) of the record alone, the mean over the views; NaN while warming up
+    logit: Float  # (n,) of the record alone, see `Scores.combined`; NaN while warming up
     by_view: Float  # (n, views) logits in each view
+    by_key: Float  # (n,) logits in the view of what is usual for keys; NaN where nothing is known of the key
     p_value: Float  # (n,) of the remembered logit among the last ones: how rare it is lately; NaN while warming up
     outlier: NDArray[np.bool_]  # (n,) False while warming up or calibrating
     generation: NDArray[np.int64]  # (n,) counts the contexts that took effect, from 1; 0 while warming up
@@ -137,7 +155,7 @@ class Results:
     @property
     def scores(self) -> Scores:
         """The scores that the results were made from."""
-        return Scores(self.logit, self.by_view, self.generation, self.confidence)
+        return Scores(self.logit, self.by_view, self.by_key, self.generation, self.confidence)
 
     @classmethod
     def concatenate(cls, parts: list[Results]) -> Results:
@@ -175,6 +193,7 @@ class Results:
             remembered_logit=remembered,
             logit=scores.logit,
             by_view=scores.by_view,
+            by_key=scores.by_key,
             p_value=p_value,
             outlier=outlier,
             generation=scores.generation,

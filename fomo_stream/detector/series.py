@@ -1,42 +1,41 @@
-"""Series: each record together with the past of its key, how the values of that key move, and remembered logits."""
+"""Series: each record together with the past of its key, how the values of that key move, and what is usual for it."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import struct
-from collections import OrderedDict
 from collections.abc import Sequence
 from copy import copy
-from itertools import groupby
-from typing import NamedTuple
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.numpy import load, save
 
-from fomo_stream.detector.changelog import Document, Entries, StoredEntries, Table, check_same, value_of
+from fomo_stream.detector.changelog import Document, Entries, StoredEntries, check_same, value_of
+from fomo_stream.detector.keys import MAX_KEYS, WHOLE, Key, Keys, digest_of
+from fomo_stream.detector.relative import MOST_COUNTED, RELATIVE, WITHIN, Pooled, within_keys
 from fomo_stream.errors import DamagedStateError
 from fomo_stream.limits import MAX_LAGS
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
-Key = bytes | str | None  # None: the series of the whole partition
 
-MAX_KEYS = 2000  # series by key
 HALF_LIFE = 3.0  # values of a feature after which an older one counts half in its level and spread
 MOVEMENT = 2  # vectors: level and spread
-SUMS = 4  # rows of a series' state for them: values, their weights, squared changes, their weights
 RECENT = 10  # records of a series for which a value stands in for those missing after it
-LAST = 2  # rows of a series' state for that: the last value of each feature, and the records since
 TINY = 1e-6  # of the level: a smaller spread counts as this
-LARGEST = float(np.finfo(np.float32).max)
 FEW_KEYED = 32  # records with a key that say whether keys recur
-ENOUGH_KEYED = 5 * MAX_KEYS  # records with a key after which no more series begin, if keys do not recur
-DIGEST_BYTES = 16
-PREFIX = "series/"  # before a digest: the key of an entry of the log
-KEYS = struct.Struct("<qqq")  # records so far, those with a key, and those with a known key
-HEAD = struct.Struct("<qq?")  # at the start of its value: the fields of a state, less the rows
+ENOUGH_KEYED = 10_000  # records with a key after which no more series begin, if keys do not recur at all:
+NEVER = 0.01  # if fewer than this share of them had a known key
+# records so far, those with a key, those with a known key, keys in use, whether it is known what is usual for all
+COUNTERS = struct.Struct("<qqqq?")
+MEMORY = (("logits", "u1"), ("mean", "f4"))  # of `Memory`: how many logits, and their mean
+OPEN = ("open", "u1")  # of `Alerts`: in how many more records an incident of the series can continue
+LARGEST = float(np.finfo(np.float32).max)
 
 
 class Batch(NamedTuple):
@@ -44,12 +43,19 @@ class Batch(NamedTuple):
 
     vectors: Float  # (n, vectors, d)
     gaps: Bool  # (n, d) values that are missing, even where an earlier one stands in
-    slots: Int  # (n,) number of each record's series, 0 to max_keys; a number is used again for another series
-    begins: NDArray[np.bool_]  # (n,) whether no record before belongs to its series
+    slots: Int  # (n,) number of each record's series, from 0; a number is used again for another series
+    begins: Bool  # (n,) whether no record before belongs to its series
+    # how far the values, and their movement, are from what is usual for the key; NaN: unknown; see `Pooled.compared`
+    relative: Float  # (n, RELATIVE, d)
+    usual: Float  # (n, 2, d) that level and spread, in normal scores
+
+    def vectors_for(self, sees: str) -> Float:
+        """What a view that sees this looks at."""
+        return self.relative if sees == "relative" else self.vectors
 
     def part(self, records: slice) -> Batch:
         """Some of the records."""
-        return Batch(self.vectors[records], self.gaps[records], self.slots[records], self.begins[records])
+        return Batch(**{name: array[records] for name, array in self._asdict().items()})
 
 
 class Series:
@@ -61,12 +67,15 @@ class Series:
     logarithm of the root mean square of changes against the level before, weighed alike. NaN: not known yet. The two
     vectors are rounded to 32 bits, as the history keeps them.
 
+    From `learn_scale` on, it also says how far each value is from what its key usually has, if the key is known; see
+    `Pooled`. Categories (`categorical`: their columns) do not count there.
+
     A missing value is unknown. With `fills` the last value of the feature in the series stands in for it, for at most
     RECENT records; level and spread stay as they are.
 
     A series is known by its key. A record without a key belongs to the series of the whole partition, number 0. So does
     a record with a key not seen before while fewer than half of the records had a known key (a key may be the id of the
-    record). The `max_keys` series that were used last are kept; one that comes back later starts again without a past.
+    record). `forget` keeps the `max_keys` series that were used last; one that comes back starts again without a past.
     All that is said of a record depends on the records before it, never on how they are split over calls.
 
     >>> series = Series(n_features=1, lags=2, movement=False)
@@ -78,13 +87,21 @@ class Series:
     """
 
     def __init__(
-        self, n_features: int, lags: int = 0, movement: bool = True, max_keys: int = MAX_KEYS, fills: bool = True
+        self,
+        n_features: int,
+        lags: int = 0,
+        movement: bool = True,
+        max_keys: int = MAX_KEYS,
+        fills: bool = True,
+        relative: bool = True,
+        categorical: tuple[int, ...] = (),
     ) -> None:
         if not 0 <= lags <= MAX_LAGS:
             raise ValueError(f"lags must be between 0 and {MAX_LAGS}, not {lags}")
         self.n_features, self.lags, self.movement, self.max_keys = n_features, lags, movement, max_keys
-        self.fills = fills
-        self._known: OrderedDict[bytes, _State] = OrderedDict()  # by digest of the key, the last used one last
+        self.fills, self.relative, self.categorical = fills, relative, categorical
+        self.keys = Keys(max_keys, self._columns)
+        self._set_scale(None)
         self._keyed = self._recurred = 0  # records with a key, and those whose key was known
         self._uses = 0  # records so far
         self._begin_log()
@@ -94,94 +111,162 @@ class Series:
         """Vectors of a record."""
         return 1 + self.lags + (MOVEMENT if self.movement else 0)
 
+    @property
+    def _columns(self) -> list[tuple[Any, ...]]:
+        """What is kept of a series; all zeros of one without records."""
+        d = self.n_features
+        columns: list[tuple[Any, ...]] = [
+            ("records", "u4"),
+            ("has_records", "?"),  # belong to it; at first a key's record may belong to the series of the partition
+            OPEN,
+            *MEMORY,
+            ("count", "u1", (d,)),  # known values, at most MOST_COUNTED
+            ("age", "u1", (d,)),  # records since the last one
+            ("last", "f8", (d,)),  # the last one
+        ]
+        if self.lags:
+            columns.append(("past", "f8", (self.lags, d)))  # the last records, newest first
+        if (
+            self.movement or self.relative
+        ):  # the level less the last value, so that 32 bits are enough; the root mean square of changes
+            columns += [("offset", "f4", (d,)), ("root", "f4", (d,))]
+        if self.relative:  # of normal scores
+            columns += [("level", "f4", (d,)), ("variance", "f4", (d,))]
+        return columns
+
     def follow(self, values: Float, keys: Sequence[Key] | None = None) -> Batch:
         """The next records, from their values (n, d), NaN = missing. keys: (n,) of each record; None: all without."""
-        n = len(values)
-        vectors = np.empty((n, self.n_vectors, self.n_features))
-        batch = Batch(vectors, np.isnan(values), np.zeros(n, dtype=np.int64), np.zeros(n, dtype=bool))
-        start = 0
-        for key, run in groupby([None] * n if keys is None else keys):
-            stop = start + sum(1 for _ in run)
-            if key is None:
-                self._advance(WHOLE, values, slice(start, stop), batch)
-            else:
-                for i in range(start, stop):
-                    self._follow_keyed(_digest(key), values, slice(i, i + 1), batch)
-            start = stop
-        return batch
+        return self._follow(values, keys, learn=True)
 
     def peek(self, values: Float, keys: Sequence[Key] | None = None) -> Batch:
-        """The same as from `follow`, but nothing changes."""
-        return self.copy().follow(values, keys)
+        """The same, but nothing changes."""
+        counters = self._keyed, self._recurred, self._uses
+        batch = self._follow(values, keys, learn=False)
+        self._keyed, self._recurred, self._uses = counters
+        return batch
 
-    def _follow_keyed(self, digest: bytes, values: Float, at: slice, batch: Batch) -> None:
-        is_known = digest in self._known
-        self._keyed += 1
-        self._recurred += is_known
-        recur = 2 * self._recurred >= self._keyed or self._keyed < FEW_KEYED
-        if is_known or recur or self._keyed < ENOUGH_KEYED:
-            self._advance(digest, values, at, batch if is_known or recur else None)
-        if not recur:
-            self._advance(WHOLE, values, at, None if is_known else batch)
+    def _follow(self, values: Float, keys: Sequence[Key] | None, learn: bool) -> Batch:
+        n, d = values.shape
+        unknown = np.full((n, RELATIVE + 2, d), np.nan)
+        batch = Batch(
+            np.empty((n, self.n_vectors, d)),
+            np.isnan(values),
+            np.zeros(n, dtype=np.int64),
+            np.zeros(n, dtype=bool),
+            unknown[:, :RELATIVE],
+            unknown[:, RELATIVE:],
+        )
+        if keys is None:
+            self._uses += n
+            if n:
+                self._advance(np.arange(n), np.zeros(n, np.int64), np.ones(n, bool), values, batch, learn)
+            return batch
+        moves: list[tuple[int, int, bool]] = []  # record, number of the series, whether the record belongs to it
+        new: dict[bytes, int] = {}  # numbers of keys that are only looked at
 
-    def _advance(self, digest: bytes, values: Float, at: slice, batch: Batch | None) -> None:
-        """Add the records values[at] to a series, and note in `batch` what is said of them."""
-        state = self._take(digest)
-        rows = values[at]
-        n = len(rows)
-        self._uses += n
-        vectors = np.empty((n, self.n_vectors, self.n_features))
-        past, last, sums = np.split(state.rows, [self.lags, self.lags + LAST])
+        for i, key in enumerate(keys):
+            self._uses += 1
+            if key is None:
+                moves.append((i, WHOLE, True))
+                continue
+            digest = digest_of(key)
+            slot = self.keys.find(digest)
+            if slot is None:
+                slot = new.get(digest)
+            is_known = slot is not None
+            self._keyed += 1
+            self._recurred += is_known
+            recur = 2 * self._recurred >= self._keyed or self._keyed < FEW_KEYED
+            if is_known or recur or self._keyed < ENOUGH_KEYED or self._recurred >= NEVER * self._keyed:
+                if learn:
+                    slot = self.keys.take(digest, self._uses)
+                elif slot is None:
+                    slot = new[digest] = self.keys.unused(len(new))
+                moves.append((i, slot, is_known or recur))
+            if not recur:
+                moves.append((i, WHOLE, not is_known))
+        if moves:
+            at, slots, belongs = (np.array(column) for column in zip(*moves, strict=True))
+            self._advance(at, slots, belongs, values, batch, learn)
+        return batch
+
+    def _advance(self, at: Int, slots: Int, belongs: Bool, values: Float, batch: Batch, learn: bool) -> None:
+        """Add the records values[at] to the series of these numbers (k,), in order, and note them in the batch.
+
+        belongs: (k,) which of the records belong to the series.
+        """
+        turns = _Turns.of(slots)
+        order, which, series = turns.order, turns.which, turns.series
+        at, belongs = at[order], belongs[order]
+        rows, x = self.keys[series], values[at]
+        known = ~np.isnan(x)
+        count = np.minimum(rows["count"][which].astype(np.int64) + turns.before(known), MOST_COUNTED)  # values before
+        vectors = np.full((len(at), self.n_vectors, self.n_features), np.nan)
+        is_compared = self.relative and series.max() > WHOLE
+        if self.movement or is_compared:
+            moves = _moved(rows, x, known, count, turns)
         if self.movement:
-            sums, vectors[:, -MOVEMENT:] = _moved(sums, rows)
-        if self.fills:
-            last, rows = _filled(last, rows)
-        vectors[:, 0] = rows
+            vectors[:, -MOVEMENT:] = moves
+        filled = _filled(rows, x, known, count, turns)
+        vectors[:, 0] = filled if self.fills else x
         if self.lags:
-            joined = np.concatenate([past, rows])
-            newest = np.arange(self.lags, len(joined))
-            vectors[:, 1 : 1 + self.lags] = joined[newest[:, None] - np.arange(1, self.lags + 1)]
-            past = joined[len(joined) - self.lags :]
-        has_records = state.has_records or batch is not None
-        self._known[digest] = _State(self._uses, state.slot, has_records, np.concatenate([past, last, sums]))
-        self._changed.add(digest)
-        if batch is not None:
-            batch.vectors[at], batch.slots[at] = vectors, state.slot
-            batch.begins[at.start] = not state.has_records
+            _with_past(rows, vectors[:, : 1 + self.lags], turns)
+        if self.pooled is not None and is_compared:
+            of_key = series[which] > WHOLE
+            relative, usual = self.pooled.compared(rows, x, moves, known & of_key[:, None], count, turns.rounds)
+            keyed = belongs & of_key
+            batch.relative[at[keyed]], batch.usual[at[keyed]] = relative[keyed], usual[keyed]
+            batch.relative[:, :, self.categorical] = np.nan
+        noted = at[belongs]
+        batch.vectors[noted], batch.slots[noted] = vectors[belongs], series[which][belongs]
+        batch.begins[noted] = ~(rows["has_records"][which] | (turns.before(belongs) > 0))[belongs]
+        if learn:
+            rows["has_records"] |= turns.total(belongs) > 0
+            rows["records"] += turns.total(np.ones(len(at), bool)).astype(np.uint32)
+            rows["count"] = np.minimum(rows["count"] + turns.total(known), MOST_COUNTED)
+            self.keys.put(series, rows)
 
-    def _take(self, digest: bytes) -> _State:
-        """The state of a series, perhaps of a new one."""
-        state = self._known.pop(digest, None)
-        if state is not None:
-            return state
-        slot = 0 if digest == WHOLE else self._free_slot()
-        empty = np.full((self._state_rows, self.n_features), np.nan)
-        empty[self.lags + 1 :] = 0.0
-        return _State(0, slot, False, empty)
+    def forget(self) -> None:
+        """Forget the keys that were used least recently, if there are too many."""
+        self.keys.forget()
 
-    @property
-    def _state_rows(self) -> int:
-        return self.lags + LAST + SUMS * self.movement
+    def learn_scale(self, columns: tuple[Float, ...]) -> None:
+        """Learn what is usual for all keys from the values (m,) of each feature in a sample, ascending."""
+        within = np.full(self.n_features, WITHIN)
+        if self.pooled is not None:
+            rows = self.keys.of_all_keys()
+            within = within_keys(rows["count"], rows["variance"])
+        self._set_scale(Pooled.fit(columns, within))
 
-    def _free_slot(self) -> int:
-        by_key = len(self._known) - (WHOLE in self._known)
-        if by_key < self.max_keys:
-            return 1 + by_key
-        digest = next(digest for digest in self._known if digest != WHOLE)
-        slot = self._known.pop(digest).slot
-        # only entries that the log has need to be deleted there; so memory is bounded, however many come and go
-        (self._changed.add if digest in self._logged else self._changed.discard)(digest)
-        return slot
+    def _set_scale(self, pooled: Pooled | None) -> None:
+        self.pooled = pooled
+        self._scale = b"" if pooled is None else save(pooled.to_arrays())
+
+    def learn_usual(self, values: Float, slots: Int) -> Float:
+        """Learn what is usual for each key from its records before the first `learn_scale`: values (n, d), slots (n,).
+
+        Returns how far they are from that (n, RELATIVE, d).
+        """
+        relative = np.full((len(values), RELATIVE, self.n_features), np.nan)
+        keyed = np.flatnonzero((slots > WHOLE) & (self.keys.column("used", slots) > 0))
+        if len(keyed):
+            turns = _Turns.of(slots[keyed])
+            rows, x = self.keys[turns.series], values[keyed][turns.order]
+            known = ~np.isnan(x)
+            count = np.minimum(turns.before(known), MOST_COUNTED)
+            moves = _moved(np.zeros_like(rows), x, known, count, turns)
+            assert self.pooled is not None
+            relative[keyed[turns.order]] = self.pooled.compared(rows, x, moves, known, count, turns.rounds)[0]
+            relative[:, :, self.categorical] = np.nan
+            self.keys.put(turns.series, rows)
+        return relative
 
     def copy(self, more: int = 0) -> Series:
         """Independent series, the same now, with `more` further features that no record has."""
         twin = copy(self)
         twin.n_features += more
-        twin._known = self._known.copy()
-        for digest, state in self._known.items() if more else ():
-            rows = with_missing_features(state.rows, more)
-            rows[self.lags + 1 :, self.n_features :] = 0.0
-            twin._known[digest] = state._replace(rows=rows)
+        twin.keys = self.keys.copy(twin._columns if more else None, unknown=("past",))
+        twin._set_scale(None if self.pooled is None else self.pooled.widened(more))
         twin._begin_log()
         return twin
 
@@ -190,15 +275,13 @@ class Series:
     def changes(self) -> Entries:
         """Entries of the series that were used or forgotten since the last call; at first of all."""
         entries = self._settings_log.changes("settings", json.dumps(self._settings).encode())
-        if self._changed or entries:
-            entries["keys"] = KEYS.pack(self._uses, self._keyed, self._recurred)
-        for digest in self._changed:
-            state = self._known.get(digest)
-            name = PREFIX + digest.hex()
-            entries[name] = None if state is None else HEAD.pack(*state[:-1]) + state.rows.tobytes()
-            (self._logged.discard if state is None else self._logged.add)(digest)
-        self._changed.clear()
-        return entries
+        rows = self.keys.changes("key")
+        if rows or entries:
+            is_scaled = self.pooled is not None
+            entries["keys"] = COUNTERS.pack(self._uses, self._keyed, self._recurred, len(self.keys), is_scaled)
+        if self.pooled is not None:
+            entries |= self._scale_log.changes("scale", self._scale)
+        return entries | rows
 
     def recover(self, entries: StoredEntries) -> None:
         """Take the state from the entries, in place of the present state.
@@ -208,14 +291,12 @@ class Series:
         self._begin_log()
         check_same(json.loads(self._settings_log.recover(entries, "settings")), self._settings, self._settings)
         try:
-            named = {key.removeprefix(PREFIX): value for key, value in entries.items() if key.startswith(PREFIX)}
-            states = {bytes.fromhex(digest): self._read(value) for digest, value in named.items()}
-            self._uses, self._keyed, self._recurred = KEYS.unpack(value_of(entries, "keys"))
-        except (ValueError, struct.error) as error:
+            self._uses, self._keyed, self._recurred, count, is_scaled = COUNTERS.unpack(value_of(entries, "keys"))
+            scale = load(self._scale_log.recover(entries, "scale")) if is_scaled else None
+            self._set_scale(None if scale is None else Pooled.from_arrays(scale))
+            self.keys.recover(entries, "key", count)
+        except (ValueError, KeyError, struct.error) as error:
             raise DamagedStateError(f"the state is damaged: series cannot be read ({error})") from None
-        self._known = OrderedDict(sorted(states.items(), key=lambda item: item[1].used))
-        self._changed.clear()
-        self._logged.update(states)
 
     @property
     def _settings(self) -> dict[str, int]:
@@ -225,78 +306,120 @@ class Series:
             "features": self.n_features,
             "max_keys": self.max_keys,
             "fills": int(self.fills),
+            "relative": int(self.relative),
         }
 
     def _begin_log(self) -> None:
         """Start with an empty log."""
-        self._settings_log = Document()
-        self._changed: set[bytes] = set(self._known)  # digests whose entries are out of date
-        self._logged: set[bytes] = set()  # digests that have entries
-
-    def _read(self, value: bytes) -> _State:
-        rows = np.frombuffer(value, np.float64, offset=HEAD.size)
-        used, slot, has_records = HEAD.unpack_from(value)
-        return _State(used, slot, has_records, rows.reshape(self._state_rows, self.n_features))
+        self._settings_log, self._scale_log = Document(), Document()
 
 
-class _State(NamedTuple):
-    """A series; never changed in place."""
+class _Turns(NamedTuple):
+    """k records of several series in rounds: the first ones of all series, then the second ones, and so on.
 
-    used: int  # the higher, the later
-    slot: int  # its number
-    has_records: bool  # belong to it; at first a key's record may belong to the series of the partition
-    # (state rows, d): the last records, oldest first, NaN = none yet; the last values and their ages; then the sums of
-    # the movement
-    rows: Float
+    The series with more records come first: so the series of a round are the first ones of all.
+    """
+
+    series: Int  # (m,) their numbers
+    order: Int  # (k,) of the records, round by round
+    which: Int  # (k,) position in `series`, in this order
+    rounds: list[slice]
+    by_series: Int  # (k,) positions in this order, series by series
+    starts: Int  # (m,) where each series begins there
+
+    @classmethod
+    def of(cls, slots: Int) -> _Turns:
+        """Of records of the series of these numbers (k,), k >= 1, in order."""
+        series, which, counts = np.unique(slots, return_inverse=True, return_counts=True)
+        by_count = np.argsort(-counts, kind="stable")
+        place = np.empty_like(by_count)
+        place[by_count] = np.arange(len(series))
+        which, counts = place[which], counts[by_count]
+        ends = np.cumsum(counts)
+        by_series = np.argsort(which, kind="stable")
+        turn = np.empty_like(which)
+        turn[by_series] = np.arange(len(which)) - np.repeat(ends - counts, counts)
+        order = np.lexsort((which, turn))
+        edges = np.append(0, np.cumsum(np.bincount(turn))).tolist()
+        rounds = [slice(a, b) for a, b in pairwise(edges)]
+        which = which[order]
+        return cls(series[by_count], order, which, rounds, np.argsort(which, kind="stable"), ends - counts)
+
+    def before(self, flags: Bool) -> Int:
+        """How many of the records of its series before each have a flag: of flags (k, ...) in this order."""
+        sorted_flags = flags[self.by_series].astype(np.int64)
+        total: Int = np.cumsum(sorted_flags, axis=0) - sorted_flags
+        found: Int = np.empty_like(total)
+        found[self.by_series] = total
+        return found - total[self.starts][self.which]
+
+    def total(self, flags: Bool) -> Int:
+        """How many records of each series (m,) have a flag."""
+        return np.add.reduceat(flags[self.by_series].astype(np.int64), self.starts, axis=0)
 
 
-WHOLE = bytes(DIGEST_BYTES)  # the series of all that has no key
+@lru_cache(maxsize=1)
+def _weights() -> Float:
+    """The sum of the weights of n values, of which each older one counts half as much every HALF_LIFE."""
+    keep = 0.5 ** (1.0 / HALF_LIFE)
+    return np.asarray((1.0 - keep ** np.arange(MOST_COUNTED + 2.0)) / (1.0 - keep))
 
 
-def _filled(last: Float, rows: Float) -> tuple[Float, Float]:
-    """The last values and their ages (LAST, d) after the next rows (n, d) of a series, and the rows with these values
-    where one is missing and they are recent."""
-    missing = np.isnan(rows)
-    if not missing.any() and len(rows):
-        return np.stack([rows[-1], np.zeros(rows.shape[1])]), rows
-    n, columns = len(rows), np.arange(rows.shape[1])
-    known = np.vstack([last[0], rows])
-    at = np.maximum.accumulate(np.vstack([np.zeros_like(columns), np.where(missing, 0, 1 + np.arange(n)[:, None])]))
-    age = np.arange(n + 1)[:, None] - at + np.where(at == 0, last[1], 0.0)
-    value = known[at, columns]
-    return np.stack([value[-1], age[-1]]), np.where(age[1:] <= RECENT, value[1:], np.nan)
+def _moved(rows: Any, x: Float, known: Bool, count: Int, turns: _Turns) -> Float:
+    """The movement (k, MOVEMENT, d) after records x (k, d), of which these values are known, and `count` were before.
 
-
-def _moved(sums: Float, rows: Float) -> tuple[Float, Float]:
-    """The sums (SUMS, d) after the next rows (n, d) of a series, and the vectors (n, MOVEMENT, d) of these."""
-    present = ~np.isnan(rows)
-    values = np.where(present, rows, 0.0)
-    keep = np.where(present, 0.5 ** (1 / HALF_LIFE), 1.0)  # a missing value leaves everything as it is
-    sums, change, new = sums.copy(), np.empty(rows.shape[1]), np.empty_like(sums)
-    after = np.empty((len(rows), *sums.shape))
+    rows: of the series, which are moved on.
+    """
+    values, weights = np.where(known, x, 0.0), _weights()
+    of_level = known / weights[count + 1]
+    of_square = np.where(count > 0, known / np.maximum(weights[count], 1.0), 0.0)  # the first value is no change
+    last, offset, root = rows["last"].copy(), rows["offset"], rows["root"]
+    level = last + offset
+    levels, roots = np.empty(x.shape), np.empty(x.shape)
+    for turn in turns.rounds:  # one by one, so that no bit depends on how records are split over calls
+        m = turn.stop - turn.start
+        now, is_known = level[:m], known[turn]
+        change = (values[turn] - now) * is_known
+        square = root[:m].astype(np.float64) ** 2
+        square += (change * change - square) * of_square[turn]
+        root[:m] = np.minimum(np.sqrt(square), LARGEST)
+        now += change * of_level[turn]
+        np.copyto(last[:m], values[turn], where=is_known)
+        offset[:m] = np.clip(now - last[:m], -LARGEST, LARGEST)
+        np.add(last[:m], offset[:m], out=now)
+        levels[turn], roots[turn] = now, root[:m]
+    after = count + known
+    levels = np.where(after > 0, levels, np.nan)
     with np.errstate(invalid="ignore"):
-        level = sums[0] / sums[1]
-        for i in range(len(rows)):  # one by one, so that no bit depends on how records are split over calls
-            np.subtract(rows[i], level, out=change)
-            np.equal(change, change, out=new[3])  # not where the value is missing or the first one
-            np.multiply(change, change, out=change)
-            np.fmax(change, 0.0, out=new[2])
-            new[0], new[1] = values[i], present[i]
-            sums *= keep[i]
-            sums += new
-            after[i] = sums
-            np.divide(sums[0], sums[1], out=level)
-        levels = after[:, 0] / after[:, 1]
-        squares = after[:, 2] / after[:, 3]
-    spread = 0.5 * np.log(squares + (TINY * levels) ** 2 + 1e-300)
+        spread = 0.5 * np.log(roots**2 + (TINY * levels) ** 2 + 1e-300)
+    spread[after < 2] = np.nan
     vectors = np.clip(np.stack([levels, spread], axis=1), -LARGEST, LARGEST)
-    return sums, vectors.astype(np.float32).astype(np.float64)
+    return vectors.astype(np.float32).astype(np.float64)
 
 
-def _digest(key: bytes | str) -> bytes:
-    """16 bytes for a key of any length, so that memory is bounded."""
-    data = key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key
-    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+def _filled(rows: Any, x: Float, known: Bool, count: Int, turns: _Turns) -> Float:
+    """Records x (k, d) with the last value of the series where one is missing; `rows` are moved on."""
+    last, age = rows["last"], rows["age"]
+    filled = x.copy()
+    for turn in turns.rounds:
+        m = turn.stop - turn.start
+        is_known = known[turn]
+        np.copyto(last[:m], x[turn], where=is_known)
+        age[:m] = np.where(is_known, 0, np.minimum(age[:m], RECENT) + 1)
+        stands_in = ~is_known & (age[:m] <= RECENT) & (count[turn] > 0)
+        np.copyto(filled[turn], last[:m], where=stands_in)
+    rows["last"], rows["age"] = last, age
+    return filled
+
+
+def _with_past(rows: Any, vectors: Float, turns: _Turns) -> None:
+    """Fill in the records before: vectors (k, 1 + lags, d), of which the first ones are known; `rows` are moved on."""
+    past, lags = rows["past"], vectors.shape[1] - 1
+    past[np.arange(lags) >= rows["records"][:, None]] = np.nan
+    for turn in turns.rounds:
+        m = turn.stop - turn.start
+        vectors[turn, 1:] = past[:m]
+        past[:m] = vectors[turn, :-1]
 
 
 def with_missing_features(rows: NDArray[np.float64], more: int) -> NDArray[np.float64]:
@@ -310,65 +433,40 @@ def flat(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.ascontiguousarray(vectors.reshape(n, n_vectors * d))
 
 
-SERIES_BLOCK = 4  # series to an entry of the log
-
-
 class Memory:
     """Remembered logits: (1 - weight) times the record's own, plus weight times the mean of those before it.
 
     The mean is over the earlier records of the same series; each older one counts half every HALF_LIFE records. The
-    first record of a series has its own logit. Means are rounded to 32 bits: where nothing ever changes, rounding
-    errors would else order the records, and p-values would tell equal records apart.
-
-    >>> memory = Memory(weight=0.5)
-    >>> memory.remember(np.array([4.0, 4.0, 0.0, 8.0]), np.array([0, 0, 0, 7]), np.array([True, False, False, True]))
-    array([4., 4., 2., 8.])
+    first record of a series has its own logit, and so has a record that is compared with what is usual for its key:
+    its movement is in that already, and a key that all others call odd would else stay so. Means are rounded to 32
+    bits: where nothing ever changes, rounding errors would else order the records, and p-values would tell equal
+    records apart. It is kept with the series.
     """
 
-    def __init__(self, weight: float, max_keys: int = MAX_KEYS) -> None:
-        self.weight = weight
-        self._sums = Table(SERIES_BLOCK, sums=np.zeros((max_keys + 1, 2)))  # by series: of logits, and of weights
+    def __init__(self, weight: float, keys: Keys) -> None:
+        self.weight, self._keys = weight, keys
 
-    def remember(self, logits: Float, slots: Int, begins: Bool) -> Float:
-        """Remembered logits (n,) of the next records from their own (n,), which count from now on.
+    def remember(self, logits: Float, slots: Int, begins: Bool, alone: Bool | None = None, learn: bool = True) -> Float:
+        """Remembered logits (n,) of the next records from their own (n,), which count from now on, if they are learned.
 
-        slots, begins: (n,) of `Series.follow`. NaN for a NaN, which does not count.
+        slots, begins: (n,) of `Series.follow`; alone: (n,) which records have their own logits; None: none. NaN for a
+        NaN, which does not count.
         """
-        sums: dict[int, tuple[float, float]] = {}
         if not len(logits):
             return logits
-        before = self._sums["sums"]
-        keep, weight, out, alone = 0.5 ** (1 / HALF_LIFE), self.weight, [], []
-        for logit, slot, is_first in zip(logits.tolist(), slots.tolist(), begins.tolist(), strict=True):
-            if is_first:
-                total, count = 0.0, 0.0
-            else:
-                total, count = sums[slot] if slot in sums else before[slot].tolist()
-            is_alone = not (count and weight and logit == logit)
-            alone.append(is_alone)
-            out.append(logit if is_alone else (1.0 - weight) * logit + weight * (total / count))
+        now: dict[int, tuple[float, int]] = {}
+        means, counts = (self._keys.column(name, slots).tolist() for name in ("mean", "logits"))
+        sizes, weight, out = _weights().tolist(), self.weight, logits.copy()
+        for i, (slot, is_first) in enumerate(zip(slots.tolist(), begins.tolist(), strict=True)):
+            mean, count = (0.0, 0) if is_first else now.get(slot) or (means[i], counts[i])
+            logit = float(logits[i])
             if logit == logit:
-                total, count = keep * total + logit, keep * count + 1.0
-            sums[slot] = total, count
-        self._sums.put(np.fromiter(sums, np.int64), sums=np.array(list(sums.values())))
-        return np.where(alone, out, np.array(out, dtype=np.float32))
-
-    def peek(self, logits: Float, slots: Int, begins: Bool) -> Float:
-        """The same as from `remember`, but nothing changes."""
-        return self.copy().remember(logits, slots, begins)
-
-    def copy(self) -> Memory:
-        """An independent memory in the same state."""
-        twin = copy(self)
-        twin._sums = Table(SERIES_BLOCK, sums=np.zeros_like(self._sums["sums"]))
-        at = np.flatnonzero(self._sums["sums"][:, 1])
-        twin._sums.put(at, sums=self._sums["sums"][at])
-        return twin
-
-    def changes(self) -> Entries:
-        """Entries of all changes since the last call, at first of everything."""
-        return self._sums.changes("memory")
-
-    def recover(self, entries: StoredEntries) -> None:
-        """Take the state from the entries. Raises StateError when they do not fit."""
-        self._sums.recover(entries, "memory")
+                if count and weight and not (alone is not None and alone[i]):
+                    out[i] = np.float32((1.0 - weight) * logit + weight * mean)
+                mean = float(np.float32(mean + (logit - mean) / sizes[count + 1]))
+                count = min(count + 1, MOST_COUNTED)
+            now[slot] = mean, count
+        if learn:
+            mean, count = np.array(list(now.values())).T
+            self._keys.write(np.fromiter(now, np.int64), mean=mean, logits=count)
+        return out

@@ -9,13 +9,14 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fomo_stream.detector.relative import RELATIVE
 from fomo_stream.detector.series import MOVEMENT, flat, with_missing_features
 
 Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 Name = TypeVar("Name", bound=str)
 
-WIDEST = 200  # columns of a derived view; a wider one is left out
+WIDEST = 200  # columns of a view that looks at more than the record; a wider one is left out
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,8 @@ class View:
     """
 
     name: str
-    # what it looks at: the "record", the record with the ones before it ("past"), or its level and spread ("movement")
+    # what it looks at: the "record", the record with the ones before it ("past"), its level and spread ("movement"), or
+    # how far it is from what is usual for its key ("relative")
     sees: str = "record"
     # whose rows: "history", a uniform sample of all records so far, renewed when a share of it has changed, or
     # "recent", the last records, renewed after a fixed number of records
@@ -37,7 +39,8 @@ class View:
     def columns(self, vectors: Float, lags: int, categorical: tuple[int, ...]) -> Float:
         """The columns (n, width) of this view from the vectors (n, vectors, d) of `Series.follow` with these lags.
 
-        categorical: columns of the record that hold category codes; these have no level and no spread.
+        A view of what is usual for keys has its own: `Batch.relative`. categorical: columns of the record
+        that hold category codes; these have no level and no spread.
         """
         shown = vectors[:, -MOVEMENT:] if self.sees == "movement" else vectors[:, : self.n_vectors(lags)]
         if self.sees == "movement" and categorical:
@@ -47,17 +50,32 @@ class View:
 
     def gaps(self, gaps: Bool, lags: int) -> Bool | None:
         """Which columns (n, width) of this view are for missing values (n, d) of the records; None: there are none."""
-        if self.sees == "movement" or not gaps.any():
+        if self.is_derived or not gaps.any():
             return None
         return np.pad(gaps, [(0, 0), (0, (self.n_vectors(lags) - 1) * gaps.shape[1])])
 
+    @property
+    def is_derived(self) -> bool:
+        """Whether its columns are not values of the record or of records before."""
+        return self.sees in ("movement", "relative")
+
+    @property
+    def is_of_keys(self) -> bool:
+        """Whether it knows only records of known keys."""
+        return self.sees == "relative"
+
+    @property
+    def widest(self) -> int:
+        """Columns that it has at most, if it looks at more than the record: as many features as for movement."""
+        return WIDEST // MOVEMENT * RELATIVE if self.is_of_keys else WIDEST
+
     def n_vectors(self, lags: int) -> int:
         """Vectors of d columns that it looks at."""
-        return {"record": 1, "past": 1 + lags, "movement": MOVEMENT}[self.sees]
+        return {"record": 1, "past": 1 + lags, "movement": MOVEMENT, "relative": RELATIVE}[self.sees]
 
     def codes(self, n_features: int, lags: int, categorical: tuple[int, ...]) -> tuple[int, ...]:
         """The columns of this view that hold category codes."""
-        vectors = 0 if self.sees == "movement" else self.n_vectors(lags)
+        vectors = 0 if self.is_derived else self.n_vectors(lags)
         return tuple(vector * n_features + column for vector in range(vectors) for column in categorical)
 
     def widened(self, rows: Float, lags: int, more: int) -> Float:
@@ -76,10 +94,11 @@ VIEWS = {
         View("recent", of="recent"),
         View("movement", sees="movement"),
         View("past", sees="past"),
+        View("key", sees="relative"),
     )
 }
-DEFAULT = ("trimmed", "all", "recent", "movement")
-GROUPS = {"default": DEFAULT, "fast": ("trimmed", "all")}
+DEFAULT = ("trimmed", "all", "recent", "movement", "key")
+GROUPS = {"default": DEFAULT, "fast": ("trimmed", "all", "key")}
 
 
 def named_views(names: Iterable[Name]) -> tuple[str, ...]:
@@ -119,7 +138,7 @@ def fitting(
     views, left_out = [], []
     for view in (VIEWS[name] for name in names):
         width = view.n_vectors(lags) * n_features
-        most = limit if view.sees == "record" else min(limit or WIDEST, WIDEST)
+        most = limit if view.sees == "record" else min(limit or view.widest, view.widest)
         if most and width > most:
             left_out.append(LeftOut(view.name, width, most))
         else:

@@ -15,8 +15,8 @@ from copy import copy
 from typing import Any, NamedTuple
 
 from fomo_stream.detector.changelog import Entries, StoredEntries
+from fomo_stream.detector.keys import Key
 from fomo_stream.detector.results import Results
-from fomo_stream.detector.series import Key
 from fomo_stream.errors import DamagedStateError
 from fomo_stream.records.result import Result
 

@@ -18,7 +18,7 @@ import numpy as np
 import orjson
 
 from fomo_stream.detector.changelog import Entries, StoredEntries, Table
-from fomo_stream.detector.series import Key
+from fomo_stream.detector.keys import Key
 from fomo_stream.errors import DamagedStateError, RecordError
 from fomo_stream.limits import MAX_RECORD_BYTES
 from fomo_stream.records.json_codec import decode

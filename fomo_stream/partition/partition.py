@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from fomo_stream.detector.changelog import Entries
 from fomo_stream.detector.config import LEAST_CONTEXT
 from fomo_stream.detector.detector import Detector
+from fomo_stream.detector.keys import Key
 from fomo_stream.detector.results import Results
-from fomo_stream.detector.series import Key
 from fomo_stream.errors import DamagedStateError, RecordError, SchemaError, StateError
 from fomo_stream.model.config import Model
 from fomo_stream.partition.incidents import Closed, Incidents
@@ -174,6 +174,7 @@ class Partition:
             [item.fields for item in chosen],
             missing[usable].tolist(),
             self._sources(chosen),
+            keys,
         )
         closed: list[Closed] = []
         if n_again:  # they belong to incidents, but change nothing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from fomo_stream.detector.series import Key
+from fomo_stream.detector.keys import Key
 from fomo_stream.errors import RecordError
 
 Headers = list[tuple[str, bytes | None]]

@@ -51,6 +51,7 @@ def _reason(reason: Reason, schema: Schema, record: Mapping[str, Any]) -> dict[s
         made["range"] = [_number(reason.low), _number(reason.high)] if has_range else None
         if reason.cause in (Cause.VALUE, Cause.MISSING):
             made["expected"] = _number(reason.expected)
+    made["scope"] = reason.scope
     if reason.partner >= 0:
         made["with"] = schema.features[reason.partner]
     return made
@@ -99,12 +100,14 @@ def sentence(
     record: Mapping[str, Any],
     earlier: float = 0.0,
     is_outlier: bool = True,
+    key: bytes | str | None = None,
 ) -> str:
     """The most important reasons of a record, or that there are none, in one sentence of plain text.
 
     is_outlier: of any other record the sentence says first that it is none. earlier: how far the remembered logit of
     the record exceeds its own. From EARLIER on, and without reasons from ROUNDING on, the sentence of an outlier says
-    first that the records before it were odd. In both cases the reasons mean little, and only facts follow.
+    first that the records before it were odd. In both cases the reasons mean little, and only facts follow. key: of the
+    record, which is named where its values are unusual for it.
     """
     follows = is_outlier and (earlier >= EARLIER or (earlier > ROUNDING and not reasons))
     first = FOLLOWS if follows else "" if is_outlier else NO_OUTLIER
@@ -113,12 +116,12 @@ def sentence(
     for reason in reasons[:NAMED]:
         if (reason.partner, reason.feature) not in pairs:  # else the same two features
             pairs.add((reason.feature, reason.partner))
-            said.append(_statement(reason, schema, record) + ("" if first else _conflict(reason, schema, record)))
+            said.append(_statement(reason, schema, record, key) + ("" if first else _conflict(reason, schema, record)))
     text = "; ".join(said) or NO_REASON
     return f"{first}; {'most unusual: ' if said else ''}{text}" if first else text
 
 
-def _statement(reason: Reason, schema: Schema, record: Mapping[str, Any]) -> str:
+def _statement(reason: Reason, schema: Schema, record: Mapping[str, Any], key: bytes | str | None) -> str:
     """The value, and what is usual."""
     name, value = name_text(schema.features[reason.feature]), value_of(reason, schema, record)
     if value is None:
@@ -135,7 +138,8 @@ def _statement(reason: Reason, schema: Schema, record: Mapping[str, Any]) -> str
     if not math.isfinite(reason.median):
         return f"{name} {what}"
     usual, low, high = (_like(value, number) for number in (reason.median, reason.low, reason.high))
-    return f"{name} {what}, usually {by}{usual}" + (f" ({low} to {high})" if low != high else "")
+    whose = f"for {key_text(key)} " if reason.scope == "key" else ""
+    return f"{name} {what}, {whose}usually {by}{usual}" + (f" ({low} to {high})" if low != high else "")
 
 
 def _conflict(reason: Reason, schema: Schema, record: Mapping[str, Any]) -> str:
@@ -178,6 +182,17 @@ def value_text(value: str | bool | int | float | None, digits: int = FEW_DIGITS)
     if isinstance(value, str):
         return f'"{_clean(value if len(value) <= TEXT else value[: TEXT - 1] + "…")}"'
     return "missing" if value is None else number_text(float(value), digits)
+
+
+def key_text(key: bytes | str | None) -> str:
+    """A key in a sentence.
+
+    >>> key_text(b"u1086"), key_text("pump 7; hall"), key_text(None)
+    ('u1086', '"pump 7; hall"', 'its key')
+    """
+    if key is None:
+        return "its key"
+    return name_text(key[: 4 * NAME].decode("utf-8", "replace") if isinstance(key, bytes) else key)
 
 
 def name_text(name: str) -> str:

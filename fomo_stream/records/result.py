@@ -9,6 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from fomo_stream.detector.keys import Key
 from fomo_stream.detector.results import Results, Severity
 from fomo_stream.records.explanation import reasons_of, sentence
 from fomo_stream.records.schema import Schema
@@ -26,12 +27,13 @@ def results_of(
     records: Sequence[Mapping[str, Any]],
     missing: Sequence[int],
     sources: Sequence[Source] | None = None,
+    keys: Sequence[Key] | None = None,
 ) -> list[Result]:
     """Each row of `scored` as the result object of its output record; NaN becomes None.
 
     schema: the features of the rows; records: (n,) that the rows were made of; missing: (n,) how many features of each
-    record have no value. sources: (n,) where the records come from; None if they do not come from a topic. An
-    explained record gets its reasons, which may be none, and an explanation in words.
+    record have no value. sources: (n,) where the records come from; None if they do not come from a topic. keys: (n,)
+    of the records. An explained record gets its reasons, which may be none, and an explanation in words.
     """
     columns: dict[str, Iterable[Any]] = {
         "score": _or_none(scored.score),
@@ -51,10 +53,11 @@ def results_of(
     results: list[Result] = [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     if any(reasons is not None for reasons in scored.reasons):
         earlier = (scored.remembered_logit - scored.logit).tolist()
-        for result, reasons, record, more in zip(results, scored.reasons, records, earlier, strict=True):
+        given = repeat(None, len(results)) if keys is None else keys
+        for result, reasons, record, more, key in zip(results, scored.reasons, records, earlier, given, strict=True):
             if reasons is not None:
                 result["reasons"] = reasons_of(reasons, schema, record)
-                result["explanation"] = sentence(reasons, schema, record, more, result["outlier"])
+                result["explanation"] = sentence(reasons, schema, record, more, result["outlier"], key)
     if sources is None:
         return results
     return [

@@ -56,7 +56,10 @@ OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "kernel": ({"kernel": "torch"}, "--kernel is numba in the group, torch here"),
     "categorical": ({"categorical": ("kind",)}, "--categorical is site in the group, kind here"),
     "lags": ({"lags": 2}, "--lags is 1 in the group, 2 here"),
-    "views": ({"views": ("fast",)}, "--views is trimmed,all,recent,movement,past in the group, trimmed,all,past here"),
+    "views": (
+        {"views": ("fast",)},
+        "--views is trimmed,all,recent,movement,past,key in the group, trimmed,all,past,key here",
+    ),
     "context-size": ({"context_size": 200}, "--context-size is 100 in the group, 200 here"),
     "missing-is": ({"missing_is": "odd"}, "--missing-is is unknown in the group, odd here"),
     "seed": ({"seed": 7}, "--seed is 0 in the group, 7 here"),

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import cast
 
 import numpy as np
-import pytest
 import torch
 
 from fomo_stream.detector.changelog import Entries
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
+from fomo_stream.detector.keys import Key
 from fomo_stream.detector.results import Results
-from fomo_stream.detector.series import Key, Series
+from fomo_stream.detector.series import Series
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.model.config import ModelConfig
 from fomo_stream.model.preprocessing import Knots, fit_imputation
 from fomo_stream.model.zero_shot import ContextCache, ZeroShotModel
 
-FEATURES, MAX_SERIES = 2, 4
+FEATURES = 2
 CONFIG = DetectorConfig(
     context_size=24,
     min_context=8,
@@ -33,6 +32,7 @@ CONFIG = DetectorConfig(
     refresh=0.3,
     recent_every=64,
     alert_rate=0.1,
+    keys=4,  # so few that some are forgotten
 )
 
 
@@ -59,11 +59,6 @@ class Distance:
 
 
 MODEL = cast(ZeroShotModel, Distance())
-
-
-def few_series(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Detectors that keep so few series that some are forgotten."""
-    monkeypatch.setattr("fomo_stream.detector.detector.Series", partial(Series, max_keys=MAX_SERIES))
 
 
 def shifting(n: int) -> np.ndarray:

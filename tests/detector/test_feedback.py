@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from streams import MODEL, detector, few_series, recovered, state_of, stream
+from streams import MODEL, detector, recovered, state_of, stream
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
+from fomo_stream.detector.keys import Key
 from fomo_stream.detector.results import Results, Status
-from fomo_stream.detector.series import Key
 from fomo_stream.errors import SchemaError
 from fomo_stream.model.checkpoint import shared_model
 
@@ -118,11 +118,6 @@ def test_verdicts_during_the_warm_up_prolong_it_and_can_be_revoked() -> None:
 FEATURES = 2
 FIELDS = ("remembered_logit", "logit", "by_view", "p_value", "outlier", "generation", "regime", "severity")
 Verdict = tuple[int, bool]  # number of the record, whether it is an outlier
-
-
-@pytest.fixture(autouse=True)
-def only_few_series(monkeypatch: pytest.MonkeyPatch) -> None:
-    few_series(monkeypatch)
 
 
 # verdicts that are given before the same record, of those on one record the last counts; the rows that follow, and keys

@@ -23,19 +23,32 @@ LAGS, VIEWS = 1, 2
 def batch_of(numbers: np.ndarray) -> Batch:
     """Records whose vectors, series and beginnings follow from their numbers."""
     vectors = numbers[:, None, None] * np.array([100.0, 99.0, 0.5, 0.25])[:, None]  # itself, before, level, spread
-    return Batch(vectors, (numbers % 3 == 0)[:, None], numbers % 7, numbers % 5 == 0)
+    relative = numbers[:, None, None] + np.array([0.0, 0.25, 0.5])[:, None]
+    relative[numbers % 4 == 1] = np.nan  # of a new key
+    return Batch(vectors, (numbers % 3 == 0)[:, None], numbers % 7, numbers % 5 == 0, relative, relative[:, :2])
 
 
 def logits_of(numbers: np.ndarray) -> np.ndarray:
     return np.column_stack([1.0 * numbers, -2.0 * numbers])
 
 
+def scores_of(numbers: np.ndarray) -> Scores:
+    by_key = np.where(numbers % 4 == 1, np.nan, numbers * (-1.0) ** numbers)
+    return Scores.of(logits_of(numbers), np.ones(len(numbers), np.int64), np.zeros(len(numbers)), by_key)
+
+
 def remembered(sizes: list[int], rows: int = 10, scores: int = 15) -> tuple[History, np.ndarray]:
     """A memory of records whose remembered logits are 100 times their number, and those."""
     history, numbers = History(1, VIEWS, rows, scores, LAGS, movement=True), np.arange(sum(sizes))
     for part in np.split(numbers, np.cumsum(sizes)[:-1]) if sizes else []:
-        history.append(batch_of(part), logits_of(part), (100.0 * part).astype(np.float64), part % 3 == 0)
+        history.append(batch_of(part), scores_of(part), (100.0 * part).astype(np.float64), part % 3 == 0)
     return history, 100.0 * numbers
+
+
+def recovered(history: History) -> History:
+    twin, entries = History(1, VIEWS, 10, 15, LAGS, movement=True), history.copy().changes("history")
+    twin.recover({name: value for name, value in entries.items() if value is not None}, "history", history.records)
+    return twin
 
 
 @given(Batches)
@@ -46,11 +59,13 @@ def test_the_last_rows_and_scores_are_found_by_number(sizes: list[int]) -> None:
     numbers = np.arange(-3, n + 3)
     known = numbers[(numbers >= memory.oldest) & (numbers < memory.records)]
     np.testing.assert_array_equal(known, np.arange(max(0, n - 10), n))
-    np.testing.assert_array_equal(memory.vectors(known), batch_of(known).vectors)
+    for history in (memory, memory.copy(), recovered(memory)):
+        np.testing.assert_array_equal(history.vectors(known), batch_of(known).vectors)
+        np.testing.assert_array_equal(history.relative(known), batch_of(known).relative)
     numbers, own, kept, outlier = memory.scored(n - 15, n)
     np.testing.assert_array_equal(numbers, np.arange(max(0, n - 15), n))
     np.testing.assert_array_equal(kept, logit[-15:])
-    np.testing.assert_array_equal(own, Scores.mean(logits_of(numbers)))
+    np.testing.assert_array_equal(own, scores_of(numbers).logit)
     np.testing.assert_array_equal(outlier, numbers % 3 == 0)
     scored = np.arange(max(0, n - 15), n)
     for first in (int(scored.min(initial=n)), n - len(scored) // 2):
@@ -94,8 +109,9 @@ def test_equal_rows_are_found_missing_values_included() -> None:
         np.isnan(rows), np.array([[7, 7], [7, 7], [8, 8], [np.nan, 8]]), rows
     )  # whatever stands in for them
     vectors = np.stack([filled, *np.random.default_rng(0).normal(size=(3, 4, 2))], axis=1)  # ... and was before them
-    batch = Batch(vectors, np.isnan(rows), np.zeros(4, np.int64), np.zeros(4, bool))
-    memory.append(batch, np.zeros((4, 1)), np.zeros(4), np.zeros(4, bool))
+    unknown = np.full((4, 3, 2), np.nan)
+    batch = Batch(vectors, np.isnan(rows), np.zeros(4, np.int64), np.zeros(4, bool), unknown, unknown[:, :2])
+    memory.append(batch, Scores.unknown(4, 1), np.zeros(4), np.zeros(4, bool))
     assert [memory.find(row).tolist() for row in rows] == [[0, 2], [1], [0, 2], [3]]
     assert memory.find(np.array([1.0, 3.0])).tolist() == []
 

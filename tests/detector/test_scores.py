@@ -19,10 +19,11 @@ from streams import CONFIG, KEYS, MODEL, ROWS, detector, stream
 from fomo_stream.detector.alerts import is_calibrated, own_p_values, p_values
 from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.detector.detector import Detector
+from fomo_stream.detector.keys import Keys
 from fomo_stream.detector.rarity import HALF_LIFE as LONG
 from fomo_stream.detector.rarity import Rarity
 from fomo_stream.detector.results import Results, Scores, Status
-from fomo_stream.detector.series import HALF_LIFE, Memory
+from fomo_stream.detector.series import HALF_LIFE, MEMORY, Memory
 
 # --- calibration
 
@@ -263,11 +264,16 @@ def first_of(n: int, rate: float) -> Results:
 
 
 @given(st.integers(0, 30), st.integers(1, 5))
-def test_the_mean_of_the_views_has_the_same_bits_whatever_rows_are_beside(n: int, views: int) -> None:
-    by_view = np.random.default_rng(n).normal(size=(n, views)) * 1e3
-    mean = Scores.mean(by_view)
-    np.testing.assert_allclose(mean, by_view.mean(1) if n else [], rtol=1e-9, atol=1e-9)
-    np.testing.assert_array_equal(mean, [Scores.mean(row[None])[0] for row in by_view])
+def test_a_logit_is_the_mean_of_the_views_or_that_of_the_key_and_has_the_same_bits_whatever_is_beside(
+    n: int, views: int
+) -> None:
+    rng = np.random.default_rng(n)
+    by_view, by_key = rng.normal(size=(n, views)) * 1e3, rng.normal(size=n) * 1e3
+    by_key[rng.random(n) < 0.3] = np.nan
+    found = Scores.combined(by_view, by_key)
+    np.testing.assert_allclose(found, np.fmax(by_view.mean(1), by_key) if n else [], rtol=1e-9, atol=1e-9)
+    each = zip(by_view[:, None], by_key[:, None], strict=True)
+    np.testing.assert_array_equal(found, [Scores.combined(*row)[0] for row in each])
 
 
 # --- streams
@@ -352,6 +358,14 @@ streams = st.lists(st.tuples(logit, st.integers(0, MAX_KEYS), st.sampled_from([F
 Stream = list[tuple[float, int, bool]]
 
 
+def memory(weight: float) -> Memory:
+    """With rows for all series."""
+    keys = Keys(MAX_KEYS, MEMORY)
+    for number in range(MAX_KEYS):
+        keys.take(bytes([number]) * 16, 1)
+    return Memory(weight, keys)
+
+
 def columns_of(stream: Stream) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     logits, slots, begins = zip(*stream, strict=True) if stream else ((), (), ())
     return np.array(logits, float), np.array(slots, np.int64), np.array(begins, bool)
@@ -372,9 +386,9 @@ def naive(stream: Stream, weight: float) -> list[float]:
     return out
 
 
-def remember(memory: Memory, stream: Stream, cuts: list[int]) -> np.ndarray:
+def remember(one: Memory, stream: Stream, cuts: list[int]) -> np.ndarray:
     edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
-    return np.concatenate([memory.remember(*columns_of(stream[a:b])) for a, b in pairwise(edges)])
+    return np.concatenate([one.remember(*columns_of(stream[a:b])) for a, b in pairwise(edges)])
 
 
 cuts = st.lists(st.integers(0, 40), max_size=5)
@@ -384,15 +398,15 @@ cuts = st.lists(st.integers(0, 40), max_size=5)
 def test_a_remembered_logit_has_a_share_of_the_earlier_ones_of_its_series(
     stream: Stream, weight: float, cuts: list[int]
 ) -> None:
-    found = remember(Memory(weight, MAX_KEYS), stream, cuts)
+    found = remember(memory(weight), stream, cuts)
     np.testing.assert_allclose(found, naive(stream, weight), rtol=1e-6, atol=1e-6)
-    np.testing.assert_array_equal(found, remember(Memory(weight, MAX_KEYS), stream, []))  # bit for bit
+    np.testing.assert_array_equal(found, remember(memory(weight), stream, []))  # bit for bit
 
 
 def test_a_run_of_outliers_ranks_above_a_lone_one() -> None:
     logits = np.zeros(40)
     logits[10], logits[20:26] = 4.0, 4.0
-    found = Memory(1 / 3).remember(logits, np.zeros(40, np.int64), np.zeros(40, bool))
+    found = memory(1 / 3).remember(logits, np.zeros(40, np.int64), np.zeros(40, bool))
     assert found[21] > found[10]
     assert (np.diff(found[20:26]) > 0).all()
     assert found[35] < 0.2  # and it fades

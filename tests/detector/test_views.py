@@ -43,7 +43,8 @@ def test_columns_of_wider_planes_are_the_wider_columns(
 ) -> None:
     more = data.draw(st.integers(1, 3))
     categorical = tuple(sorted(data.draw(st.sets(st.integers(0, d - 1)))))
-    vectors, view = vectors_of(n, d, lags), VIEWS[name]
+    view = VIEWS[name]
+    vectors = np.random.default_rng(n).normal(size=(n, view.n_vectors(lags) if view.is_of_keys else 1 + lags + 2, d))
     narrow = view.columns(vectors, lags, categorical)
     wide = view.columns(with_missing_features(vectors, more), lags, categorical)
     np.testing.assert_array_equal(view.widened(narrow, lags, more), wide)
@@ -52,7 +53,7 @@ def test_columns_of_wider_planes_are_the_wider_columns(
 
 def test_names_of_groups_are_taken_apart_and_each_view_comes_once() -> None:
     assert named_views(["default"]) == DEFAULT
-    assert named_views(["recent", "fast", "all", "recent"]) == ("trimmed", "all", "recent")
+    assert named_views(["recent", "fast", "all", "recent"]) == ("trimmed", "all", "recent", "key")
     assert {view for group in GROUPS.values() for view in group} <= VIEWS.keys()
     for wrong in ([], ["all", "none"], ["ALL"]):
         with pytest.raises(ValueError, match=r"there is no view .*; name some of default, fast, trimmed, all, recent"):
@@ -61,11 +62,12 @@ def test_names_of_groups_are_taken_apart_and_each_view_comes_once() -> None:
 
 def test_views_of_a_configuration() -> None:
     assert DetectorConfig().wanted_views == DEFAULT
-    assert DetectorConfig(lags=2).wanted_views == (*DEFAULT, "past")
+    assert DetectorConfig(lags=2).wanted_views == ("trimmed", "all", "recent", "movement", "past", "key")
     assert DetectorConfig(lags=2, views=("past", "all")).wanted_views == ("all", "past")
-    assert DetectorConfig(admit="all").wanted_views == ("all", "recent", "movement")
+    assert DetectorConfig(admit="all").wanted_views == ("all", "recent", "movement", "key")
+    assert DetectorConfig(views=("key",)).wanted_views == ("all", "key")  # new keys have no other
     assert DetectorConfig(admit="all", views=("trimmed",)).wanted_views == ("all",)
-    assert DetectorConfig(admit="feedback", views=("fast",)).wanted_views == ("trimmed", "all")
+    assert DetectorConfig(admit="feedback", views=("fast",)).wanted_views == ("trimmed", "all", "key")
     with pytest.raises(ConfigError, match="the view past needs lags"):
         DetectorConfig(views=("past",))
     with pytest.raises(ConfigError, match="there is no view x"):
@@ -76,9 +78,10 @@ def test_views_of_a_configuration() -> None:
 def test_views_that_are_too_wide_are_left_out(d: int, lags: int, limit: int) -> None:
     names = [name for name in VIEWS if name != "past" or lags]
     views, left_out = fitting(names, d, lags, limit)
-    widths = {name: view.columns(vectors_of(1, d, lags), lags, ()).shape[1] for name, view in VIEWS.items()}
+    widths = {name: view.n_vectors(lags) * d for name, view in VIEWS.items()}
     for name in names:
-        most = limit or d if VIEWS[name].sees == "record" else min(limit or WIDEST, WIDEST)
+        widest = 300 if name == "key" else WIDEST
+        most = limit or d if VIEWS[name].sees == "record" else min(limit or widest, widest)
         assert (VIEWS[name] in views) == (widths[name] <= most)
     assert {view.view for view in left_out} == set(names) - {view.name for view in views}
     assert all(out.columns == widths[out.view] > out.limit for out in left_out)
@@ -87,10 +90,14 @@ def test_views_that_are_too_wide_are_left_out(d: int, lags: int, limit: int) -> 
 def test_a_detector_says_which_views_it_leaves_out() -> None:
     config = DetectorConfig(context_size=20, min_context=10, lags=3)
     narrow, wide = Detector(MODEL, 50, config), Detector(MODEL, 101, config)
-    assert [view.name for view in narrow.views] == [*DEFAULT, "past"]
+    assert [view.name for view in narrow.views] == ["trimmed", "all", "recent", "movement", "past", "key"]
     assert narrow.left_out == ()
     assert [view.name for view in wide.views] == ["trimmed", "all", "recent"]
-    assert [(out.view, out.columns, out.limit) for out in wide.left_out] == [("movement", 202, 200), ("past", 404, 200)]
+    assert [(out.view, out.columns, out.limit) for out in wide.left_out] == [
+        ("movement", 202, 200),
+        ("past", 404, 200),
+        ("key", 303, 300),
+    ]
     found = wide.process(np.random.default_rng(0).normal(size=(40, 101)))
     assert found.by_view.shape == (40, 3)
     assert np.isfinite(found.logit[10:]).all()

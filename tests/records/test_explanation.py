@@ -199,6 +199,25 @@ def test_the_value_of_a_reason_is_the_one_of_the_record(value: float) -> None:
     assert made["value"] is None
 
 
+KEYS: list[tuple[bytes | str | None, str]] = [
+    ("u1086", "u1086"),
+    (b"u1086", "u1086"),
+    (None, "its key"),
+    ("", '""'),
+    (b"\xff\x00;", '"\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER};"'),
+    ("k" * 1_000_000, "k" * 19 + "…" + "k" * 40),
+]
+
+
+@pytest.mark.parametrize(("key", "shown"), KEYS, ids=[shown[:10] for _, shown in KEYS])
+def test_the_sentence_names_the_key_for_which_a_value_is_unusual(key: bytes | str | None, shown: str) -> None:
+    one = reason()
+    words = sentence([one._replace(scope="key")], SCHEMA, RECORD, key=key)
+    assert words == f"pressure is 9.8, for {shown} usually 3.1 (2.8 to 3.4)"
+    assert sentence([one], SCHEMA, RECORD, key=key) == "pressure is 9.8, usually 3.1 (2.8 to 3.4)"
+    assert reasons_of([one._replace(scope="key")], SCHEMA, RECORD)[0]["scope"] == "key"
+
+
 def test_reasons_as_json() -> None:
     many = [reason(share=0.61234, expected=2.9876543), IDLE, FLOW._replace(partner=0)]
     missing = reason(cause=Cause.MISSING, value=NAN, median=NAN, low=NAN, high=NAN)
@@ -212,8 +231,9 @@ def test_reasons_as_json() -> None:
             "usual": 3.1,
             "range": [2.8, 3.4],
             "expected": 2.98765,
+            "scope": "all",
         },
-        {"feature": "state", "cause": "category", "share": 0.2, "value": "idle", "frequency": 0.002},
+        {"feature": "state", "cause": "category", "share": 0.2, "value": "idle", "frequency": 0.002, "scope": "all"},
         {
             "feature": "flow",
             "cause": "value",
@@ -222,6 +242,7 @@ def test_reasons_as_json() -> None:
             "usual": 168.0,
             "range": [150.0, 190.0],
             "expected": None,
+            "scope": "all",
             "with": "pressure",
         },
         {
@@ -232,6 +253,7 @@ def test_reasons_as_json() -> None:
             "usual": None,
             "range": None,
             "expected": None,
+            "scope": "all",
         },
     ]
 

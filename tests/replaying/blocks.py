@@ -44,6 +44,7 @@ def results(logit: Float, alert: NDArray[np.bool_] | None = None, p_value: Float
         remembered_logit=logit,
         logit=logit,
         by_view=logit[:, None],
+        by_key=np.full(n, np.nan),
         p_value=np.where(is_known, 0.5, np.nan) if p_value is None else p_value,
         outlier=alert,
         generation=is_known.astype(np.int64),

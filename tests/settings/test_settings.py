@@ -80,8 +80,8 @@ def test_a_context_file_has_no_past() -> None:
 
 def test_views_are_named_one_by_one_or_as_a_group() -> None:
     for given, views in (
-        ("fast", ("trimmed", "all")),
-        ("recent, fast", ("trimmed", "all", "recent")),
+        ("fast", ("trimmed", "all", "key")),
+        ("recent, fast", ("trimmed", "all", "recent", "key")),
         ("default", DEFAULT),
     ):
         assert load(ScoreSettings, {"views": given}).detector_config().views == views

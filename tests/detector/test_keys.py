@@ -1,0 +1,192 @@
+"""What is usual for a key: its rows, and what a detector says of records that are odd for their key alone."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import cast
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from streams import compacted
+
+from fomo_stream.detector.config import DetectorConfig
+from fomo_stream.detector.detector import Detector
+from fomo_stream.detector.keys import WHOLE, Keys, digest_of
+from fomo_stream.detector.relative import FARTHEST, HALF_LIFE, LEVEL_COUNTS, SPREAD_COUNTS, Pooled, within_keys
+from fomo_stream.detector.results import Results
+from fomo_stream.detector.series import Series
+from fomo_stream.model.checkpoint import shared_model
+
+Float = np.ndarray
+
+
+# --- rows of keys
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.booleans()), max_size=120), st.integers(1, 12))
+def test_rows_follow_their_keys_through_forgetting_commits_and_recoveries(
+    uses: list[tuple[int, bool]], most: int
+) -> None:
+    columns = [("number", "i8")]
+    keys, log = Keys(most, columns), list(Keys(most, columns).changes("k").items())
+    expected: dict[int, int] = {}  # the last used one last
+    for i, (key, ends) in enumerate(uses, 1):
+        slot = keys.take(digest_of(str(key)), i)
+        assert int(keys.column("number", np.array([slot]))[0]) == expected.pop(key, 0)
+        expected[key] = i
+        keys.write(np.array([slot]), number=i)
+        if ends:
+            keys.forget()
+            for old in list(expected)[: len(expected) - most] if len(expected) > most else []:
+                del expected[old]
+            log += keys.changes("k").items()
+            again = Keys(most, columns)
+            again.recover(compacted(log), "k", len(keys))
+            assert again.changes("k") == {}
+            assert again.copy().changes("k") == keys.copy().changes("k")
+            keys = again
+    found = {key: keys.find(digest_of(str(key))) for key in range(31)}
+    assert {key for key, slot in found.items() if slot is not None} == set(expected)
+    slots = [slot for slot in found.values() if slot is not None]
+    assert len(set(slots)) == len(slots)
+    assert WHOLE not in slots
+
+
+# --- what is usual for a key
+
+
+def one_key(values: Float, pooled: Pooled) -> tuple[Float, Float]:
+    """Expected level and spread of the scores of each of values (n,), by the formulas of the docstring, from all
+    values before, for a key alone."""
+    scores, expected = pooled.normal(values[:, None])[:, 0], []
+    taken: list[float] = []
+    for score in scores.tolist():
+        shares = 0.5 ** (np.arange(len(taken))[::-1] / HALF_LIFE)
+        n = float(shares.sum())
+        level = float(np.dot(shares, taken) / n) if taken else 0.0
+        variance = float(np.dot(shares, (np.array(taken) - level) ** 2) / n) if taken else 0.0
+        known = n / (n + LEVEL_COUNTS)
+        spread = (n * variance + SPREAD_COUNTS * pooled.within[0]) / (n + SPREAD_COUNTS)
+        spread = np.sqrt(spread * (1 + 1 / (n + 1)) + (1 - known) ** 2)
+        expected.append((known * level, spread))
+        taken.append(float(np.clip(score, known * level - FARTHEST * spread, known * level + FARTHEST * spread)))
+    found = np.array(expected)
+    return found[:, 0], found[:, 1]
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.lists(st.integers(0, 120), max_size=3))
+def test_what_is_usual_for_a_key_is_that_of_its_values_before_shrunk_to_that_of_all(
+    seed: int, n_keys: int, cuts: list[int]
+) -> None:
+    rng = np.random.default_rng(seed)
+    which = rng.integers(0, n_keys, 120)
+    values = np.exp(rng.normal(size=(120, 1)) + which[:, None])
+    values[rng.random(120) < 0.05] *= 1000
+    series = Series(1)
+    series.follow(np.ones((1, 1)), ["other"])
+    series.learn_scale((np.sort(np.exp(rng.normal(size=300) * 2)),))
+    assert series.pooled is not None
+    edges = [0, *sorted(cuts), 120]
+    keys = [f"key {key}" for key in which]
+    parts = [series.follow(values[a:b], keys[a:b]) for a, b in pairwise(edges)]
+    usual, relative = (np.concatenate([getattr(part, name) for part in parts]) for name in ("usual", "relative"))
+    for key in range(n_keys):
+        of_key = np.flatnonzero(which == key)
+        known = of_key[1:]  # nothing is known before the first
+        assert np.isnan(relative[of_key[:1]]).all()
+        level, spread = one_key(values[of_key, 0], series.pooled)
+        np.testing.assert_allclose(usual[known, 0, 0], level[1:], rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(usual[known, 1, 0], spread[1:], rtol=1e-3, atol=1e-3)
+        scores = series.pooled.normal(values[known])[:, 0]
+        np.testing.assert_allclose(relative[known, 0, 0], (scores - level[1:]) / spread[1:], rtol=1e-2, atol=1e-2)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 500))
+def test_normal_scores_keep_the_order_and_lead_back_to_the_values(seed: int, n: int) -> None:
+    rng = np.random.default_rng(seed)
+    sample = np.sort(rng.choice([np.exp(rng.normal(size=n) * 3), np.round(rng.normal(size=n))][seed % 2], n))
+    pooled = Pooled.fit((sample, np.zeros(0)), np.ones(2))
+    asked = np.sort(np.concatenate([sample, sample * 1.01, 100 * sample, -sample]))
+    scores = pooled.normal(np.stack([asked, asked], axis=1))
+    assert np.isfinite(scores).all()
+    assert (np.diff(scores, axis=0) >= -1e-12).all()
+    edge = asked[(asked < sample[0]) | (asked > sample[-1])]  # beyond the sample every value has its own score
+    back = pooled.raw(pooled.normal(np.stack([edge, edge], axis=1)))[:, 0]
+    np.testing.assert_allclose(back, edge, rtol=1e-6, atol=1e-6 * max(np.abs(sample).max(), 1.0))
+
+
+def test_the_spread_within_keys_is_estimated_from_all_of_them() -> None:
+    rng = np.random.default_rng(0)
+    count = rng.integers(1, 40, (500, 1)).astype(np.uint8)
+    variance = np.array([[rng.normal(scale=0.2, size=n).var()] for n in count[:, 0]], np.float32)
+    assert within_keys(count, variance)[0] == pytest.approx(0.04, rel=0.1)
+    assert within_keys(count[:0], variance[:0])[0] == 0.5  # what is assumed
+
+
+# --- detectors
+
+CONFIG = DetectorConfig(min_context=200)
+LEVELS = np.exp(np.random.default_rng(9).normal(3.3, 0.9, 300))  # usual amounts of keys
+CHEAP = np.flatnonzero(LEVELS < 20)
+
+
+def payments(n: int, seed: int = 0) -> tuple[Float, list[str]]:
+    """Amounts that are usual for their key, beside a column that tells nothing."""
+    rng = np.random.default_rng(seed)
+    which = rng.integers(0, len(LEVELS), n)
+    amounts = LEVELS[which] * np.exp(0.2 * rng.normal(size=n))
+    return np.column_stack([amounts, rng.normal(size=n)]), [f"u{key}" for key in which]
+
+
+def scored(rows: Float, keys: list[str] | None, config: DetectorConfig = CONFIG) -> tuple[Detector, Results]:
+    one = Detector(shared_model(), rows.shape[1], config)
+    return one, one.process(rows, keys)
+
+
+def test_a_record_that_is_odd_for_its_key_alone_is_an_outlier_and_its_reason_says_so() -> None:
+    rows, keys = payments(8000)
+    at = np.array(
+        [next(i for i in range(first, 8000) if int(keys[i][1:]) in CHEAP) for first in range(5000, 7900, 300)]
+    )
+    rows[at, 0] *= 10  # usual, for others
+    one, found = scored(rows, keys, DetectorConfig(min_context=200, explain="alerts"))
+    without = scored(rows, None)[1]
+    assert found.outlier[at].mean() >= 0.9
+    assert without.outlier[at].mean() <= 0.2
+    assert np.delete(found.outlier, at)[1000:].mean() <= 0.01
+    assert (found.by_key[at] >= found.logit[at]).mean() >= 0.9
+    told = [found.reasons[i] for i in at if found.outlier[i]]
+    first = [reasons[0] for reasons in told if reasons]
+    named = [reason for reason in first if (reason.scope, reason.feature) == ("key", 0)]
+    assert len(named) >= 0.9 * len(at)
+    for reason in named:
+        assert reason.low < reason.median < reason.high < reason.value
+        assert reason.median < 25
+    assert one.summary.keys == len(set(keys))
+
+
+def test_what_is_odd_for_all_is_odd_for_every_key() -> None:
+    rows, keys = payments(6000, seed=1)
+    at = np.arange(4000, 6000, 400)
+    rows[at, 1] = [12.0, 18.0, 27.0, 40.0, 60.0]
+    assert scored(rows, keys)[1].outlier[at].mean() >= 0.9
+
+
+def test_keys_that_never_recur_change_nothing() -> None:
+    rows, _ = payments(3000, seed=2)
+    unique = [f"record {i}" for i in range(len(rows))]
+    one, found = scored(rows, unique)
+    assert np.isnan(found.by_key).all()
+    assert (found.series[50:] == WHOLE).all()
+    assert one.summary.keys == len(rows)
+
+
+def test_keys_that_come_late_are_learned_then() -> None:
+    rows, keys = payments(4000, seed=3)
+    given = [None] * 1000 + cast(list[str | None], keys[1000:])
+    one = Detector(shared_model(), 2, CONFIG)
+    found = one.process(rows, given)
+    assert np.isnan(found.by_key[:1000]).all()
+    assert np.isfinite(found.by_key[-500:]).mean() > 0.9
