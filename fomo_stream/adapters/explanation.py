@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
+from fomo_stream.detector.keys import Key
 from fomo_stream.detector.results import Reason
 from fomo_stream.records.explanation import reasons_of, sentence
 from fomo_stream.records.schema import Schema
@@ -35,11 +36,12 @@ class Explanation(list[dict[str, Any]]):
         record: Mapping[Any, Any],
         earlier: float = 0.0,
         is_outlier: bool = True,
+        key: Key = None,
     ) -> Explanation:
         """From the reasons of a record.
 
-        names: of all columns; codes: the columns that hold category codes; record: its values by name; earlier and
-        is_outlier: see `sentence`.
+        names: of all columns; codes: the columns that hold category codes; record: its values by name; earlier,
+        is_outlier and key: see `sentence`.
         """
         texts = _texts(names)
         schema = Schema(tuple(texts), frozenset(texts[column] for column in codes))
@@ -47,7 +49,7 @@ class Explanation(list[dict[str, Any]]):
         name_of = dict(zip(texts, names, strict=True))
         found = reasons_of(reasons, schema, values)
         named = [one | {key: name_of[one[key]] for key in ("feature", "with") if key in one} for one in found]
-        return cls(named, sentence(reasons, schema, values, earlier, is_outlier))
+        return cls(named, sentence(reasons, schema, values, earlier, is_outlier, key))
 
 
 def _texts(names: Sequence[Hashable]) -> list[str]:

@@ -15,12 +15,13 @@ from fomo_stream.adapters.explanation import Explanation
 from fomo_stream.detector.changelog import StoredEntries
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
+from fomo_stream.detector.keys import Key
 from fomo_stream.detector.results import Results
 from fomo_stream.errors import SchemaError
 from fomo_stream.limits import INFER_RECORDS, MAX_FEATURES
 from fomo_stream.model.checkpoint import checkpoint_path, shared_model
 from fomo_stream.records.category_codes import MISSING_TEXTS, category_code, is_mostly_rare
-from fomo_stream.records.inference import A_TIME, RARE_VALUES, READ_AS_NUMBERS, is_time
+from fomo_stream.records.inference import A_TIME, RARE_VALUES, READ_AS_NUMBERS, is_missing, is_time
 from fomo_stream.records.schema import is_number_text, numbers
 from fomo_stream.wording import counted
 
@@ -51,7 +52,9 @@ class OpenRows:
     added later, and names are not paths.
     """
 
-    def __init__(self, categorical: Collection[Hashable]) -> None:
+    def __init__(self, categorical: Collection[Hashable], key: Hashable | None = None) -> None:
+        """key: the name of what tells series apart, which is no feature; None: all records are one series."""
+        self._key = key
         # Categorical features come first, so that their columns are known before they are seen.
         self._columns: dict[Any, int] = {name: i for i, name in enumerate(dict.fromkeys(categorical))}
         self._n_codes = len(self._columns)
@@ -99,6 +102,17 @@ class OpenRows:
             if rare:
                 self._warn("rare", f"{RARE_VALUES}: {listed(rare)}; leave them out")
             self._first_codes = None
+
+    def keys(self, X: Any) -> list[Key] | None:
+        """The key of each record; None: all records are one series."""
+        if self._key is None:
+            return None
+        if not _is_table(X):
+            return [_key_of(record.get(self._key)) for record in _checked(X)]
+        table = Columns(X)
+        if self._key not in table.names:
+            return [None] * table.rows
+        return list(map(_key_of, table.cells(table.names.index(self._key))))
 
     def values(self, X: Any) -> list[Mapping[Any, Any]]:
         """The values of each record, by feature, as they were given."""
@@ -186,7 +200,7 @@ class OpenRows:
         return rows
 
     def _add(self, names: Iterable[Any]) -> None:
-        for name in sorted(set(names) - self._columns.keys(), key=_sortable):
+        for name in sorted(set(names) - self._columns.keys() - {self._key}, key=_sortable):
             if len(self._columns) < MAX_FEATURES:
                 self._columns[name] = len(self._columns)
 
@@ -213,6 +227,15 @@ def _is_table(X: Any) -> bool:
     return is_frame(X) or (isinstance(X, np.ndarray) and X.shape != (0,))
 
 
+def _key_of(value: Any) -> Key:
+    """The key that a value is; None where there is none. A whole number is the same as a float."""
+    if is_missing(value) or value != value:
+        return None
+    if isinstance(value, (bytes, str)):
+        return value
+    return str(int(value)) if isinstance(value, (float, np.floating)) and float(value).is_integer() else str(value)
+
+
 def _sortable(name: Any) -> tuple[str, Any]:
     """A key that sorts names of all types."""
     return type(name).__name__, name if isinstance(name, (str, int, float)) else repr(name)
@@ -226,15 +249,22 @@ class OpenDetector:
     """
 
     def __init__(
-        self, model: str, device: str, kernel: str, config: DetectorConfig, categorical: Collection[Hashable]
+        self,
+        model: str,
+        device: str,
+        kernel: str,
+        config: DetectorConfig,
+        categorical: Collection[Hashable],
+        key: Hashable | None = None,
     ) -> None:
         checkpoint_path(model)
         self.model, self.device, self.kernel = model, device, kernel
         self.config = config
         self.detector: Detector | None = None
-        self._rows = OpenRows(categorical)
+        self._rows = OpenRows(categorical, key)
         self._saved: tuple[int, StoredEntries] | None = None  # width and state, unpickled and not used yet
-        self._scored: tuple[Float, Results] | None = None  # the last scored rows, so that nothing is scored twice
+        # the last scored rows and their keys, so that nothing is scored twice
+        self._scored: tuple[Float, list[Key] | None, Results] | None = None
 
     def results(self, X: Any, name: str, unknown: float) -> Float:
         """The field `name` (n,) of the results of X as the next n records; `unknown` where there is no score yet.
@@ -247,7 +277,8 @@ class OpenDetector:
             found[~usable] = np.nan
         detector = self._wake()
         if detector is not None and usable.any():
-            values = np.asarray(getattr(self._score(detector, rows[usable]), name), dtype=np.float64)
+            scored = self._score(detector, rows[usable], _chosen(self._rows.keys(X), usable))
+            values = np.asarray(getattr(scored, name), dtype=np.float64)
             found[usable] = np.where(np.isnan(values), unknown, values)
         return found
 
@@ -260,26 +291,30 @@ class OpenDetector:
         if detector is None or not len(usable):
             return found
         given, names, codes = self._rows.values(X), self._rows.names, self._rows.categorical
-        scored = self._score(detector, rows[usable])
+        keys = _chosen(self._rows.keys(X), usable)
+        scored = self._score(detector, rows[usable], keys)
         earlier = (scored.remembered_logit - scored.logit).tolist()
-        columns = usable.tolist(), detector.explain(rows[usable]), earlier, scored.outlier.tolist()
-        for i, reasons, before, is_outlier in zip(*columns, strict=True):
+        named = [None] * len(usable) if keys is None else keys
+        columns = usable.tolist(), detector.explain(rows[usable], keys, scored), earlier, scored.outlier.tolist(), named
+        for i, reasons, before, is_outlier, key in zip(*columns, strict=True):
             if before == before:  # else it has no score
-                found[i] = Explanation.of(reasons, names, codes, given[i], before, is_outlier)
+                found[i] = Explanation.of(reasons, names, codes, given[i], before, is_outlier, key)
         return found
 
     def learn(self, X: Any) -> None:
         """Learn X, in order. A record without any value is not learned."""
+        X = readable_twice(X)
         rows = self._rows.rows(X, learn=True)
-        rows = rows[has_values(rows)]
+        usable = np.flatnonzero(has_values(rows))
+        rows, keys = rows[usable], _chosen(self._rows.keys(X), usable)
         detector = self._wake()
         if detector is None or not len(rows):
             return
         scored, self._scored = self._scored, None
-        if scored is not None and np.array_equal(scored[0], rows, equal_nan=True):
-            detector.learn_rows(rows, scored[1])
+        if scored is not None and np.array_equal(scored[0], rows, equal_nan=True) and scored[1] == keys:
+            detector.learn_rows(rows, scored[2], keys)
         else:
-            detector.process(rows)
+            detector.process(rows, keys)
 
     def feedback(self, X: Any, is_outlier: Any) -> None:
         """See `FoMoDetector.feedback_many`."""
@@ -294,10 +329,11 @@ class OpenDetector:
             detector.feedback(open_ones[:1] if len(open_ones) else equal[-1:], np.full(min(len(equal), 1), verdict))
         self._scored = None
 
-    def _score(self, detector: Detector, rows: Float) -> Results:
-        if self._scored is None or not np.array_equal(self._scored[0], rows, equal_nan=True):
-            self._scored = rows, detector.score_rows(rows)
-        return self._scored[1]
+    def _score(self, detector: Detector, rows: Float, keys: list[Key] | None) -> Results:
+        known = self._scored
+        if known is None or not np.array_equal(known[0], rows, equal_nan=True) or known[1] != keys:
+            known = self._scored = rows, keys, detector.score_rows(rows, keys)
+        return known[2]
 
     def _wake(self) -> Detector | None:
         """The detector, as wide as the features known now; None before any feature is known."""
@@ -325,6 +361,14 @@ class OpenDetector:
             state["_saved"] = self.detector.n_features, self.detector.copy().changes()
         state["detector"] = state["_scored"] = None
         return state
+
+
+def _chosen(keys: list[Key] | None, usable: NDArray[Any]) -> list[Key] | None:
+    """The keys of some records, by their positions or by whether they are chosen."""
+    if keys is None:
+        return None
+    at = np.flatnonzero(usable) if usable.dtype == bool else usable
+    return [keys[i] for i in at.tolist()]
 
 
 def _verdicts(given: Any, n: int) -> NDArray[np.bool_]:

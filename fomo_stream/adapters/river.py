@@ -24,7 +24,9 @@ class FoMoDetector(AnomalyDetector):
     records. Nothing is trained; until `min_context` records are learned every score is 0. Scores are in [0, 1), higher
     = more anomalous: how rare such a record is in the long run. They are of the mean over the views, and remember the
     records before: a third is theirs.
-    All records are one series. Of one record, score, p-value and verdict are computed once, and learning it is free.
+    With `key` each value of that field is a series of its own: a record is odd if it is odd for all, or for its key.
+    Without it all records are one series. Of one record, score, p-value and verdict are computed once, and learning it
+    is free.
 
     Features may come and go. Text that is a decimal number is read as one. A feature that a record does not have, or
     has as None, NaN, an infinity or anything else, is missing (see `missing_is`). A record without a value of any
@@ -59,12 +61,15 @@ class FoMoDetector(AnomalyDetector):
         What computes the scores: "numba", "torch" or "auto" (numba on a CPU, torch on a GPU and for models of raw
         features). A pickle is continued by the same kernel only.
     views
-        What records are compared with: "default" (trimmed, all, recent, movement), "fast" (trimmed, all), or a sequence
-        of names of views.
+        What records are compared with: "default" (trimmed, all, recent, movement, key), "fast" (trimmed, all, key), or
+        a sequence of names of views.
     reasons
         Number of reasons that an explanation has at most, 1 to 10.
     missing_is
         What a missing value is: "unknown", so that it changes nothing, or "odd", the more the rarer it is.
+    key
+        Name of the field that tells series apart: a device, a user. It is no feature. A record without it belongs to
+        the series of all such records.
 
     Raises CheckpointError for a model that is not there, and ConfigError for an impossible value: both are ValueErrors.
 
@@ -103,6 +108,7 @@ class FoMoDetector(AnomalyDetector):
         views: str | Sequence[str] = "default",
         reasons: int = 3,
         missing_is: str = "unknown",
+        key: Hashable | None = None,
     ) -> None:
         self.model = model
         self.context_size = context_size
@@ -118,6 +124,9 @@ class FoMoDetector(AnomalyDetector):
         self.views = views
         self.reasons = reasons
         self.missing_is = missing_is
+        self.key = key
+        if not isinstance(key, Hashable):
+            raise ConfigError(f"key is the name of one field, not {key!r}")
         names = () if categorical is None else _names(categorical, "categorical", ["mode"])
         config = DetectorConfig(
             context_size=context_size,
@@ -131,7 +140,7 @@ class FoMoDetector(AnomalyDetector):
             reasons=reasons,
             missing_is=missing_is,
         )
-        self._inner = OpenDetector(model, device, kernel, config, names)
+        self._inner = OpenDetector(model, device, kernel, config, names, key)
 
     @classmethod
     def _unit_test_params(cls) -> Iterator[dict[str, Any]]:

@@ -215,7 +215,7 @@ class Alerts:
         """Alerts in the same state: independent, if `keys` are, for what they remember of series; None: the same."""
         twin = copy(self)
         twin._rarity = self._rarity.copy()
-        twin._keys = keys or self._keys
+        twin._keys = self._keys if keys is None else keys
         return twin
 
     def counters(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from fomo_stream.detector.keys import MAX_KEYS
 from fomo_stream.detector.views import DEFAULT, View, named_views
 from fomo_stream.errors import ConfigError, StateError
 from fomo_stream.limits import MAX_CONTEXT, MAX_LAGS, MAX_REASONS
+from fomo_stream.limits import MAX_KEYS as MOST_KEYS
 from fomo_stream.model.config import Model
 
 LEAST_CONTEXT = 4  # two halves of two rows can score each other
@@ -78,7 +79,7 @@ class DetectorConfig:
         check("refresh", 0.01, 1.0)
         check("recent_every", STEP, 1_000_000)
         check("lag", 1, 1_000_000)
-        check("keys", 1, 10_000_000)
+        check("keys", 1, MOST_KEYS)
         check("memory", 0.0, 0.9)
         check("seed", 0, 2**63 - 1)
         check("adapt_after", 0, 1_000_000)

@@ -195,13 +195,17 @@ class Detector:
         results = self._asked.judge_apart(scores, self._regimes.number, self._context.history)
         return self._explainer.explained(results, batch, self._builds_from(self.records), self._series.pooled)
 
-    def explain(self, rows: Float, keys: Sequence[Key] | None = None) -> list[tuple[Reason, ...]]:
+    def explain(
+        self, rows: Float, keys: Sequence[Key] | None = None, scored: Results | None = None
+    ) -> list[tuple[Reason, ...]]:
         """The reasons (n,) of rows (n, d) as the next n records, whatever `explain` is; () while warming up.
 
-        Nothing changes. Raises SchemaError as `process`.
+        scored: what `score_rows` has just said of them, if it is known. Nothing changes. Raises SchemaError as
+        `process`.
         """
         batch = self._series.peek(_checked(rows, self.n_features), keys)
-        scores, builds, pooled = self._scores(batch), self._builds_from(self.records), self._series.pooled
+        scores = self._scores(batch) if scored is None else scored.scores
+        builds, pooled = self._builds_from(self.records), self._series.pooled
         return [self._explainer.reasons(batch, i, scores, builds, pooled) for i in range(len(rows))]
 
     def learn_rows(self, rows: Float, scored: Results, keys: Sequence[Key] | None = None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ LEVEL_COUNTS = 2.0  # values of a key that count as much as the partition in its
 SPREAD_COUNTS = 8.0  # ... and in its spread
 FEW_WITHIN = 10.0  # values that count as much as all keys in the spread within keys, which is first taken as ...
 WITHIN = 0.5  # ... this variance, in units of the partition's
-FARTHEST = 5.0  # spreads: a value further off counts as if it were so far, so that an outlier does not become usual
+FARTHEST = 3.0  # spreads: what follows a value that is further off counts as if it were so far
 MOST_COUNTED = 255  # values of a key that are counted
 RELATIVE = 3  # vectors: of the value, of its level, and of the size of its changes
 N_KNOTS = 64
@@ -34,6 +34,16 @@ def _weights() -> Float:
     """The sum of the weights of n values, of which each older one counts half as much every HALF_LIFE."""
     keep = 0.5 ** (1.0 / HALF_LIFE)
     return np.asarray((1.0 - keep ** np.arange(MOST_COUNTED + 2.0)) / (1.0 - keep))
+
+
+class Expected(NamedTuple):
+    """What is expected of n records from the past of their keys, and what they are: normal scores (n, d)."""
+
+    known: Bool  # the value, and values of the key before
+    level: Float
+    spread: Float
+    scores: Float
+    limited: Float  # those at most FARTHEST spreads from the level
 
 
 @dataclass(frozen=True)
@@ -83,14 +93,8 @@ class Pooled:
         further = np.sign(beyond) * np.expm1(np.minimum(np.abs(beyond), FARTHEST_BEYOND)) * self.unit[feature]
         return np.asarray(np.interp(scores, known, self.values[feature]) + further)
 
-    def compared(
-        self, rows: Any, x: Float, moves: Float, known: Bool, count: Int, rounds: Sequence[slice]
-    ) -> tuple[Float, Float]:
-        """How far records x (k, d), of which these values are `known`, are from what is usual for their keys.
-
-        Returns (k, RELATIVE, d), NaN = unknown: how many spreads of the key they are from its level; how many their
-        own level is (`moves` (k, MOVEMENT, d) of `Series`), and by which factor, as a logarithm, the size of their
-        changes differs from that spread. And (k, 2, d): level and spread of the key's scores, as they were expected.
+    def expected(self, rows: Any, x: Float, known: Bool, count: Int, rounds: Sequence[slice]) -> Expected:
+        """What is expected of the keys of records x (k, d), of which these values are `known`, from their past.
 
         Level and spread are those of the key's values before, `count` (k, d), shrunk to those of all keys while these
         are few (empirical Bayes), and the spread is that of a prediction: it has the uncertainty of the level in it.
@@ -102,25 +106,35 @@ class Pooled:
         of_all = SPREAD_COUNTS * self.within / (n + SPREAD_COUNTS)
         wider, unsure = 1.0 + 1.0 / (n + 1.0), (1.0 - share) ** 2
         gain = known / _weights()[count + 1]
-        levels, spreads = np.empty(x.shape), np.empty(x.shape)
+        levels, spreads, limited = np.empty(x.shape), np.empty(x.shape), np.empty(x.shape)
         level, variance = rows["level"], rows["variance"]
         for turn in rounds:
             m = turn.stop - turn.start
             expected = share[turn] * level[:m]
             spread = np.sqrt((of_own[turn] * variance[:m] + of_all[turn]) * wider[turn] + unsure[turn])
-            levels[turn], spreads[turn] = expected, spread
             score = np.clip(scores[turn], expected - FARTHEST * spread, expected + FARTHEST * spread)
+            levels[turn], spreads[turn], limited[turn] = expected, spread, score
             change = score - level[:m]
             level[:m] += change * gain[turn]
             variance[:m] += (change * (score - level[:m]) - variance[:m]) * gain[turn]
-        width = self.raw(levels + spreads) - self.raw(levels - spreads)
-        width = np.maximum(width, NARROWEST * self.unit) / 2.0
-        at, of_level = (scores - levels) / spreads, (self.normal(moves[:, 0]) - levels) / spreads
-        relative = np.stack([at, of_level, moves[:, 1] - np.log(width)], axis=1)
-        relative[:, 0][~known] = np.nan
-        relative.transpose(0, 2, 1)[count == 0] = np.nan
-        relative = np.clip(relative, -LARGEST, LARGEST).astype(np.float32).astype(np.float64)
-        return relative, np.stack([levels, spreads], axis=1)
+        return Expected(known & (count > 0), levels, spreads, scores, limited)
+
+    def limited(self, x: Float, expected: Expected) -> Float:
+        """Records x (k, d) whose values are at most FARTHEST spreads off: so one value alone is no movement."""
+        far = expected.known & (expected.limited != expected.scores)
+        return np.where(far, self.raw(expected.limited), x) if far.any() else x
+
+    def relative(self, expected: Expected, moves: Float) -> Float:
+        """How far records are from what is usual for their keys: (k, RELATIVE, d), NaN = unknown.
+
+        How many spreads of the key their values are from its level; how many their own level is (`moves` (k, MOVEMENT,
+        d) of `Series`); and by which factor, as a logarithm, the size of their changes differs from that spread.
+        """
+        known, level, spread, scores, _ = expected
+        width = np.maximum(self.raw(level + spread) - self.raw(level - spread), NARROWEST * self.unit) / 2.0
+        found = [(scores - level) / spread, (self.normal(moves[:, 0]) - level) / spread, moves[:, 1] - np.log(width)]
+        relative = np.clip(np.stack(found, axis=1), -LARGEST, LARGEST).astype(np.float32).astype(np.float64)
+        return np.where(known[:, None], relative, np.nan)
 
     def width(self, level: float, spread: float, feature: int) -> float:
         """Half of the distance between the values one spread below and one above a level."""

@@ -45,7 +45,7 @@ class Batch(NamedTuple):
     gaps: Bool  # (n, d) values that are missing, even where an earlier one stands in
     slots: Int  # (n,) number of each record's series, from 0; a number is used again for another series
     begins: Bool  # (n,) whether no record before belongs to its series
-    # how far the values, and their movement, are from what is usual for the key; NaN: unknown; see `Pooled.compared`
+    # how far the values, and their movement, are from what is usual for the key; NaN: unknown; see `Pooled.relative`
     relative: Float  # (n, RELATIVE, d)
     usual: Float  # (n, 2, d) that level and spread, in normal scores
 
@@ -203,19 +203,23 @@ class Series:
         count = np.minimum(rows["count"][which].astype(np.int64) + turns.before(known), MOST_COUNTED)  # values before
         vectors = np.full((len(at), self.n_vectors, self.n_features), np.nan)
         is_compared = self.relative and series.max() > WHOLE
+        expected, limited = None, x
+        if self.pooled is not None and is_compared:
+            of_key = series[which] > WHOLE
+            expected = self.pooled.expected(rows, x, known & of_key[:, None], count, turns.rounds)
+            limited = self.pooled.limited(x, expected)
         if self.movement or is_compared:
-            moves = _moved(rows, x, known, count, turns)
+            moves = _moved(rows, x, limited, known, count, turns)
         if self.movement:
             vectors[:, -MOVEMENT:] = moves
         filled = _filled(rows, x, known, count, turns)
         vectors[:, 0] = filled if self.fills else x
         if self.lags:
             _with_past(rows, vectors[:, : 1 + self.lags], turns)
-        if self.pooled is not None and is_compared:
-            of_key = series[which] > WHOLE
-            relative, usual = self.pooled.compared(rows, x, moves, known & of_key[:, None], count, turns.rounds)
+        if self.pooled is not None and expected is not None:
             keyed = belongs & of_key
-            batch.relative[at[keyed]], batch.usual[at[keyed]] = relative[keyed], usual[keyed]
+            batch.relative[at[keyed]] = self.pooled.relative(expected, moves)[keyed]
+            batch.usual[at[keyed]] = np.stack([expected.level, expected.spread], axis=1)[keyed]
             batch.relative[:, :, self.categorical] = np.nan
         noted = at[belongs]
         batch.vectors[noted], batch.slots[noted] = vectors[belongs], series[which][belongs]
@@ -254,9 +258,10 @@ class Series:
             rows, x = self.keys[turns.series], values[keyed][turns.order]
             known = ~np.isnan(x)
             count = np.minimum(turns.before(known), MOST_COUNTED)
-            moves = _moved(np.zeros_like(rows), x, known, count, turns)
             assert self.pooled is not None
-            relative[keyed[turns.order]] = self.pooled.compared(rows, x, moves, known, count, turns.rounds)[0]
+            expected = self.pooled.expected(rows, x, known, count, turns.rounds)
+            moves = _moved(np.zeros_like(rows), x, self.pooled.limited(x, expected), known, count, turns)
+            relative[keyed[turns.order]] = self.pooled.relative(expected, moves)
             relative[:, :, self.categorical] = np.nan
             self.keys.put(turns.series, rows)
         return relative
@@ -365,12 +370,12 @@ def _weights() -> Float:
     return np.asarray((1.0 - keep ** np.arange(MOST_COUNTED + 2.0)) / (1.0 - keep))
 
 
-def _moved(rows: Any, x: Float, known: Bool, count: Int, turns: _Turns) -> Float:
+def _moved(rows: Any, x: Float, limited: Float, known: Bool, count: Int, turns: _Turns) -> Float:
     """The movement (k, MOVEMENT, d) after records x (k, d), of which these values are known, and `count` were before.
 
-    rows: of the series, which are moved on.
+    limited: (k, d) the records, in which values that are far off may be less so. rows: of the series, moved on.
     """
-    values, weights = np.where(known, x, 0.0), _weights()
+    values, weights = np.where(known, limited, 0.0), _weights()
     of_level = known / weights[count + 1]
     of_square = np.where(count > 0, known / np.maximum(weights[count], 1.0), 0.0)  # the first value is no change
     last, offset, root = rows["last"].copy(), rows["offset"], rows["root"]
@@ -384,7 +389,7 @@ def _moved(rows: Any, x: Float, known: Bool, count: Int, turns: _Turns) -> Float
         square += (change * change - square) * of_square[turn]
         root[:m] = np.minimum(np.sqrt(square), LARGEST)
         now += change * of_level[turn]
-        np.copyto(last[:m], values[turn], where=is_known)
+        np.copyto(last[:m], x[turn], where=is_known)
         offset[:m] = np.clip(now - last[:m], -LARGEST, LARGEST)
         np.add(last[:m], offset[:m], out=now)
         levels[turn], roots[turn] = now, root[:m]

@@ -74,6 +74,8 @@ METRICS = (
     Metric("generation_age_seconds", "gauge", "Time since the newest context took effect.", PARTITION),
     Metric("build_seconds", "histogram", "Time to build one context."),
     Metric("context_late_seconds", "gauge", "How long a partition has waited for its next context; 0: not.", PARTITION),
+    Metric("keys", "gauge", "Keys of which is known what is usual for them.", PARTITION),
+    Metric("keys_forgotten", "counter", "Keys that were forgotten, as too many others were used since.", PARTITION),
     Metric("context_rows", "gauge", "Rows of the history of which contexts are made.", PARTITION),
 )
 
@@ -225,6 +227,8 @@ class Metrics(Observer):
             note("oldest_unscored_seconds", partition.oldest_unscored_s, number)
             note("generation_age_seconds", partition.generation_age_s, number)
             note("context_late_seconds", partition.context_late_s, number)
+            note("keys", detector.keys, number)
+            note("keys_forgotten", detector.forgotten, number)
             note("context_rows", detector.context_rows, number)
             for topic, seconds in partition.open_transactions:
                 note("open_transaction_seconds", seconds, topic, number)

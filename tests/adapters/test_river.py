@@ -19,7 +19,7 @@ from fomo_stream import Detector, DetectorConfig, FoMoDetector, load_model
 from fomo_stream.adapters.open_detector import OpenRows
 from fomo_stream.detector.panel import Panel
 from fomo_stream.detector.results import Results, Scores
-from fomo_stream.errors import SchemaError, StateError
+from fomo_stream.errors import ConfigError, SchemaError, StateError
 
 # --- river
 
@@ -459,3 +459,63 @@ def test_what_is_no_verdict_on_each_record_is_refused(trained: FoMoDetector, ver
 def test_a_wrong_number_of_verdicts_is_said(trained: FoMoDetector, n: int, wrong: int, words: str) -> None:
     with pytest.raises(SchemaError, match=words):
         trained.feedback_many(as_records(rows(n)), [True] * wrong)
+
+
+# --- keys
+
+
+def readings(n: int, seed: int = 0) -> tuple[list[dict[str, Any]], list[str]]:
+    """Records of 40 devices, each with a level of its own."""
+    rng = np.random.default_rng(seed)
+    levels = np.linspace(10, 200, 40)
+    which = rng.integers(0, 40, n)
+    devices = [f"d{device}" for device in which.tolist()]
+    values = (levels[which] + rng.normal(size=n)).tolist()
+    noise = rng.normal(size=n).tolist()
+    records = [{"device": d, "flow": v, "noise": e} for d, v, e in zip(devices, values, noise, strict=True)]
+    return records, devices
+
+
+def test_a_record_that_is_odd_for_its_key_alone_is_found_and_explained() -> None:
+    records, _ = readings(3000)
+    detector = FoMoDetector(key="device")
+    detector.learn_many(records)
+    odd = {"device": "d0", "flow": 110.0, "noise": 0.0}  # usual for d20
+    usual = {"device": "d20", "flow": 110.0, "noise": 0.0}
+    assert detector.score_one(odd) > 0.99 > detector.score_one(usual)
+    explanation = detector.explain_one(odd)
+    assert (explanation[0]["feature"], explanation[0]["scope"]) == ("flow", "key")
+    assert str(explanation).startswith("flow is 110, for d0 usually ")
+    assert "device" not in {reason["feature"] for reason in explanation}
+    without = FoMoDetector()
+    without.learn_many([{name: record[name] for name in ("flow", "noise")} for record in records])
+    assert without.score_one({"flow": 110.0, "noise": 0.0}) < 0.99
+
+
+def test_keys_are_read_from_dicts_and_frames_alike_and_survive_a_pickle() -> None:
+    records, _ = readings(900)
+    dicts, frames = FoMoDetector(key="device", min_context=100), FoMoDetector(key="device", min_context=100)
+    dicts.learn_many(records[:600])
+    frames.learn_many(pd.DataFrame(records[:600]))
+    scores = dicts.score_many(records[600:])
+    np.testing.assert_array_equal(scores, frames.score_many(pd.DataFrame(records[600:])))
+    np.testing.assert_array_equal(scores, pickle.loads(pickle.dumps(dicts)).score_many(records[600:]))
+    plain = FoMoDetector(min_context=100)
+    plain.learn_many([{name: record[name] for name in ("flow", "noise")} for record in records[:600]])
+    assert (scores != plain.score_many(records[600:])).any()
+
+
+def test_a_record_without_a_key_is_of_the_series_of_all_such_records() -> None:
+    records, _ = readings(900)
+    one, other = (FoMoDetector(key="device", min_context=100) for _ in range(2))
+    for missing, detector in ((None, one), (float("nan"), other)):
+        detector.learn_many(
+            [record | {"device": missing} if i % 3 == 0 else record for i, record in enumerate(records)]
+        )
+    ask = {"flow": 20.0, "noise": 0.0}
+    assert one.score_one(ask) == other.score_one(ask) == one.score_one(ask | {"device": None})
+
+
+def test_the_name_of_a_key_can_be_a_name() -> None:
+    with pytest.raises(ConfigError, match=r"key is the name of one field, not \['device'\]"):
+        FoMoDetector(key=["device"])  # type: ignore[arg-type]

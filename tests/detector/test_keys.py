@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from streams import compacted
+from streams import assert_same_results, compacted
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
@@ -190,3 +190,12 @@ def test_keys_that_come_late_are_learned_then() -> None:
     found = one.process(rows, given)
     assert np.isnan(found.by_key[:1000]).all()
     assert np.isfinite(found.by_key[-500:]).mean() > 0.9
+
+
+def test_a_copy_before_the_first_record_knows_its_own_keys() -> None:
+    rows, keys = payments(2500, seed=4)
+    rows[2400] *= 1000  # an alert is remembered with its key
+    one = Detector(shared_model(), 2, CONFIG)
+    twin, found = one.for_partition(0), one.process(rows, keys)
+    assert found.outlier[2400]
+    assert_same_results(found, twin.process(rows, keys))

@@ -27,7 +27,7 @@ BUSY = PartitionSnapshot(
     open_transactions=(("sensors", 2.5), ("state", 0.0)),
     generation_age_s=7.0,
     context_late_s=0.5,
-    detector=DetectorSummary(90, 60, 12, 4, 31, 1, 0.25),
+    detector=DetectorSummary(90, 60, 12, 4, 31, 1, 0.25, 17, 5),
 )
 WAITING = PartitionSnapshot(number=4, waits="waiting for its turn")
 
@@ -90,6 +90,8 @@ def test_the_state_of_partitions_is_that_of_the_snapshot() -> None:
         "fomo_lag_records": 20,
         "fomo_oldest_unscored_seconds": 1.5,
         "fomo_context_rows": 60,
+        "fomo_keys": 17,
+        "fomo_keys_forgotten_total": 5,
         "fomo_context_late_seconds": 0.5,
         "fomo_generation_age_seconds": 7,
         "fomo_drift": 0.25,
