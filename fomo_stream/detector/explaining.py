@@ -133,7 +133,7 @@ def _of_key(reason: Reason, batch: Batch, i: int, pooled: Pooled) -> Reason:
     if reason.cause is Cause.SPREAD:
         raw = numbers * pooled.width(level, spread, reason.feature)
     else:
-        raw = pooled.raw_of(reason.feature, level + spread * numbers)
+        raw = pooled.raw(level + spread * numbers, reason.feature)
     if reason.cause is Cause.VALUE:
         raw[0] = batch.vectors[i, 0, reason.feature]  # exactly
     return reason._replace(scope="key", **dict(zip(names, raw.tolist(), strict=True)))

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -23,10 +22,9 @@ WITHIN = 0.5  # ... this variance, in units of the partition's
 FARTHEST = 3.0  # spreads: what follows a value that is further off counts as if it were so far
 MOST_COUNTED = 255  # values of a key that are counted
 RELATIVE = 3  # vectors: of the value, of its level, and of the size of its changes
-N_KNOTS = 64
 LARGEST = 1e6
 NARROWEST = 1e-9  # of the unit: a smaller distance counts as this
-FARTHEST_BEYOND = 100.0  # a score further beyond the knots has the value of this one
+LARGEST_SCORE = 140.0  # the value of a larger score is that of this one
 
 
 @lru_cache(maxsize=1)
@@ -37,7 +35,7 @@ def _weights() -> Float:
 
 
 class Expected(NamedTuple):
-    """What is expected of n records from the past of their keys, and what they are: normal scores (n, d)."""
+    """What is expected of n records from the past of their keys, and what they are: scores (n, d)."""
 
     known: Bool  # the value, and values of the key before
     level: Float
@@ -50,48 +48,42 @@ class Expected(NamedTuple):
 class Pooled:
     """What is usual for all keys of a partition together: d features.
 
-    Values become normal scores, by the quantiles of a sample of all records: then spreads are comparable, for keys
-    with small values and with large ones. Beyond the sample the scores grow with the logarithm of the distance.
+    Values become scores: differences from the median, which count by their logarithm beyond the usual distance from it,
+    with mean 0 and variance 1 in a sample of all records. So spreads are comparable, for keys with small values and
+    with large ones.
     """
 
-    values: Float  # (d, k) ascending: knots of the normal scores
-    scores: Float  # (d, k)
-    unit: Float  # (d,) of the distance beyond them
+    center: Float  # (d,) median
+    unit: Float  # (d,) usual distance from it
+    mean: Float  # (d,) of the sample, and its standard deviation, before they are taken out
+    deviation: Float  # (d,)
     within: Float  # (d,) variance of a key's scores around its own level, of all keys
+
+    ARRAYS = ("center", "unit", "mean", "deviation", "within")
 
     @classmethod
     def fit(cls, columns: tuple[Float, ...], within: Float) -> Pooled:
         """From the values (m,) of each feature in the sample, ascending."""
-        values, scores = np.zeros((2, len(columns), N_KNOTS))
-        unit = np.ones(len(columns))
+        found = np.array([[0.0, 1.0, 0.0, 1.0]] * len(columns)).reshape(len(columns), 4)
         for j, column in enumerate(columns):
-            if not (m := len(column)):
-                continue
-            at = np.round(np.linspace(0.0, m - 1.0, N_KNOTS)).astype(np.int64)
-            known, place = np.unique(column[at], return_inverse=True)
-            score = np.bincount(place, ndtri((at + 0.5) / m)) / np.bincount(place)  # of equal values their mean
-            values[j], scores[j] = (np.pad(row, (0, N_KNOTS - len(known)), "edge") for row in (known, score))
-            unit[j] = max(float(np.std(column[at])), 1e-6 * float(np.abs(column[at]).max()), 1e-9)
-        return cls(values, scores, unit, within)
+            if len(column):
+                center = float(np.median(column))
+                distance = np.abs(column - center)
+                unit = float(np.median(distance)) or float(distance.mean()) or abs(center) or 1.0
+                scores = np.arcsinh((column - center) / unit)
+                found[j] = center, unit, scores.mean(), scores.std() or 1.0
+        return cls(found[:, 0].copy(), found[:, 1].copy(), found[:, 2].copy(), found[:, 3].copy(), within)
 
-    def normal(self, rows: Float) -> Float:
-        """Normal scores of rows (n, d), NaN = missing."""
-        found = np.empty(rows.shape)
-        for j, column in enumerate(rows.T):
-            found[:, j] = np.interp(column, self.values[j], self.scores[j])
-        beyond = (rows - np.clip(rows, self.values[:, 0], self.values[:, -1])) / self.unit
-        return np.asarray(found + np.sign(beyond) * np.log1p(np.abs(beyond)), dtype=np.float64)
+    def scores(self, rows: Float) -> Float:
+        """Scores of rows (n, d), NaN = missing."""
+        return np.asarray((np.arcsinh((rows - self.center) / self.unit) - self.mean) / self.deviation)
 
-    def raw(self, scores: Float) -> Float:
-        """The values (n, d) of normal scores (n, d)."""
-        return np.stack([self.raw_of(j, column) for j, column in enumerate(scores.T)], axis=1)
-
-    def raw_of(self, feature: int, scores: Float) -> Float:
-        """The values (n,) of normal scores (n,) of a feature."""
-        known = self.scores[feature]
-        beyond = scores - np.clip(scores, known[0], known[-1])
-        further = np.sign(beyond) * np.expm1(np.minimum(np.abs(beyond), FARTHEST_BEYOND)) * self.unit[feature]
-        return np.asarray(np.interp(scores, known, self.values[feature]) + further)
+    def raw(self, scores: Float, features: Any = slice(None)) -> Float:
+        """The values (n, d) of scores (n, d), of all features or of some."""
+        center, unit, mean, deviation = (
+            array[features] for array in (self.center, self.unit, self.mean, self.deviation)
+        )
+        return np.asarray(center + unit * np.sinh(np.clip(mean + deviation * scores, -LARGEST_SCORE, LARGEST_SCORE)))
 
     def expected(self, rows: Any, x: Float, known: Bool, count: Int, rounds: Sequence[slice]) -> Expected:
         """What is expected of the keys of records x (k, d), of which these values are `known`, from their past.
@@ -100,7 +92,7 @@ class Pooled:
         are few (empirical Bayes), and the spread is that of a prediction: it has the uncertainty of the level in it.
         rows: `level` and `variance` of keys, which are moved on; rounds: each of one record of the first keys.
         """
-        scores = np.where(known, self.normal(x), 0.0)
+        scores = np.where(known, self.scores(x), 0.0)
         n = _weights()[count]
         share, of_own = n / (n + LEVEL_COUNTS), n / (n + SPREAD_COUNTS)
         of_all = SPREAD_COUNTS * self.within / (n + SPREAD_COUNTS)
@@ -132,31 +124,29 @@ class Pooled:
         """
         known, level, spread, scores, _ = expected
         width = np.maximum(self.raw(level + spread) - self.raw(level - spread), NARROWEST * self.unit) / 2.0
-        found = [(scores - level) / spread, (self.normal(moves[:, 0]) - level) / spread, moves[:, 1] - np.log(width)]
+        found = [(scores - level) / spread, (self.scores(moves[:, 0]) - level) / spread, moves[:, 1] - np.log(width)]
         relative = np.clip(np.stack(found, axis=1), -LARGEST, LARGEST).astype(np.float32).astype(np.float64)
         return np.where(known[:, None], relative, np.nan)
 
     def width(self, level: float, spread: float, feature: int) -> float:
         """Half of the distance between the values one spread below and one above a level."""
-        low, high = self.raw_of(feature, np.array([level - spread, level + spread])).tolist()
+        low, high = self.raw(np.array([level - spread, level + spread]), feature).tolist()
         return float(max(high - low, NARROWEST * float(self.unit[feature])) / 2.0)
 
-    def to_arrays(self) -> dict[str, NDArray[np.float64]]:
+    def to_arrays(self) -> dict[str, Float]:
         """Named arrays of all of it."""
-        return {"values": self.values, "scores": self.scores, "unit": self.unit, "within": self.within}
+        return {name: getattr(self, name) for name in self.ARRAYS}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[np.float64]]) -> Pooled:
+    def from_arrays(cls, arrays: Mapping[str, Float]) -> Pooled:
         """The same again."""
-        return cls(**{name: np.array(arrays[name]) for name in ("values", "scores", "unit", "within")})
+        return cls(*(np.array(arrays[name]) for name in cls.ARRAYS))
 
     def widened(self, more: int) -> Pooled:
         """With `more` further features, of which nothing is known."""
-        values, scores = (np.pad(rows, [(0, more), (0, 0)]) for rows in (self.values, self.scores))
-        unit, within = (
-            np.pad(row, (0, more), constant_values=one) for row, one in ((self.unit, 1.0), (self.within, WITHIN))
-        )
-        return Pooled(values, scores, unit, within)
+        unknown = (0.0, 1.0, 0.0, 1.0, WITHIN)
+        pairs = zip(self.ARRAYS, unknown, strict=True)
+        return Pooled(*(np.pad(getattr(self, name), (0, more), constant_values=one) for name, one in pairs))
 
 
 def within_keys(count: NDArray[np.uint8], variance: NDArray[np.float32]) -> Float:

