@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
 from copy import copy
 from typing import Any
 
@@ -48,7 +50,7 @@ class Keys:
         self.max_keys, self.forgotten = max_keys, 0
         dtype = np.dtype([("digest", f"V{DIGEST_BYTES}"), ("used", "u8"), *columns])
         self._rows: Rows = np.zeros(FIRST_ROWS, dtype)  # the last one is never used
-        self._slots: dict[bytes, int] = {}
+        self._slots = _Slots()
         self._free: list[int] = []  # numbers below `_high` that have no series, descending
         self._high = 1  # no number from here on was ever used
         self._logged: Bool  # rows that have an entry
@@ -65,15 +67,15 @@ class Keys:
 
     def column(self, name: str, slots: Int) -> NDArray[Any]:
         """A column (n, ...) of these rows."""
-        return np.take(self._rows[name], slots, axis=0, mode="clip")
+        return self._rows[name][np.minimum(slots, len(self._rows) - 1)]  # `take` would copy the whole column
 
     def of_all_keys(self) -> Rows:
         """A copy of the rows of all keys, less the series of the partition."""
-        return self._rows[1:][self._rows["used"][1:] > 0]
+        return self._rows[self._in_use()]
 
     def find(self, digest: bytes) -> int | None:
         """The number of the series of a key; None: it has none."""
-        return self._slots.get(digest)
+        return self._slots.find(digest, self._rows["digest"])
 
     def unused(self, nth: int) -> int:
         """A number that no series has, for one that is only looked at."""
@@ -81,7 +83,7 @@ class Keys:
 
     def take(self, digest: bytes, used: int) -> int:
         """The number of the series of a key that is used now, perhaps of a new one. used: rises with every use."""
-        slot = self._slots.get(digest)
+        slot = self.find(digest)
         if slot is None:
             slot = self._new(digest)
         self._rows["used"][slot] = used
@@ -108,7 +110,7 @@ class Keys:
             self._high += 1
             if self._high >= len(self._rows):
                 self._grow()
-        self._slots[digest] = slot
+        self._slots.add(digest, slot)
         self._rows[slot] = np.zeros((), self._rows.dtype)
         self._rows["digest"][slot] = np.void(digest)
         return slot
@@ -120,14 +122,17 @@ class Keys:
         if len(self._slots) <= self.max_keys:
             return
         n = len(self._slots) - self.max_keys + self.max_keys // AT_ONCE
-        slots = np.fromiter(self._slots.values(), np.int64, len(self._slots))
+        slots = self._in_use()
         oldest = slots[np.argsort(self._rows["used"][slots], kind="stable")[:n]]
-        for digest in self._rows["digest"][oldest].tolist():
-            del self._slots[digest]
+        self._slots.remove(oldest)
         self._rows[oldest] = np.zeros((), self._rows.dtype)
         self._written[oldest] = self._logged[oldest]  # only what the log has needs to be deleted there
         self._free = sorted([*self._free, *oldest.tolist()], reverse=True)
         self.forgotten += len(oldest)
+
+    def _in_use(self) -> Int:
+        """The numbers of the series of keys, ascending."""
+        return 1 + np.flatnonzero(self._rows["used"][1:] > 0)
 
     def _grow(self) -> None:
         n = len(self._rows)
@@ -141,7 +146,8 @@ class Keys:
         unknown: names of columns whose further values are NaN; of the others they are 0.
         """
         twin = copy(self)
-        twin._slots, twin._free = self._slots.copy(), self._free.copy()
+        twin._slots, twin._free = copy(self._slots), self._free.copy()
+        twin._slots.begin(self._rows["digest"], self._in_use())
         twin._rows = self._rows.copy()
         if columns is not None:
             twin._rows = np.zeros(len(self._rows), [("digest", f"V{DIGEST_BYTES}"), ("used", "u8"), *columns])
@@ -160,7 +166,7 @@ class Keys:
         self._logged = np.zeros(len(self._rows), dtype=bool)
         self._written = np.zeros(len(self._rows), dtype=bool)
         self._written[WHOLE] = True
-        self._written[list(self._slots.values())] = True
+        self._written[self._in_use()] = True
 
     def changes(self, name: str) -> Entries:
         """Entries of the rows that were written or forgotten since the last call; at first of all."""
@@ -186,9 +192,70 @@ class Keys:
             raise DamagedStateError(f"the state is damaged: a row of {name} has not {width} bytes")
         self._rows = np.zeros(int(slots[-1]) + FIRST_ROWS, self._rows.dtype)
         self._rows[slots] = np.frombuffer(b"".join(values), self._rows.dtype)
-        digests: Iterable[bytes] = self._rows["digest"][slots[1:]].tolist()
-        self._slots = dict(zip(digests, slots[1:].tolist(), strict=True))
+        self._slots.begin(self._rows["digest"], slots[1:])
         self._high = int(slots[-1]) + 1
         self._free = np.setdiff1d(np.arange(1, self._high), slots)[::-1].tolist()
         self._begin_log()
         self._logged[slots], self._written[slots] = True, False
+
+
+MERGED = 1024  # new keys that are merged together
+
+
+class _Slots:
+    """The numbers of series by the digests of their keys, in arrays: a dict would take as much as a third of a row.
+
+    Those of new keys are in a dict until there are enough to merge.
+    """
+
+    def __init__(self) -> None:
+        self._hashes, self._numbers = array("Q"), array("I")  # of the first 8 bytes, ascending
+        self._new: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._hashes) + len(self._new)
+
+    def find(self, digest: bytes, digests: Rows) -> int | None:
+        """The number of the series with this digest; None: there is none. digests: by number."""
+        if (number := self._new.get(digest)) is not None:
+            return number
+        wanted = _hash(digest)
+        for at in range(bisect_left(self._hashes, wanted), len(self._hashes)):
+            if self._hashes[at] != wanted:
+                break
+            if digests[self._numbers[at]].tobytes() == digest:
+                return self._numbers[at]
+        return None
+
+    def add(self, digest: bytes, number: int) -> None:
+        """A new key."""
+        self._new[digest] = number
+        if len(self._new) >= MERGED:
+            new = np.fromiter(map(_hash, self._new), np.uint64), np.fromiter(self._new.values(), np.uint32)
+            hashes, numbers = self._arrays()
+            self._set(np.concatenate([hashes, new[0]]), np.concatenate([numbers, new[1]]))
+
+    def remove(self, numbers: Int) -> None:
+        """These series are no more."""
+        gone = set(numbers.tolist())
+        self._new = {digest: number for digest, number in self._new.items() if number not in gone}
+        hashes, kept = self._arrays()
+        is_kept, new = ~np.isin(kept, numbers), self._new
+        self._set(hashes[is_kept], kept[is_kept])
+        self._new = new
+
+    def begin(self, digests: Rows, numbers: Int) -> None:
+        """With the series of these numbers alone. digests: by number."""
+        hashes = np.ascontiguousarray(digests[numbers]).view(np.uint64).reshape(-1, 2)[:, 0]
+        self._set(hashes, numbers.astype(np.uint32))
+
+    def _arrays(self) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
+        return np.frombuffer(self._hashes, np.uint64), np.frombuffer(self._numbers, np.uint32)
+
+    def _set(self, hashes: NDArray[np.uint64], numbers: NDArray[np.uint32]) -> None:
+        order, self._new = np.argsort(hashes, kind="stable"), {}
+        self._hashes, self._numbers = array("Q", hashes[order].tobytes()), array("I", numbers[order].tobytes())
+
+
+def _hash(digest: bytes) -> int:
+    return int.from_bytes(digest[:8], "little")

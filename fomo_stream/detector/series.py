@@ -47,7 +47,7 @@ class Batch(NamedTuple):
     begins: Bool  # (n,) whether no record before belongs to its series
     # how far the values, and their movement, are from what is usual for the key; NaN: unknown; see `Pooled.relative`
     relative: Float  # (n, RELATIVE, d)
-    usual: Float  # (n, 2, d) that level and spread, in normal scores
+    usual: Float  # (n, 2, d) that level and spread, as scores; see `Pooled`
 
     def vectors_for(self, sees: str) -> Float:
         """What a view that sees this looks at."""
@@ -116,7 +116,6 @@ class Series:
         """What is kept of a series; all zeros of one without records."""
         d = self.n_features
         columns: list[tuple[Any, ...]] = [
-            ("records", "u4"),
             ("has_records", "?"),  # belong to it; at first a key's record may belong to the series of the partition
             OPEN,
             *MEMORY,
@@ -125,12 +124,12 @@ class Series:
             ("last", "f8", (d,)),  # the last one
         ]
         if self.lags:
-            columns.append(("past", "f8", (self.lags, d)))  # the last records, newest first
-        if (
-            self.movement or self.relative
-        ):  # the level less the last value, so that 32 bits are enough; the root mean square of changes
+            # the number of records, and the last ones, newest first
+            columns += [("records", "u4"), ("past", "f8", (self.lags, d))]
+        if self.movement or self.relative:
+            # the level less the last value, so that 32 bits are enough; the root mean square of changes
             columns += [("offset", "f4", (d,)), ("root", "f4", (d,))]
-        if self.relative:  # of normal scores
+        if self.relative:  # of the key's scores, see `Pooled`
             columns += [("level", "f4", (d,)), ("variance", "f4", (d,))]
         return columns
 
@@ -216,6 +215,7 @@ class Series:
         vectors[:, 0] = filled if self.fills else x
         if self.lags:
             _with_past(rows, vectors[:, : 1 + self.lags], turns)
+            rows["records"] += turns.total(np.ones(len(at), bool)).astype(np.uint32)
         if self.pooled is not None and expected is not None:
             keyed = belongs & of_key
             batch.relative[at[keyed]] = self.pooled.relative(expected, moves)[keyed]
@@ -226,7 +226,6 @@ class Series:
         batch.begins[noted] = ~(rows["has_records"][which] | (turns.before(belongs) > 0))[belongs]
         if learn:
             rows["has_records"] |= turns.total(belongs) > 0
-            rows["records"] += turns.total(np.ones(len(at), bool)).astype(np.uint32)
             rows["count"] = np.minimum(rows["count"] + turns.total(known), MOST_COUNTED)
             self.keys.put(series, rows)
 

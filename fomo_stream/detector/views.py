@@ -105,7 +105,7 @@ def named_views(names: Iterable[Name]) -> tuple[str, ...]:
     """The names of views, with groups of them taken apart, each once and in order. Raises ValueError for another name.
 
     >>> named_views(["recent", "fast"])
-    ('trimmed', 'all', 'recent')
+    ('trimmed', 'all', 'recent', 'key')
     """
     names = list(names)
     unknown = [name for name in names if name not in VIEWS and name not in GROUPS]

@@ -308,7 +308,7 @@ def test_records_of_a_partition_that_is_given_up_while_they_are_taken_are_droppe
         return taken
 
     consumer: Any = member.consumer
-    consumer.poll = lambda _: waiting.pop(0) if waiting else None
+    consumer.poll = lambda seconds: next(iter(consume(1, seconds)), None)
     consumer.consume = consume
     member.run(lambda: not waiting)
     assert member.pipeline.tasks.get(0) is not before
