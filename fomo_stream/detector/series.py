@@ -403,6 +403,9 @@ def _moved(rows: Any, x: Float, limited: Float, known: Bool, count: Int, turns: 
 
 def _filled(rows: Any, x: Float, known: Bool, count: Int, turns: _Turns) -> Float:
     """Records x (k, d) with the last value of the series where one is missing; `rows` are moved on."""
+    if known.all():  # as usual
+        rows["last"], rows["age"] = x[turns.by_series[np.append(turns.starts[1:], len(x)) - 1]], 0
+        return x
     last, age = rows["last"], rows["age"]
     filled = x.copy()
     for turn in turns.rounds:
