@@ -6,4 +6,4 @@ MAX_FEATURES = 1000  # columns of a row; with more, data has probably become fie
 MAX_LAGS = 100  # past records that a record is compared together with
 MAX_RECORD_BYTES = 2**20  # of one record or line, by default; Kafka's own default for a message
 MAX_REASONS = 10  # of a record
-MAX_KEYS = 10_000_000  # of a partition
+MOST_KEYS = 10_000_000  # of a partition

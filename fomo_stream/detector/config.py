@@ -14,8 +14,7 @@ from fomo_stream.detector.changelog import Document, StoredEntries, check_same
 from fomo_stream.detector.keys import MAX_KEYS
 from fomo_stream.detector.views import DEFAULT, View, named_views
 from fomo_stream.errors import ConfigError, StateError
-from fomo_stream.limits import MAX_CONTEXT, MAX_LAGS, MAX_REASONS
-from fomo_stream.limits import MAX_KEYS as MOST_KEYS
+from fomo_stream.limits import MAX_CONTEXT, MAX_LAGS, MAX_REASONS, MOST_KEYS
 from fomo_stream.model.config import Model
 
 LEAST_CONTEXT = 4  # two halves of two rows can score each other

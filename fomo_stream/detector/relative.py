@@ -27,10 +27,10 @@ NARROWEST = 1e-9  # of the unit: a smaller distance counts as this
 LARGEST_SCORE = 140.0  # the value of a larger score is that of this one
 
 
-@lru_cache(maxsize=1)
-def _weights() -> Float:
-    """The sum of the weights of n values, of which each older one counts half as much every HALF_LIFE."""
-    keep = 0.5 ** (1.0 / HALF_LIFE)
+@lru_cache(maxsize=2)
+def weights(half_life: float = HALF_LIFE) -> Float:
+    """The sum of the weights of n values, of which each older one counts half as much every `half_life`: by n."""
+    keep = 0.5 ** (1.0 / half_life)
     return np.asarray((1.0 - keep ** np.arange(MOST_COUNTED + 2.0)) / (1.0 - keep))
 
 
@@ -93,11 +93,11 @@ class Pooled:
         rows: `level` and `variance` of keys, which are moved on; rounds: each of one record of the first keys.
         """
         scores = np.where(known, self.scores(x), 0.0)
-        n = _weights()[count]
+        n = weights()[count]
         share, of_own = n / (n + LEVEL_COUNTS), n / (n + SPREAD_COUNTS)
         of_all = SPREAD_COUNTS * self.within / (n + SPREAD_COUNTS)
         wider, unsure = 1.0 + 1.0 / (n + 1.0), (1.0 - share) ** 2
-        gain = known / _weights()[count + 1]
+        gain = known / weights()[count + 1]
         levels, spreads, limited = np.empty(x.shape), np.empty(x.shape), np.empty(x.shape)
         level, variance = rows["level"], rows["variance"]
         for turn in rounds:
@@ -151,6 +151,6 @@ class Pooled:
 
 def within_keys(count: NDArray[np.uint8], variance: NDArray[np.float32]) -> Float:
     """The variance (d,) of scores around the level of their key, from those of n keys (n, d)."""
-    free, n = np.maximum(count.astype(np.float64) - 1.0, 0.0), _weights()[count]
+    free, n = np.maximum(count.astype(np.float64) - 1.0, 0.0), weights()[count]
     total = (free * variance * (n / np.maximum(n - 1.0, 0.5))).sum(axis=0)
     return np.asarray((total + FEW_WITHIN * WITHIN) / (free.sum(axis=0) + FEW_WITHIN), dtype=np.float64)

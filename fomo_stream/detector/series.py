@@ -6,7 +6,6 @@ import json
 import struct
 from collections.abc import Sequence
 from copy import copy
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from safetensors.numpy import load, save
 
 from fomo_stream.detector.changelog import Document, Entries, StoredEntries, check_same, value_of
 from fomo_stream.detector.keys import MAX_KEYS, WHOLE, Key, Keys, digest_of
-from fomo_stream.detector.relative import MOST_COUNTED, RELATIVE, WITHIN, Pooled, within_keys
+from fomo_stream.detector.relative import MOST_COUNTED, RELATIVE, WITHIN, Pooled, weights, within_keys
 from fomo_stream.errors import DamagedStateError
 from fomo_stream.limits import MAX_LAGS
 
@@ -362,21 +361,14 @@ class _Turns(NamedTuple):
         return np.add.reduceat(flags[self.by_series].astype(np.int64), self.starts, axis=0)
 
 
-@lru_cache(maxsize=1)
-def _weights() -> Float:
-    """The sum of the weights of n values, of which each older one counts half as much every HALF_LIFE."""
-    keep = 0.5 ** (1.0 / HALF_LIFE)
-    return np.asarray((1.0 - keep ** np.arange(MOST_COUNTED + 2.0)) / (1.0 - keep))
-
-
 def _moved(rows: Any, x: Float, limited: Float, known: Bool, count: Int, turns: _Turns) -> Float:
     """The movement (k, MOVEMENT, d) after records x (k, d), of which these values are known, and `count` were before.
 
     limited: (k, d) the records, in which values that are far off may be less so. rows: of the series, moved on.
     """
-    values, weights = np.where(known, limited, 0.0), _weights()
-    of_level = known / weights[count + 1]
-    of_square = np.where(count > 0, known / np.maximum(weights[count], 1.0), 0.0)  # the first value is no change
+    values, totals = np.where(known, limited, 0.0), weights(HALF_LIFE)
+    of_level = known / totals[count + 1]
+    of_square = np.where(count > 0, known / np.maximum(totals[count], 1.0), 0.0)  # the first value is no change
     last, offset, root = rows["last"].copy(), rows["offset"], rows["root"]
     level = last + offset
     levels, roots = np.empty(x.shape), np.empty(x.shape)
@@ -463,7 +455,7 @@ class Memory:
             return logits
         now: dict[int, tuple[float, int]] = {}
         means, counts = (self._keys.column(name, slots).tolist() for name in ("mean", "logits"))
-        sizes, weight, out = _weights().tolist(), self.weight, logits.copy()
+        sizes, weight, out = weights(HALF_LIFE).tolist(), self.weight, logits.copy()
         for i, (slot, is_first) in enumerate(zip(slots.tolist(), begins.tolist(), strict=True)):
             mean, count = (0.0, 0) if is_first else now.get(slot) or (means[i], counts[i])
             logit = float(logits[i])

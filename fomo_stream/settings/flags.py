@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, ValidationInfo, field_validator, model_validator
 from pydantic_settings import NoDecode
 
-from fomo_stream.limits import MAX_CONTEXT, MAX_KEYS, MAX_LAGS, MAX_REASONS
+from fomo_stream.limits import MAX_CONTEXT, MAX_LAGS, MAX_REASONS, MOST_KEYS
 from fomo_stream.settings.sources import BaseFlags, flag
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ class RecordFlags(DetectorFlags):
         "keys of a partition of which is known what is usual for them; those used least recently are forgotten",
         metavar="N",
         ge=1,
-        le=MAX_KEYS,
+        le=MOST_KEYS,
         scope="state",
     )
     result_field: str = flag(
