@@ -22,8 +22,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 from fomo_stream.demo.embedded_broker import EmbeddedBroker
 
@@ -149,6 +149,13 @@ class Broker:
         finally:
             consumer.close()
         return messages
+
+    def ends(self, topic: str, committed: bool) -> list[int]:
+        """The end of each partition; committed: before the first open transaction."""
+        isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        every = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(self.partitions(topic))}
+        asked = self.admin.list_offsets(every, isolation_level=isolation)
+        return [asked[place].result(20).offset for place in every]
 
     def members(self, group: str) -> dict[str, set[int]]:
         """The partitions of every member of a group, by its instance id."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from brokers import Broker
+from brokers import Broker, wait_for
 from confluent_kafka import Producer
 from services import Running, make_settings, unique
 
@@ -53,6 +53,8 @@ def write(broker: Broker, topic: str, letters: Sequence[dict[str, Any]]) -> None
     assert producer.flush(20) == 0
     if name:
         producer.commit_transaction(20)
+        # The broker answers before readers see the end of the transaction in every partition.
+        wait_for(lambda: broker.ends(topic, True) == broker.ends(topic, False), f"a transaction on {topic} to end")
 
 
 @pytest.fixture
