@@ -181,8 +181,8 @@ def cases(given: Stream, detector: Detector, n: int, rng: Rng) -> Iterator[Case]
 def by_z_scores(given: Stream, detector: Detector, rows: Float) -> Int:
     """Features by the robust z-score of their value; of codes, by that of the rarity; in a case of movement also by
     those of level and spread. The one that counts most comes first."""
-    seen = detector._series.peek(rows).vectors[-1]
-    usual = detector._context.history.vectors(np.arange(CONTEXT))
+    seen = detector._shared._series.peek(rows).vectors[-1]
+    usual = detector._shared._context.history.vectors(np.arange(CONTEXT))
     vectors = [0, *range(len(seen) - 2, len(seen))] if given.kind == "movement" else [0]
     score = np.zeros(len(seen[0]))
     for vector in vectors:

@@ -14,7 +14,7 @@ from fomo_stream.detector.changelog import Document, StoredEntries, check_same
 from fomo_stream.detector.keys import MAX_KEYS
 from fomo_stream.detector.views import DEFAULT, View, named_views
 from fomo_stream.errors import ConfigError, StateError
-from fomo_stream.limits import MAX_CONTEXT, MAX_LAGS, MAX_REASONS, MOST_KEYS
+from fomo_stream.limits import MAX_CONTEXT, MAX_LAGS, MAX_REASONS, MOST_KEYS, MOST_OWN_CONTEXTS
 from fomo_stream.model.config import Model
 
 LEAST_CONTEXT = 4  # two halves of two rows can score each other
@@ -51,6 +51,7 @@ class DetectorConfig:
     lag: int = 32  # records between a trigger and its generation taking effect
     missing_is: str = "unknown"  # what a missing value is: unknown or odd
     keys: int = MAX_KEYS  # keys that are known at the same time
+    own_contexts: int = 64  # keys, at most, that have contexts of their own: the busiest ones
     memory: float = 1 / 3  # weight of the series' earlier records in a remembered score; 0: each record for itself
     seed: int = 0
     explain: str = "none"  # which records get reasons: none, alerts or all
@@ -79,6 +80,7 @@ class DetectorConfig:
         check("recent_every", STEP, 1_000_000)
         check("lag", 1, 1_000_000)
         check("keys", 1, MOST_KEYS)
+        check("own_contexts", 0, MOST_OWN_CONTEXTS)
         check("memory", 0.0, 0.9)
         check("seed", 0, 2**63 - 1)
         check("adapt_after", 0, 1_000_000)

@@ -49,9 +49,11 @@ class Context:
         self.pool = Reservoir(size, vectors * n_features, seed, fitted=n_features)  # of admitted records
         self.outliers = Reservoir(OUTLIERS_KEPT, n_features, seed + 2)  # of outliers by feedback
         # of admitted records of known keys: how far they are from what is usual for their key
-        self.relatives = Reservoir(size, RELATIVE * n_features, seed + 3, fitted=RELATIVE * n_features)
+        relative = any(view.is_of_keys for view in views)
+        width = RELATIVE * n_features
+        self.relatives = Reservoir(size if relative else LEAST_CONTEXT, width, seed + 3, fitted=width)
         rows, scores = config.history_rows, config.history_scores
-        self.history = History(n_features, self.n_shared, rows, scores, config.lags, movement)
+        self.history = History(n_features, self.n_shared, rows, scores, config.lags, movement, relative)
         self.confirmed: Int = np.zeros(0, dtype=np.int64)  # ascending, by feedback; replaced, never written in place
         self._pending: dict[int, int] = {}  # by record with a new verdict: the verdict before it
         self._confirmed_log = Document()

@@ -1,63 +1,40 @@
 """The detector of one partition: scores every record, then learns it. A pure state machine.
 
-A record is scored in several *views*, each by its *generation*: an immutable context and its encoding. A new generation
-takes effect a fixed number of records after the record that triggered it. Every `STEP` records the detector updates the
-reservoir, and what scores and alerts refer to. So a result depends only on earlier records and feedback: not on time,
-not on how records are split over calls, and not on how long an encoding took.
+Records of the busiest keys are scored and learned by detectors of their own (`own`), all others by one that they share
+(`single`). A record is scored in several *views*, each by its *generation*: an immutable context and its encoding. A
+new generation takes effect a fixed number of records after the record that triggered it. Every `STEP` records a
+detector updates its reservoir, and what scores and alerts refer to. So a result depends only on earlier records and
+feedback: not on time, not on how records are split over calls, and not on how long an encoding took.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+import struct
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from copy import copy
-from typing import Any, NamedTuple
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fomo_stream.detector.alerts import Alerts, Regimes
-from fomo_stream.detector.changelog import Document, Entries, StoredEntries
-from fomo_stream.detector.config import LEAST_CONTEXT, STEP, DetectorConfig, check_entries, fingerprint_of
-from fomo_stream.detector.context import Context
-from fomo_stream.detector.explaining import Explainer
-from fomo_stream.detector.generation import Generation
-from fomo_stream.detector.history import UNKNOWN
-from fomo_stream.detector.keys import Key, Keys
-from fomo_stream.detector.panel import Build, Panel
-from fomo_stream.detector.results import Reason, Results, Scores
-from fomo_stream.detector.series import MEMORY, Batch, Memory, Series
-from fomo_stream.detector.views import LeftOut, View, fitting
-from fomo_stream.errors import SchemaError, StateError
-from fomo_stream.model.config import VALUE_LIMIT, Model
+from fomo_stream.detector.changelog import Entries, StoredEntries
+from fomo_stream.detector.config import DetectorConfig
+from fomo_stream.detector.keys import Key, digest_of
+from fomo_stream.detector.own import DECIDE, NOWHERE, Own, Owns, Routes, own_reasons
+from fomo_stream.detector.results import DetectorSummary, Reason, Results, Scores
+from fomo_stream.detector.single import Inspection, SingleDetector
+from fomo_stream.detector.views import LeftOut, View
+from fomo_stream.errors import DamagedStateError
+from fomo_stream.model.config import Model
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 
-LASTING = 500  # records that an encoding has scored before it is written: in a young stream most are replaced sooner
-
-
-class DetectorSummary(NamedTuple):
-    """How a detector is doing at one moment, in a few numbers."""
-
-    records: int  # processed
-    context_rows: int  # rows of the history of which contexts are made
-    trimmed_rows: int  # rows that the newest trimmed contexts have left out
-    generation: int  # contexts that took effect so far, from 1; 0 while warming up
-    generation_age: int  # records since the newest of them took effect
-    regime: int  # from 1; 0 while warming up
-    drift: float  # 0 to 1: how much of what announces a new regime was seen
-    keys: int = 0  # that are known
-    forgotten: int = 0  # keys that were, since this instance began
-
-
-class Inspection(NamedTuple):
-    """What a detector is made of at one moment."""
-
-    pool: Int  # ascending numbers of the records that may become context of the history
-    generations: dict[str, Generation]  # by view: the one that scores the next record; none while warming up
-    following: tuple[str, ...]  # views that have a next generation, too
+# records of the busiest keys only, shared records at the last decision, keys that ever had contexts of their own, and
+# regimes that were announced for them
+COUNTERS = struct.Struct("<qqqq")
+OWN = "own/"  # begins the names of entries about contexts of their own
 
 
 class Detector:
@@ -84,82 +61,90 @@ class Detector:
         executor: Executor | None = None,
         categorical: tuple[int, ...] = (),
     ) -> None:
-        self.model = model
-        self.n_features = n_features
-        self.categorical = categorical
-        self.config = config = config or DetectorConfig()
-        self.views, self.left_out = _fitting(model, n_features, config, categorical)
-        self._explainer = Explainer(model, config, categorical)
-        movement = any(view.sees == "movement" for view in self.views)
-        relative = any(view.is_of_keys for view in self.views)
-        fills = config.missing_is == "unknown"
-        self._series = Series(
-            n_features, config.lags, movement, config.keys, fills=fills, relative=relative, categorical=categorical
-        )
-        self._context = Context(n_features, self.views, movement, config, categorical)
-        self._panel = Panel(self.views, model, executor)
-        self._memory = Memory(config.memory, self._series.keys)
-        self._alerts = Alerts(config, self._series.keys)
-        self._regimes = Regimes(config.adapt_after)
-        self._ahead = 0.0  # see `for_partition`
-        self._scaled = 0  # records when what is usual for all keys was learned; see `_learn_scale`
-        self._has_noted_first = False  # the scores that the records of the warm-up get afterwards
-        self._begin_log()
+        config = config or DetectorConfig()
+        self._shared = SingleDetector(model, n_features, config, executor, categorical)
+        self._owns = Owns(model, n_features, config, executor, categorical)
+        self._routes: Routes | None = None  # None: no key ever had contexts of its own
+        self._apart = 0  # records that were learned by the detectors of keys alone
+        self._decided = 0  # shared records at the last decision
+        self._shifts = 0  # regimes that were announced for keys with contexts of their own
+
+    @property
+    def model(self) -> Model:
+        """The model."""
+        return self._shared.model
+
+    @property
+    def n_features(self) -> int:
+        """Columns of rows."""
+        return self._shared.n_features
+
+    @property
+    def categorical(self) -> tuple[int, ...]:
+        """Columns that hold category codes."""
+        return self._shared.categorical
+
+    @property
+    def config(self) -> DetectorConfig:
+        """The settings."""
+        return self._shared.config
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        """The views in use."""
+        return self._shared.views
+
+    @property
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """The views that rows are too wide for."""
+        return self._shared.left_out
 
     @property
     def context_rows(self) -> int:
-        """Rows in the reservoir now; verdicts given since the last record may still change that."""
-        return len(self._context.pool)
+        """Rows in the shared reservoir now; verdicts given since the last record may still change that."""
+        return self._shared.context_rows
 
     @property
     def context_numbers(self) -> Int:
-        """Numbers (n,) of the records in the present context of the first view; empty while warming up."""
-        current = self._panel.timelines[0].current
-        return np.zeros(0, dtype=np.int64) if current is None else current.result().numbers
+        """Numbers (n,) of the shared records in the present context of the first view; empty while warming up."""
+        return self._shared.context_numbers
 
     @property
     def summary(self) -> DetectorSummary:
         """How it is doing. Safe from any thread."""
-        panel, regimes = self._panel, self._regimes
-        age = panel.generation_age(self.records)
-        generation = panel.generation
-        rows, trimmed, keys = self.context_rows, panel.trimmed_rows, self._series.keys
-        counts = self.records, rows, trimmed, generation, age, regimes.number
-        return DetectorSummary(*counts, regimes.drift, len(keys), keys.forgotten)
+        shared, ready = self._shared.summary, sum(own.is_ready for own in list(self._owns))
+        return shared._replace(
+            records=self.records, regime=self.regime, keys=shared.keys + ready, own_contexts=len(self._owns)
+        )
 
     def inspect(self) -> Inspection:
         """A look inside, which changes nothing; it waits for generations that are being built."""
-        timelines = self._panel.timelines
-        generations = {each.view.name: each.current.result() for each in timelines if each.current is not None}
-        following = tuple(each.view.name for each in timelines if each.next is not None)
-        return Inspection(self._context.pool.numbers, generations, following)
+        return self._shared.inspect()._replace(own={own.digest: own.is_ready for own in self._owns})
 
     @property
     def records(self) -> int:
         """Records processed: the number of the next one."""
-        return self._context.history.records
+        return self._shared.records + self._apart
 
     @property
     def generation(self) -> int:
-        """Counts the contexts that took effect so far, from 1; 0 while warming up."""
-        return self._panel.generation
+        """Counts the shared contexts that took effect so far, from 1; 0 while warming up."""
+        return self._shared.generation
+
+    @property
+    def regime(self) -> int:
+        """Counts the regimes, from 1; 0 while warming up."""
+        return self._shared.regime + self._shifts
 
     @property
     def room(self) -> int:
-        """How many of the next records can be scored before any of them is learned; at least 1."""
-        if not self.generation:
-            return max(1, self.config.min_context - self._context.max_rows)
-        stepped = self._alerts.stepped
-        until_next = self._panel.until_next(self.records)
-        unplanned = stepped + STEP + self.config.lag - self.records  # the next step may add a generation
-        if self._series.max_keys - len(self._series.keys) < unplanned:
-            unplanned = stepped + STEP - self.records  # ... or forget keys
-        scaled = stepped + max(1, -(-(2 * self._scaled - stepped) // STEP)) * STEP - self.records
-        return min(unplanned, scaled) if until_next is None else min(until_next, unplanned, scaled)
+        """How many of the next records can be scored before any is learned, if they share contexts; at least 1."""
+        return self._shared.room
 
-    def is_ready(self, n: int) -> bool:
-        """Whether the next n records can be processed without waiting for a generation that is being built."""
-        return all(build.done for build in self._panel.needed(self.records + n))
+    def is_ready(self, keys: Sequence[Key]) -> bool:
+        """Whether records with these keys (n,) can be processed next without waiting for a generation to be built."""
+        learning = self._detectors(keys, len(keys), all_that_learn=True)
+        return all(detector.is_ready(len(at)) for _, detector, at in learning)
 
     # -- scoring and learning ------------------------------------------------------------------------------------
 
@@ -170,7 +155,7 @@ class Detector:
         belong to that one. The result is the same however the rows of a partition are split over calls.
         Raises SchemaError when the rows have another number of features than the detector.
         """
-        return self._process(_checked(rows, self.n_features), keys)
+        return self._process(rows, keys, None)
 
     def score_rows(self, rows: Float, keys: Sequence[Key] | None = None) -> Results:
         """Score rows (n, d) as the next n records without learning them.
@@ -179,21 +164,20 @@ class Detector:
         from those of `process`. This changes no later result: verdicts that come before these rows are learned still
         take effect together.
         """
-        batch = self._series.peek(_checked(rows, self.n_features), keys)
-        return self._judge(batch, self._scores(batch), learn=False)
+        parts, places = [], []
+        for own, detector, at in self._detectors(keys, len(rows)):
+            results = detector.score_rows(rows[at], None if own else _of(keys, at))
+            parts.append(own.own_results(results) if own else results)
+            places.append(at)
+        merged = Results.merged(parts, places)
+        return replace(merged, regime=np.full(len(merged), self.regime))
 
     def score_apart(self, rows: Float, keys: Sequence[Key] | None = None) -> Results:
-        """Score rows (n, d) that are no stream, each against the contexts alone, without learning them.
+        """Score rows (n, d) that are no stream, each against the shared contexts alone, without learning them.
 
         The outliers are those with a p-value of at most the alert rate. Nothing remembers the records before.
         """
-        batch = self._series.peek(_checked(rows, self.n_features), keys)
-        scores = self._scores(batch)
-        if not self.generation:
-            return Results.nothing(scores)
-        self._note_first()
-        results = self._asked.judge_apart(scores, self._regimes.number, self._context.history)
-        return self._explainer.explained(results, batch, self._builds_from(self.records), self._series.pooled)
+        return self._shared.score_apart(rows, keys)
 
     def explain(
         self, rows: Float, keys: Sequence[Key] | None = None, scored: Results | None = None
@@ -203,191 +187,114 @@ class Detector:
         scored: what `score_rows` has just said of them, if it is known. Nothing changes. Raises SchemaError as
         `process`.
         """
-        batch = self._series.peek(_checked(rows, self.n_features), keys)
-        scores = self._scores(batch) if scored is None else scored.scores
-        builds, pooled = self._builds_from(self.records), self._series.pooled
-        return [self._explainer.reasons(batch, i, scores, builds, pooled) for i in range(len(rows))]
+        found: list[tuple[Reason, ...]] = [()] * len(rows)
+        for own, detector, at in self._detectors(keys, len(rows)):
+            scores = None if scored is None else scored.scores[at]
+            for i, reasons in zip(at, detector.explain(rows[at], None if own else _of(keys, at), scores), strict=True):
+                found[i] = own_reasons(reasons) if own else reasons
+        return found
 
     def learn_rows(self, rows: Float, scored: Results, keys: Sequence[Key] | None = None) -> None:
         """Learn rows (n, d) as the next n records; the same as `process`, without scoring most of them again.
 
         scored: results of `score_rows` for exactly these rows, with no record learned since; feedback may have come.
         """
-        self._process(_checked(rows, self.n_features), keys, scored.scores)
+        self._process(rows, keys, scored.scores)
 
     def seed_context(self, rows: Float, keys: Sequence[Key] | None = None) -> None:
         """Start warm from trusted rows (n, d), n >= 4: they count as the first n records, confirmed by feedback.
 
         Must come before the first record. Raises SchemaError for fewer rows; StateError when records were processed.
         """
-        rows = _checked(rows, self.n_features)
-        if self.records:
-            raise StateError("a context can be seeded only before the first record")
-        if len(rows) < LEAST_CONTEXT:
-            raise SchemaError(f"a seed context needs at least {LEAST_CONTEXT} rows, got {len(rows)}")
-        self._context.take_first(self._series.follow(rows, keys), confirmed=True)
-        self._begin()
+        self._shared.seed_context(rows, keys)
+        self._decided = self.records
 
     def flush_warm_up(self) -> None:
         """Let scores begin now, with fewer than min_context rows. Raises SchemaError with fewer than 4 rows."""
-        if not self.generation:
-            self._context.end_warm_up()
-            self._begin()
+        self._shared.flush_warm_up()
 
     def cross_scored(self) -> Results:
         """Scores of the warm-up rows, each against the half that does not contain it.
 
         Only directly after the warm-up; otherwise empty.
         """
-        numbers, first = self._panel.first_scores(self.records)
-        if not len(first):
-            return Results.nothing(first)
-        history = self._context.history
-        slots, begins = self._series_of(numbers)
-        remembered = Memory(self.config.memory, Keys(0, MEMORY)).remember(first.logit, slots, begins, learn=False)
-        alerts = self._alerts.copy()
-        if not self._has_noted_first:
-            alerts.note(numbers, remembered)
-        results = alerts.judge_first(first, remembered, self._regimes.number).of_series(slots, begins)
-        batch = history.batch(numbers, slots, begins)
-        return self._explainer.explained(results, batch, self._explainer.halves(self._panel, numbers), None)
+        return self._shared.cross_scored()
 
-    def _process(self, rows: Float, keys: Sequence[Key] | None, known: Scores | None = None) -> Results:
+    def _process(self, rows: Float, keys: Sequence[Key] | None, known: Scores | None) -> Results:
         """Score and learn the next records (n, d). known: their scores, if no record was learned since."""
-        parts, start = [Results.nothing(Scores.unknown(0, self._context.n_shared))], 0
-        while start < len(rows):  # without records nothing changes: verdicts wait for the next one
-            if self._context.has_new_verdicts:
-                self._apply_verdicts()
-            part = slice(start, start + self.room)
-            batch = self._series.follow(rows[part], None if keys is None else keys[part])
-            if start or not self.generation:  # what was learned may have changed the scores
-                known = None
-            parts.append(self._learn(batch, self._scores(batch) if known is None else known[: len(batch.vectors)]))
-            start += len(batch.vectors)
-        return Results.concatenate(parts)
-
-    def _scores(self, batch: Batch) -> Scores:
-        """Scores of the next records."""
-        rows = [self._context.view_columns(view, batch.vectors_for(view.sees)) for view in self.views]
-        gaps = [view.gaps(batch.gaps & self._series.fills, self.config.lags) for view in self.views]
-        return self._panel.scores(rows, gaps, self.records)
-
-    def _judge(self, batch: Batch, scores: Scores, learn: bool) -> Results:
-        """Results of the next records from their scores. learn: whether the following records remember them."""
-        if not self.generation:
-            return Results.nothing(scores).of_series(batch.slots, batch.begins)
-        self._note_first()
-        alone = ~np.isnan(scores.by_key)
-        remembered = self._memory.remember(scores.logit, batch.slots, batch.begins, alone, learn)
-        alerts, history = self._alerts if learn else self._asked, self._context.history
-        results = alerts.judge(scores, remembered, batch, self._regimes.number, history, learn)
-        results = results.of_series(batch.slots, batch.begins)
-        return self._explainer.explained(results, batch, self._builds_from(self.records), self._series.pooled)
-
-    def _builds_from(self, first: int) -> Callable[[int], list[tuple[View, Build]]]:
-        return lambda i: self._panel.builds(first + i)
-
-    def _learn(self, batch: Batch, scores: Scores) -> Results:
-        """Judge the next records, with these scores, and learn them: their results."""
-        if not self.generation:
-            self._context.take_first(batch)
-            if self.context_rows >= self.config.min_context:
-                self._begin()
-            return Results.nothing(scores).of_series(batch.slots, batch.begins)
-        parts, start = [], 0
-        while start < len(scores):  # up to the next step or the next generation, whichever comes first
-            until_step = STEP - (self.records - self._alerts.stepped)
-            until_next = self._panel.until_next(self.records)
-            stop = start + (until_step if until_next is None else min(until_step, until_next))
-            part = slice(start, min(stop, len(scores)))
-            results = self._judge(batch.part(part), scores[part], learn=True)
-            self._context.history.append(batch.part(part), scores[part], results.remembered_logit, results.outlier)
-            is_step = self.records - self._alerts.stepped == STEP
-            if is_step:
-                self._watch()
-            self._panel.advance(self.records)
-            if is_step:
-                self._step()
-            parts.append(results)
+        parts: list[Results] = []
+        start = 0
+        while start < len(rows) or not parts:
+            part = slice(start, start + DECIDE - self.records % DECIDE)
+            of_part = None if keys is None else keys[part]
+            parts.append(self._learn(rows[part], of_part, known if known is None or start else known[part]))
             start = part.stop
+            known = None
+            if len(rows) and self.records % DECIDE == 0:
+                self._decide()
         return Results.concatenate(parts)
 
-    def _begin(self) -> None:
-        """End the warm-up: the first generations take effect at once."""
-        self._alerts.begin(max(0, self.records - int(self._ahead * STEP)))
-        self._regimes.begin()
-        self._series.forget()
-        self._learn_scale()
-        self._panel.begin(self._context)
-        self._context.bring_forward(self._ahead)
+    def _learn(self, rows: Float, keys: Sequence[Key] | None, known: Scores | None) -> Results:
+        """Score and learn records between two decisions."""
+        first, n, regime = self.records, len(rows), self.regime
+        numbers, shifts = np.full((2, n), NOWHERE), np.zeros(n, np.int64)
+        of_own = np.zeros(n, np.int64)
+        parts, places = [], []
+        for own, detector, at in self._detectors(keys, n, all_that_learn=True):
+            numbers[int(own is not None), at] = detector.records + np.arange(len(at))
+            before, is_known = detector.regime, known is not None and (own is None or own.is_ready)
+            results = detector.process(
+                rows[at], None if own else _of(keys, at), known[at] if known is not None and is_known else None
+            )
+            if own is not None:
+                of_own[at] = own.number
+                self._owns.touch(own)
+                if not own.is_ready:
+                    continue
+                self._apart += len(at)
+                self._shifts += detector.regime - before
+                results = own.own_results(results)
+            shifts[at] = np.diff(results.regime, prepend=before)
+            parts.append(results)
+            places.append(at)
+        if self._routes is not None:
+            self._routes.note(first, numbers[0], of_own, numbers[1])
+        merged = Results.merged(parts, places)
+        return merged if self._routes is None else replace(merged, regime=regime + np.cumsum(shifts))
 
-    def _learn_scale(self) -> None:
-        """Learn what is usual for all keys together: after the warm-up, and when there are twice as many records.
+    def _decide(self) -> None:
+        """Every `DECIDE` records: which keys have contexts of their own."""
+        shared = self._shared
+        slots, _ = shared.history.series(self._decided, shared.records)
+        self._decided = shared.records
+        self._owns.decide(shared.keys, slots, self.records)
+        if self._owns.entered and self._routes is None:
+            self._routes = self._new_routes()
+            self._routes.begin(self.records)
 
-        It takes effect at once, so `room` ends there.
+    def _new_routes(self) -> Routes:
+        return Routes(self.config.history_rows)
+
+    def _detectors(
+        self, keys: Sequence[Key] | None, n: int, all_that_learn: bool = False
+    ) -> Iterator[tuple[Own | None, SingleDetector, Int]]:
+        """The detectors that score the next n records with these keys: each with the positions (m,) of its records.
+
+        all_that_learn: also those that only learn them yet. The shared one comes first, if any record is its own.
         """
-        self._scaled = self.records
-        if not self._series.relative or not len(self._series.keys):
-            return
-        is_first, history = self._series.pooled is None, self._context.history
-        sample = self._context.pool.quantiles
-        self._series.learn_scale(sample)
-        if is_first:
-            numbers = np.arange(history.oldest, self.records)
-            values = np.where(history.gaps(numbers), np.nan, history.vectors(numbers)[:, 0])
-            relative = self._series.learn_usual(values, history.series(history.oldest, self.records)[0])
-            self._context.note_relative(numbers, relative)
-            self._series.learn_scale(sample)
-
-    def _note_first(self) -> None:
-        """Once after the warm-up: let its records be among those that later ones are compared with."""
-        if self._has_noted_first:
-            return
-        numbers, first = self._panel.first_scores(self.records)
-        slots, begins = self._series_of(numbers)
-        remembered = self._memory.remember(first.logit, slots, begins)
-        self._context.note_first(numbers, first.by_view, remembered)
-        self._alerts.note(numbers, remembered)
-        self._has_noted_first = True
-
-    def _series_of(self, numbers: Int) -> tuple[Int, NDArray[np.bool_]]:
-        """Series (n,) of records of the history, and whether each is the first of it."""
-        first = int(numbers[0]) if len(numbers) else self.records
-        slots, begins = self._context.history.series(first, self.records)
-        return slots[numbers - first], begins[numbers - first]
-
-    def _apply_verdicts(self) -> None:
-        """Let the verdicts since the last record take effect, before the next one is learned."""
-        if self.generation:
-            self._note_first()
-            self._told(self._alerts)
-        self._context.apply_verdicts()
-
-    def _told(self, alerts: Alerts) -> Alerts:
-        """Alerts after the verdicts since the last record have been told to them."""
-        history = self._context.history
-        for numbers, sign in zip(self._context.new_verdicts, (-1.0, 1.0), strict=True):
-            alerts.note(numbers, history.remembered(numbers), sign)
-        return alerts
-
-    @property
-    def _asked(self) -> Alerts:
-        """The alerts as they will be when the next record is learned."""
-        return self._told(self._alerts.copy()) if self._context.has_new_verdicts else self._alerts
-
-    def _watch(self) -> None:
-        """Every `STEP` records: look for a new regime, by the generations that scored these records."""
-        if (odd := self._panel.is_odd(self._context.history.logits(self.records - STEP, self.records))) is not None:
-            self._regimes.watch(odd[0], ~odd[1])
-
-    def _step(self) -> None:
-        """Every `STEP` records: learn, and trigger a new generation of one view if it is due."""
-        self._alerts.step(self._context.history)
-        self._context.step(STEP)
-        self._series.forget()
-        if self.records >= 2 * self._scaled:
-            self._learn_scale()
-        self._panel.renew(self._context, self.records + self.config.lag)
+        at_own: dict[bytes, list[int]] = {}
+        shared = np.ones(n, dtype=bool)
+        if len(self._owns) and keys is not None:
+            for i, key in enumerate(keys):
+                if key is not None and (own := self._owns.find(digest := digest_of(key))) is not None:
+                    at_own.setdefault(digest, []).append(i)
+                    shared[i] = not own.is_ready
+        if shared.any() or not n:
+            yield None, self._shared, np.flatnonzero(shared)
+        for digest, at in at_own.items():
+            own = self._owns.find(digest)
+            if own is not None and (own.is_ready or all_that_learn):
+                yield own, own.detector, np.array(at)
 
     # -- feedback ------------------------------------------------------------------------------------------------
 
@@ -401,17 +308,43 @@ class Detector:
         history no longer has are ignored.
         Returns how many verdicts changed something.
         """
-        new = self._context.feedback(dict(zip(map(int, numbers), map(bool, outlier), strict=True)))
-        self._alerts.refresh()
-        return new
+        numbers, outlier = np.asarray(numbers, dtype=np.int64), np.asarray(outlier, dtype=bool)
+        if self._routes is None:
+            return self._shared.feedback(numbers, outlier)
+        there = (numbers >= self.records - self._routes.size) & (numbers < self.records)
+        numbers, outlier = numbers[there], outlier[there]
+        shared, of_own, own_numbers = self._routes.find(numbers)
+        is_shared = shared != NOWHERE
+        changed = self._shared.feedback(shared[is_shared], outlier[is_shared])
+        for own in self._owns:
+            at = of_own == own.number
+            if at.any():
+                own.detector.feedback(own_numbers[at & is_shared], outlier[at & is_shared])
+                changed += own.detector.feedback(own_numbers[at & ~is_shared], outlier[at & ~is_shared])
+                self._owns.touch(own)
+        return changed
 
     def numbers_of(self, rows: Float) -> list[Int]:
         """For each of rows (n, d), the numbers of the known records equal to it."""
-        return [self._context.history.find(row) for row in _checked(rows, self.n_features)]
+        found = self._shared.numbers_of(rows)
+        if self._routes is None:
+            return found
+        routes, records = self._routes, self.records
+        all_found = [[routes.numbers(records, 0, numbers)] for numbers in found]
+        for own in self._owns:
+            for numbers, of_own in zip(all_found, own.detector.numbers_of(rows), strict=True):
+                numbers.append(routes.numbers(records, own.number, of_own))
+        return [np.unique(np.concatenate(numbers)) for numbers in all_found]
 
     def has_verdict(self, numbers: Int) -> NDArray[np.bool_]:
         """Whether there is feedback on known records, by number (k,)."""
-        known: NDArray[np.bool_] = self._context.history.verdict(numbers) != UNKNOWN
+        if self._routes is None:
+            return self._shared.has_verdict(numbers)
+        shared, of_own, own_numbers = self._routes.find(numbers)
+        known: NDArray[np.bool_] = self._shared.has_verdict(shared) & (shared != NOWHERE)
+        for own in self._owns:
+            at = (of_own == own.number) & (shared == NOWHERE)
+            known[at] = own.detector.has_verdict(own_numbers[at])
         return known
 
     # -- state ---------------------------------------------------------------------------------------------------
@@ -421,15 +354,12 @@ class Detector:
 
         The entries of one call have to be in the log before the next call; if they get lost, go back with `recover`.
         """
-        counters = list(self._counters().values())  # without their names, as they are written at every commit
-        return {
-            **self._fingerprint_log.changes("fingerprint", json.dumps(self._fingerprint).encode()),
-            **self._counters_log.changes("counters", json.dumps(counters, separators=(",", ":")).encode()),
-            **self._panel.changes(self.records - min(LASTING, self.config.context_size // 2)),
-            **self._context.changes(),
-            **self._alerts.changes(),
-            **{f"follow/{name}": value for name, value in self._series.changes().items()},
-        }
+        entries = self._shared.changes()
+        if self._routes is not None and entries | (own := self._owns.changes()):
+            own |= self._routes.changes("routes")
+            own["counters"] = COUNTERS.pack(self._apart, self._decided, self._owns.entered, self._shifts)
+            entries |= {OWN + name: value for name, value in own.items()}
+        return entries
 
     def recover(self, entries: StoredEntries, known: Detector | None = None) -> None:
         """Take the state from the entries: the same records then get the same results, bit for bit on one device.
@@ -438,18 +368,18 @@ class Detector:
         Raises StateError when the entries are of another detector (all differences, joined by "; ") or of another
         version of fomo-stream, incomplete or damaged. This detector must not be used then.
         """
-        self._begin_log()
-        check_entries(self._fingerprint_log, entries, self._fingerprint)
-        values = json.loads(self._counters_log.recover(entries, "counters"))
-        counters = dict(zip(self._counters(), values, strict=True))
-        self._context.recover(entries, counters)
-        panel = known._panel if known is not None and known.model is self.model else None
-        self._panel.recover(entries, counters["views"], self._context, panel)
-        self._alerts.recover(entries, counters)
-        self._regimes.recover(counters)
-        self._panel.steps, self._has_noted_first = counters["steps"], counters["noted"]
-        self._scaled = counters["scaled"]
-        self._series.recover({name[7:]: value for name, value in entries.items() if name.startswith("follow/")})
+        self._shared.recover(entries, None if known is None else known._shared)
+        own = {name[len(OWN) :]: value for name, value in entries.items() if name.startswith(OWN)}
+        self._routes, self._apart, self._shifts, entered = None, 0, 0, 0
+        self._decided = self.records // DECIDE * DECIDE
+        if own:
+            try:
+                self._apart, self._decided, entered, self._shifts = COUNTERS.unpack(own.get("counters", b""))
+            except struct.error as error:
+                raise DamagedStateError(f"the state is damaged: {OWN}counters is not readable ({error})") from None
+            self._routes = self._new_routes()
+            self._routes.recover(own, "routes")
+        self._owns.recover(own, entered, None if known is None else known._owns)
 
     def copy(self) -> Detector:
         """An independent detector in the same state; encoded contexts, which are immutable, are shared."""
@@ -461,63 +391,18 @@ class Detector:
         Its steps and the renewals of its views come a part of their period earlier than those of partition 0. So
         partitions whose records come at the same rate do not build their contexts all at the same moment.
         """
-        twin, below = self.copy(), 1.0
-        twin._ahead = 0.0
-        while number:  # van der Corput's sequence: 1/2, 1/4, 3/4, 1/8, ...
-            below /= 2.0
-            twin._ahead += below * (number % 2)
-            number //= 2
-        if twin.generation:  # it has a seed context
-            twin._alerts.begin(max(0, self.records - int(twin._ahead * STEP)))
-            twin._context.bring_forward(twin._ahead)
+        twin = self.copy()
+        twin._shared = self._shared.for_partition(number)
         return twin
 
     def widened(self, n_features: int) -> Detector:
         """A copy for rows with further features at their end. They count once the context has values of them."""
-        twin, more = copy(self), n_features - self.n_features
-        twin.n_features = n_features
-        twin.views, twin.left_out = _fitting(self.model, n_features, self.config, self.categorical)
-        twin._series = self._series.copy(more)
-        twin._memory = Memory(self.config.memory, twin._series.keys)
-        twin._alerts = self._alerts.copy(twin._series.keys)
-        twin._context, twin._regimes = self._context.copy(more, twin.views), copy(self._regimes)
-        twin._panel = self._panel.copy(twin.views, self.config.lags, more)
-        twin._begin_log()
+        twin = copy(self)
+        twin._shared = self._shared.widened(n_features)
+        twin._owns = self._owns.copy(n_features - self.n_features)
+        twin._routes = None if self._routes is None else self._routes.copy()
         return twin
 
-    def _counters(self) -> dict[str, Any]:
-        """The part of the state that is plain numbers, always in the same order."""
-        own = {"steps": self._panel.steps, "noted": self._has_noted_first, "views": self._panel.counters()}
-        own["scaled"] = self._scaled
-        return self._context.counters() | self._alerts.counters() | self._regimes.counters() | own
 
-    def _begin_log(self) -> None:
-        """Start with an empty log."""
-        self._fingerprint = fingerprint_of(self.model, self.n_features, self.views, self.categorical, self.config)
-        self._fingerprint_log, self._counters_log = Document(), Document()
-
-
-def _fitting(
-    model: Model, n_features: int, config: DetectorConfig, categorical: tuple[int, ...]
-) -> tuple[tuple[View, ...], tuple[LeftOut, ...]]:
-    """The views that rows of n_features fit, and those that they do not fit. Raises SchemaError if they fit none."""
-    limit = model.config.raw_features
-    limit -= limit > 1 and len(categorical) > 1  # pairs of categories take a column ...
-    limit -= limit > 1 and config.missing_is == "odd"  # ... and so do missing values that count
-    views, left_out = fitting(config.wanted_views, n_features, config.lags, limit)
-    if not views:
-        first = left_out[0]
-        raise SchemaError(
-            f"model {model.name} takes up to {first.limit} features in the view {first.view}, the rows have "
-            f"{first.columns}",
-            "name the features to use",
-        )
-    return views, left_out
-
-
-def _checked(rows: Float, n_features: int) -> Float:
-    """Rows (n, n_features) within the model's limits, NaN where they are not finite."""
-    rows = np.asarray(rows, dtype=np.float64)
-    if rows.ndim != 2 or rows.shape[1] != n_features:
-        raise SchemaError(f"the detector takes rows of {n_features} features, got an array of shape {rows.shape}")
-    return np.where(np.isfinite(rows), np.clip(rows, -VALUE_LIMIT, VALUE_LIMIT), np.nan)
+def _of(keys: Sequence[Key] | None, at: Int) -> list[Key] | None:
+    return None if keys is None else [keys[i] for i in at.tolist()]

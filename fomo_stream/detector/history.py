@@ -214,11 +214,13 @@ class History:
     an outlier are kept, as they were when it came: later records are compared with them.
     """
 
-    def __init__(self, n_features: int, n_views: int, rows: int, scores: int, lags: int, movement: bool) -> None:
+    def __init__(
+        self, n_features: int, n_views: int, rows: int, scores: int, lags: int, movement: bool, relative: bool = True
+    ) -> None:
         if not 1 <= rows <= scores:
             raise ValueError(f"a history of {scores} scores holds 1 to {scores} rows, not {rows}")
         self.records = 0  # so far; the next record has this number
-        self._shape = n_features, n_views, rows, scores, lags, movement
+        self._shape = n_features, n_views, rows, scores, lags, movement, relative
         # ring buffers; values that may still change are beside the scores, so that a row is written to the log once
         vectors: dict[str, NDArray[Any]] = {
             "rows": np.full((rows, 1 + lags, n_features), np.nan),
@@ -239,7 +241,8 @@ class History:
         )
         # written for records of known keys only
         block = max(1, ROW_BYTES // (4 * RELATIVE * max(1, n_features)))
-        self._relative = Table(block, relative=np.full((rows, RELATIVE, n_features), np.nan, dtype=np.float32))
+        shape = rows, RELATIVE if relative else 0, n_features
+        self._relative = Table(block, relative=np.full(shape, np.nan, dtype=np.float32))
 
     @property
     def oldest(self) -> int:
@@ -278,6 +281,8 @@ class History:
         return np.concatenate(parts, axis=1, dtype=np.float64)
 
     def _put_relative(self, at: Int, relative: Float) -> None:
+        if not self._relative["relative"].shape[1]:
+            return
         changed = ~(np.isnan(relative) & np.isnan(self._relative["relative"][at])).all(axis=(1, 2))
         if changed.any():
             self._relative.put(at[changed], relative=relative[changed])
@@ -366,9 +371,9 @@ class History:
 
         views: positions of the views whose logits it keeps; None: all.
         """
-        n_features, n_views, rows, scored, lags, movement = self._shape
+        n_features, n_views, rows, scored, lags, movement, relative = self._shape
         kept = list(range(n_views)) if views is None else views
-        twin = History(n_features + more, len(kept), rows, scored, lags, movement)
+        twin = History(n_features + more, len(kept), rows, scored, lags, movement, relative)
         twin.records = self.records
         at = np.arange(min(self.records, self._rows.size))
         vectors = {

@@ -188,7 +188,7 @@ class Timeline:
         made_from = [] if self._is_stored else [_numbers_of(build.blueprint) for build in builds]
         return {**counters, "made_from": made_from}
 
-    def changes(self, last: int) -> Entries:
+    def changes(self, last: int, encoded: bool) -> Entries:
         """Entries that the log does not have yet; not the counters. See `Panel.changes`."""
         entries: Entries = {}
         for build in (build for build in self._builds.values() if build is not None and self._is_stored):
@@ -197,7 +197,7 @@ class Timeline:
             if self._planned[parity] != number:
                 entries |= self._blueprints[parity].changes(name, save(build.blueprint.to_arrays()))
                 self._planned[parity] = number
-            is_lasting = build.blueprint.takes_effect <= last
+            is_lasting = encoded and build.blueprint.takes_effect <= last
             if self._built[parity] != number and is_lasting and build.is_made:
                 made = save(build.result().to_arrays())
                 entries |= self._generations[parity].changes(f"{name}/encoded", made)
@@ -338,10 +338,13 @@ class Panel:
         """Scores of the records from number `records` on, from their rows and gaps (n, width) in each view."""
         each = zip(self.timelines, rows, gaps, strict=True)
         parts = [timeline.scores(of_view, missing, records) for timeline, of_view, missing in each]
-        shared, of_keys = parts[: len(self._shared)], [part.logits for part in parts[len(self._shared) :]]
-        numbers = sum(part.generations for part in parts)
-        assert not isinstance(numbers, int)
-        generation = numbers - (len(shared) - 1) if self.generation else numbers
+        n = len(self._shared)
+        shared, of_keys = parts[:n], [part.logits for part in parts[n:]]
+        generation = parts[0].generations.copy()
+        for part in parts[1:]:
+            generation += part.generations
+        if self.timelines[0].number:
+            generation -= n - 1
         by_view = np.stack([part.logits for part in shared], axis=1)
         sure = confidence([vote for part in shared for vote in part.votes])
         return Scores.of(by_view, generation, sure, of_keys[0] if of_keys else None)
@@ -387,15 +390,15 @@ class Panel:
         """The plain numbers of the state."""
         return [list(timeline.counters().values()) for timeline in self.timelines]
 
-    def changes(self, last: int) -> Entries:
+    def changes(self, last: int, encoded: bool) -> Entries:
         """Entries that the log does not have yet; not the counters.
 
-        last: generations are written that took effect up to the record of this number. A later one is built again by a
-        detector that recovers.
+        last: generations are written, if `encoded`, that took effect up to the record of this number. Another one is
+        built again by a detector that recovers.
         """
         entries: Entries = {}
         for timeline in self.timelines:
-            entries |= timeline.changes(last)
+            entries |= timeline.changes(last, encoded)
         return entries
 
     def recover(self, entries: StoredEntries, counters: list[list[Any]], context: Context, known: Panel | None) -> None:

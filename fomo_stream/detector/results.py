@@ -111,7 +111,7 @@ class Scores:
     def __len__(self) -> int:
         return len(self.logit)
 
-    def __getitem__(self, part: slice) -> Scores:
+    def __getitem__(self, part: slice | Int) -> Scores:
         logits = self.logit[part], self.by_view[part], self.by_key[part]
         return Scores(*logits, self.generation[part], self.confidence[part])
 
@@ -160,11 +160,24 @@ class Results:
     @classmethod
     def concatenate(cls, parts: list[Results]) -> Results:
         """The rows of all parts, at least one, in order."""
+        if len(parts) == 1:
+            return parts[0]
         lists = ("status", "reasons")
         names = [f.name for f in fields(cls) if f.name not in lists]
         joined: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
         joined |= {name: list(chain.from_iterable(getattr(part, name) for part in parts)) for name in lists}
         return cls(**joined)
+
+    @classmethod
+    def merged(cls, parts: list[Results], places: list[Int]) -> Results:
+        """The rows of all parts, at least one, in the order of their places: those of each part (n,), all different."""
+        if len(parts) == 1:
+            return parts[0]
+        joined, order = cls.concatenate(parts), np.concatenate(places).argsort()
+        found: dict[str, Any] = {f.name: getattr(joined, f.name) for f in fields(cls)}
+        found |= {name: [found[name][i] for i in order.tolist()] for name in ("status", "reasons")}
+        found = {name: one if isinstance(one, list) else one[order] for name, one in found.items()}
+        return cls(**found)
 
     @classmethod
     def nothing(cls, scores: Scores) -> Results:
@@ -213,3 +226,18 @@ class Results:
     def explained(self, reasons: Sequence[tuple[Reason, ...] | None]) -> Results:
         """These results, with reasons (n,). (): nothing that was replaced makes the record more usual."""
         return replace(self, reasons=list(reasons))
+
+
+class DetectorSummary(NamedTuple):
+    """How a detector is doing at one moment, in a few numbers."""
+
+    records: int  # processed
+    context_rows: int  # rows of the history of which contexts are made
+    trimmed_rows: int  # rows that the newest trimmed contexts have left out
+    generation: int  # contexts that took effect so far, from 1; 0 while warming up
+    generation_age: int  # records since the newest of them took effect
+    regime: int  # from 1; 0 while warming up
+    drift: float  # 0 to 1: how much of what announces a new regime was seen
+    keys: int = 0  # that are known
+    forgotten: int = 0  # keys that were, since this instance began
+    own_contexts: int = 0  # keys with contexts of their own

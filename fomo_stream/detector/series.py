@@ -34,6 +34,7 @@ NEVER = 0.01  # if fewer than this share of them had a known key
 COUNTERS = struct.Struct("<qqqq?")
 MEMORY = (("logits", "u1"), ("mean", "f4"))  # of `Memory`: how many logits, and their mean
 OPEN = ("open", "u1")  # of `Alerts`: in how many more records an incident of the series can continue
+BUSY = ("busy", "f4")  # of `Owns`: how busy the key is
 LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -118,6 +119,7 @@ class Series:
             ("has_records", "?"),  # belong to it; at first a key's record may belong to the series of the partition
             OPEN,
             *MEMORY,
+            BUSY,
             ("count", "u1", (d,)),  # known values, at most MOST_COUNTED
             ("age", "u1", (d,)),  # records since the last one
             ("last", "f8", (d,)),  # the last one
@@ -333,6 +335,10 @@ class _Turns(NamedTuple):
     @classmethod
     def of(cls, slots: Int) -> _Turns:
         """Of records of the series of these numbers (k,), k >= 1, in order."""
+        n = len(slots)
+        if (slots == slots[0]).all():  # as without keys
+            at = np.arange(n)
+            return cls(slots[:1], at, np.zeros(n, np.int64), [slice(i, i + 1) for i in range(n)], at, at[:1])
         series, which, counts = np.unique(slots, return_inverse=True, return_counts=True)
         by_count = np.argsort(-counts, kind="stable")
         place = np.empty_like(by_count)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fomo_stream.detector.detector import DetectorSummary
+from fomo_stream.detector.results import DetectorSummary
 
 if TYPE_CHECKING:
     from fomo_stream.kafka.member import Member

@@ -139,7 +139,7 @@ class Partition:
         if not len(self.waiting):
             return []
         n = min(len(self.waiting), self._batch_size, self.detector.room)
-        if not self.detector.is_ready(n):
+        if not self.detector.is_ready([item.key for item in self.waiting.items[:n]]):
             self.late_since = self.late_since or now
             return []
         self.late_since = None

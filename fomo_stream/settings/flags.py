@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, ValidationInfo, field_validator, model_validator
 from pydantic_settings import NoDecode
 
-from fomo_stream.limits import MAX_CONTEXT, MAX_LAGS, MAX_REASONS, MOST_KEYS
+from fomo_stream.limits import MAX_CONTEXT, MAX_LAGS, MAX_REASONS, MOST_KEYS, MOST_OWN_CONTEXTS
 from fomo_stream.settings.sources import BaseFlags, flag
 
 if TYPE_CHECKING:
@@ -248,6 +248,15 @@ class RecordFlags(DetectorFlags):
         le=MOST_KEYS,
         scope="state",
     )
+    own_contexts: int = flag(
+        "Records",
+        64,
+        "keys of a partition, the busiest, that have contexts of their own, as if each had a topic",
+        metavar="N",
+        ge=0,
+        le=MOST_OWN_CONTEXTS,
+        scope="group",
+    )
     result_field: str = flag(
         "Output",
         "fomo",
@@ -266,7 +275,7 @@ class RecordFlags(DetectorFlags):
         le=1_000_000,
         scope="group",
     )
-    batch_size: int = flag("Throughput", 64, "maximum number of records scored at once", metavar="N", ge=1, le=4096)
+    batch_size: int = flag("Throughput", 256, "maximum number of records scored at once", metavar="N", ge=1, le=4096)
 
     @property
     def quiet(self) -> tuple[int, int]:

@@ -61,6 +61,7 @@ OTHERS: dict[str, tuple[dict[str, Any], str]] = {
         "--views is trimmed,all,recent,movement,past,key in the group, trimmed,all,past,key here",
     ),
     "keys": ({"keys": 500}, "--keys is 100000 in the group, 500 here"),
+    "own-contexts": ({"own_contexts": 8}, "--own-contexts is 64 in the group, 8 here"),
     "context-size": ({"context_size": 200}, "--context-size is 100 in the group, 200 here"),
     "missing-is": ({"missing_is": "odd"}, "--missing-is is unknown in the group, odd here"),
     "seed": ({"seed": 7}, "--seed is 0 in the group, 7 here"),

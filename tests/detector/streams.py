@@ -33,6 +33,7 @@ CONFIG = DetectorConfig(
     recent_every=64,
     alert_rate=0.1,
     keys=4,  # so few that some are forgotten
+    own_contexts=2,  # ... and that some keys lose theirs, see KEYS
 )
 
 
@@ -71,7 +72,9 @@ def shifting(n: int) -> np.ndarray:
 
 
 ROWS = shifting(3000)
-KEYS: list[Key] = [None if key == 7 else str(key) for key in np.random.default_rng(1).integers(0, 8, 3000)]
+NUMBERS = np.random.default_rng(1).integers(0, 8, 3000)
+NUMBERS[700:] = np.where(NUMBERS[700:] < 5, 6, NUMBERS[700:])  # one key becomes the busiest
+KEYS: list[Key] = [None if key == 7 else str(key) for key in NUMBERS]
 
 
 def new(config: DetectorConfig = CONFIG, seeded: int = 0) -> Detector:

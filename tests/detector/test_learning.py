@@ -30,7 +30,8 @@ def test_a_generation_is_made_of_what_was_known_at_its_trigger() -> None:
     probe = rng.normal(size=(20, 2))
     found = one.score_rows(probe).by_view
     generation = one.inspect().generations["trimmed"]
-    sample = one._panel.builds(one.records)[0][1].blueprint.rows  # the map is of the rows that are left out, too
+    # the map is of the rows that are left out, too
+    sample = one._shared._panel.builds(one.records)[0][1].blueprint.rows
     trimmed = encode_rows(shared_model(), rows[generation.numbers], list(np.sort(sample, axis=0).T))
     np.testing.assert_array_equal(found[:, 0], logits_of(shared_model(), trimmed, probe))
     recent = one.inspect().generations["recent"]
@@ -41,7 +42,7 @@ def test_a_generation_is_made_of_what_was_known_at_its_trigger() -> None:
 
 
 def test_no_two_generations_take_effect_at_the_same_record() -> None:
-    one, moments = new(replace(FREE, lag=8)), set()
+    one, moments = new(replace(FREE, lag=8, own_contexts=0)), set()
     for first in range(2000):
         before = one.generation
         process(one, first, first + 1)

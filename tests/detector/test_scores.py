@@ -190,7 +190,7 @@ class Naive:
 
 @pytest.mark.parametrize("rate", [0.1, 0.02])
 def test_scores_and_alerts_follow_from_the_logits_by_the_documented_rules(rate: float) -> None:
-    n, config = 1000, replace(CONFIG, alert_rate=rate)
+    n, config = 1000, replace(CONFIG, alert_rate=rate, own_contexts=0)
     one = Detector(MODEL, 2, config)
     one.process(ROWS[:8], KEYS[:8])
     naive = Naive(rate, config.window_size, one.cross_scored())

@@ -88,7 +88,7 @@ def test_a_document_is_found_whole_whatever_it_was_before(sizes: list[int]) -> N
 
 
 def test_a_commit_costs_what_has_changed() -> None:
-    one = new()
+    one = new(replace(CONFIG, own_contexts=0))
     process(one, 0, 1000)
     one.changes()
     assert one.changes() == {}
@@ -342,6 +342,8 @@ class Service(RuleBasedStateMachine):
     def commit(self, rng: Any) -> None:
         entries = self.live.changes()
         self.seen["deleted"] += None in entries.values()
+        self.seen["keys with contexts of their own"] += bool(self.live.inspect().own)
+        self.seen["keys that lost them"] += self.live._owns.entered > self.config.own_contexts
         self.history += entries.items()
         self.since = []
         log = compacted(self.history, keep=lambda: rng.random() < 0.5)
@@ -389,10 +391,11 @@ class Service(RuleBasedStateMachine):
 @pytest.mark.slow
 def test_any_commits_aborts_and_crashes_equal_the_uninterrupted_run() -> None:
     Service.seen.clear()
-    for start, config in product([0, 180, 250, 430], [CONFIG, SHORT]):
+    for start, config in product([0, 180, 250, 430, 900], [CONFIG, SHORT]):
         case = type("Case", (Service,), {"start": start, "config": config})
         run_state_machine_as_test(case, settings=settings(max_examples=15, stateful_step_count=30, derandomize=True))
-    assert all(Service.seen[what] for what in ("deleted", "regimes", *VIEWS)), Service.seen
+    own = ("keys with contexts of their own", "keys that lost them")
+    assert all(Service.seen[what] for what in ("deleted", "regimes", *own, *VIEWS)), Service.seen
 
 
 @pytest.mark.parametrize("config", [CONFIG, SHORT], ids=["CONFIG", "SHORT"])

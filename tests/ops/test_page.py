@@ -13,7 +13,7 @@ import pytest
 from browser import Page, open_browser
 from test_status import EMPTY, batch, board_and_clock, outlier
 
-from fomo_stream.detector.detector import DetectorSummary
+from fomo_stream.detector.results import DetectorSummary
 from fomo_stream.kafka.observer import Outlier
 from fomo_stream.kafka.snapshot import PartitionSnapshot, Snapshot
 from fomo_stream.ops.http import HttpServer, Sources

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fomo_stream import load_model
-from fomo_stream.detector.detector import DetectorSummary
+from fomo_stream.detector.results import DetectorSummary
 from fomo_stream.kafka.delivery.base import Output
 from fomo_stream.kafka.observer import Observer, Observers
 from fomo_stream.kafka.pipeline import Pipeline

@@ -1,0 +1,496 @@
+"""A detector with one set of contexts: of a partition, or of a busy key of it. A pure state machine.
+
+A record is scored in several *views*, each by its *generation*: an immutable context and its encoding. A new generation
+takes effect a fixed number of records after the record that triggered it. Every `STEP` records the detector updates the
+reservoir, and what scores and alerts refer to. So a result depends only on earlier records and feedback: not on time,
+not on how records are split over calls, and not on how long an encoding took.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from copy import copy
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fomo_stream.detector.alerts import Alerts, Regimes, is_calibrated
+from fomo_stream.detector.changelog import Document, Entries, StoredEntries
+from fomo_stream.detector.config import LEAST_CONTEXT, STEP, DetectorConfig, check_entries, fingerprint_of
+from fomo_stream.detector.context import Context
+from fomo_stream.detector.explaining import Explainer
+from fomo_stream.detector.generation import Generation
+from fomo_stream.detector.history import UNKNOWN, History
+from fomo_stream.detector.keys import Key, Keys
+from fomo_stream.detector.panel import Build, Panel
+from fomo_stream.detector.results import DetectorSummary, Reason, Results, Scores
+from fomo_stream.detector.series import MEMORY, Batch, Memory, Series
+from fomo_stream.detector.views import LeftOut, View, fitting
+from fomo_stream.errors import SchemaError, StateError
+from fomo_stream.model.config import VALUE_LIMIT, Model
+
+Float = NDArray[np.float64]
+Int = NDArray[np.int64]
+
+LASTING = 500  # records that an encoding has scored before it is written: in a young stream most are replaced sooner
+
+
+class Inspection(NamedTuple):
+    """What a detector is made of at one moment."""
+
+    pool: Int  # ascending numbers of the records that may become context of the history
+    generations: dict[str, Generation]  # by view: the one that scores the next record; none while warming up
+    following: tuple[str, ...]  # views that have a next generation, too
+    own: Mapping[bytes, bool]  # by digest of each key with contexts of its own: whether they score it already
+
+
+class SingleDetector:
+    """Scores and learns rows, with the same contexts for all of them. Arguments and results: see `Detector`."""
+
+    def __init__(
+        self,
+        model: Model,
+        n_features: int,
+        config: DetectorConfig | None = None,
+        executor: Executor | None = None,
+        categorical: tuple[int, ...] = (),
+        keeps_encodings: bool = True,
+    ) -> None:
+        """keeps_encodings: whether those that have lasted are written to the log, so that they are not made again."""
+        self.model = model
+        self.n_features = n_features
+        self.categorical = categorical
+        self.config = config = config or DetectorConfig()
+        self.views, self.left_out = _fitting(model, n_features, config, categorical)
+        self._explainer = Explainer(model, config, categorical)
+        movement = any(view.sees == "movement" for view in self.views)
+        relative = any(view.is_of_keys for view in self.views)
+        fills = config.missing_is == "unknown"
+        self._series = Series(
+            n_features, config.lags, movement, config.keys, fills=fills, relative=relative, categorical=categorical
+        )
+        self._context = Context(n_features, self.views, movement, config, categorical)
+        self._panel = Panel(self.views, model, executor)
+        self._memory = Memory(config.memory, self._series.keys)
+        self._alerts = Alerts(config, self._series.keys)
+        self._regimes = Regimes(config.adapt_after)
+        self._ahead = 0.0  # see `for_partition`
+        self._keeps_encodings = keeps_encodings
+        self._scaled = 0  # records when what is usual for all keys was learned; see `_learn_scale`
+        self._has_noted_first = False  # the scores that the records of the warm-up get afterwards
+        self._begin_log()
+
+    @property
+    def context_rows(self) -> int:
+        """Rows in the reservoir now; verdicts given since the last record may still change that."""
+        return len(self._context.pool)
+
+    @property
+    def context_numbers(self) -> Int:
+        """Numbers (n,) of the records in the present context of the first view; empty while warming up."""
+        current = self._panel.timelines[0].current
+        return np.zeros(0, dtype=np.int64) if current is None else current.result().numbers
+
+    @property
+    def summary(self) -> DetectorSummary:
+        """How it is doing. Safe from any thread."""
+        panel, regimes = self._panel, self._regimes
+        age = panel.generation_age(self.records)
+        generation = panel.generation
+        rows, trimmed, keys = self.context_rows, panel.trimmed_rows, self._series.keys
+        counts = self.records, rows, trimmed, generation, age, regimes.number
+        return DetectorSummary(*counts, regimes.drift, len(keys), keys.forgotten)
+
+    def inspect(self) -> Inspection:
+        """A look inside, which changes nothing; it waits for generations that are being built."""
+        timelines = self._panel.timelines
+        generations = {each.view.name: each.current.result() for each in timelines if each.current is not None}
+        following = tuple(each.view.name for each in timelines if each.next is not None)
+        return Inspection(self._context.pool.numbers, generations, following, {})
+
+    @property
+    def records(self) -> int:
+        """Records processed: the number of the next one."""
+        return self.history.records
+
+    @property
+    def history(self) -> History:
+        """Its last records."""
+        return self._context.history
+
+    @property
+    def keys(self) -> Keys:
+        """What is kept of the series."""
+        return self._series.keys
+
+    @property
+    def _has_contexts(self) -> bool:
+        """Whether the warm-up is over."""
+        return self._panel.timelines[0].current is not None
+
+    @property
+    def regime(self) -> int:
+        """Counts the regimes, from 1; 0 while warming up."""
+        return self._regimes.number
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether it has seen enough records to call one an outlier."""
+        return self.generation > 0 and is_calibrated(self.records, self.config.alert_rate)
+
+    @property
+    def generation(self) -> int:
+        """Counts the contexts that took effect so far, from 1; 0 while warming up."""
+        return self._panel.generation
+
+    @property
+    def room(self) -> int:
+        """How many of the next records can be scored before any of them is learned; at least 1."""
+        if not self._has_contexts:
+            return max(1, self.config.min_context - self._context.max_rows)
+        stepped = self._alerts.stepped
+        until_next = self._panel.until_next(self.records)
+        unplanned = stepped + STEP + self.config.lag - self.records  # the next step may add a generation
+        if self._series.max_keys - len(self._series.keys) < unplanned:
+            unplanned = stepped + STEP - self.records  # ... or forget keys
+        scaled = stepped + max(1, -(-(2 * self._scaled - stepped) // STEP)) * STEP - self.records
+        return min(unplanned, scaled) if until_next is None else min(until_next, unplanned, scaled)
+
+    def is_ready(self, n: int) -> bool:
+        """Whether the next n records can be processed without waiting for a generation that is being built."""
+        return all(build.done for build in self._panel.needed(self.records + n))
+
+    # -- scoring and learning ------------------------------------------------------------------------------------
+
+    def process(self, rows: Float, keys: Sequence[Key] | None = None, known: Scores | None = None) -> Results:
+        """Score each of rows (n, d), then learn it, in order.
+
+        known: their scores, of `score_rows`, if no record was learned since.
+        """
+        rows = _checked(rows, self.n_features)
+        if not len(rows):  # nothing changes: verdicts wait for the next one
+            return Results.nothing(Scores.unknown(0, self._context.n_shared))
+        parts, start = [], 0
+        while start < len(rows):
+            if self._context.has_new_verdicts:
+                self._apply_verdicts()
+            part = slice(start, start + self.room)
+            batch = self._series.follow(rows[part], None if keys is None else keys[part])
+            if start or not self._has_contexts:  # what was learned may have changed the scores
+                known = None
+            parts.append(self._learn(batch, self._scores(batch) if known is None else known[: len(batch.vectors)]))
+            start += len(batch.vectors)
+        return Results.concatenate(parts)
+
+    def score_rows(self, rows: Float, keys: Sequence[Key] | None = None) -> Results:
+        """Score rows (n, d) as the next n records without learning them."""
+        batch = self._series.peek(_checked(rows, self.n_features), keys)
+        return self._judge(batch, self._scores(batch), learn=False)
+
+    def score_apart(self, rows: Float, keys: Sequence[Key] | None = None) -> Results:
+        """Score rows (n, d) that are no stream."""
+        batch = self._series.peek(_checked(rows, self.n_features), keys)
+        scores = self._scores(batch)
+        if not self._has_contexts:
+            return Results.nothing(scores)
+        self._note_first()
+        results = self._asked.judge_apart(scores, self._regimes.number, self._context.history)
+        return self._explainer.explained(results, batch, self._builds_from(self.records), self._series.pooled)
+
+    def explain(
+        self, rows: Float, keys: Sequence[Key] | None = None, scores: Scores | None = None
+    ) -> list[tuple[Reason, ...]]:
+        """The reasons (n,) of rows (n, d) as the next n records. scores: their scores, if they are known."""
+        batch = self._series.peek(_checked(rows, self.n_features), keys)
+        scores = self._scores(batch) if scores is None else scores
+        builds, pooled = self._builds_from(self.records), self._series.pooled
+        return [self._explainer.reasons(batch, i, scores, builds, pooled) for i in range(len(rows))]
+
+    def seed_context(self, rows: Float, keys: Sequence[Key] | None = None) -> None:
+        """Start warm from trusted rows (n, d)."""
+        rows = _checked(rows, self.n_features)
+        if self.records:
+            raise StateError("a context can be seeded only before the first record")
+        if len(rows) < LEAST_CONTEXT:
+            raise SchemaError(f"a seed context needs at least {LEAST_CONTEXT} rows, got {len(rows)}")
+        self._context.take_first(self._series.follow(rows, keys), confirmed=True)
+        self._begin()
+
+    def flush_warm_up(self) -> None:
+        """Let scores begin now, with fewer than min_context rows. Raises SchemaError with fewer than 4 rows."""
+        if not self._has_contexts:
+            self._context.end_warm_up()
+            self._begin()
+
+    def cross_scored(self) -> Results:
+        """Scores of the warm-up rows, each against the half that does not contain it.
+
+        Only directly after the warm-up; otherwise empty.
+        """
+        numbers, first = self._panel.first_scores(self.records)
+        if not len(first):
+            return Results.nothing(first)
+        history = self._context.history
+        slots, begins = self._series_of(numbers)
+        remembered = Memory(self.config.memory, Keys(0, MEMORY)).remember(first.logit, slots, begins, learn=False)
+        alerts = self._alerts.copy()
+        if not self._has_noted_first:
+            alerts.note(numbers, remembered)
+        results = alerts.judge_first(first, remembered, self._regimes.number).of_series(slots, begins)
+        batch = history.batch(numbers, slots, begins)
+        return self._explainer.explained(results, batch, self._explainer.halves(self._panel, numbers), None)
+
+    def _scores(self, batch: Batch) -> Scores:
+        """Scores of the next records."""
+        rows = [self._context.view_columns(view, batch.vectors_for(view.sees)) for view in self.views]
+        gaps = [view.gaps(batch.gaps & self._series.fills, self.config.lags) for view in self.views]
+        return self._panel.scores(rows, gaps, self.records)
+
+    def _judge(self, batch: Batch, scores: Scores, learn: bool) -> Results:
+        """Results of the next records from their scores. learn: whether the following records remember them."""
+        if not self._has_contexts:
+            return Results.nothing(scores).of_series(batch.slots, batch.begins)
+        self._note_first()
+        alone = ~np.isnan(scores.by_key)
+        remembered = self._memory.remember(scores.logit, batch.slots, batch.begins, alone, learn)
+        alerts, history = self._alerts if learn else self._asked, self._context.history
+        results = alerts.judge(scores, remembered, batch, self._regimes.number, history, learn)
+        results = results.of_series(batch.slots, batch.begins)
+        return self._explainer.explained(results, batch, self._builds_from(self.records), self._series.pooled)
+
+    def _builds_from(self, first: int) -> Callable[[int], list[tuple[View, Build]]]:
+        return lambda i: self._panel.builds(first + i)
+
+    def _learn(self, batch: Batch, scores: Scores) -> Results:
+        """Judge the next records, with these scores, and learn them: their results."""
+        if not self._has_contexts:
+            self._context.take_first(batch)
+            if self.context_rows >= self.config.min_context:
+                self._begin()
+            return Results.nothing(scores).of_series(batch.slots, batch.begins)
+        parts, start = [], 0
+        while start < len(scores):  # up to the next step or the next generation, whichever comes first
+            until_step = STEP - (self.records - self._alerts.stepped)
+            until_next = self._panel.until_next(self.records)
+            stop = start + (until_step if until_next is None else min(until_step, until_next))
+            part = slice(start, min(stop, len(scores)))
+            results = self._judge(batch.part(part), scores[part], learn=True)
+            self._context.history.append(batch.part(part), scores[part], results.remembered_logit, results.outlier)
+            is_step = self.records - self._alerts.stepped == STEP
+            if is_step:
+                self._watch()
+            self._panel.advance(self.records)
+            if is_step:
+                self._step()
+            parts.append(results)
+            start = part.stop
+        return Results.concatenate(parts)
+
+    def _begin(self) -> None:
+        """End the warm-up: the first generations take effect at once."""
+        self._alerts.begin(max(0, self.records - int(self._ahead * STEP)))
+        self._regimes.begin()
+        self._series.forget()
+        self._learn_scale()
+        self._panel.begin(self._context)
+        self._context.bring_forward(self._ahead)
+
+    def _learn_scale(self) -> None:
+        """Learn what is usual for all keys together: after the warm-up, and when there are twice as many records.
+
+        It takes effect at once, so `room` ends there.
+        """
+        self._scaled = self.records
+        if not self._series.relative or not len(self._series.keys):
+            return
+        is_first, history = self._series.pooled is None, self._context.history
+        sample = self._context.pool.quantiles
+        self._series.learn_scale(sample)
+        if is_first:
+            numbers = np.arange(history.oldest, self.records)
+            values = np.where(history.gaps(numbers), np.nan, history.vectors(numbers)[:, 0])
+            relative = self._series.learn_usual(values, history.series(history.oldest, self.records)[0])
+            self._context.note_relative(numbers, relative)
+            self._series.learn_scale(sample)
+
+    def _note_first(self) -> None:
+        """Once after the warm-up: let its records be among those that later ones are compared with."""
+        if self._has_noted_first:
+            return
+        numbers, first = self._panel.first_scores(self.records)
+        slots, begins = self._series_of(numbers)
+        remembered = self._memory.remember(first.logit, slots, begins)
+        self._context.note_first(numbers, first.by_view, remembered)
+        self._alerts.note(numbers, remembered)
+        self._has_noted_first = True
+
+    def _series_of(self, numbers: Int) -> tuple[Int, NDArray[np.bool_]]:
+        """Series (n,) of records of the history, and whether each is the first of it."""
+        first = int(numbers[0]) if len(numbers) else self.records
+        slots, begins = self._context.history.series(first, self.records)
+        return slots[numbers - first], begins[numbers - first]
+
+    def _apply_verdicts(self) -> None:
+        """Let the verdicts since the last record take effect, before the next one is learned."""
+        if self._has_contexts:
+            self._note_first()
+            self._told(self._alerts)
+        self._context.apply_verdicts()
+
+    def _told(self, alerts: Alerts) -> Alerts:
+        """Alerts after the verdicts since the last record have been told to them."""
+        history = self._context.history
+        for numbers, sign in zip(self._context.new_verdicts, (-1.0, 1.0), strict=True):
+            alerts.note(numbers, history.remembered(numbers), sign)
+        return alerts
+
+    @property
+    def _asked(self) -> Alerts:
+        """The alerts as they will be when the next record is learned."""
+        return self._told(self._alerts.copy()) if self._context.has_new_verdicts else self._alerts
+
+    def _watch(self) -> None:
+        """Every `STEP` records: look for a new regime, by the generations that scored these records."""
+        if (odd := self._panel.is_odd(self._context.history.logits(self.records - STEP, self.records))) is not None:
+            self._regimes.watch(odd[0], ~odd[1])
+
+    def _step(self) -> None:
+        """Every `STEP` records: learn, and trigger a new generation of one view if it is due."""
+        self._alerts.step(self._context.history)
+        self._context.step(STEP)
+        self._series.forget()
+        if self.records >= 2 * self._scaled:
+            self._learn_scale()
+        self._panel.renew(self._context, self.records + self.config.lag)
+
+    # -- feedback ------------------------------------------------------------------------------------------------
+
+    def feedback(self, numbers: Int, outlier: NDArray[np.bool_]) -> int:
+        """Take verdicts on records, by their numbers (k,): is each an outlier?
+
+        An outlier leaves the last records that others are compared with, at once. Before the next record is learned it
+        leaves the reservoir and the counts that scores refer to. The contexts change with the next generation.
+        """
+        new = self._context.feedback(dict(zip(map(int, numbers), map(bool, outlier), strict=True)))
+        self._alerts.refresh()
+        return new
+
+    def numbers_of(self, rows: Float) -> list[Int]:
+        """For each of rows (n, d), the numbers of the known records equal to it."""
+        return [self._context.history.find(row) for row in _checked(rows, self.n_features)]
+
+    def has_verdict(self, numbers: Int) -> NDArray[np.bool_]:
+        """Whether there is feedback on known records, by number (k,)."""
+        known: NDArray[np.bool_] = self._context.history.verdict(numbers) != UNKNOWN
+        return known
+
+    # -- state ---------------------------------------------------------------------------------------------------
+
+    def changes(self) -> Entries:
+        """Entries changed since the last call; the first call of a new detector returns its whole state.
+
+        The entries of one call have to be in the log before the next call; if they get lost, go back with `recover`.
+        """
+        counters = list(self._counters().values())  # without their names, as they are written at every commit
+        return {
+            **self._fingerprint_log.changes("fingerprint", json.dumps(self._fingerprint).encode()),
+            **self._counters_log.changes("counters", json.dumps(counters, separators=(",", ":")).encode()),
+            **self._panel.changes(self.records - min(LASTING, self.config.context_size // 2), self._keeps_encodings),
+            **self._context.changes(),
+            **self._alerts.changes(),
+            **{f"follow/{name}": value for name, value in self._series.changes().items()},
+        }
+
+    def recover(self, entries: StoredEntries, known: SingleDetector | None = None) -> None:
+        """Take the state from the entries: the same records then get the same results, bit for bit on one device.
+
+        known: a detector of the same partition, perhaps this one, whose generations need not be encoded again.
+        Raises StateError when the entries are of another detector (all differences, joined by "; ") or of another
+        version of fomo-stream, incomplete or damaged. This detector must not be used then.
+        """
+        self._begin_log()
+        check_entries(self._fingerprint_log, entries, self._fingerprint)
+        values = json.loads(self._counters_log.recover(entries, "counters"))
+        counters = dict(zip(self._counters(), values, strict=True))
+        self._context.recover(entries, counters)
+        panel = known._panel if known is not None and known.model is self.model else None
+        self._panel.recover(entries, counters["views"], self._context, panel)
+        self._alerts.recover(entries, counters)
+        self._regimes.recover(counters)
+        self._panel.steps, self._has_noted_first = counters["steps"], counters["noted"]
+        self._scaled = counters["scaled"]
+        self._series.recover({name[7:]: value for name, value in entries.items() if name.startswith("follow/")})
+
+    def copy(self) -> SingleDetector:
+        """An independent detector in the same state; encoded contexts, which are immutable, are shared."""
+        return self.widened(self.n_features)
+
+    def for_partition(self, number: int) -> SingleDetector:
+        """A copy, before the first record, for the partition of this number.
+
+        Its steps and the renewals of its views come a part of their period earlier than those of partition 0. So
+        partitions whose records come at the same rate do not build their contexts all at the same moment.
+        """
+        twin, below = self.copy(), 1.0
+        twin._ahead = 0.0
+        while number:  # van der Corput's sequence: 1/2, 1/4, 3/4, 1/8, ...
+            below /= 2.0
+            twin._ahead += below * (number % 2)
+            number //= 2
+        if twin.generation:  # it has a seed context
+            twin._alerts.begin(max(0, self.records - int(twin._ahead * STEP)))
+            twin._context.bring_forward(twin._ahead)
+        return twin
+
+    def widened(self, n_features: int) -> SingleDetector:
+        """A copy for rows with further features at their end. They count once the context has values of them."""
+        twin, more = copy(self), n_features - self.n_features
+        twin.n_features = n_features
+        twin.views, twin.left_out = _fitting(self.model, n_features, self.config, self.categorical)
+        twin._series = self._series.copy(more)
+        twin._memory = Memory(self.config.memory, twin._series.keys)
+        twin._alerts = self._alerts.copy(twin._series.keys)
+        twin._context, twin._regimes = self._context.copy(more, twin.views), copy(self._regimes)
+        twin._panel = self._panel.copy(twin.views, self.config.lags, more)
+        twin._begin_log()
+        return twin
+
+    def _counters(self) -> dict[str, Any]:
+        """The part of the state that is plain numbers, always in the same order."""
+        own = {"steps": self._panel.steps, "noted": self._has_noted_first, "views": self._panel.counters()}
+        own["scaled"] = self._scaled
+        return self._context.counters() | self._alerts.counters() | self._regimes.counters() | own
+
+    def _begin_log(self) -> None:
+        """Start with an empty log."""
+        self._fingerprint = fingerprint_of(self.model, self.n_features, self.views, self.categorical, self.config)
+        self._fingerprint_log, self._counters_log = Document(), Document()
+
+
+def _fitting(
+    model: Model, n_features: int, config: DetectorConfig, categorical: tuple[int, ...]
+) -> tuple[tuple[View, ...], tuple[LeftOut, ...]]:
+    """The views that rows of n_features fit, and those that they do not fit. Raises SchemaError if they fit none."""
+    limit = model.config.raw_features
+    limit -= limit > 1 and len(categorical) > 1  # pairs of categories take a column ...
+    limit -= limit > 1 and config.missing_is == "odd"  # ... and so do missing values that count
+    views, left_out = fitting(config.wanted_views, n_features, config.lags, limit)
+    if not views:
+        first = left_out[0]
+        raise SchemaError(
+            f"model {model.name} takes up to {first.limit} features in the view {first.view}, the rows have "
+            f"{first.columns}",
+            "name the features to use",
+        )
+    return views, left_out
+
+
+def _checked(rows: Float, n_features: int) -> Float:
+    """Rows (n, n_features) within the model's limits, NaN where they are not finite."""
+    rows = np.asarray(rows, dtype=np.float64)
+    if rows.ndim != 2 or rows.shape[1] != n_features:
+        raise SchemaError(f"the detector takes rows of {n_features} features, got an array of shape {rows.shape}")
+    return np.where(np.isfinite(rows), np.clip(rows, -VALUE_LIMIT, VALUE_LIMIT), np.nan)

@@ -1,0 +1,145 @@
+"""Contexts of their own for the busiest keys."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from streams import CONFIG, FEATURES, KEYS, MODEL, ROWS, assert_same_results, new, process
+
+from fomo_stream.detector.config import DetectorConfig
+from fomo_stream.detector.detector import Detector
+from fomo_stream.detector.keys import Key, digest_of
+from fomo_stream.detector.own import BUSIER, DECIDE, HALF_LIFE, LEAST_BUSY, SERIES, own_config
+from fomo_stream.detector.results import Status
+from fomo_stream.detector.single import SingleDetector
+from fomo_stream.model.checkpoint import shared_model
+
+
+def expected_owners(keys: list[Key], limit: int) -> list[set[Key]]:
+    """The keys with contexts of their own after each decision, from the documented rule."""
+    owners: set[Key] = set()
+    after = []
+    for stop in range(DECIDE, len(keys) + 1, DECIDE):
+        busy: Counter[Key] = Counter()
+        for first in range(0, stop, DECIDE):
+            for key, n in Counter(keys[first : first + DECIDE]).items():
+                busy[key] += n * 0.5 ** ((stop - first - DECIDE) / HALF_LIFE)
+        latest = {key for key in keys[stop - DECIDE : stop] if key is not None}
+        for key in sorted(latest, key=lambda key: -busy[key]):
+            if not limit or key in owners or busy[key] < LEAST_BUSY:
+                continue
+            if len(owners) >= limit:
+                least = min(owners, key=lambda owner: busy[owner])
+                if busy[key] <= BUSIER * busy[least]:
+                    continue
+                owners.remove(least)
+            owners.add(key)
+        after.append(owners.copy())
+    return after
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2, 6])
+def test_the_busiest_keys_have_contexts_of_their_own_and_lose_them_to_keys_twice_as_busy(limit: int) -> None:
+    one, expected = new(replace(CONFIG, own_contexts=limit, keys=100)), expected_owners(KEYS, limit)
+    for first, owners in zip(range(0, len(KEYS), DECIDE), expected, strict=False):
+        process(one, first, first + DECIDE)
+        assert one.inspect().own.keys() == {digest_of(key) for key in owners if key is not None}
+        assert one.summary.own_contexts == len(owners)
+    assert limit != 2 or not expected[1] <= expected[-1]
+
+
+def test_a_key_with_contexts_of_its_own_is_scored_as_if_it_had_a_topic() -> None:
+    one = new()
+    alone: dict[bytes, SingleDetector] = {}
+    compared = 0
+    for first in range(0, len(ROWS), DECIDE):
+        before = one.inspect().own
+        scored = process(one, first, first + DECIDE)
+        for digest, is_ready in before.items():
+            at = [i for i, key in enumerate(KEYS[first : first + DECIDE]) if key and digest_of(key) == digest]
+            expected = alone[digest].process(ROWS[first : first + DECIDE][at])
+            assert (scored.series[at] >= SERIES).all() == is_ready
+            for name in NAMES if is_ready else ():
+                np.testing.assert_array_equal(getattr(scored, name)[at], getattr(expected, name), err_msg=name)
+            compared += len(at) if is_ready else 0
+        for digest in one.inspect().own.keys() - before.keys():
+            alone[digest] = SingleDetector(MODEL, FEATURES, own_config(CONFIG)).for_partition(len(alone) + 1)
+    assert len(alone) > CONFIG.own_contexts  # one has lost them
+    assert compared > 1000
+
+
+NAMES = ("logit", "by_view", "remembered_logit", "score", "p_value", "outlier", "severity", "confidence", "generation")
+
+
+def test_verdicts_reach_the_contexts_that_have_learned_the_record() -> None:
+    """An outlier for feedback leaves the reservoir of its key: as if it had never been there."""
+    config = replace(CONFIG, admit="all", views=("all",), lags=0, feedback_memory=600)
+    rng = np.random.default_rng(0)
+    keys: list[Key] = [str(key) for key in rng.integers(0, 2, 1200)]
+    rows = rng.normal(size=(1200, FEATURES))
+    one, digest = new(config), digest_of("0")
+    one.process(rows[:1000], keys[:1000])
+    assert one.inspect().own[digest]
+    for i in (998, 700, 401, 402):
+        (found,) = one.numbers_of(rows[[i]])
+        assert found.tolist() == [i]
+        assert not one.has_verdict(found)[0]
+        assert one.feedback(found, np.array([True])) == 1
+        assert one.has_verdict(found)[0]
+        assert one.feedback(found, np.array([True])) == 0
+    (found,) = one.numbers_of(rows[[100]])
+    assert not len(found)
+    pool = {tuple(row) for own in one._owns for row in own.detector._context.pool.rows.tolist()}
+    one.process(rows[1000:1001], keys[1000:1001])
+    one.process(rows[1001:], keys[1001:])
+    after = {tuple(row) for own in one._owns for row in own.detector._context.pool.rows.tolist()}
+    told = {tuple(rows[i].tolist()) for i in (998, 700, 401, 402)}
+    assert told & pool
+    assert not told & after
+
+
+def test_scoring_first_and_learning_then_is_the_same_as_both_at_once() -> None:
+    one, other = new(), new()
+    for first in range(1500):
+        seen = one.score_rows(ROWS[first : first + 1], KEYS[first : first + 1])
+        one.learn_rows(ROWS[first : first + 1], seen, KEYS[first : first + 1])
+        scored = process(other, first, first + 1)
+        np.testing.assert_array_equal(seen.series >= SERIES, scored.series >= SERIES)
+        np.testing.assert_array_equal(seen.logit, scored.logit)
+    assert_same_results(process(one, 1500, 2000), process(other, 1500, 2000))
+
+
+def test_reasons_are_in_the_terms_of_the_key() -> None:
+    rng = np.random.default_rng(0)
+    rows, keys = rng.normal(size=(1000, 3)), [str(i % 2) for i in range(1000)]
+    rows[:, 0] += 100.0 * (np.arange(1000) % 2)
+    one = Detector(shared_model(), 3, DetectorConfig(explain="alerts"))
+    one.process(rows, keys)
+    (scored,) = [one.process(np.array([[100.0, 0.0, 0.0]]), ["0"])]  # usual for the other
+    assert scored.outlier[0]
+    assert scored.reasons[0] is not None
+    reason = scored.reasons[0][0]
+    assert (reason.feature, reason.scope) == (0, "key")
+    assert abs(reason.median) < 1 < reason.high < 5
+    assert one.explain(np.array([[100.0, 0.0, 0.0]]), ["0"])[0][0].scope == "key"
+    assert one.process(np.array([[100.0, 0.0, 0.0]]), ["1"]).status[0] is Status.OK
+
+
+def test_a_noisy_key_does_not_silence_the_others() -> None:
+    """Half of the records of one key are far off, all the time; another key has an outlier now and then."""
+    rng = np.random.default_rng(0)
+    n, n_keys = 20_000, 20
+    which = rng.integers(0, n_keys, n)
+    rows = rng.normal(size=(n, 3))
+    rows[(which == 0) & (rng.random(n) < 0.5)] += 30.0
+    odd = np.flatnonzero((which > 0) & (rng.random(n) < 0.002) & (np.arange(n) > 10_000))
+    rows[odd, 0] += 12.0
+    one = Detector(shared_model(), 3)
+    scored = one.process(rows, [str(key) for key in which])
+    late = np.arange(n) > 10_000
+    assert scored.outlier[odd].mean() > 0.8
+    noisy = (scored.outlier & (which == 0) & late).sum()
+    assert noisy <= 0.05 * (late & (which == 0)).sum()
