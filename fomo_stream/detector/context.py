@@ -41,6 +41,7 @@ class Context:
         movement: bool,
         config: DetectorConfig,
         categorical: tuple[int, ...],
+        prior: float = 0.0,
     ) -> None:
         self.config, self.views = config, views
         self._n_features, self.categorical = n_features, categorical
@@ -53,7 +54,7 @@ class Context:
         width = RELATIVE * n_features
         self.relatives = Reservoir(size if relative else LEAST_CONTEXT, width, seed + 3, fitted=width)
         rows, scores = config.history_rows, config.history_scores
-        self.history = History(n_features, self.n_shared, rows, scores, config.lags, movement, relative)
+        self.history = History(n_features, self.n_shared, rows, scores, config.lags, movement, relative, prior)
         self.confirmed: Int = np.zeros(0, dtype=np.int64)  # ascending, by feedback; replaced, never written in place
         self._pending: dict[int, int] = {}  # by record with a new verdict: the verdict before it
         self._confirmed_log = Document()
@@ -92,11 +93,11 @@ class Context:
         for at, view in enumerate(self.views):
             self._at_trigger[at] -= int(share * self.config.recent_every) * (view.of == "recent")
 
-    def take_first(self, batch: Batch, confirmed: bool = False) -> None:
-        """Records of the warm-up: all become context. confirmed: they are known to be normal."""
+    def take_first(self, batch: Batch, scores: Scores | None = None, confirmed: bool = False) -> None:
+        """Records of the warm-up: all become context. scores: perhaps known by key; confirmed: they are normal."""
         n = len(batch.vectors)
-        numbers, unknown = self.history.records + np.arange(n), Scores.unknown(n, self.n_shared)
-        self.history.append(batch, unknown, unknown.logit, np.zeros(n, dtype=bool))
+        numbers, scores = self.history.records + np.arange(n), scores or Scores.unknown(n, self.n_shared)
+        self.history.append(batch, scores, np.full(n, np.nan), np.zeros(n, dtype=bool))
         self.pool.admit(numbers, flat(batch.vectors))
         if confirmed:
             self.confirmed = np.union1d(self.confirmed, numbers)

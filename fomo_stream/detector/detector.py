@@ -10,7 +10,7 @@ feedback: not on time, not on how records are split over calls, and not on how l
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from copy import copy
 from dataclasses import replace
@@ -143,8 +143,9 @@ class Detector:
 
     def is_ready(self, keys: Sequence[Key]) -> bool:
         """Whether records with these keys (n,) can be processed next without waiting for a generation to be built."""
-        learning = self._detectors(keys, len(keys), all_that_learn=True)
-        return all(detector.is_ready(len(at)) for _, detector, at in learning)
+        is_own, owned = self._owned(keys, len(keys))
+        shared = self._shared.is_ready(len(keys) - int(is_own.sum()))
+        return shared and all(own.detector.is_ready(len(at)) for own, at in owned)
 
     # -- scoring and learning ------------------------------------------------------------------------------------
 
@@ -164,11 +165,15 @@ class Detector:
         from those of `process`. This changes no later result: verdicts that come before these rows are learned still
         take effect together.
         """
-        parts, places = [], []
-        for own, detector, at in self._detectors(keys, len(rows)):
-            results = detector.score_rows(rows[at], None if own else _of(keys, at))
-            parts.append(own.own_results(results) if own else results)
-            places.append(at)
+        is_own, owned = self._owned(keys, len(rows))
+        results, by_key = self._shared.score_some(rows, keys, ~is_own)
+        parts, places = [results], [np.flatnonzero(~is_own)]
+        for own, at in owned:
+            if own.is_ready:
+                parts.append(
+                    own.results(own.detector.score_some(rows[at], None, np.ones(len(at), bool), by_key[at])[0])
+                )
+                places.append(at)
         merged = Results.merged(parts, places)
         return replace(merged, regime=np.full(len(merged), self.regime))
 
@@ -187,11 +192,17 @@ class Detector:
         scored: what `score_rows` has just said of them, if it is known. Nothing changes. Raises SchemaError as
         `process`.
         """
+        scored = self.score_rows(rows, keys) if scored is None else scored
         found: list[tuple[Reason, ...]] = [()] * len(rows)
-        for own, detector, at in self._detectors(keys, len(rows)):
-            scores = None if scored is None else scored.scores[at]
-            for i, reasons in zip(at, detector.explain(rows[at], None if own else _of(keys, at), scores), strict=True):
-                found[i] = own_reasons(reasons) if own else reasons
+        is_own, owned = self._owned(keys, len(rows))
+        at = np.flatnonzero(~is_own)
+        for i, reasons in zip(at, self._shared.explain(rows, keys, at, scored.scores[at]), strict=True):
+            found[i] = reasons
+        for own, at in owned:
+            if own.is_ready:
+                reasons_of = own.detector.explain(rows[at], None, np.arange(len(at)), scored.scores[at])
+                for i, reasons in zip(at, reasons_of, strict=True):
+                    found[i] = own_reasons(reasons)
         return found
 
     def learn_rows(self, rows: Float, scored: Results, keys: Sequence[Key] | None = None) -> None:
@@ -237,30 +248,29 @@ class Detector:
     def _learn(self, rows: Float, keys: Sequence[Key] | None, known: Scores | None) -> Results:
         """Score and learn records between two decisions."""
         first, n, regime = self.records, len(rows), self.regime
-        numbers, shifts = np.full((2, n), NOWHERE), np.zeros(n, np.int64)
-        of_own = np.zeros(n, np.int64)
-        parts, places = [], []
-        for own, detector, at in self._detectors(keys, n, all_that_learn=True):
-            numbers[int(own is not None), at] = detector.records + np.arange(len(at))
-            before, is_known = detector.regime, known is not None and (own is None or own.is_ready)
-            results = detector.process(
-                rows[at], None if own else _of(keys, at), known[at] if known is not None and is_known else None
-            )
-            if own is not None:
-                of_own[at] = own.number
-                self._owns.touch(own)
-                if not own.is_ready:
-                    continue
+        is_own, owned = self._owned(keys, n)
+        shared_at = np.flatnonzero(~is_own)
+        numbers, of_own, shifts = np.full((2, n), NOWHERE), np.zeros(n, np.int64), np.zeros(n, np.int64)
+        numbers[0, shared_at] = self._shared.records + np.arange(len(shared_at))
+        before = self._shared.regime
+        results, by_key = self._shared.process_some(rows, keys, ~is_own, _at(known, shared_at))
+        shifts[shared_at] = np.diff(results.regime, prepend=before)
+        parts, places = [results], [shared_at]
+        for own, at in owned:
+            of_own[at], numbers[1, at] = own.number, own.detector.records + np.arange(len(at))
+            before = own.detector.regime
+            results = own.detector.process(rows[at], None, _at(known, at) if own.is_ready else None, by_key[at])
+            self._owns.touch(own)
+            if own.is_ready:
                 self._apart += len(at)
-                self._shifts += detector.regime - before
-                results = own.own_results(results)
-            shifts[at] = np.diff(results.regime, prepend=before)
-            parts.append(results)
-            places.append(at)
-        if self._routes is not None:
-            self._routes.note(first, numbers[0], of_own, numbers[1])
-        merged = Results.merged(parts, places)
-        return merged if self._routes is None else replace(merged, regime=regime + np.cumsum(shifts))
+                self._shifts += own.detector.regime - before
+                shifts[at] = np.diff(results.regime, prepend=before)
+                parts.append(own.results(results))
+                places.append(at)
+        if self._routes is None:
+            return results
+        self._routes.note(first, numbers[0], of_own, numbers[1])
+        return replace(Results.merged(parts, places), regime=regime + np.cumsum(shifts))
 
     def _decide(self) -> None:
         """Every `DECIDE` records: which keys have contexts of their own."""
@@ -275,26 +285,20 @@ class Detector:
     def _new_routes(self) -> Routes:
         return Routes(self.config.history_rows)
 
-    def _detectors(
-        self, keys: Sequence[Key] | None, n: int, all_that_learn: bool = False
-    ) -> Iterator[tuple[Own | None, SingleDetector, Int]]:
-        """The detectors that score the next n records with these keys: each with the positions (m,) of its records.
+    def _owned(self, keys: Sequence[Key] | None, n: int) -> tuple[NDArray[np.bool_], list[tuple[Own, Int]]]:
+        """Which of records with these keys (n,) are scored by contexts of their key alone (n,).
 
-        all_that_learn: also those that only learn them yet. The shared one comes first, if any record is its own.
+        And each key with contexts of its own, with the positions (m,) of its records, which these learn.
         """
-        at_own: dict[bytes, list[int]] = {}
-        shared = np.ones(n, dtype=bool)
+        is_own, places = np.zeros(n, dtype=bool), dict[int, list[int]]()
+        owns: dict[int, Own] = {}
         if len(self._owns) and keys is not None:
             for i, key in enumerate(keys):
-                if key is not None and (own := self._owns.find(digest := digest_of(key))) is not None:
-                    at_own.setdefault(digest, []).append(i)
-                    shared[i] = not own.is_ready
-        if shared.any() or not n:
-            yield None, self._shared, np.flatnonzero(shared)
-        for digest, at in at_own.items():
-            own = self._owns.find(digest)
-            if own is not None and (own.is_ready or all_that_learn):
-                yield own, own.detector, np.array(at)
+                if key is not None and (own := self._owns.find(digest_of(key))) is not None:
+                    owns[own.number] = own
+                    places.setdefault(own.number, []).append(i)
+                    is_own[i] = own.is_ready
+        return is_own, [(own, np.array(places[number])) for number, own in owns.items()]
 
     # -- feedback ------------------------------------------------------------------------------------------------
 
@@ -404,5 +408,5 @@ class Detector:
         return twin
 
 
-def _of(keys: Sequence[Key] | None, at: Int) -> list[Key] | None:
-    return None if keys is None else [keys[i] for i in at.tolist()]
+def _at(scores: Scores | None, at: Int) -> Scores | None:
+    return None if scores is None else scores[at]

@@ -63,11 +63,12 @@ class Explainer:
         builds: of the i-th record, these generations; pooled: what is usual for all keys. A record that has the logit
         of its key is explained by what is usual for that. Missing values that are unknown are no reasons.
         """
-        of_key = bool(scores.for_key[i])
+        of_key = bool(scores.for_key[i]) and pooled is not None
         scorers = [(view, build) for view, build in builds(i) if view.is_of_keys == of_key]
         found = self._found(batch, i, scorers)
-        if not of_key or pooled is None:
+        if not of_key:
             return found
+        assert pooled is not None
         return tuple(_of_key(reason, batch, i, pooled) for reason in found)
 
     def _found(self, batch: Batch, i: int, builds: Scorers) -> tuple[Reason, ...]:

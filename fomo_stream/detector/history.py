@@ -215,12 +215,22 @@ class History:
     """
 
     def __init__(
-        self, n_features: int, n_views: int, rows: int, scores: int, lags: int, movement: bool, relative: bool = True
+        self,
+        n_features: int,
+        n_views: int,
+        rows: int,
+        scores: int,
+        lags: int,
+        movement: bool,
+        relative: bool = True,
+        prior: float = 0.0,
     ) -> None:
+        """prior: records that what is usual for the key counts as, if all are of one key; 0: they are not."""
         if not 1 <= rows <= scores:
             raise ValueError(f"a history of {scores} scores holds 1 to {scores} rows, not {rows}")
         self.records = 0  # so far; the next record has this number
-        self._shape = n_features, n_views, rows, scores, lags, movement, relative
+        self._shape = n_features, n_views, rows, scores, lags, movement, relative, prior
+        self._prior = prior
         # ring buffers; values that may still change are beside the scores, so that a row is written to the log once
         vectors: dict[str, NDArray[Any]] = {
             "rows": np.full((rows, 1 + lags, n_features), np.nan),
@@ -327,6 +337,14 @@ class History:
         """The verdicts of feedback on known records."""
         return self._scores["verdict"][numbers % self._scores.size]
 
+    def key_weights(self, numbers: Int) -> Float | None:
+        """Weights (n,) of what is usual for the key in the logits of records; see `Scores.combined`."""
+        return None if not self._prior else np.asarray(self._prior / (self._prior + numbers), dtype=np.float64)
+
+    def by_key(self, numbers: Int) -> Float:
+        """Logits (n,) of what is usual for the keys of known records; NaN: unknown."""
+        return self._scores["by_key"][numbers % self._scores.size].astype(np.float64)
+
     def judge(self, numbers: Int, verdict: NDArray[np.int8]) -> None:
         """Note verdicts (n,) on known records."""
         self._scores.put(numbers % self._scores.size, verdict=verdict)
@@ -346,8 +364,9 @@ class History:
         first, names = max(0, first), ("logits", "by_key", "remembered", "verdict", "outlier")
         by_view, by_key, remembered, verdict, outlier = (self._between(name, first, stop) for name in names)
         kept = np.flatnonzero(~(np.isnan(remembered) | (verdict == OUTLIER)))
-        own = Scores.combined(by_view[kept].astype(np.float64), by_key[kept].astype(np.float64))
-        return first + kept, own, remembered[kept], outlier[kept]
+        numbers, logits = first + kept, (by_view[kept].astype(np.float64), by_key[kept].astype(np.float64))
+        own = Scores.combined(*logits, self.key_weights(numbers))
+        return numbers, own, remembered[kept], outlier[kept]
 
     def not_outliers(self, first: int, stop: int) -> Int:
         """Numbers (n,) of the records from `first` to before `stop` that feedback does not call outliers."""
@@ -371,9 +390,9 @@ class History:
 
         views: positions of the views whose logits it keeps; None: all.
         """
-        n_features, n_views, rows, scored, lags, movement, relative = self._shape
+        n_features, n_views, rows, scored, lags, movement, relative, prior = self._shape
         kept = list(range(n_views)) if views is None else views
-        twin = History(n_features + more, len(kept), rows, scored, lags, movement, relative)
+        twin = History(n_features + more, len(kept), rows, scored, lags, movement, relative, prior)
         twin.records = self.records
         at = np.arange(min(self.records, self._rows.size))
         vectors = {

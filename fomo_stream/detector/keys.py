@@ -124,19 +124,11 @@ class Keys:
         n = len(self._slots) - self.max_keys + self.max_keys // AT_ONCE
         slots = self._in_use()
         oldest = slots[np.argsort(self._rows["used"][slots], kind="stable")[:n]]
-        self._remove(oldest)
+        self._slots.remove(oldest)
+        self._rows[oldest] = np.zeros((), self._rows.dtype)
+        self._written[oldest] = self._logged[oldest]  # only what the log has needs to be deleted there
+        self._free = sorted([*self._free, *oldest.tolist()], reverse=True)
         self.forgotten += len(oldest)
-
-    def drop(self, digest: bytes) -> None:
-        """Forget a key, if it is known."""
-        if (slot := self.find(digest)) is not None:
-            self._remove(np.array([slot]))
-
-    def _remove(self, slots: Int) -> None:
-        self._slots.remove(slots)
-        self._rows[slots] = np.zeros((), self._rows.dtype)
-        self._written[slots] = self._logged[slots]  # only what the log has needs to be deleted there
-        self._free = sorted([*self._free, *slots.tolist()], reverse=True)
 
     def _in_use(self) -> Int:
         """The numbers of the series of keys, ascending."""

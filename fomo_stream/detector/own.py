@@ -32,6 +32,7 @@ HALF_LIFE = 20_000  # records of the partition after which a record counts half 
 LEAST_BUSY = 30.0  # so many records, counted like this, a key needs at least
 BUSIER = 2.0  # times as busy as another key: then it takes its place
 ROWS = 300  # of a context, at most
+PRIOR = float(ROWS)  # records that what is usual for the key, on the scale of all, counts as beside its own contexts
 REFRESH = 0.2  # share of a context's rows that changed when it is renewed: so few rows change often
 FEEDBACK = 1000  # last records of the key that feedback can be about
 SERIES = 2**32  # added to the number of such a key, in place of the number of its series
@@ -81,7 +82,7 @@ class Own:
         """All but the detector, for the log."""
         return self.ABOUT.pack(self.digest, self.number, self.busy, self.counted, self.is_ready)
 
-    def own_results(self, results: Results) -> Results:
+    def results(self, results: Results) -> Results:
         """Results of this detector, as those of one series of the partition."""
         reasons = [None if each is None else own_reasons(each) for each in results.reasons]
         return replace(results, reasons=reasons, series=np.full(len(results), SERIES + self.number))
@@ -131,7 +132,6 @@ class Owns:
             if not own.is_ready and own.detector.is_calibrated:
                 own.is_ready = True
                 self.touch(own)
-                keys.drop(own.digest)  # it starts young if it comes back
         while len(self) > self.limit:  # it was lowered
             self._leave(self._least())
         if not self.limit:
@@ -167,7 +167,7 @@ class Owns:
         self.touch(own)
 
     def _new(self, number: int) -> SingleDetector:
-        return SingleDetector(*self._made_from, keeps_encodings=False).for_partition(number)
+        return SingleDetector(*self._made_from, keeps_encodings=False, prior=PRIOR).for_partition(number)
 
     def _leave(self, own: Own) -> None:
         del self._by_digest[own.digest]

@@ -149,7 +149,7 @@ class Timeline:
             if build is None:
                 parts.append(ViewScores.unknown(len(part)))
             elif self.view.is_of_keys:
-                parts.append(self._of_keys(build.result(), part))
+                parts.append(self.of_keys(build.result(), part))
             else:
                 generation = build.result()
                 logits = generation.logits(self._model, part, None if gaps is None else gaps[of])
@@ -159,7 +159,7 @@ class Timeline:
             return ViewScores.unknown(0)
         return parts[0] if len(parts) == 1 else ViewScores.concatenate(parts)
 
-    def _of_keys(self, generation: Generation, rows: Float) -> ViewScores:
+    def of_keys(self, generation: Generation, rows: Float) -> ViewScores:
         """What a generation of what is usual for keys says; it does not vote."""
         scores = ViewScores.unknown(len(rows))
         if (known := np.flatnonzero(~np.isnan(rows).all(axis=1))).size:
@@ -348,6 +348,12 @@ class Panel:
         by_view = np.stack([part.logits for part in shared], axis=1)
         sure = confidence([vote for part in shared for vote in part.votes])
         return Scores.of(by_view, generation, sure, of_keys[0] if of_keys else None)
+
+    def by_key(self, rows: Float, number: int) -> Float:
+        """Logits (n,) of rows (n, width) in the view of what is usual for keys, as of the record of this number."""
+        last = self.timelines[-1]
+        build = last.build_of(number) if last.view.is_of_keys else None
+        return np.full(len(rows), np.nan) if build is None else last.of_keys(build.result(), rows).logits
 
     def builds(self, number: int) -> list[tuple[View, Build]]:
         """Each view, with the generation that scores the record of this number; none before the first ones."""

@@ -70,14 +70,20 @@ class Scores:
     by_key: Float  # (n,) in the view of what is usual for keys; NaN where nothing is known of the key
     generation: NDArray[np.int64]  # (n,) counts the contexts that took effect, from 1; 0 while warming up
     confidence: Float  # (n,) in [0, 1]: how clearly the contexts agree
+    weight: Float | None = None  # see `combined`
 
     @classmethod
     def of(
-        cls, by_view: Float, generation: NDArray[np.int64], confidence: Float, by_key: Float | None = None
+        cls,
+        by_view: Float,
+        generation: NDArray[np.int64],
+        confidence: Float,
+        by_key: Float | None = None,
+        weight: Float | None = None,
     ) -> Scores:
         """From the logits by view. by_key: None: nothing is known of the keys."""
         by_key = np.full(len(by_view), np.nan) if by_key is None else by_key
-        return cls(cls.combined(by_view, by_key), by_view, by_key, generation, confidence)
+        return cls(cls.combined(by_view, by_key, weight), by_view, by_key, generation, confidence, weight)
 
     @classmethod
     def unknown(cls, n: int, n_views: int) -> Scores:
@@ -87,7 +93,8 @@ class Scores:
     @property
     def stored_logit(self) -> Float:
         """The logits (n,) as a history keeps them: from 32 bits, so that equal records have equal ones."""
-        return self.combined(*(logits.astype(np.float32).astype(np.float64) for logits in (self.by_view, self.by_key)))
+        by_view, by_key = (logits.astype(np.float32).astype(np.float64) for logits in (self.by_view, self.by_key))
+        return self.combined(by_view, by_key, self.weight)
 
     @property
     def for_key(self) -> NDArray[np.bool_]:
@@ -96,16 +103,18 @@ class Scores:
         return found
 
     @staticmethod
-    def combined(by_view: Float, by_key: Float) -> Float:
+    def combined(by_view: Float, by_key: Float, weight: Float | None = None) -> Float:
         """The logits (n,) of records: the mean over the views, or that of the key where it is larger.
 
         So a record is odd if it is odd for all or for its key. View by view, so that a row's bits do not depend on the
-        others.
+        others. weight: (n,) of that of the key in the mean of both: where the views are of this key, too.
         """
         total = by_view[:, 0].copy()
         for column in by_view.T[1:]:
             total += column
         mean = total / by_view.shape[1]
+        if weight is not None:
+            return blended(mean, by_key, weight)
         return np.asarray(np.where(by_key > mean, by_key, mean), dtype=np.float64)
 
     def __len__(self) -> int:
@@ -113,7 +122,13 @@ class Scores:
 
     def __getitem__(self, part: slice | Int) -> Scores:
         logits = self.logit[part], self.by_view[part], self.by_key[part]
-        return Scores(*logits, self.generation[part], self.confidence[part])
+        weight = None if self.weight is None else self.weight[part]
+        return Scores(*logits, self.generation[part], self.confidence[part], weight)
+
+
+def blended(logit: Float, by_key: Float, weight: Float) -> Float:
+    """Logits (n,) with those of what is usual for the key, where they are known, by the weights (n,) of these."""
+    return np.asarray(np.where(np.isnan(by_key), logit, (1.0 - weight) * logit + weight * by_key), dtype=np.float64)
 
 
 CRITICAL = 0.2  # of the alert rate: 1 - score of a critical outlier, at most

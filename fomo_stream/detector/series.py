@@ -53,7 +53,7 @@ class Batch(NamedTuple):
         """What a view that sees this looks at."""
         return self.relative if sees == "relative" else self.vectors
 
-    def part(self, records: slice) -> Batch:
+    def part(self, records: slice | Int) -> Batch:
         """Some of the records."""
         return Batch(**{name: array[records] for name, array in self._asdict().items()})
 

@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from copy import copy
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ from fomo_stream.detector.generation import Generation
 from fomo_stream.detector.history import UNKNOWN, History
 from fomo_stream.detector.keys import Key, Keys
 from fomo_stream.detector.panel import Build, Panel
-from fomo_stream.detector.results import DetectorSummary, Reason, Results, Scores
+from fomo_stream.detector.results import DetectorSummary, Reason, Results, Scores, blended
 from fomo_stream.detector.series import MEMORY, Batch, Memory, Series
 from fomo_stream.detector.views import LeftOut, View, fitting
 from fomo_stream.errors import SchemaError, StateError
@@ -58,8 +59,12 @@ class SingleDetector:
         executor: Executor | None = None,
         categorical: tuple[int, ...] = (),
         keeps_encodings: bool = True,
+        prior: float = 0.0,
     ) -> None:
-        """keeps_encodings: whether those that have lasted are written to the log, so that they are not made again."""
+        """keeps_encodings: whether those that have lasted are written to the log, so that they are not made again.
+
+        prior: if all rows are of one key: records that what is usual for it, as another detector says, counts as.
+        """
         self.model = model
         self.n_features = n_features
         self.categorical = categorical
@@ -72,7 +77,7 @@ class SingleDetector:
         self._series = Series(
             n_features, config.lags, movement, config.keys, fills=fills, relative=relative, categorical=categorical
         )
-        self._context = Context(n_features, self.views, movement, config, categorical)
+        self._context = Context(n_features, self.views, movement, config, categorical, prior)
         self._panel = Panel(self.views, model, executor)
         self._memory = Memory(config.memory, self._series.keys)
         self._alerts = Alerts(config, self._series.keys)
@@ -165,30 +170,69 @@ class SingleDetector:
 
     # -- scoring and learning ------------------------------------------------------------------------------------
 
-    def process(self, rows: Float, keys: Sequence[Key] | None = None, known: Scores | None = None) -> Results:
+    def process(
+        self,
+        rows: Float,
+        keys: Sequence[Key] | None = None,
+        known: Scores | None = None,
+        by_key: Float | None = None,
+    ) -> Results:
         """Score each of rows (n, d), then learn it, in order.
 
-        known: their scores, of `score_rows`, if no record was learned since.
+        known: their scores, of `score_rows`, if no record was learned since; by_key: (n,) what another detector says of
+        what is usual for the key, see `process_some`.
+        """
+        return self.process_some(rows, keys, np.ones(len(rows), dtype=bool), known, by_key)[0]
+
+    def process_some(
+        self,
+        rows: Float,
+        keys: Sequence[Key] | None,
+        chosen: NDArray[np.bool_],
+        known: Scores | None = None,
+        by_key: Float | None = None,
+    ) -> tuple[Results, Float]:
+        """Score and learn the m chosen ones of the next records, and follow the series of all.
+
+        Returns the results (m,), and of all (n,) the logit of what is usual for their keys.
         """
         rows = _checked(rows, self.n_features)
-        if not len(rows):  # nothing changes: verdicts wait for the next one
-            return Results.nothing(Scores.unknown(0, self._context.n_shared))
-        parts, start = [], 0
-        while start < len(rows):
-            if self._context.has_new_verdicts:
+        parts, start, done = [Results.nothing(Scores.unknown(0, self._context.n_shared))], 0, 0
+        at, found = np.flatnonzero(chosen), np.full(len(rows), np.nan)
+        while start < len(rows):  # without records nothing changes: verdicts wait for the next one
+            if done < len(at) and self._context.has_new_verdicts:
                 self._apply_verdicts()
-            part = slice(start, start + self.room)
-            batch = self._series.follow(rows[part], None if keys is None else keys[part])
-            if start or not self._has_contexts:  # what was learned may have changed the scores
-                known = None
-            parts.append(self._learn(batch, self._scores(batch) if known is None else known[: len(batch.vectors)]))
-            start += len(batch.vectors)
-        return Results.concatenate(parts)
+            n = min(self.room, len(at) - done)
+            # up to the last one of them: what is learned then counts for those that follow
+            stop = int(at[done + n - 1]) + 1 if n else len(rows)
+            batch = self._series.follow(rows[start:stop], None if keys is None else keys[start:stop])
+            mine = chosen[start:stop]
+            if not mine.all():
+                found[start:stop][~mine] = self._by_key(batch.part(np.flatnonzero(~mine)))
+                batch = batch.part(np.flatnonzero(mine))
+            if n:
+                if done or not self._has_contexts:  # what was learned may have changed the scores
+                    known = None
+                part = slice(done, done + n)
+                its = None if by_key is None else by_key[part]
+                scores = self._scores(batch, its) if known is None else self._weighted(known[part])
+                parts.append(self._learn(batch, scores))
+                found[at[part]] = scores.by_key
+            start, done = stop, done + n
+        return Results.concatenate(parts[1:] or parts), found
 
-    def score_rows(self, rows: Float, keys: Sequence[Key] | None = None) -> Results:
-        """Score rows (n, d) as the next n records without learning them."""
+    def score_some(
+        self, rows: Float, keys: Sequence[Key] | None, chosen: NDArray[np.bool_], by_key: Float | None = None
+    ) -> tuple[Results, Float]:
+        """Score chosen ones of rows (n, d) as the next n records without learning them: see `process_some`."""
         batch = self._series.peek(_checked(rows, self.n_features), keys)
-        return self._judge(batch, self._scores(batch), learn=False)
+        found = np.full(len(rows), np.nan)
+        if not chosen.all():
+            found[~chosen] = self._by_key(batch.part(np.flatnonzero(~chosen)))
+            batch = batch.part(np.flatnonzero(chosen))
+        scores = self._scores(batch, by_key)
+        found[chosen] = scores.by_key
+        return self._judge(batch, scores, learn=False), found
 
     def score_apart(self, rows: Float, keys: Sequence[Key] | None = None) -> Results:
         """Score rows (n, d) that are no stream."""
@@ -200,14 +244,11 @@ class SingleDetector:
         results = self._asked.judge_apart(scores, self._regimes.number, self._context.history)
         return self._explainer.explained(results, batch, self._builds_from(self.records), self._series.pooled)
 
-    def explain(
-        self, rows: Float, keys: Sequence[Key] | None = None, scores: Scores | None = None
-    ) -> list[tuple[Reason, ...]]:
-        """The reasons (n,) of rows (n, d) as the next n records. scores: their scores, if they are known."""
-        batch = self._series.peek(_checked(rows, self.n_features), keys)
-        scores = self._scores(batch) if scores is None else scores
+    def explain(self, rows: Float, keys: Sequence[Key] | None, at: Int, scores: Scores) -> list[tuple[Reason, ...]]:
+        """The reasons (m,) of rows[at], which have these scores (m,), as some of the next records."""
+        batch = self._series.peek(_checked(rows, self.n_features), keys).part(at)
         builds, pooled = self._builds_from(self.records), self._series.pooled
-        return [self._explainer.reasons(batch, i, scores, builds, pooled) for i in range(len(rows))]
+        return [self._explainer.reasons(batch, i, scores, builds, pooled) for i in range(len(at))]
 
     def seed_context(self, rows: Float, keys: Sequence[Key] | None = None) -> None:
         """Start warm from trusted rows (n, d)."""
@@ -243,23 +284,41 @@ class SingleDetector:
         batch = history.batch(numbers, slots, begins)
         return self._explainer.explained(results, batch, self._explainer.halves(self._panel, numbers), None)
 
-    def _scores(self, batch: Batch) -> Scores:
-        """Scores of the next records."""
+    def _scores(self, batch: Batch, by_key: Float | None = None) -> Scores:
+        """Scores of the next records. by_key: (n,) what is usual for the key, if another detector knows it."""
         rows = [self._context.view_columns(view, batch.vectors_for(view.sees)) for view in self.views]
         gaps = [view.gaps(batch.gaps & self._series.fills, self.config.lags) for view in self.views]
-        return self._panel.scores(rows, gaps, self.records)
+        scores = self._panel.scores(rows, gaps, self.records)
+        if by_key is None:
+            return scores
+        weights = self.history.key_weights(self.records + np.arange(len(by_key)))
+        return Scores.of(scores.by_view, scores.generation, scores.confidence, by_key, weights)
+
+    def _weighted(self, scores: Scores) -> Scores:
+        """Scores of the next records with the weight of what is usual for their key."""
+        return replace(scores, weight=self.history.key_weights(self.records + np.arange(len(scores))))
+
+    def _by_key(self, batch: Batch) -> Float:
+        """Logits (n,) of records of known keys in the view of what is usual for them."""
+        return self._panel.by_key(self._context.view_columns(self.views[-1], batch.relative), self.records)
 
     def _judge(self, batch: Batch, scores: Scores, learn: bool) -> Results:
         """Results of the next records from their scores. learn: whether the following records remember them."""
         if not self._has_contexts:
             return Results.nothing(scores).of_series(batch.slots, batch.begins)
         self._note_first()
-        alone = ~np.isnan(scores.by_key)
-        remembered = self._memory.remember(scores.logit, batch.slots, batch.begins, alone, learn)
+        remembered = self._remembered(scores, batch.slots, batch.begins, learn)
         alerts, history = self._alerts if learn else self._asked, self._context.history
         results = alerts.judge(scores, remembered, batch, self._regimes.number, history, learn)
         results = results.of_series(batch.slots, batch.begins)
         return self._explainer.explained(results, batch, self._builds_from(self.records), self._series.pooled)
+
+    def _remembered(self, scores: Scores, slots: Int, begins: NDArray[np.bool_], learn: bool = True) -> Float:
+        """Remembered logits (n,) of records with these scores. What is usual for a key is not remembered."""
+        if scores.weight is None:
+            return self._memory.remember(scores.logit, slots, begins, ~np.isnan(scores.by_key), learn)
+        of_views = Scores.combined(scores.by_view, np.full(len(scores), np.nan))
+        return blended(self._memory.remember(of_views, slots, begins, None, learn), scores.by_key, scores.weight)
 
     def _builds_from(self, first: int) -> Callable[[int], list[tuple[View, Build]]]:
         return lambda i: self._panel.builds(first + i)
@@ -267,7 +326,7 @@ class SingleDetector:
     def _learn(self, batch: Batch, scores: Scores) -> Results:
         """Judge the next records, with these scores, and learn them: their results."""
         if not self._has_contexts:
-            self._context.take_first(batch)
+            self._context.take_first(batch, scores)
             if self.context_rows >= self.config.min_context:
                 self._begin()
             return Results.nothing(scores).of_series(batch.slots, batch.begins)
@@ -321,8 +380,11 @@ class SingleDetector:
         if self._has_noted_first:
             return
         numbers, first = self._panel.first_scores(self.records)
+        if (weights := self.history.key_weights(numbers)) is not None:
+            by_key = self.history.by_key(numbers)
+            first = Scores.of(first.by_view, first.generation, first.confidence, by_key, weights)
         slots, begins = self._series_of(numbers)
-        remembered = self._memory.remember(first.logit, slots, begins)
+        remembered = self._remembered(first, slots, begins)
         self._context.note_first(numbers, first.by_view, remembered)
         self._alerts.note(numbers, remembered)
         self._has_noted_first = True

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
+from fomo_stream.detector.keys import Key
 from fomo_stream.partition.labels import DueLabels
 from fomo_stream.records.result import Result
 
@@ -16,7 +17,7 @@ class Outlier(NamedTuple):
 
     fields: dict[str, Any]
     result: Result
-    key: bytes | None = None
+    key: Key = None  # of its series
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,9 @@ from fomo_stream.logs import Throttle, kv
 from fomo_stream.partition.labels import parse_label
 from fomo_stream.partition.partition import Partition, check_schema, first_detector
 from fomo_stream.partition.position import Restored
-from fomo_stream.partition.record import Pending, Record
+from fomo_stream.partition.record import Pending, Record, series_key
 from fomo_stream.records.codec import codec_of
-from fomo_stream.records.inference import TooManyFeaturesError, infer_schema, input_notes
+from fomo_stream.records.inference import KEY, TooManyFeaturesError, infer_schema, input_notes
 from fomo_stream.records.schema import Schema, shown
 from fomo_stream.settings.service import ServiceSettings
 
@@ -193,7 +193,9 @@ class Pipeline:
         waiting = [item for partition in self.tasks.values() for item in partition.waiting.items]
         sample = [item.fields for item in waiting if item.error is None]
         try:
-            schema, left_out = infer_schema(sample, self._settings.result_field, self._settings.categorical)
+            settings = self._settings
+            roles = {} if settings.key is None else {settings.key: KEY}
+            schema, left_out = infer_schema(sample, settings.result_field, settings.categorical, roles)
         except SchemaError as error:
             log.error(kv("schema_not_inferred", reason=error))
             reason = "too_many_features" if isinstance(error, TooManyFeaturesError) else "no_features"
@@ -226,9 +228,10 @@ class Pipeline:
         if partition is None or not partition.is_active:
             return  # the partition was given up, or began again, after the fetch
         try:
-            item = Pending(record, self._codec.decode(record.value), now)
+            fields = self._codec.decode(record.value)
+            item = Pending(record, fields, now, None, series_key(record, fields, self._settings.key))
         except RecordError as error:
-            item = Pending(record, {}, now, error)
+            item = Pending(record, {}, now, error, None)
         if partition.take(item, now):
             self._score(partition)
 

@@ -7,6 +7,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from fomo_stream.detector.keys import Key
 from fomo_stream.errors import RecordError
+from fomo_stream.records.inference import key_of
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -62,7 +63,8 @@ class Pending(NamedTuple):
     record: Record
     fields: dict[str, Any]
     polled_at: float  # seconds, monotonic
-    error: RecordError | None = None
+    error: RecordError | None
+    key: Key  # of its series
 
     @property
     def offset(self) -> int:
@@ -72,13 +74,14 @@ class Pending(NamedTuple):
     def timestamp(self) -> int | None:
         return self.record.timestamp
 
-    @property
-    def key(self) -> bytes | None:
-        return self.record.key
-
     def size(self) -> int:
         """Approximate memory in bytes."""
         return 2 * len(self.record.value or b"")
+
+
+def series_key(record: Record, fields: Mapping[str, Any], field: str | None) -> Key:
+    """The key of a record's series: its own, or the value of a field of its content, None if that has no value."""
+    return record.key if field is None else key_of(fields, field)
 
 
 Element = TypeVar("Element")

@@ -14,7 +14,7 @@ from fomo_stream.kafka.group.schema import recorded_group
 from fomo_stream.kafka.ranges import Range, read_range, resolve_ranges
 from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.partition.labels import parse_label
-from fomo_stream.partition.record import Record
+from fomo_stream.partition.record import Record, series_key
 from fomo_stream.records.codec import Codec, codec_of
 from fomo_stream.records.inference import LABEL, TooManyFeaturesError, features_note, infer_schema, input_notes
 from fomo_stream.records.schema import Schema, look_up
@@ -23,6 +23,7 @@ from fomo_stream.replaying.labels import (
     NO_LABELS,
     Labels,
     LabelTable,
+    as_bytes,
     read_label_file,
     verdict_of,
 )
@@ -68,11 +69,12 @@ class TopicSource:
         return self.labels.get(partition, NO_LABELS).applied(self._sample(record, codec) for record in records)
 
     def _sample(self, record: Record, codec: Codec) -> Sample:
-        offset, timestamp, key = record.offset, record.timestamp, record.key
+        offset, timestamp = record.offset, record.timestamp
         try:
             fields = codec.decode(record.value)
         except RecordError as error:
-            return Sample(offset, timestamp, key, {}, error)
+            return Sample(offset, timestamp, None, {}, error)
+        key = series_key(record, fields, self.settings.key)
         field = self.settings.label
         label = UNKNOWN if field is None else verdict_of(look_up(fields, field))
         return Sample(offset, timestamp, key, fields, None, label, record.value)
@@ -208,8 +210,8 @@ def read_label_topic(
             offsets.append(label.offset)
             verdicts.append(OUTLIER if label.outlier else INLIER)
         if keyed and partition in ranges:
-            records = read_range(settings, settings.topic, ranges[partition], ranges[partition].start)
-            keys = ((record.offset, record.timestamp, record.key) for record in records)
+            samples = TopicSource(settings, ranges).read(partition, lambda: False)
+            keys = ((one.offset, one.timestamp, None if one.key is None else as_bytes(one.key)) for one in samples)
             for number, offset in last_before(keyed, keys):
                 offsets[number] = offset
         for place, verdict in zip(offsets, verdicts, strict=True):

@@ -115,12 +115,6 @@ class ScoreSettings(RecordFlags):
         "(default: against the earlier rows of the input)",
         metavar="FILE",
     )
-    key: str | None = flag(
-        "Records",
-        None,
-        "field that names the series of a record, such as its device (default: all are one series)",
-        metavar="FIELD",
-    )
     format: Literal["auto", "csv", "jsonl"] = flag("Input", "auto", "format of the input")
     decimal: Literal["auto", "comma", "point"] = decimal_flag()
     output: str = flag(

@@ -239,6 +239,15 @@ class RecordFlags(DetectorFlags):
         le=MAX_LAGS,
         scope="state",
     )
+    key: str | None = flag(
+        "Records",
+        None,
+        "field that names the series of a record, such as its device (default: the record's own key; of a file: all "
+        "records are one series)",
+        metavar="FIELD",
+        min_length=1,
+        scope="group",
+    )
     keys: int = flag(
         "Records",
         100_000,

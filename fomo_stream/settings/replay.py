@@ -14,7 +14,7 @@ from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, option, with
 
 NO_REPORT = "none"
 FLAGS_OF_TOPIC = ("from_", "to", "last", "labels_topic")
-FLAGS_OF_FILE = ("key", "time")
+FLAGS_OF_FILE = ("time",)
 
 
 class ReplaySettings(GivenFlags):
@@ -40,12 +40,6 @@ class ReplaySettings(GivenFlags):
         metavar="PLACE",
     )
     last: str = flag("Input", "", "replay the last 90s, 30m, 12h or 7d, in place of --from", metavar="DURATION")
-    key: str | None = flag(
-        "Records",
-        None,
-        "with --file: field that names the series of a record, such as its device (default: all are one series)",
-        metavar="FIELD",
-    )
     time: str | None = flag(
         "Records",
         None,
@@ -96,7 +90,7 @@ class ReplaySettings(GivenFlags):
             raise ValueError("name what to replay: either --topic or --file")
         has_file = self.file is not None
         if given := [name for name in (FLAGS_OF_TOPIC if has_file else FLAGS_OF_FILE) if getattr(self, name)]:
-            remedy = "--topic; a --file is replayed as a whole" if has_file else "--file; records of a topic have both"
+            remedy = "--topic; a --file is replayed as a whole" if has_file else "--file; records of a topic have one"
             raise ValueError(f"{option(given[0])} needs {remedy}")
         if self.last and self.from_:
             raise ValueError("--last and --from both name the first record; give one of them")

@@ -12,7 +12,7 @@ from streams import CONFIG, FEATURES, KEYS, MODEL, ROWS, assert_same_results, ne
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.keys import Key, digest_of
-from fomo_stream.detector.own import BUSIER, DECIDE, HALF_LIFE, LEAST_BUSY, SERIES, own_config
+from fomo_stream.detector.own import BUSIER, DECIDE, HALF_LIFE, LEAST_BUSY, PRIOR, SERIES, own_config
 from fomo_stream.detector.results import Status
 from fomo_stream.detector.single import SingleDetector
 from fomo_stream.model.checkpoint import shared_model
@@ -60,13 +60,14 @@ def test_a_key_with_contexts_of_its_own_is_scored_as_if_it_had_a_topic() -> None
         scored = process(one, first, first + DECIDE)
         for digest, is_ready in before.items():
             at = [i for i, key in enumerate(KEYS[first : first + DECIDE]) if key and digest_of(key) == digest]
-            expected = alone[digest].process(ROWS[first : first + DECIDE][at])
+            expected = alone[digest].process(ROWS[first : first + DECIDE][at], None, None, scored.by_key[at])
             assert (scored.series[at] >= SERIES).all() == is_ready
             for name in NAMES if is_ready else ():
                 np.testing.assert_array_equal(getattr(scored, name)[at], getattr(expected, name), err_msg=name)
             compared += len(at) if is_ready else 0
         for digest in one.inspect().own.keys() - before.keys():
-            alone[digest] = SingleDetector(MODEL, FEATURES, own_config(CONFIG)).for_partition(len(alone) + 1)
+            alone[digest] = SingleDetector(MODEL, FEATURES, own_config(CONFIG), prior=PRIOR)
+            alone[digest] = alone[digest].for_partition(len(alone))
     assert len(alone) > CONFIG.own_contexts  # one has lost them
     assert compared > 1000
 

@@ -104,7 +104,7 @@ CLOSED = Closed(7, b"k", 3, {"incident": "0-3", "status": "closed", "reasons": [
 
 def pending(offset: int, key: bytes | None = b"k") -> Pending:
     text = json.dumps({"x": 1, "y": 2}).encode()
-    return Pending(Record("t", 0, offset, 5, key, text, []), json.loads(text), 0.0)
+    return Pending(Record("t", 0, offset, 5, key, text, []), json.loads(text), 0.0, None, key)
 
 
 def sending(**changes: Any) -> tuple[Recording, Pipeline]:
