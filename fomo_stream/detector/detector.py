@@ -31,8 +31,8 @@ from fomo_stream.model.config import Model
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 
-# records of the busiest keys only, shared records at the last decision, keys that ever had contexts of their own, and
-# regimes that were announced for them
+# records that the shared contexts have not learned, shared records at the last decision, keys that ever had contexts of
+# their own, and regimes that were announced for them
 COUNTERS = struct.Struct("<qqqq")
 OWN = "own/"  # begins the names of entries about contexts of their own
 
@@ -65,7 +65,7 @@ class Detector:
         self._shared = SingleDetector(model, n_features, config, executor, categorical)
         self._owns = Owns(model, n_features, config, executor, categorical)
         self._routes: Routes | None = None  # None: no key ever had contexts of its own
-        self._apart = 0  # records that were learned by the detectors of keys alone
+        self._apart = 0  # records that were learned by detectors of keys alone
         self._decided = 0  # shared records at the last decision
         self._shifts = 0  # regimes that were announced for keys with contexts of their own
 
@@ -143,9 +143,9 @@ class Detector:
 
     def is_ready(self, keys: Sequence[Key]) -> bool:
         """Whether records with these keys (n,) can be processed next without waiting for a generation to be built."""
-        is_own, owned = self._owned(keys, len(keys))
-        shared = self._shared.is_ready(len(keys) - int(is_own.sum()))
-        return shared and all(own.detector.is_ready(len(at)) for own, at in owned)
+        _, owned = self._owned(keys, len(keys))
+        apart = sum(len(at) - int(own.is_shared(len(at)).sum()) for own, at in owned)
+        return self._shared.is_ready(len(keys) - apart) and all(own.detector.is_ready(len(at)) for own, at in owned)
 
     # -- scoring and learning ------------------------------------------------------------------------------------
 
@@ -249,20 +249,24 @@ class Detector:
         """Score and learn records between two decisions."""
         first, n, regime = self.records, len(rows), self.regime
         is_own, owned = self._owned(keys, n)
-        shared_at = np.flatnonzero(~is_own)
         numbers, of_own, shifts = np.full((2, n), NOWHERE), np.zeros(n, np.int64), np.zeros(n, np.int64)
+        is_shared = ~is_own
+        for own, at in owned:
+            is_shared[at] = own.is_shared(len(at))
+        shared_at, judged_at = np.flatnonzero(is_shared), np.flatnonzero(~is_own)
         numbers[0, shared_at] = self._shared.records + np.arange(len(shared_at))
-        before = self._shared.regime
-        results, by_key = self._shared.process_some(rows, keys, ~is_own, _at(known, shared_at))
-        shifts[shared_at] = np.diff(results.regime, prepend=before)
-        parts, places = [results], [shared_at]
+        self._apart += n - len(shared_at)
+        before, judged = self._shared.regime, ~is_own[shared_at]
+        of_shared = _at(known, shared_at) if judged.all() else None
+        results, by_key = self._shared.process_some(rows, keys, is_shared, of_shared, None, judged)
+        shifts[judged_at] = np.diff(results.regime, prepend=before)
+        parts, places = [results], [judged_at]
         for own, at in owned:
             of_own[at], numbers[1, at] = own.number, own.detector.records + np.arange(len(at))
             before = own.detector.regime
             results = own.detector.process(rows[at], None, _at(known, at) if own.is_ready else None, by_key[at])
             self._owns.touch(own)
             if own.is_ready:
-                self._apart += len(at)
                 self._shifts += own.detector.regime - before
                 shifts[at] = np.diff(results.regime, prepend=before)
                 parts.append(own.results(results))

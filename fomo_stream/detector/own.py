@@ -32,9 +32,9 @@ HALF_LIFE = 20_000  # records of the partition after which a record counts half 
 LEAST_BUSY = 30.0  # so many records, counted like this, a key needs at least
 BUSIER = 2.0  # times as busy as another key: then it takes its place
 ROWS = 300  # of a context, at most
-PRIOR = float(ROWS)  # records that what is usual for the key, on the scale of all, counts as beside its own contexts
 REFRESH = 0.2  # share of a context's rows that changed when it is renewed: so few rows change often
 FEEDBACK = 1000  # last records of the key that feedback can be about
+SHARED = 8  # every 8th record of the key is learned by the shared contexts, too, so that these stay a sample of all
 SERIES = 2**32  # added to the number of such a key, in place of the number of its series
 
 
@@ -52,6 +52,22 @@ def own_config(config: DetectorConfig) -> DetectorConfig:
         keys=1,
         own_contexts=0,
     )
+
+
+def own_detector(
+    model: Model,
+    n_features: int,
+    config: DetectorConfig,
+    executor: Executor | None,
+    categorical: tuple[int, ...],
+) -> SingleDetector:
+    """A detector for one key of a partition with these settings.
+
+    When it begins, its own contexts count as much as what is usual for the key on the scale of all keys; then more.
+    """
+    config = own_config(config)
+    prior = float(config.min_context)
+    return SingleDetector(model, n_features, config, executor, categorical, keeps_encodings=False, prior=prior)
 
 
 def activity(records: Int, now: int) -> NDArray[np.float64]:
@@ -82,6 +98,11 @@ class Own:
         """All but the detector, for the log."""
         return self.ABOUT.pack(self.digest, self.number, self.busy, self.counted, self.is_ready)
 
+    def is_shared(self, n: int) -> NDArray[np.bool_]:
+        """Which of its next n records the shared contexts learn, too."""
+        numbers = self.detector.records + np.arange(n)
+        return np.asarray((numbers % SHARED == 0) | (not self.is_ready))
+
     def results(self, results: Results) -> Results:
         """Results of this detector, as those of one series of the partition."""
         reasons = [None if each is None else own_reasons(each) for each in results.reasons]
@@ -100,7 +121,7 @@ class Owns:
         categorical: tuple[int, ...],
     ) -> None:
         self.limit = config.own_contexts
-        self._made_from = model, n_features, own_config(config), executor, categorical
+        self._made_from = model, n_features, config, executor, categorical
         self.entered = 0  # keys that ever had one
         self._by_digest: dict[bytes, Own] = {}
         self._touched: set[int] = set()  # slots with changes that the log does not have
@@ -167,7 +188,7 @@ class Owns:
         self.touch(own)
 
     def _new(self, number: int) -> SingleDetector:
-        return SingleDetector(*self._made_from, keeps_encodings=False, prior=PRIOR).for_partition(number)
+        return own_detector(*self._made_from).for_partition(number)
 
     def _leave(self, own: Own) -> None:
         del self._by_digest[own.digest]

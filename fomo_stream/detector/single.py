@@ -191,10 +191,12 @@ class SingleDetector:
         chosen: NDArray[np.bool_],
         known: Scores | None = None,
         by_key: Float | None = None,
+        judged: NDArray[np.bool_] | None = None,
     ) -> tuple[Results, Float]:
         """Score and learn the m chosen ones of the next records, and follow the series of all.
 
-        Returns the results (m,), and of all (n,) the logit of what is usual for their keys.
+        judged: (m,) which of these have results, and are among those that later ones are compared with; None: all.
+        Returns the results, and of all (n,) the logit of what is usual for their keys.
         """
         rows = _checked(rows, self.n_features)
         parts, start, done = [Results.nothing(Scores.unknown(0, self._context.n_shared))], 0, 0
@@ -216,7 +218,7 @@ class SingleDetector:
                 part = slice(done, done + n)
                 its = None if by_key is None else by_key[part]
                 scores = self._scores(batch, its) if known is None else self._weighted(known[part])
-                parts.append(self._learn(batch, scores))
+                parts.append(self._learn(batch, scores, np.ones(n, dtype=bool) if judged is None else judged[part]))
                 found[at[part]] = scores.by_key
             start, done = stop, done + n
         return Results.concatenate(parts[1:] or parts), found
@@ -323,8 +325,8 @@ class SingleDetector:
     def _builds_from(self, first: int) -> Callable[[int], list[tuple[View, Build]]]:
         return lambda i: self._panel.builds(first + i)
 
-    def _learn(self, batch: Batch, scores: Scores) -> Results:
-        """Judge the next records, with these scores, and learn them: their results."""
+    def _learn(self, batch: Batch, scores: Scores, judged: NDArray[np.bool_]) -> Results:
+        """Judge some of the next records, with these scores, and learn all: the results of those that are judged."""
         if not self._has_contexts:
             self._context.take_first(batch, scores)
             if self.context_rows >= self.config.min_context:
@@ -336,8 +338,15 @@ class SingleDetector:
             until_next = self._panel.until_next(self.records)
             stop = start + (until_step if until_next is None else min(until_step, until_next))
             part = slice(start, min(stop, len(scores)))
-            results = self._judge(batch.part(part), scores[part], learn=True)
-            self._context.history.append(batch.part(part), scores[part], results.remembered_logit, results.outlier)
+            its, its_scores, are_judged = batch.part(part), scores[part], judged[part]
+            if are_judged.all():
+                results = self._judge(its, its_scores, learn=True)
+                remembered, outlier = results.remembered_logit, results.outlier
+            else:
+                at, remembered = np.flatnonzero(are_judged), np.full(len(are_judged), np.nan)
+                results, outlier = self._judge(its.part(at), its_scores[at], learn=True), np.zeros_like(are_judged)
+                remembered[at], outlier[at] = results.remembered_logit, results.outlier
+            self.history.append(its, its_scores, remembered, outlier)
             is_step = self.records - self._alerts.stepped == STEP
             if is_step:
                 self._watch()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 from fomo_stream import __version__
 from fomo_stream.kafka.observer import Observation, Observer, Outlier
 from fomo_stream.kafka.snapshot import PartitionSnapshot, Snapshot
+from fomo_stream.records.explanation import key_text
 
 RATE_S = 10  # seconds over which the present rate is a mean
 STEP_S, STEPS = 5, 120  # the series of rates: 10 minutes
 LATENCY_S = 60
 MOST_OF_COMMIT = 1000  # latencies of one commit that are kept
 ALERTS = 100  # recent alerts that are kept
+KEYS = 10  # with most of these alerts
 NAME_CHARACTERS = 100  # of a feature, at most
 
 
@@ -51,7 +53,7 @@ class Latencies:
 class StatusBoard(Observer):
     """Collects the reports of a service, and makes the data of the status page from them and a `Snapshot`.
 
-    Of records it has the names of features only. clock: seconds, monotonic.
+    Of records it has the keys and the names of features only. clock: seconds, monotonic.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -94,6 +96,7 @@ class StatusBoard(Observer):
         return {
             "time": time.time() if timestamp is None else timestamp / 1000,
             "partition": partition,
+            "key": None if outlier.key is None else _printable(key_text(outlier.key)),
             **{name: result[name] for name in ("offset", "score", "p_value", "severity")},
             **{name: result.get(name) for name in ("incident", "surprise")},
             "features": _named(result.get("reasons", ())),
@@ -132,6 +135,7 @@ class StatusBoard(Observer):
                 "requested_rate": snapshot.alert_rate,
                 "realised_rate": realised_rate,
                 "recent": alerts[::-1],
+                "keys": Counter(alert["key"] for alert in alerts if alert["key"] is not None).most_common(KEYS),
             },
         }
         return orjson.dumps(status)

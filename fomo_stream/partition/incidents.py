@@ -98,7 +98,8 @@ class Incidents:
         place = {"offset": offset, "timestamp": result.get("timestamp")}
         if before is None:
             its_key = None if slot == 0 else _kept(key)
-            begin = {"incident": f"{self._prefix}{offset}", "status": CLOSED, **self._source, "from": place}
+            named = {} if its_key is None else {"key": its_key.decode("utf-8", "replace")}
+            begin = {"incident": f"{self._prefix}{offset}", "status": CLOSED, **self._source, **named, "from": place}
             summary = {**begin, "to": place, "records": 1, "span": 1, "surprise": 0.0, **_worst(place, result)}
         else:
             its_key = before.key

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fomo_stream.detector.keys import Key
 from fomo_stream.detector.results import Results
 from fomo_stream.errors import RecordError
 from fomo_stream.records.result import Result
@@ -30,12 +31,13 @@ class Incident(NamedTuple):
     records: int  # alerts
     score: float  # the highest
     surprise: float
+    key: str | None = None  # of its series
 
     @classmethod
     def of(cls, partition: int, summary: Result) -> Incident:
         """From the record that sums it up."""
         first, last, worst = (summary[name] for name in ("from", "to", "worst"))
-        counted = summary["records"], worst["score"], summary["surprise"]
+        counted = summary["records"], worst["score"], summary["surprise"], summary.get("key")
         return cls(partition, first["offset"], last["offset"], *counted)
 
 
@@ -114,6 +116,7 @@ class Block:
     results: Results  # (n,) of the detector itself
     judgements: Mapping[str, Judgement]  # by name, in the order of the plan; first the detector itself
     fields: list[dict[str, Any]]  # (n,) the records
+    keys: Sequence[Key] = ()  # (n,) of their series
     raw: Sequence[bytes | None] = ()  # (n,) as `Sample.raw`
     outputs: Sequence[Result] = ()  # (n,) what the service would write of each
     skipped: Mapping[str, int] = field(default_factory=dict)  # records without a score, by reason

@@ -108,6 +108,7 @@ class PartitionReplay:
             results=results,
             judgements=judgements,
             fields=[sample.fields for sample in samples],
+            keys=keys,
             raw=[sample.raw for sample in samples],
             outputs=[result for part in parts for result in part.results if result is not None],
             skipped=dict(skipped),

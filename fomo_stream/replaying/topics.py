@@ -16,7 +16,7 @@ from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.partition.labels import parse_label
 from fomo_stream.partition.record import Record, series_key
 from fomo_stream.records.codec import Codec, codec_of
-from fomo_stream.records.inference import LABEL, TooManyFeaturesError, features_note, infer_schema, input_notes
+from fomo_stream.records.inference import KEY, LABEL, TooManyFeaturesError, features_note, infer_schema, input_notes
 from fomo_stream.records.schema import Schema, look_up
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, IsStopped, Sample
 from fomo_stream.replaying.labels import (
@@ -140,7 +140,8 @@ def _infer(settings: ReplaySettings, source: TopicSource) -> tuple[Schema, str]:
 
     The service makes dead letters of records without features and looks at the next ones, and so does this.
     """
-    roles = {settings.label: LABEL} if settings.label is not None else {}
+    named = ((settings.key, KEY), (settings.label, LABEL))
+    roles = {field: role for field, role in named if field is not None}
     samples = _samples(source)
     failure: SchemaError | None = None
     bad: Counter[str] = Counter()

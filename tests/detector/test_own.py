@@ -12,7 +12,7 @@ from streams import CONFIG, FEATURES, KEYS, MODEL, ROWS, assert_same_results, ne
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.keys import Key, digest_of
-from fomo_stream.detector.own import BUSIER, DECIDE, HALF_LIFE, LEAST_BUSY, PRIOR, SERIES, own_config
+from fomo_stream.detector.own import BUSIER, DECIDE, HALF_LIFE, LEAST_BUSY, SERIES, own_detector
 from fomo_stream.detector.results import Status
 from fomo_stream.detector.single import SingleDetector
 from fomo_stream.model.checkpoint import shared_model
@@ -66,8 +66,7 @@ def test_a_key_with_contexts_of_its_own_is_scored_as_if_it_had_a_topic() -> None
                 np.testing.assert_array_equal(getattr(scored, name)[at], getattr(expected, name), err_msg=name)
             compared += len(at) if is_ready else 0
         for digest in one.inspect().own.keys() - before.keys():
-            alone[digest] = SingleDetector(MODEL, FEATURES, own_config(CONFIG), prior=PRIOR)
-            alone[digest] = alone[digest].for_partition(len(alone))
+            alone[digest] = own_detector(MODEL, FEATURES, CONFIG, None, ()).for_partition(len(alone) + 1)
     assert len(alone) > CONFIG.own_contexts  # one has lost them
     assert compared > 1000
 

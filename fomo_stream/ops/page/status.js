@@ -126,6 +126,7 @@ const reasons = (a) => (a.features.length ? a.features.join(", ") : NONE);
 const ALERTS = [
   { name: "Time", head: true, kind: "text", show: (a) => moment(a.time) },
   { name: "Severity", kind: "text", show: severity },
+  { name: "Key", kind: "text", show: (a) => a.key ?? NONE },
   { name: "Partition", show: (a) => String(a.partition) },
   { name: "Offset", show: (a) => number(a.offset) },
   { name: "Score", show: (a) => (a.score == null ? NONE : a.score.toFixed(4)) },
@@ -251,6 +252,9 @@ function show(status) {
   put("no-alerts", partitions.some((p) => p.generation)
     ? "No alerts since this instance has started."
     : "No alerts yet. They begin when a partition has a context and enough scores to compare with.");
+  const most = alerts.keys.map(([key, n]) => `${key} (${number(n)})`).join(", ");
+  byId("alert-keys").hidden = !most;
+  put("alert-keys", most ? `Keys with most of these: ${most}.` : "");
   fill(byId("alerts").tBodies[0], alerts.recent, (a) => `${a.partition}:${a.offset}`, ALERTS);
 }
 

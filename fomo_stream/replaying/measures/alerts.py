@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import orjson
 
 from fomo_stream.detector.results import Severity
-from fomo_stream.records.explanation import reasons_of, sentence
+from fomo_stream.records.explanation import key_text, reasons_of, sentence
 from fomo_stream.records.schema import Schema
 from fomo_stream.replaying.blocks import Block
 
 TOP = 100
 FEATURES = 20  # that are listed as the first reason of alerts
+KEYS = 20  # that are listed, those with most alerts
 TEXT_LENGTH = 2000  # characters of a record
 
 
 class TopAlerts:
     """The TOP alerts of the detector itself by `score`; of equal ones by `remembered_logit`, then partition and offset.
 
-    first_reasons: of all alerts, how many have each feature as the first of their reasons.
+    first_reasons: of all alerts, how many have each feature as the first of their reasons. by_key: of each key with
+    alerts, how many, and the place of the highest.
     """
 
     def __init__(self, features: tuple[str, ...], categorical: frozenset[str]) -> None:
         self._features, self._categorical = features, categorical
         self.alerts: list[dict[str, Any]] = []  # the highest first
         self.first_reasons: Counter[str] = Counter()
+        self.by_key: dict[str, tuple[int, dict[str, Any]]] = {}
 
     def add(self, block: Block) -> None:
         """Take the alerts of a block. Only records that enter the list are written as text."""
@@ -37,6 +41,11 @@ class TopAlerts:
         for reasons in [block.results.reasons[place] for place in places.tolist()]:
             if reasons:
                 self.first_reasons[self._features[reasons[0].feature]] += 1
+        for place in places.tolist():
+            if (key := block.keys[place]) is not None:
+                its = _place(block, place)
+                n, highest = self.by_key.get(key_text(key), (0, its))
+                self.by_key[key_text(key)] = n + 1, max(highest, its, key=lambda one: one["score"])
         if len(self.alerts) == TOP:
             places = places[score[places] >= self.alerts[-1]["score"]]
         places = places[np.lexsort((block.offsets[places], -logit[places], -score[places]))][:TOP]
@@ -53,10 +62,7 @@ class TopAlerts:
             earlier = float(results.remembered_logit[place] - results.logit[place])
             because, text = reasons_of(reasons, schema, record), sentence(reasons, schema, record, earlier)
         return {
-            "partition": block.partition,
-            "offset": int(block.offsets[place]),
-            "time": int(block.times[place]),
-            "score": float(results.score[place]),
+            **_place(block, place),
             "logit": float(results.remembered_logit[place]),
             "p_value": float(results.p_value[place]),
             "severity": Severity(int(results.severity[place])).name.lower(),
@@ -65,6 +71,27 @@ class TopAlerts:
             "reasons": because,
             "explanation": text,
         }
+
+
+def _place(block: Block, place: int) -> dict[str, Any]:
+    return {
+        "partition": block.partition,
+        "offset": int(block.offsets[place]),
+        "time": int(block.times[place]),
+        "score": float(block.results.score[place]),
+    }
+
+
+def keys_report(parts: Iterable[Mapping[str, tuple[int, dict[str, Any]]]]) -> list[dict[str, Any]]:
+    """The KEYS keys that alert most: how many alerts each has, their share of all alerts of keys, and the highest."""
+    merged: dict[str, tuple[int, dict[str, Any]]] = {}
+    for part in parts:
+        for key, (n, highest) in part.items():
+            before, other = merged.get(key, (0, highest))
+            merged[key] = before + n, max(other, highest, key=lambda one: one["score"])
+    total = sum(n for n, _ in merged.values())
+    order = sorted(merged.items(), key=lambda item: (-item[1][0], item[0]))[:KEYS]
+    return [{"key": key, "alerts": n, "share": n / total, "highest": highest} for key, (n, highest) in order]
 
 
 def top(alerts: list[dict[str, Any]]) -> list[dict[str, Any]]:

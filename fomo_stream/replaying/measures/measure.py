@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fomo_stream.replaying.measures.alerts import reasons_report, top
+from fomo_stream.replaying.measures.alerts import keys_report, reasons_report, top
 from fomo_stream.replaying.measures.drift import drift_report
 from fomo_stream.replaying.measures.quality import Quality, counts, ranking_metrics
 from fomo_stream.replaying.measures.recorder import Generation, Recorded, Records, Spec, worst
@@ -61,6 +61,7 @@ def measure(recorded: Sequence[Recorded], spec: Spec) -> dict[str, Any]:
         "partitions": partitions,
         "alerts": top([alert for one in recorded for alert in one.alerts.alerts]),
         "reasons": reasons_report(sum((one.alerts.first_reasons for one in recorded), Counter()), spec.features),
+        "keys": keys_report(one.alerts.by_key for one in recorded),
         "incidents": _incidents(recorded),
         "batch_ms": _batch_ms(recorded),
     }

@@ -16,12 +16,13 @@ NAMED = 3  # features that are named, at most
 
 
 def summary(report: dict[str, Any]) -> list[str]:
-    """Sentences about a report; it needs "source", "detectors", "incidents", "reasons" and "drift"."""
+    """Sentences about a report; it needs "source", "detectors", "incidents", "reasons", "keys" and "drift"."""
     own = report["detectors"][0]
     return [
         *_about_alerts(report["source"], own, report.get("settings", {}).get("alert_rate")),
         *_about_incidents(report["incidents"]),
         *_about_reasons(report["reasons"]),
+        *_about_keys(report["keys"]),
         *_about_missing(report["source"]),
         *_about_quality(report["source"], own),
         *_about_segments(own),
@@ -60,6 +61,11 @@ def _about_incidents(incidents: dict[str, Any]) -> list[str]:
 def _about_reasons(reasons: list[dict[str, Any]]) -> list[str]:
     named = ", ".join(f"{one['feature']} ({one['alerts']:,})" for one in reasons[:NAMED])
     return [f"The features that are most often the first reason of an alert: {named}."] if named else []
+
+
+def _about_keys(keys: list[dict[str, Any]]) -> list[str]:
+    named = ", ".join(f"{one['key']} ({one['alerts']:,}, {percent(one['share'])})" for one in keys[:NAMED])
+    return [f"The keys with most alerts: {named}."] if named else []
 
 
 def _about_missing(source: dict[str, Any]) -> list[str]:

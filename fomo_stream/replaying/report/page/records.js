@@ -116,6 +116,7 @@ function showAlerts(box) {
   ]));
   if (incidents.worst?.length) {
     box.append(sentence("The incidents of most surprise: the more alerts and the rarer, the more."), table("incidents-table", "Worst incidents", incidents.worst, [
+      { name: "Key", kind: "text name", of: (one) => one.key, as: (x) => x ?? NONE, optional: true },
       { name: "Partition", of: (one) => one.partition, as: count }, { name: "From", of: (one) => one.first, as: count }, { name: "To", of: (one) => one.last, as: count },
       { name: "Alerts", of: (one) => one.records, as: count }, { name: "Highest score", of: (one) => one.score, as: (x) => (isKnown(x) ? x.toFixed(4) : NONE) },
       { name: "Surprise", of: (one) => one.surprise, as: (x) => (isKnown(x) ? x.toFixed(1) : NONE) },
@@ -123,6 +124,14 @@ function showAlerts(box) {
   }
   box.append(sentence(`The ${plural(alerts.length, "alert")} with the highest scores, highest first.`));
   box.append(make("div", { class: "bar" }, button("Show all records", () => open(true)), button("Hide all records", () => open(false))), view);
+  if (has(report.keys)) {
+    const title = "Keys that alert most";
+    box.append(make("h3", {}, title), table("keys-table", title, report.keys, [
+      { name: "Key", kind: "text name", head: true, of: (one) => one.key, as: String }, { name: "Alerts", of: (one) => one.alerts, as: count },
+      { name: "Share of alerts", of: (one) => one.share, as: share }, { name: "Highest score", of: (one) => one.highest?.score, as: (x) => (isKnown(x) ? x.toFixed(4) : NONE) },
+      { name: PLACE, of: (one) => one.highest?.time, node: (one) => placeButton(one.highest?.time) },
+    ]));
+  }
   if (!has(report.reasons)) return null;
   const title = "Features that are most often the first reason", whole = highest([detectors[0]?.counts?.alerts, 1]);
   box.append(make("h3", {}, title), table("reasons-table", title, report.reasons, [
