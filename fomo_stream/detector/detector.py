@@ -112,9 +112,8 @@ class Detector:
     @property
     def summary(self) -> DetectorSummary:
         """How it is doing. Safe from any thread."""
-        shared, ready = self._shared.summary, sum(own.is_ready for own in list(self._owns))
-        return shared._replace(
-            records=self.records, regime=self.regime, keys=shared.keys + ready, own_contexts=len(self._owns)
+        return self._shared.summary._replace(
+            records=self.records, regime=self.regime, own_contexts=len(self._owns)
         )
 
     def inspect(self) -> Inspection:

@@ -32,6 +32,7 @@ HALF_LIFE = 20_000  # records of the partition after which a record counts half 
 LEAST_BUSY = 30.0  # so many records, counted like this, a key needs at least
 BUSIER = 2.0  # times as busy as another key: then it takes its place
 ROWS = 300  # of a context, at most
+PRIOR = 100.0  # records that what is usual for the key, on the scale of all keys, counts as beside its own contexts
 REFRESH = 0.2  # share of a context's rows that changed when it is renewed: so few rows change often
 FEEDBACK = 1000  # last records of the key that feedback can be about
 SHARED = 8  # every 8th record of the key is learned by the shared contexts, too, so that these stay a sample of all
@@ -61,13 +62,9 @@ def own_detector(
     executor: Executor | None,
     categorical: tuple[int, ...],
 ) -> SingleDetector:
-    """A detector for one key of a partition with these settings.
-
-    When it begins, its own contexts count as much as what is usual for the key on the scale of all keys; then more.
-    """
+    """A detector for one key of a partition with these settings."""
     config = own_config(config)
-    prior = float(config.min_context)
-    return SingleDetector(model, n_features, config, executor, categorical, keeps_encodings=False, prior=prior)
+    return SingleDetector(model, n_features, config, executor, categorical, keeps_encodings=False, prior=PRIOR)
 
 
 def activity(records: Int, now: int) -> NDArray[np.float64]:

@@ -234,6 +234,12 @@ class Results:
             reasons=[None] * n,
         )
 
+    def without_alerts(self, places: list[int]) -> Results:
+        """These results, where records at these places are no outliers."""
+        outlier, severity = self.outlier.copy(), self.severity.copy()
+        outlier[places], severity[places] = False, Severity.NONE
+        return replace(self, outlier=outlier, severity=severity)
+
     def of_series(self, slots: Int, begins: NDArray[np.bool_]) -> Results:
         """These results, with the series (n,) of the records."""
         return replace(self, series=slots, begins=begins)

@@ -340,6 +340,7 @@ class Pipeline:
             topic=self._settings.feedback,
             partition=partition.number,
             labels=len(due.labels) + due.too_late,
+            mutes=len(due.mutes),
             new_verdicts=due.new_verdicts,
             too_late=due.too_late,
             takes_effect=due.takes_effect,

@@ -76,6 +76,7 @@ METRICS = (
     Metric("context_late_seconds", "gauge", "How long a partition has waited for its next context; 0: not.", PARTITION),
     Metric("keys", "gauge", "Keys of which is known what is usual for them.", PARTITION),
     Metric("keys_forgotten", "counter", "Keys that were forgotten, as too many others were used since.", PARTITION),
+    Metric("own_contexts", "gauge", "Keys that have contexts of their own.", PARTITION),
     Metric("context_rows", "gauge", "Rows of the history of which contexts are made.", PARTITION),
 )
 
@@ -229,6 +230,7 @@ class Metrics(Observer):
             note("context_late_seconds", partition.context_late_s, number)
             note("keys", detector.keys, number)
             note("keys_forgotten", detector.forgotten, number)
+            note("own_contexts", detector.own_contexts, number)
             note("context_rows", detector.context_rows, number)
             for topic, seconds in partition.open_transactions:
                 note("open_transaction_seconds", seconds, topic, number)

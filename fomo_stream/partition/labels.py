@@ -1,4 +1,4 @@
-"""Feedback: the content of a label, the record that it is about, and the time at which it takes effect.
+"""Feedback: the content of a label, the record that it is about, and the time at which it takes effect; muted keys.
 
 A label is about one record of the input partition with the same number as its own partition. A label is due when its
 record was scored or skipped. `take_due` removes due labels; they take effect before the record at `position` is scored.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
@@ -29,15 +29,17 @@ DIGEST_BYTES = 8  # two of thousands of keys have the same digest with a probabi
 NO_KEY = bytes(DIGEST_BYTES)
 EMPTY = -1  # the offset in a slot without a record
 MOST_OPEN = 50_000  # labels of a partition not committed yet; bounds the entry that lists the finished ones
+MOST_MUTED = 10_000  # keys of a partition that labels have muted
 MOST_WAITING = 10_000  # labels of a partition held in memory; their verdicts fit into a record below 1 MB
 
 
 class Label(NamedTuple):
-    """One verdict on one record, given by its offset, or the last record with a key."""
+    """One verdict on one record, given by its offset, or the last record with a key; or whether a key is muted."""
 
     offset: int | None
     key: bytes | None
-    outlier: bool
+    outlier: bool  # or muted
+    is_about_key: bool = False  # it mutes a key, or ends that
 
 
 def parse_label(
@@ -49,14 +51,18 @@ def parse_label(
     for an output that was sent back with a verdict. Raises only RecordError, with reason bad_feedback.
 
     >>> parse_label(b'{"partition": 3, "offset": 812, "outlier": true}', None, 3, "sensors", "fomo")
-    Label(offset=812, key=None, outlier=True)
+    Label(offset=812, key=None, outlier=True, is_about_key=False)
     >>> parse_label(b'{"outlier": false}', b"p7", 3, "sensors", "fomo")
-    Label(offset=None, key=b'p7', outlier=False)
+    Label(offset=None, key=b'p7', outlier=False, is_about_key=False)
+    >>> parse_label(b'{"key": "p7", "mute": true}', None, 3, "sensors", "fomo")
+    Label(offset=None, key=b'p7', outlier=True, is_about_key=True)
     """
     try:
         record = decode(value, max_bytes)
     except RecordError as error:
         raise _bad(str(error)) from None
+    if "mute" in record and "outlier" not in record:
+        return _mute(record, key)
     outlier = record.get("outlier")
     if not isinstance(outlier, bool):
         raise _bad('a label needs "outlier": true or "outlier": false, and the record that it is about')
@@ -87,6 +93,13 @@ def _about(source: Mapping[str, Any], message_key: bytes | None, outlier: bool) 
     if message_key is None:
         raise _bad('the label names no record: it needs "offset" or "key", or the record\'s key as its own')
     return Label(None, message_key, outlier)
+
+
+def _mute(record: Mapping[str, Any], message_key: bytes | None) -> Label:
+    if not isinstance(record["mute"], bool):
+        raise _bad('"mute" must be true or false')
+    about = _about({name: record[name] for name in ("key",) if name in record}, message_key, record["mute"])
+    return about._replace(is_about_key=True)
 
 
 def _bad(message: str) -> RecordError:
@@ -165,6 +178,57 @@ class RecordIndex:
         self._offsets = {key: offset for _, offset, key in self._records if key != NO_KEY}
 
 
+class Muted:
+    """The keys that give no alerts: those of the settings, changed by labels.
+
+    >>> muted = Muted(["p7"])
+    >>> muted.set(b"p7", False), muted.set(b"p8", True), muted.has("p7"), muted.has(b"p8"), muted.has(None)
+    (None, None, False, True, False)
+    """
+
+    def __init__(self, keys: Iterable[str] = ()) -> None:
+        self._given = frozenset(map(_digest, keys))
+        self._changed: dict[bytes, bool] = {}  # by labels
+        self._written = b""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more keys should be muted by labels."""
+        return len(self._changed) >= MOST_MUTED
+
+    def has(self, key: Key) -> bool:
+        """Whether a key is muted; records without one cannot be."""
+        if key is None or not (self._given or self._changed):
+            return False
+        digest = _digest(key)
+        return self._changed.get(digest, digest in self._given)
+
+    def set(self, key: bytes, muted: bool) -> None:
+        """Mute a key, or end that."""
+        digest = _digest(key)
+        self._changed.pop(digest, None)
+        if muted != (digest in self._given):
+            self._changed[digest] = muted
+
+    def changes(self, name: str) -> Entries:
+        """The entry of the keys that labels have changed; empty if it has not changed."""
+        value = orjson.dumps([[digest.hex(), muted] for digest, muted in sorted(self._changed.items())])
+        value = b"" if value == b"[]" else value
+        if value == self._written:
+            return {}
+        self._written = value
+        return {name: value or None}
+
+    def recover(self, entries: StoredEntries, name: str) -> None:
+        """Load the entry. Raises DamagedStateError when it is not readable."""
+        self._written = entries.get(name, b"")
+        try:
+            found = orjson.loads(self._written or b"[]")
+            self._changed = {bytes.fromhex(digest): bool(muted) for digest, muted in found}
+        except (ValueError, TypeError) as error:
+            raise DamagedStateError(f"{name} is no list of keys ({error})") from None
+
+
 def _digest(key: bytes | str) -> bytes:
     """A key of any length as a few bytes, so that memory is bounded."""
     key = key.encode(errors="surrogatepass") if isinstance(key, str) else key
@@ -180,6 +244,7 @@ class DueLabels:
     labels: list[tuple[int, int, bool]]  # (n,) offset in the feedback topic, offset of the record, outlier; ascending
     too_late: int  # other labels that are due, but whose record is not remembered
     new_verdicts: int = 0  # that changed something
+    mutes: Sequence[tuple[bytes, bool]] = ()  # keys, and whether each is muted from now on
 
 
 class LabelQueue:
@@ -250,13 +315,14 @@ class LabelQueue:
             due.append((at, label))
         due.sort(key=lambda item: item[0])  # of two verdicts on one record, the later counts
         numbers, labels = [], []
+        mutes = [(label.key or b"", label.outlier) for _, label in due if label.is_about_key]
         for at, label in due:
             self.close(at)
-            found = index.find(label)
+            found = None if label.is_about_key else index.find(label)
             if found is not None:
                 numbers.append(found[0])
                 labels.append((at, found[1], label.outlier))
-        return DueLabels(position, numbers, labels, len(due) - len(labels))
+        return DueLabels(position, numbers, labels, len(due) - len(labels) - len(mutes), mutes=mutes)
 
     def changes(self, name: str) -> Entries:
         """The entry of finished labels that come after an unfinished one; empty if it has not changed."""

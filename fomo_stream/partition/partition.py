@@ -25,7 +25,7 @@ from fomo_stream.detector.results import Results
 from fomo_stream.errors import DamagedStateError, RecordError, SchemaError, StateError
 from fomo_stream.model.config import Model
 from fomo_stream.partition.incidents import Closed, Incidents
-from fomo_stream.partition.labels import BAD_FEEDBACK, DueLabels, Label, LabelQueue, RecordIndex
+from fomo_stream.partition.labels import BAD_FEEDBACK, MOST_MUTED, DueLabels, Label, LabelQueue, Muted, RecordIndex
 from fomo_stream.partition.position import POSITION, Position, Restored
 from fomo_stream.partition.record import Item, MicroBatch, Pending
 from fomo_stream.records.files import read_rows
@@ -35,6 +35,7 @@ from fomo_stream.settings.flags import RecordFlags
 from fomo_stream.settings.service import ServiceSettings
 
 DETECTOR, INDEX, LABELS, SCHEMA, INCIDENTS = "detector", "index", "labels", "schema", "incidents"
+MUTED = "muted"
 
 Float = NDArray[np.float64]
 Process = Callable[[Float, Sequence[Key]], Results]  # scores rows (n, d), each with the key of its series
@@ -85,6 +86,7 @@ class Partition:
         self.schema: Schema | None = None
         self._feedback_id = ids.get(feedback or "", "")
         self.labels = LabelQueue(self._feedback_id)
+        self.muted = Muted(settings.mute_key)
         self.position: int | None = None  # offset before which every record is finished; None: it is inactive
         self.committed: int | None = None  # last position that is committed
         self.learned_until = 0  # records before this offset are learned already
@@ -167,6 +169,8 @@ class Partition:
                     self.index.add(number, offset, key)
             parts.append((process or self.detector.process)(rows[n_again:], keys[n_again:]))
         columns = Results.concatenate(parts) if len(parts) > 1 else parts[0]
+        muted = [at for at in np.flatnonzero(columns.outlier).tolist() if self.muted.has(keys[at])]
+        columns = columns.without_alerts(muted) if muted else columns
         results = results_of(
             columns,
             self.detector.model.name,
@@ -176,6 +180,8 @@ class Partition:
             self._sources(chosen),
             keys,
         )
+        for at in muted:
+            results[at]["muted"] = True
         closed: list[Closed] = []
         if n_again:  # they belong to incidents, but change nothing
             self.incidents.copy().follow(results[:n_again], parts[0], keys[:n_again], offsets[:n_again], first)
@@ -229,12 +235,16 @@ class Partition:
         if label.offset is not None and is_ahead and not exists(self.number, label.offset):
             where = f"{self._topic}[{self.number}]@{label.offset}"
             raise RecordError(BAD_FEEDBACK, f"there is no record {where} yet; a label must come after its record")
+        if label.is_about_key and label.outlier and self.muted.is_full:
+            raise RecordError(BAD_FEEDBACK, f"{MOST_MUTED:,} keys are muted by labels; end that for some first")
         self.labels.add(at, label)
 
     def apply_labels(self) -> DueLabels | None:
         """Let the labels that are due take effect before the next record is scored; None if there are none."""
         if self.detector is None or (due := self.labels.take_due(self.index, self.position)) is None:
             return None
+        for key, muted in due.mutes:
+            self.muted.set(key, muted)
         outlier = np.array([is_outlier for _, _, is_outlier in due.labels], dtype=bool)
         changed = self.detector.feedback(np.array(due.numbers, dtype=np.int64), outlier)
         return replace(due, new_verdicts=changed)
@@ -251,6 +261,7 @@ class Partition:
         if self._feedback is not None:
             self.labels.recover(restored.entries, LABELS)
             self.labels.begin(restored.feedback_start)
+            self.muted.recover(restored.entries, MUTED)
 
     def begin(self, first: Detector, schema: Schema) -> None:
         """Score from now on with these features: with a copy of the detector `first`, or with the restored state.
@@ -276,7 +287,7 @@ class Partition:
         """Forget the restored state, before `begin`: its entries will be deleted, and learning starts again."""
         assert self._restored is not None
         stale = frozenset(self._restored.entries) | self._restored.stale
-        stale -= {LABELS}  # labels that took effect are not applied again
+        stale -= {LABELS, MUTED}  # labels that took effect are not applied again
         self._restored = Restored(self._restored.start, stale=stale)
         self.learned_until, self._written_schema = 0, b""
         self._forget()
@@ -292,7 +303,7 @@ class Partition:
             entries |= _prefixed(self.incidents.changes(), INCIDENTS)
             entries |= self._schema_changes(self.schema)
         if self._feedback is not None:
-            entries |= self.labels.changes(LABELS)
+            entries |= self.labels.changes(LABELS) | self.muted.changes(MUTED)
         if entries or self.position != self.committed:
             until = max(self.position, self.learned_until)
             position = Position(until, self._topic_id, self._feedback_id, until < self.warm.stop)

@@ -205,6 +205,8 @@ def read_label_topic(
             except RecordError as error:
                 table.refuse(record.where(), str(error))
                 continue
+            if label.is_about_key:
+                continue  # it mutes a key
             if label.offset is None:
                 given = now_ms if record.timestamp is None else record.timestamp
                 keyed[label.key or b""].append((given, len(offsets)))

@@ -257,6 +257,13 @@ class RecordFlags(DetectorFlags):
         le=MOST_KEYS,
         scope="state",
     )
+    mute_key: Names = flag(
+        "Records",
+        (),
+        "keys that give no alerts; labels can mute keys, too",
+        metavar="A,B",
+        scope="group",
+    )
     own_contexts: int = flag(
         "Records",
         64,

@@ -61,6 +61,8 @@ OTHERS: dict[str, tuple[dict[str, Any], str]] = {
         "--views is trimmed,all,recent,movement,past,key in the group, trimmed,all,past,key here",
     ),
     "keys": ({"keys": 500}, "--keys is 100000 in the group, 500 here"),
+    "key": ({"key": "device"}, "--key is none in the group, device here"),
+    "mute-key": ({"mute_key": ("p7",)}, "--mute-key is none in the group, p7 here"),
     "own-contexts": ({"own_contexts": 8}, "--own-contexts is 64 in the group, 8 here"),
     "context-size": ({"context_size": 200}, "--context-size is 100 in the group, 200 here"),
     "missing-is": ({"missing_is": "odd"}, "--missing-is is unknown in the group, odd here"),

@@ -32,6 +32,7 @@ RUNBOOKS = Document.read(ROOT / "deploy/runbooks.md")
 NOT_SHOWN = {  # what the dashboard leaves out, and why
     "position": "an offset says little in a picture",
     "keys": "it rises to the number of keys or to --keys, and stays there",
+    "own_contexts": "it rises to --own-contexts where so many keys are busy, and stays there",
     "keys_forgotten": "it says whether --keys is too small, which is asked once",
 }
 VARIABLES = {variable["name"]: variable for variable in DASHBOARD["templating"]["list"]}

@@ -92,6 +92,7 @@ def test_the_state_of_partitions_is_that_of_the_snapshot() -> None:
         "fomo_context_rows": 60,
         "fomo_keys": 17,
         "fomo_keys_forgotten_total": 5,
+        "fomo_own_contexts": 3,
         "fomo_context_late_seconds": 0.5,
         "fomo_generation_age_seconds": 7,
         "fomo_drift": 0.25,

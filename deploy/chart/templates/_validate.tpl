@@ -83,7 +83,7 @@
 {{- $known := list
 "adapt-after" "admit" "alert-rate" "alerts" "batch-size" "bootstrap" "categorical" "context-size"
 "dead-letters" "delivery" "explain" "features" "feedback" "feedback-memory" "group"
-"incident-quiet" "kernel" "lags" "keys" "log-level" "max-latency-ms" "max-record-bytes" "min-context" "missing-is" "model"
+"incident-quiet" "kernel" "key" "keys" "lags" "log-level" "max-latency-ms" "max-record-bytes" "min-context" "missing-is" "model" "mute-key"
 "on-lost-offset" "out" "own-contexts" "reasons" "result-field" "scores-only" "seed" "seed-context" "start" "threads"
 "topic" "views" "wait" "warm" -}}
 {{- range $name, $_ := .Values.settings -}}

@@ -204,6 +204,7 @@ class Agreement:
             "views": list(config.wanted_views),
             "kernel": self._kernel,
             "categorical": sorted(settings.categorical),
+            "mute-key": sorted(settings.mute_key),
             "threads": min(settings.threads, usable_processors()),  # the last digits of scores may depend on it
             "remembered-rows": config.history_rows,
             "remembered-scores": config.history_scores,
