@@ -112,9 +112,7 @@ class Detector:
     @property
     def summary(self) -> DetectorSummary:
         """How it is doing. Safe from any thread."""
-        return self._shared.summary._replace(
-            records=self.records, regime=self.regime, own_contexts=len(self._owns)
-        )
+        return self._shared.summary._replace(records=self.records, regime=self.regime, own_contexts=len(self._owns))
 
     def inspect(self) -> Inspection:
         """A look inside, which changes nothing; it waits for generations that are being built."""
@@ -164,14 +162,14 @@ class Detector:
         from those of `process`. This changes no later result: verdicts that come before these rows are learned still
         take effect together.
         """
+        batch = self._shared.peek(rows, keys)
         is_own, owned = self._owned(keys, len(rows))
-        results, by_key = self._shared.score_some(rows, keys, ~is_own)
-        parts, places = [results], [np.flatnonzero(~is_own)]
+        shared_at = np.flatnonzero(~is_own)
+        parts, places = [self._shared.score(batch.part(shared_at) if owned else batch)], [shared_at]
         for own, at in owned:
             if own.is_ready:
-                parts.append(
-                    own.results(own.detector.score_some(rows[at], None, np.ones(len(at), bool), by_key[at])[0])
-                )
+                by_key = self._shared.by_key(batch.part(at))
+                parts.append(own.results(own.detector.score(own.batch(batch, at), by_key)))
                 places.append(at)
         merged = Results.merged(parts, places)
         return replace(merged, regime=np.full(len(merged), self.regime))
@@ -193,15 +191,17 @@ class Detector:
         """
         scored = self.score_rows(rows, keys) if scored is None else scored
         found: list[tuple[Reason, ...]] = [()] * len(rows)
+        batch = self._shared.peek(rows, keys)
         is_own, owned = self._owned(keys, len(rows))
-        at = np.flatnonzero(~is_own)
-        for i, reasons in zip(at, self._shared.explain(rows, keys, at, scored.scores[at]), strict=True):
-            found[i] = reasons
+        shared_at = np.flatnonzero(~is_own)
+        explained = [(shared_at, self._shared.explain(batch.part(shared_at), scored.scores[shared_at]))]
         for own, at in owned:
             if own.is_ready:
-                reasons_of = own.detector.explain(rows[at], None, np.arange(len(at)), scored.scores[at])
-                for i, reasons in zip(at, reasons_of, strict=True):
-                    found[i] = own_reasons(reasons)
+                reasons = own.detector.explain(own.batch(batch, at), scored.scores[at])
+                explained.append((at, list(map(own_reasons, reasons))))
+        for at, of_part in explained:
+            for i, reasons_of in zip(at.tolist(), of_part, strict=True):
+                found[i] = reasons_of
         return found
 
     def learn_rows(self, rows: Float, scored: Results, keys: Sequence[Key] | None = None) -> None:
@@ -257,13 +257,14 @@ class Detector:
         self._apart += n - len(shared_at)
         before, judged = self._shared.regime, ~is_own[shared_at]
         of_shared = _at(known, shared_at) if judged.all() else None
-        results, by_key = self._shared.process_some(rows, keys, is_shared, of_shared, None, judged)
+        results, by_key, batch = self._shared.process(rows, keys, is_shared, judged, of_shared)
         shifts[judged_at] = np.diff(results.regime, prepend=before)
         parts, places = [results], [judged_at]
         for own, at in owned:
             of_own[at], numbers[1, at] = own.number, own.detector.records + np.arange(len(at))
             before = own.detector.regime
-            results = own.detector.process(rows[at], None, _at(known, at) if own.is_ready else None, by_key[at])
+            of_own_known = _at(known, at) if own.is_ready else None
+            results = own.detector.learn(own.batch(batch, at), of_own_known, by_key[at])
             self._owns.touch(own)
             if own.is_ready:
                 self._shifts += own.detector.regime - before

@@ -21,6 +21,7 @@ from fomo_stream.detector.changelog import Entries, StoredEntries, Table
 from fomo_stream.detector.config import LEAST_CONTEXT, DetectorConfig
 from fomo_stream.detector.keys import Keys
 from fomo_stream.detector.results import Reason, Results
+from fomo_stream.detector.series import Batch
 from fomo_stream.detector.single import SingleDetector
 from fomo_stream.errors import DamagedStateError
 from fomo_stream.model.config import Model
@@ -94,6 +95,11 @@ class Own:
     def about(self) -> bytes:
         """All but the detector, for the log."""
         return self.ABOUT.pack(self.digest, self.number, self.busy, self.counted, self.is_ready)
+
+    def batch(self, batch: Batch, at: Int) -> Batch:
+        """Some records (m,) of a batch, as the next ones of its detector, to which all belong."""
+        part, first = batch.part(at), self.detector.records
+        return part._replace(slots=np.zeros(len(at), np.int64), begins=first + np.arange(len(at)) == 0)
 
     def is_shared(self, n: int) -> NDArray[np.bool_]:
         """Which of its next n records the shared contexts learn, too."""

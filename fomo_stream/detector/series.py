@@ -53,6 +53,13 @@ class Batch(NamedTuple):
         """What a view that sees this looks at."""
         return self.relative if sees == "relative" else self.vectors
 
+    @classmethod
+    def concatenate(cls, parts: Sequence[Batch]) -> Batch:
+        """The records of all parts, at least one, in order."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+
     def part(self, records: slice | Int) -> Batch:
         """Some of the records."""
         return Batch(**{name: array[records] for name, array in self._asdict().items()})

@@ -74,9 +74,12 @@ class SingleDetector:
         movement = any(view.sees == "movement" for view in self.views)
         relative = any(view.is_of_keys for view in self.views)
         fills = config.missing_is == "unknown"
-        self._series = Series(
-            n_features, config.lags, movement, config.keys, fills=fills, relative=relative, categorical=categorical
-        )
+        if prior:  # another detector follows it
+            self._series = Series(0, 0, movement=False, max_keys=1, fills=fills, relative=False)
+        else:
+            self._series = Series(
+                n_features, config.lags, movement, config.keys, fills=fills, relative=relative, categorical=categorical
+            )
         self._context = Context(n_features, self.views, movement, config, categorical, prior)
         self._panel = Panel(self.views, model, executor)
         self._memory = Memory(config.memory, self._series.keys)
@@ -173,68 +176,69 @@ class SingleDetector:
     def process(
         self,
         rows: Float,
-        keys: Sequence[Key] | None = None,
-        known: Scores | None = None,
-        by_key: Float | None = None,
-    ) -> Results:
-        """Score each of rows (n, d), then learn it, in order.
-
-        known: their scores, of `score_rows`, if no record was learned since; by_key: (n,) what another detector says of
-        what is usual for the key, see `process_some`.
-        """
-        return self.process_some(rows, keys, np.ones(len(rows), dtype=bool), known, by_key)[0]
-
-    def process_some(
-        self,
-        rows: Float,
         keys: Sequence[Key] | None,
         chosen: NDArray[np.bool_],
+        judged: NDArray[np.bool_],
         known: Scores | None = None,
-        by_key: Float | None = None,
-        judged: NDArray[np.bool_] | None = None,
-    ) -> tuple[Results, Float]:
-        """Score and learn the m chosen ones of the next records, and follow the series of all.
+    ) -> tuple[Results, Float, Batch]:
+        """Follow the series of rows (n, d), in order; score and learn the m chosen ones.
 
-        judged: (m,) which of these have results, and are among those that later ones are compared with; None: all.
-        Returns the results, and of all (n,) the logit of what is usual for their keys.
+        judged: (m,) which of these have results, and are among those that later ones are compared with. known: scores
+        (m,) of `score`, if no record was learned since. Returns the results; of all rows the logit (n,) of what is
+        usual for their keys; and all rows with the past of their series.
         """
         rows = _checked(rows, self.n_features)
+        at, by_key = np.flatnonzero(chosen), np.full(len(rows), np.nan)
+        batches: list[Batch] = []
         parts, start, done = [Results.nothing(Scores.unknown(0, self._context.n_shared))], 0, 0
-        at, found = np.flatnonzero(chosen), np.full(len(rows), np.nan)
-        while start < len(rows):  # without records nothing changes: verdicts wait for the next one
-            if done < len(at) and self._context.has_new_verdicts:
-                self._apply_verdicts()
+        while start < len(rows) or not batches:
             n = min(self.room, len(at) - done)
             # up to the last one of them: what is learned then counts for those that follow
             stop = int(at[done + n - 1]) + 1 if n else len(rows)
             batch = self._series.follow(rows[start:stop], None if keys is None else keys[start:stop])
+            batches.append(batch)
             mine = chosen[start:stop]
             if not mine.all():
-                found[start:stop][~mine] = self._by_key(batch.part(np.flatnonzero(~mine)))
+                by_key[start:stop][~mine] = self.by_key(batch.part(np.flatnonzero(~mine)))
                 batch = batch.part(np.flatnonzero(mine))
             if n:
-                if done or not self._has_contexts:  # what was learned may have changed the scores
-                    known = None
                 part = slice(done, done + n)
-                its = None if by_key is None else by_key[part]
-                scores = self._scores(batch, its) if known is None else self._weighted(known[part])
-                parts.append(self._learn(batch, scores, np.ones(n, dtype=bool) if judged is None else judged[part]))
-                found[at[part]] = scores.by_key
+                its = None if known is None or done or not self._has_contexts else known[part]
+                results, by_key[at[part]] = self._learn_next(batch, its, None, judged[part])
+                parts.append(results)
             start, done = stop, done + n
-        return Results.concatenate(parts[1:] or parts), found
+        return Results.concatenate(parts[1:] or parts), by_key, Batch.concatenate(batches)
 
-    def score_some(
-        self, rows: Float, keys: Sequence[Key] | None, chosen: NDArray[np.bool_], by_key: Float | None = None
+    def learn(self, batch: Batch, known: Scores | None, by_key: Float) -> Results:
+        """Score records (n,), at least one, of one series that another detector follows, and learn them.
+
+        known: as in `process`; by_key: (n,) what the other says of what is usual for the key.
+        """
+        parts, start, n = [], 0, len(batch.vectors)
+        while start < n:
+            part = slice(start, min(n, start + self.room))
+            its = None if known is None or start or not self._has_contexts else known[part]
+            judged = np.ones(part.stop - start, dtype=bool)
+            parts.append(self._learn_next(batch.part(part), its, by_key[part], judged)[0])
+            start = part.stop
+        return Results.concatenate(parts)
+
+    def _learn_next(
+        self, batch: Batch, known: Scores | None, by_key: Float | None, judged: NDArray[np.bool_]
     ) -> tuple[Results, Float]:
-        """Score chosen ones of rows (n, d) as the next n records without learning them: see `process_some`."""
-        batch = self._series.peek(_checked(rows, self.n_features), keys)
-        found = np.full(len(rows), np.nan)
-        if not chosen.all():
-            found[~chosen] = self._by_key(batch.part(np.flatnonzero(~chosen)))
-            batch = batch.part(np.flatnonzero(chosen))
-        scores = self._scores(batch, by_key)
-        found[chosen] = scores.by_key
-        return self._judge(batch, scores, learn=False), found
+        """Learn records (n,) that there is room for; returns their results and the logit of what is usual for them."""
+        if self._context.has_new_verdicts:
+            self._apply_verdicts()
+        scores = self._scores(batch, by_key) if known is None else self._weighted(known)
+        return self._learn(batch, scores, judged), scores.by_key
+
+    def peek(self, rows: Float, keys: Sequence[Key] | None) -> Batch:
+        """Rows (n, d) as the next n records, with the past of their series."""
+        return self._series.peek(_checked(rows, self.n_features), keys)
+
+    def score(self, batch: Batch, by_key: Float | None = None) -> Results:
+        """Score records as the next ones without learning them. by_key: see `learn`."""
+        return self._judge(batch, self._scores(batch, by_key), learn=False)
 
     def score_apart(self, rows: Float, keys: Sequence[Key] | None = None) -> Results:
         """Score rows (n, d) that are no stream."""
@@ -246,11 +250,10 @@ class SingleDetector:
         results = self._asked.judge_apart(scores, self._regimes.number, self._context.history)
         return self._explainer.explained(results, batch, self._builds_from(self.records), self._series.pooled)
 
-    def explain(self, rows: Float, keys: Sequence[Key] | None, at: Int, scores: Scores) -> list[tuple[Reason, ...]]:
-        """The reasons (m,) of rows[at], which have these scores (m,), as some of the next records."""
-        batch = self._series.peek(_checked(rows, self.n_features), keys).part(at)
+    def explain(self, batch: Batch, scores: Scores) -> list[tuple[Reason, ...]]:
+        """The reasons (n,) of records with these scores, as some of the next ones."""
         builds, pooled = self._builds_from(self.records), self._series.pooled
-        return [self._explainer.reasons(batch, i, scores, builds, pooled) for i in range(len(at))]
+        return [self._explainer.reasons(batch, i, scores, builds, pooled) for i in range(len(scores))]
 
     def seed_context(self, rows: Float, keys: Sequence[Key] | None = None) -> None:
         """Start warm from trusted rows (n, d)."""
@@ -300,7 +303,7 @@ class SingleDetector:
         """Scores of the next records with the weight of what is usual for their key."""
         return replace(scores, weight=self.history.key_weights(self.records + np.arange(len(scores))))
 
-    def _by_key(self, batch: Batch) -> Float:
+    def by_key(self, batch: Batch) -> Float:
         """Logits (n,) of records of known keys in the view of what is usual for them."""
         return self._panel.by_key(self._context.view_columns(self.views[-1], batch.relative), self.records)
 
@@ -521,7 +524,7 @@ class SingleDetector:
         twin, more = copy(self), n_features - self.n_features
         twin.n_features = n_features
         twin.views, twin.left_out = _fitting(self.model, n_features, self.config, self.categorical)
-        twin._series = self._series.copy(more)
+        twin._series = self._series.copy(more if self._series.n_features else 0)
         twin._memory = Memory(self.config.memory, twin._series.keys)
         twin._alerts = self._alerts.copy(twin._series.keys)
         twin._context, twin._regimes = self._context.copy(more, twin.views), copy(self._regimes)

@@ -12,9 +12,8 @@ from streams import CONFIG, FEATURES, KEYS, MODEL, ROWS, assert_same_results, ne
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.keys import Key, digest_of
-from fomo_stream.detector.own import BUSIER, DECIDE, HALF_LIFE, LEAST_BUSY, SERIES, own_detector
+from fomo_stream.detector.own import BUSIER, DECIDE, HALF_LIFE, LEAST_BUSY, SERIES, Own, own_detector
 from fomo_stream.detector.results import Status
-from fomo_stream.detector.single import SingleDetector
 from fomo_stream.model.checkpoint import shared_model
 
 
@@ -51,24 +50,31 @@ def test_the_busiest_keys_have_contexts_of_their_own_and_lose_them_to_keys_twice
     assert limit != 2 or not expected[1] <= expected[-1]
 
 
-def test_a_key_with_contexts_of_its_own_is_scored_as_if_it_had_a_topic() -> None:
+def test_a_key_with_contexts_of_its_own_is_scored_by_its_records_alone() -> None:
+    """As by another detector that learns nothing but these, each with the past of its series."""
     one = new()
-    alone: dict[bytes, SingleDetector] = {}
+    alone: dict[bytes, Own] = {}
     compared = 0
-    for first in range(0, len(ROWS), DECIDE):
-        before = one.inspect().own
-        scored = process(one, first, first + DECIDE)
+    for first in range(0, 1600):
+        records = slice(first, first + 1)
+        batch, before = one._shared.copy()._series.follow(ROWS[records], KEYS[records]), one.inspect().own
+        scored = process(one, first, first + 1)
         for digest, is_ready in before.items():
-            at = [i for i, key in enumerate(KEYS[first : first + DECIDE]) if key and digest_of(key) == digest]
-            expected = alone[digest].process(ROWS[first : first + DECIDE][at], None, None, scored.by_key[at])
-            assert (scored.series[at] >= SERIES).all() == is_ready
-            for name in NAMES if is_ready else ():
+            at = np.array(
+                [i for i, key in enumerate(KEYS[records]) if key and digest_of(key) == digest], dtype=np.int64
+            )
+            own = alone[digest]
+            expected = own.detector.learn(own.batch(batch, at), None, scored.by_key[at]) if len(at) else None
+            assert (scored.series[at] >= SERIES).all() == is_ready or expected is None
+            for name in NAMES if is_ready and expected is not None else ():
                 np.testing.assert_array_equal(getattr(scored, name)[at], getattr(expected, name), err_msg=name)
             compared += len(at) if is_ready else 0
         for digest in one.inspect().own.keys() - before.keys():
-            alone[digest] = own_detector(MODEL, FEATURES, CONFIG, None, ()).for_partition(len(alone) + 1)
+            number = len(alone) + 1
+            detector = own_detector(MODEL, FEATURES, CONFIG, None, ()).for_partition(number)
+            alone[digest] = Own(digest, number, 0, 0.0, 0, False, detector)
     assert len(alone) > CONFIG.own_contexts  # one has lost them
-    assert compared > 1000
+    assert compared > 250
 
 
 NAMES = ("logit", "by_view", "remembered_logit", "score", "p_value", "outlier", "severity", "confidence", "generation")
