@@ -95,6 +95,8 @@ class Table:
 
     def changes(self, name: str) -> Entries:
         """The blocks that were written since the last call."""
+        if not self._is_new and not self._written.any():
+            return {}
         at = np.flatnonzero(self._written)
         entries: Entries = {}
         if len(at):

@@ -470,7 +470,7 @@ class SingleDetector:
         """
         counters = list(self._counters().values())  # without their names, as they are written at every commit
         return {
-            **self._fingerprint_log.changes("fingerprint", json.dumps(self._fingerprint).encode()),
+            **self._fingerprint_log.changes("fingerprint", self._fingerprint_bytes),
             **self._counters_log.changes("counters", json.dumps(counters, separators=(",", ":")).encode()),
             **self._panel.changes(self.records - min(LASTING, self.config.context_size // 2), self._keeps_encodings),
             **self._context.changes(),
@@ -541,6 +541,7 @@ class SingleDetector:
     def _begin_log(self) -> None:
         """Start with an empty log."""
         self._fingerprint = fingerprint_of(self.model, self.n_features, self.views, self.categorical, self.config)
+        self._fingerprint_bytes = json.dumps(self._fingerprint).encode()
         self._fingerprint_log, self._counters_log = Document(), Document()
 
 
