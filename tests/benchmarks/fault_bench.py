@@ -3,7 +3,8 @@
     KAFKA_HOME=... python tests/benchmarks/fault_bench.py [--seconds 420] [--nodes 3] [--seed 0] [--busy]
     [--protocol consumer]
 
-A producer writes numbered records to 6 partitions of a cluster; three instances of `fomo-stream` score them, two of
+A producer writes numbered records to 6 partitions of a cluster, some of 12 keys that are busy there and get contexts of
+their own, the others of 10,000 keys; three instances of `fomo-stream` score them, two of
 them with --instance-id, each restarted by a supervisor whenever it ends. With --busy there is also a process that burns
 time on each core, and at random moments, whatever else goes on, an instance is suspended for 8 to 20 s. With
 --protocol consumer the broker assigns partitions (KIP-848). Meanwhile faults are injected, one after the other and in
@@ -94,7 +95,7 @@ def verdict(
         "duplicates": len(places) - len(set(places)),
         "repeated": [place for place, times in collections.Counter(places).items() if times > 1][:20],
         "out_of_order": disorder,
-        "different": count_differences(source, records, effects, settings),
+        **count_differences(source, records, effects, settings),
         "longest_stall_s": round(max(stalls), 1),
         "longest_stall_of_single_faults_s": max(
             (stall for name, stall in by_fault if "+" not in name and name not in DOUBLE), default=0.0
@@ -122,8 +123,14 @@ def judge_labels(effects: Effects, given: int) -> dict[str, Any]:
     return {"labels": given, "labels_lost": given - len(heeded), "labels_repeated": heeded.total() - len(heeded)}
 
 
-def count_differences(source: list[Any], records: list[Any], effects: Effects, settings: ServiceSettings) -> int:
-    """Number of outputs that differ from a replay of the same records and labels without interruptions."""
+def count_differences(
+    source: list[Any], records: list[Any], effects: Effects, settings: ServiceSettings
+) -> dict[str, int]:
+    """Number of outputs that differ from a replay of the same records and labels without interruptions.
+
+    And how many keys had contexts of their own at the end, over all partitions.
+    """
+    own_contexts = []
     found = {
         (record["fomo"]["partition"], record["fomo"]["offset"]): (record["fomo"]["logit"], record["fomo"]["p_value"])
         for record in records
@@ -144,10 +151,11 @@ def count_differences(source: list[Any], records: list[Any], effects: Effects, s
             detector.feedback(numbers, np.array([label[2] for label in labels]))
             done = number
         scored = Results.concatenate([*parts, detector.process(rows[done:], keys[done:])])
+        own_contexts.append(detector.summary.own_contexts)
         for message, logit, p in zip(messages, scored.logit.tolist(), scored.p_value.tolist(), strict=True):
             place = (partition, message.offset())
             different += place in found and found[place] != tuple(None if x != x else x for x in (logit, p))
-    return different
+    return {"different": different, "own_contexts": sum(own_contexts)}
 
 
 @contextmanager

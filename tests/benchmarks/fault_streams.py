@@ -23,6 +23,15 @@ def reading(number: int) -> dict[str, float]:
     return {name: load * (i + 1) + rng.gauss(0, 1) for i, name in enumerate(FEATURES)} | {"n": number}
 
 
+BUSY, KEYS = 12, 10_000
+
+
+def key(number: int) -> str:
+    """The key of record `number`: one of a few that are busy, or of many."""
+    rng = random.Random(-1 - number)
+    return f"busy-{rng.randrange(BUSY)}" if rng.random() < 0.7 else f"device-{rng.randrange(KEYS)}"
+
+
 class Feed:
     """Writes records at an even rate; knows when each was acknowledged."""
 
@@ -44,7 +53,8 @@ class Feed:
             while sent < min(self._count, (time.monotonic() - began) * self._rate):
                 value = json.dumps(reading(sent))
                 done = self._done_with(sent)
-                self._producer.produce(self._topic, value, partition=sent % self.partitions, on_delivery=done)
+                place = sent % self.partitions
+                self._producer.produce(self._topic, value, key(sent), partition=place, on_delivery=done)
                 sent += 1
             self._producer.poll(0.005)
         while self._producer.flush(1.0):

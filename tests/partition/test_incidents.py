@@ -143,6 +143,8 @@ def test_incidents_are_those_of_a_plain_reference_at_any_split_and_after_restart
         places = {i: {"offset": stream.offset(i), "timestamp": fresh[i]["timestamp"]} for i in (first, last, worst)}
         score = {name: fresh[worst][name] for name in ("score", "remembered_logit", "p_value", "severity")}
         summary = {"incident": names[first], "status": "closed", "topic": TOPIC, "partition": PARTITION}
+        if group["key"] is not None:
+            summary |= {"key": group["key"].decode(errors="replace")}
         summary |= {"from": places[first], "to": places[last], "records": len(group["alerts"]), "span": group["span"]}
         chances = [-math.log(1 - stream.scores[i]) for i in group["alerts"]]
         assert results[last]["surprise"] == pytest.approx(sum(chances), abs=0.1)
