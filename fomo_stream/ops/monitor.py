@@ -75,7 +75,7 @@ class Monitor(Observers):
 
     def __init__(self, settings: ServiceSettings) -> None:
         self._host, self._port = settings.http_host, settings.health_port
-        self._metrics, self._board = Metrics(), StatusBoard()
+        self._metrics, self._board = Metrics(), StatusBoard(show_keys=settings.show_keys)
         served: list[Observer] = [] if self._port is None else [self._metrics, self._board]
         super().__init__([ProgressLog(), *served])
 

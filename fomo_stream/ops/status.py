@@ -53,11 +53,11 @@ class Latencies:
 class StatusBoard(Observer):
     """Collects the reports of a service, and makes the data of the status page from them and a `Snapshot`.
 
-    Of records it has the keys and the names of features only. clock: seconds, monotonic.
+    Of records it has the names of features only, and with show_keys their keys. clock: seconds, monotonic.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float] = time.monotonic, show_keys: bool = False) -> None:
+        self._clock, self._show_keys = clock, show_keys
         self._began = int(clock())
         self._lock = threading.Lock()
         # By second: records, outliers. One step more than is shown: the present is incomplete.
@@ -96,7 +96,7 @@ class StatusBoard(Observer):
         return {
             "time": time.time() if timestamp is None else timestamp / 1000,
             "partition": partition,
-            "key": None if outlier.key is None else _printable(key_text(outlier.key)),
+            "key": _printable(key_text(outlier.key)) if self._show_keys and outlier.key is not None else None,
             **{name: result[name] for name in ("offset", "score", "p_value", "severity")},
             **{name: result.get(name) for name in ("incident", "surprise")},
             "features": _named(result.get("reasons", ())),

@@ -139,6 +139,9 @@ class ServiceSettings(BrokerFlags, RecordFlags):
         metavar="HOST",
         min_length=1,
     )
+    show_keys: bool = flag(
+        "General", False, "the status page shows the keys of alerts, and which keys alert most (default: no keys)"
+    )
     log_level: LogLevel = with_default(BaseFlags, "log_level", "info")
     wait: bool = flag(
         "General", False, "wait for brokers, topics and permissions that are missing, in place of ending with an error"

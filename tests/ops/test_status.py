@@ -137,7 +137,7 @@ def test_alerts_are_shown_once_newest_first_and_only_the_newest() -> None:
     recent = status(board)["alerts"]["recent"]
     assert [(alert["partition"], alert["offset"]) for alert in recent] == [(3, 2), (0, 1), (3, 1)]
     shown = {"partition": 3, "offset": 2, "time": 5.0, "score": 0.9, "p_value": 0.001, "severity": "critical"}
-    shown |= {"features": [], "incident": None, "surprise": None}
+    shown |= {"key": None, "features": [], "incident": None, "surprise": None}
     assert recent[0] == shown
     board.scored(batch(400, *(outlier(offset) for offset in range(10, 300))))
     alerts = json.loads(board.status(EMPTY, 0.25))["alerts"]
@@ -160,6 +160,14 @@ def test_of_a_record_only_the_names_of_features_are_kept() -> None:
     assert (alert["features"][:2], alert["incident"], alert["surprise"]) == (["flow", "gas"], "0-1", 4.2)
     assert alert["features"][2].startswith("d\\ud800eee")
     assert len(alert["features"][2]) < 110
+
+
+def test_keys_are_shown_only_where_that_is_wanted() -> None:
+    board = StatusBoard(show_keys=True)
+    board.scored(batch(2, outlier(1, {}, b"p7"), outlier(2, {}, b"p8"), outlier(3, {}, b"p7"), outlier(4, {}, None)))
+    found = status(board)["alerts"]
+    assert [alert["key"] for alert in found["recent"]] == [None, "p7", "p8", "p7"]
+    assert found["keys"] == [["p7", 2], ["p8", 1]]
 
 
 # --- the present

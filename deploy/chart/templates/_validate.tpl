@@ -84,7 +84,7 @@
 "adapt-after" "admit" "alert-rate" "alerts" "batch-size" "bootstrap" "categorical" "context-size"
 "dead-letters" "delivery" "explain" "features" "feedback" "feedback-memory" "group"
 "incident-quiet" "kernel" "key" "keys" "lags" "log-level" "max-latency-ms" "max-record-bytes" "min-context" "missing-is" "model" "mute-key"
-"on-lost-offset" "out" "own-contexts" "reasons" "result-field" "scores-only" "seed" "seed-context" "start" "threads"
+"on-lost-offset" "out" "own-contexts" "reasons" "result-field" "scores-only" "seed" "seed-context" "show-keys" "start" "threads"
 "topic" "views" "wait" "warm" -}}
 {{- range $name, $_ := .Values.settings -}}
 {{- if not (has $name $known) -}}

@@ -42,7 +42,7 @@ class TopAlerts:
             if reasons:
                 self.first_reasons[self._features[reasons[0].feature]] += 1
         for place in places.tolist():
-            if (key := block.keys[place]) is not None:
+            if block.keys and (key := block.keys[place]) is not None:
                 its = _place(block, place)
                 n, highest = self.by_key.get(key_text(key), (0, its))
                 self.by_key[key_text(key)] = n + 1, max(highest, its, key=lambda one: one["score"])
