@@ -34,7 +34,6 @@ LEAST_BUSY = 30.0  # so many records, counted like this, a key needs at least
 BUSIER = 2.0  # times as busy as another key: then it takes its place
 ROWS = 300  # of a context, at most
 PRIOR = 100.0  # records that what is usual for the key, on the scale of all keys, counts as beside its own contexts
-REFRESH = 0.2  # share of a context's rows that changed when it is renewed: so few rows change often
 FEEDBACK = 1000  # last records of the key that feedback can be about
 SHARED = 8  # every 8th record of the key is learned by the shared contexts, too, so that these stay a sample of all
 SERIES = 2**32  # added to the number of such a key, in place of the number of its series
@@ -50,7 +49,6 @@ def own_config(config: DetectorConfig) -> DetectorConfig:
         views=tuple(view for view in config.wanted_views if view != "key"),
         feedback_memory=min(config.feedback_memory, FEEDBACK),
         least_history=0,
-        refresh=max(config.refresh, REFRESH),
         keys=1,
         own_contexts=0,
     )
