@@ -2,8 +2,10 @@
 
 In reading order:
 
-- `detector`: the public class: all state that later results depend on, and the steps that change it. `config`: its
-  settings, and which of them a saved state depends on. `results`: scores, status, severity and reasons of rows.
+- `detector`: the public class, which gives each record to the detectors that score and learn it. `single`: a detector
+  with one set of contexts: all state that later results depend on, and the steps that change it. `own`: which keys have
+  a detector of their own. `config`: settings, and which of them a saved state depends on. `results`: scores, status,
+  severity and reasons of rows.
 - `views`: the contexts that a record is compared with, side by side: the one place that defines them.
 - `series`: each record with the past of its key, how the values of that key move, and remembered logits.
 - `context`: what the contexts are drawn from, changed by feedback. `history`: the last records with rows, scores and
