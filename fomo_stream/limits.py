@@ -7,4 +7,4 @@ MAX_LAGS = 100  # past records that a record is compared together with
 MAX_RECORD_BYTES = 2**20  # of one record or line, by default; Kafka's own default for a message
 MAX_REASONS = 10  # of a record
 MOST_KEYS = 10_000_000  # of a partition
-MOST_OWN_CONTEXTS = 10_000  # keys of a partition with contexts of their own
+MOST_OWN_CONTEXTS = 1_000  # keys of a partition with contexts of their own

@@ -217,7 +217,7 @@ class Detector:
         Must come before the first record. Raises SchemaError for fewer rows; StateError when records were processed.
         """
         self._shared.seed_context(rows, keys)
-        self._decided = self.records
+        self._decided = self.records // DECIDE * DECIDE
 
     def flush_warm_up(self) -> None:
         """Let scores begin now, with fewer than min_context rows. Raises SchemaError with fewer than 4 rows."""
@@ -248,33 +248,37 @@ class Detector:
         """Score and learn records between two decisions."""
         first, n, regime = self.records, len(rows), self.regime
         is_own, owned = self._owned(keys, n)
-        numbers, of_own, shifts = np.full((2, n), NOWHERE), np.zeros(n, np.int64), np.zeros(n, np.int64)
+        numbers, of_own = np.full((2, n), NOWHERE), np.zeros(n, np.int64)
+        shifts = np.zeros(n + 1, np.int64)  # new regimes, each at the record after the one with which it was found
+        are_known_for_own = n <= self._shared.room  # else what is usual for a key may change among them
         is_shared = ~is_own
         for own, at in owned:
             is_shared[at] = own.is_shared(len(at))
         shared_at, judged_at = np.flatnonzero(is_shared), np.flatnonzero(~is_own)
         numbers[0, shared_at] = self._shared.records + np.arange(len(shared_at))
         self._apart += n - len(shared_at)
-        before, judged = self._shared.regime, ~is_own[shared_at]
+        judged, first_shared = ~is_own[shared_at], self._shared.records
         of_shared = _at(known, shared_at) if judged.all() else None
         results, by_key, batch = self._shared.process(rows, keys, is_shared, judged, of_shared)
-        shifts[judged_at] = np.diff(results.regime, prepend=before)
+        for number in self._shared.new_regimes:
+            shifts[shared_at[number - 1 - first_shared] + 1] += 1
         parts, places = [results], [judged_at]
         for own, at in owned:
-            of_own[at], numbers[1, at] = own.number, own.detector.records + np.arange(len(at))
-            before = own.detector.regime
-            of_own_known = _at(known, at) if own.is_ready else None
+            first_own = own.detector.records
+            of_own[at], numbers[1, at] = own.number, first_own + np.arange(len(at))
+            of_own_known = _at(known, at) if own.is_ready and are_known_for_own else None
             results = own.detector.learn(own.batch(batch, at), of_own_known, by_key[at])
             self._owns.touch(own)
             if own.is_ready:
-                self._shifts += own.detector.regime - before
-                shifts[at] = np.diff(results.regime, prepend=before)
+                self._shifts += len(own.detector.new_regimes)
+                for number in own.detector.new_regimes:
+                    shifts[at[number - 1 - first_own] + 1] += 1
                 parts.append(own.results(results))
                 places.append(at)
         if self._routes is None:
             return results
         self._routes.note(first, numbers[0], of_own, numbers[1])
-        return replace(Results.merged(parts, places), regime=regime + np.cumsum(shifts))
+        return replace(Results.merged(parts, places), regime=regime + np.cumsum(shifts[:n]))
 
     def _decide(self) -> None:
         """Every `DECIDE` records: which keys have contexts of their own."""

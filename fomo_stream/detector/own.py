@@ -36,7 +36,7 @@ ROWS = 300  # of a context, at most
 PRIOR = 100.0  # records that what is usual for the key, on the scale of all keys, counts as beside its own contexts
 FEEDBACK = 1000  # last records of the key that feedback can be about
 SHARED = 8  # every 8th record of the key is learned by the shared contexts, too, so that these stay a sample of all
-SERIES = 2**32  # added to the number of such a key, in place of the number of its series
+SERIES = 2**32  # added to the number of such a key: in results it is the number of its series
 
 
 def own_config(config: DetectorConfig) -> DetectorConfig:
@@ -155,7 +155,7 @@ class Owns:
                 own.is_ready = True
                 self.touch(own)
         while len(self) > self.limit:  # it was lowered
-            self._leave(self._least())
+            self._leave(self._least(), keys)
         if not self.limit:
             return
         slots, counts = np.unique(slots[slots > 0], return_counts=True)
@@ -175,7 +175,7 @@ class Owns:
                 least = self._least()
                 if busy[at] <= least.busy + math.log(BUSIER):
                     break
-                self._leave(least)
+                self._leave(least, keys)
             self._enter(digest, float(busy[at]))
 
     def _least(self) -> Own:
@@ -191,9 +191,11 @@ class Owns:
     def _new(self, number: int) -> SingleDetector:
         return own_detector(*self._made_from).for_partition(number)
 
-    def _leave(self, own: Own) -> None:
+    def _leave(self, own: Own, keys: Keys) -> None:
         del self._by_digest[own.digest]
-        # without it the others are not read, and the next key in this slot writes over them
+        if (slot := keys.find(own.digest)) is not None:  # what the shared detector remembers is of long ago
+            keys.write(np.array([slot]), open=0, logits=0)
+        # without this entry the others of its slot are not read, and the next key in it writes over them
         self._gone[f"{own.slot}/about"] = None
 
     def copy(self, more: int = 0) -> Owns:

@@ -85,6 +85,7 @@ class SingleDetector:
         self._memory = Memory(config.memory, self._series.keys)
         self._alerts = Alerts(config, self._series.keys)
         self._regimes = Regimes(config.adapt_after)
+        self.new_regimes: list[int] = []  # of the last `process` or `learn`: the first record of each new regime
         self._ahead = 0.0  # see `for_partition`
         self._keeps_encodings = keeps_encodings
         self._scaled = 0  # records when what is usual for all keys was learned; see `_learn_scale`
@@ -163,7 +164,7 @@ class SingleDetector:
         until_next = self._panel.until_next(self.records)
         unplanned = stepped + STEP + self.config.lag - self.records  # the next step may add a generation
         if self._series.max_keys - len(self._series.keys) < unplanned:
-            unplanned = stepped + STEP - self.records  # ... or forget keys
+            unplanned = stepped + STEP - self.records  # ... or forget keys, of which records are followed already
         scaled = stepped + max(1, -(-(2 * self._scaled - stepped) // STEP)) * STEP - self.records
         return min(unplanned, scaled) if until_next is None else min(until_next, unplanned, scaled)
 
@@ -189,6 +190,7 @@ class SingleDetector:
         """
         rows = _checked(rows, self.n_features)
         at, by_key = np.flatnonzero(chosen), np.full(len(rows), np.nan)
+        self.new_regimes = []
         batches: list[Batch] = []
         parts, start, done = [Results.nothing(Scores.unknown(0, self._context.n_shared))], 0, 0
         while start < len(rows) or not batches:
@@ -214,6 +216,7 @@ class SingleDetector:
 
         known: as in `process`; by_key: (n,) what the other says of what is usual for the key.
         """
+        self.new_regimes = []
         parts, start, n = [], 0, len(batch.vectors)
         while start < n:
             part = slice(start, min(n, start + self.room))
@@ -364,6 +367,7 @@ class SingleDetector:
         """End the warm-up: the first generations take effect at once."""
         self._alerts.begin(max(0, self.records - int(self._ahead * STEP)))
         self._regimes.begin()
+        self.new_regimes.append(self.records)
         self._series.forget()
         self._learn_scale()
         self._panel.begin(self._context)
@@ -429,7 +433,10 @@ class SingleDetector:
     def _watch(self) -> None:
         """Every `STEP` records: look for a new regime, by the generations that scored these records."""
         if (odd := self._panel.is_odd(self._context.history.logits(self.records - STEP, self.records))) is not None:
+            before = self._regimes.number
             self._regimes.watch(odd[0], ~odd[1])
+            if self._regimes.number > before:
+                self.new_regimes.append(self.records)
 
     def _step(self) -> None:
         """Every `STEP` records: learn, and trigger a new generation of one view if it is due."""

@@ -61,10 +61,10 @@ def parse_label(
         record = decode(value, max_bytes)
     except RecordError as error:
         raise _bad(str(error)) from None
-    if "mute" in record and "outlier" not in record:
-        return _mute(record, key)
-    outlier = record.get("outlier")
-    if not isinstance(outlier, bool):
+    outlier, is_about_key = record.get("outlier"), "mute" in record and "outlier" not in record
+    if is_about_key and not isinstance(record["mute"], bool):
+        raise _bad('"mute" must be true or false')
+    if not is_about_key and not isinstance(outlier, bool):
         raise _bad('a label needs "outlier": true or "outlier": false, and the record that it is about')
     result = record.get(field)
     source: Mapping[str, Any] = result if isinstance(result, dict) and "offset" in result else record
@@ -77,7 +77,10 @@ def parse_label(
         raise _bad(
             f"the label is about partition {number}, but is in partition {partition}: produce it to partition {number}"
         )
-    return _about(source, key, outlier)
+    if is_about_key:
+        named = {name: record[name] for name in ("key",) if name in record}
+        return _about(named, key, record["mute"])._replace(is_about_key=True)
+    return _about(source, key, bool(outlier))
 
 
 def _about(source: Mapping[str, Any], message_key: bytes | None, outlier: bool) -> Label:
@@ -93,13 +96,6 @@ def _about(source: Mapping[str, Any], message_key: bytes | None, outlier: bool) 
     if message_key is None:
         raise _bad('the label names no record: it needs "offset" or "key", or the record\'s key as its own')
     return Label(None, message_key, outlier)
-
-
-def _mute(record: Mapping[str, Any], message_key: bytes | None) -> Label:
-    if not isinstance(record["mute"], bool):
-        raise _bad('"mute" must be true or false')
-    about = _about({name: record[name] for name in ("key",) if name in record}, message_key, record["mute"])
-    return about._replace(is_about_key=True)
 
 
 def _bad(message: str) -> RecordError:
@@ -189,7 +185,7 @@ class Muted:
     def __init__(self, keys: Iterable[str] = ()) -> None:
         self._given = frozenset(map(_digest, keys))
         self._changed: dict[bytes, bool] = {}  # by labels
-        self._written = b""
+        self._is_logged = True  # whether the log has these
 
     @property
     def is_full(self) -> bool:
@@ -207,23 +203,22 @@ class Muted:
         """Mute a key, or end that."""
         digest = _digest(key)
         self._changed.pop(digest, None)
+        self._is_logged = False
         if muted != (digest in self._given):
             self._changed[digest] = muted
 
     def changes(self, name: str) -> Entries:
         """The entry of the keys that labels have changed; empty if it has not changed."""
-        value = orjson.dumps([[digest.hex(), muted] for digest, muted in sorted(self._changed.items())])
-        value = b"" if value == b"[]" else value
-        if value == self._written:
+        if self._is_logged:
             return {}
-        self._written = value
-        return {name: value or None}
+        self._is_logged = True
+        value = orjson.dumps([[digest.hex(), muted] for digest, muted in sorted(self._changed.items())])
+        return {name: value if self._changed else None}
 
     def recover(self, entries: StoredEntries, name: str) -> None:
         """Load the entry. Raises DamagedStateError when it is not readable."""
-        self._written = entries.get(name, b"")
         try:
-            found = orjson.loads(self._written or b"[]")
+            found = orjson.loads(entries.get(name, b"[]"))
             self._changed = {bytes.fromhex(digest): bool(muted) for digest, muted in found}
         except (ValueError, TypeError) as error:
             raise DamagedStateError(f"{name} is no list of keys ({error})") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -89,6 +89,10 @@ class Judgement:
     score: Float  # (n,) ranks records, higher = more anomalous; NaN: no score (warm-up)
     p_value: Float  # (n,) NaN: none
     alert: NDArray[np.bool_]  # (n,)
+
+    def without_alerts(self, muted: NDArray[np.bool_]) -> Judgement:
+        """The same without alerts of some records (n,)."""
+        return replace(self, alert=self.alert & ~muted) if muted.any() else self
 
 
 @dataclass(frozen=True)

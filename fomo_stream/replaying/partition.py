@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
@@ -87,14 +88,15 @@ class PartitionReplay:
         if len(samples) < len(sound):
             skipped["no_features"] = len(sound) - len(samples)
         offsets = np.fromiter((sample.offset for sample in samples), np.int64, len(samples))
-        judgements = {OWN: _judgement(results)}
+        muted = np.fromiter(map(self._partition.muted.has, keys), bool, len(keys))
+        judgements = {OWN: _judgement(results, muted)}
         for name, detector in self._variants.items():
             began = time.perf_counter()
-            judgements[name] = _judgement(detector.process(rows, keys))
+            judgements[name] = _judgement(detector.process(rows, keys), muted)
             self.seconds[name] += time.perf_counter() - began
         for rival in self._rivals:
             began = time.perf_counter()
-            judgements[rival.name] = rival.judge(rows)
+            judgements[rival.name] = rival.judge(rows).without_alerts(muted)
             self.seconds[rival.name] += time.perf_counter() - began
         times, odd_times = offsets, 0
         if self._plan.axis == "time":
@@ -150,8 +152,8 @@ class PartitionReplay:
         yield ContextNote(at, self._generation, len(now), renewed)
 
 
-def _judgement(results: Results) -> Judgement:
-    return Judgement(results.score, results.p_value, results.outlier)
+def _judgement(results: Results, muted: NDArray[np.bool_]) -> Judgement:
+    return Judgement(results.score, results.p_value, results.outlier).without_alerts(muted)
 
 
 @dataclass

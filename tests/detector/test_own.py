@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from streams import CONFIG, FEATURES, KEYS, MODEL, ROWS, assert_same_results, new, process
+from streams import CONFIG, FEATURES, KEYS, MODEL, ROWS, assert_same_results, new, process, recovered
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.keys import Key, digest_of
 from fomo_stream.detector.own import BUSIER, DECIDE, HALF_LIFE, LEAST_BUSY, SERIES, Own, own_detector
-from fomo_stream.detector.results import Status
+from fomo_stream.detector.results import Results, Status
 from fomo_stream.model.checkpoint import shared_model
 
 
@@ -107,15 +107,43 @@ def test_verdicts_reach_the_contexts_that_have_learned_the_record() -> None:
     assert not told & after
 
 
-def test_scoring_first_and_learning_then_is_the_same_as_both_at_once() -> None:
+@pytest.mark.parametrize("few", [1, 50])
+def test_scoring_first_and_learning_then_is_the_same_as_both_at_once(few: int) -> None:
     one, other = new(), new()
-    for first in range(1500):
-        seen = one.score_rows(ROWS[first : first + 1], KEYS[first : first + 1])
-        one.learn_rows(ROWS[first : first + 1], seen, KEYS[first : first + 1])
-        scored = process(other, first, first + 1)
-        np.testing.assert_array_equal(seen.series >= SERIES, scored.series >= SERIES)
-        np.testing.assert_array_equal(seen.logit, scored.logit)
+    for first in range(0, 1500, few):
+        seen = one.score_rows(ROWS[first : first + few], KEYS[first : first + few])
+        one.learn_rows(ROWS[first : first + few], seen, KEYS[first : first + few])
+        scored = process(other, first, first + few)
+        if few == 1:
+            np.testing.assert_array_equal(seen.series >= SERIES, scored.series >= SERIES)
+            np.testing.assert_array_equal(seen.logit, scored.logit)
     assert_same_results(process(one, 1500, 2000), process(other, 1500, 2000))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_regimes_of_all_detectors_are_counted_at_the_same_records_however_they_are_split(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n = 3000
+    keys: list[Key] = ["a" if rng.random() < 0.6 else f"k{rng.integers(3)}" for _ in range(n)]
+    rows = rng.normal(size=(n, FEATURES))
+    rows[1500:] += 6.0
+    rows[2300:] -= 14.0
+    views = replace(CONFIG, views=("all", "recent"), lags=0, lag=8, recent_every=32, refresh=1.0, adapt_after=32)
+    config = replace(views, context_size=200, min_context=40, admit="feedback", own_contexts=1, keys=100)
+    whole, one = new(config).process(rows, keys), new(config)
+    parts = [one.process(rows[i : i + 1], keys[i : i + 1]) for i in range(n)]
+    assert_same_results(whole, Results.concatenate(parts))
+    assert whole.regime[-1] == one.summary.regime > 2
+    assert (whole.series >= SERIES).any()
+
+
+def test_a_seeded_detector_comes_back_with_the_same_next_decision() -> None:
+    one = new(seeded=300)
+    process(one, 0, 100)
+    log = {name: value for name, value in one.changes().items() if value is not None}
+    again = recovered(log)
+    assert_same_results(process(one, 100, 900), process(again, 100, 900))
+    assert one.inspect().own == again.inspect().own != {}
 
 
 def test_reasons_are_in_the_terms_of_the_key() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import orjson
 
+from fomo_stream.detector.keys import digest_of
 from fomo_stream.detector.results import Severity
 from fomo_stream.records.explanation import key_text, reasons_of, sentence
 from fomo_stream.records.schema import Schema
@@ -18,6 +19,8 @@ from fomo_stream.replaying.blocks import Block
 TOP = 100
 FEATURES = 20  # that are listed as the first reason of alerts
 KEYS = 20  # that are listed, those with most alerts
+MOST_KEYS = 100_000  # of a partition that are counted
+ByKey = dict[bytes, tuple[str, int, dict[str, Any]]]  # by digest: the key as text, its alerts, and the highest
 TEXT_LENGTH = 2000  # characters of a record
 
 
@@ -32,7 +35,8 @@ class TopAlerts:
         self._features, self._categorical = features, categorical
         self.alerts: list[dict[str, Any]] = []  # the highest first
         self.first_reasons: Counter[str] = Counter()
-        self.by_key: dict[str, tuple[int, dict[str, Any]]] = {}
+        self.by_key: ByKey = {}
+        self.count = 0  # alerts
 
     def add(self, block: Block) -> None:
         """Take the alerts of a block. Only records that enter the list are written as text."""
@@ -41,11 +45,10 @@ class TopAlerts:
         for reasons in [block.results.reasons[place] for place in places.tolist()]:
             if reasons:
                 self.first_reasons[self._features[reasons[0].feature]] += 1
+        self.count += len(places)
         for place in places.tolist():
             if block.keys and (key := block.keys[place]) is not None:
-                its = _place(block, place)
-                n, highest = self.by_key.get(key_text(key), (0, its))
-                self.by_key[key_text(key)] = n + 1, max(highest, its, key=lambda one: one["score"])
+                self._add_to_key(key, _place(block, place))
         if len(self.alerts) == TOP:
             places = places[score[places] >= self.alerts[-1]["score"]]
         places = places[np.lexsort((block.offsets[places], -logit[places], -score[places]))][:TOP]
@@ -53,6 +56,12 @@ class TopAlerts:
         for alert in self.alerts:
             if not isinstance(alert["record"], str):
                 alert["record"] = record_text(alert["record"])
+
+    def _add_to_key(self, key: bytes | str, its: dict[str, Any]) -> None:
+        digest = digest_of(key)
+        if digest in self.by_key or len(self.by_key) < MOST_KEYS:
+            text, n, highest = self.by_key.get(digest, (key_text(key), 0, its))
+            self.by_key[digest] = text, n + 1, max(highest, its, key=lambda one: one["score"])
 
     def _alert(self, block: Block, place: int) -> dict[str, Any]:
         results, label, record = block.results, int(block.labels[place]), block.fields[place]
@@ -82,16 +91,16 @@ def _place(block: Block, place: int) -> dict[str, Any]:
     }
 
 
-def keys_report(parts: Iterable[Mapping[str, tuple[int, dict[str, Any]]]]) -> list[dict[str, Any]]:
-    """The KEYS keys that alert most: how many alerts each has, their share of all alerts of keys, and the highest."""
-    merged: dict[str, tuple[int, dict[str, Any]]] = {}
+def keys_report(parts: Sequence[TopAlerts]) -> list[dict[str, Any]]:
+    """The KEYS keys that alert most: how many alerts each has, their share of all alerts, and the highest one."""
+    merged: ByKey = {}
     for part in parts:
-        for key, (n, highest) in part.items():
-            before, other = merged.get(key, (0, highest))
-            merged[key] = before + n, max(other, highest, key=lambda one: one["score"])
-    total = sum(n for n, _ in merged.values())
-    order = sorted(merged.items(), key=lambda item: (-item[1][0], item[0]))[:KEYS]
-    return [{"key": key, "alerts": n, "share": n / total, "highest": highest} for key, (n, highest) in order]
+        for digest, (text, n, highest) in part.by_key.items():
+            _, before, other = merged.get(digest, (text, 0, highest))
+            merged[digest] = text, before + n, max(other, highest, key=lambda one: one["score"])
+    total = sum(part.count for part in parts)
+    order = sorted(merged.items(), key=lambda item: (-item[1][1], item[1][0], item[0]))[:KEYS]
+    return [{"key": text, "alerts": n, "share": n / total, "highest": highest} for _, (text, n, highest) in order]
 
 
 def top(alerts: list[dict[str, Any]]) -> list[dict[str, Any]]:

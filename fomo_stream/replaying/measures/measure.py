@@ -61,7 +61,7 @@ def measure(recorded: Sequence[Recorded], spec: Spec) -> dict[str, Any]:
         "partitions": partitions,
         "alerts": top([alert for one in recorded for alert in one.alerts.alerts]),
         "reasons": reasons_report(sum((one.alerts.first_reasons for one in recorded), Counter()), spec.features),
-        "keys": keys_report(one.alerts.by_key for one in recorded),
+        "keys": keys_report([one.alerts for one in recorded]),
         "incidents": _incidents(recorded),
         "batch_ms": _batch_ms(recorded),
     }
