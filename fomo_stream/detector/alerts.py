@@ -60,6 +60,7 @@ ODD = 1.0  # logit above which the model finds a record odd at all
 CLEAR = 0.12  # of how far the largest of some logits is above their median: what is clear above it is by this higher
 YOUNG = 0.3  # ... and by this more for each time that so many records are missing from the last ones
 AGAIN = 0.7  # of the alert rate: p-value of a record that is clear above the last ones that were no outliers
+BORROWED = 1000.0  # records that others count as, see `Alerts.borrow`
 LEAST_HEIGHT = 0.3  # of a peak above the median, in logits
 RAREST = 2.0**-50  # 1 - score, at least: so that no score is 1
 
@@ -187,6 +188,11 @@ class Alerts:
             self._count = count
             self._keys.write(np.fromiter(now, np.int64), open=list(now.values()))
         return outlier
+
+    def borrow(self, other: Alerts) -> None:
+        """Begin with what is rare among other records, so that scores can be compared with theirs."""
+        self._rarity.borrow(other._rarity, BORROWED)
+        self.refresh()
 
     def step(self, history: History) -> None:
         """Count the records since the last step."""

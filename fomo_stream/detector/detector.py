@@ -285,7 +285,7 @@ class Detector:
         shared = self._shared
         slots, _ = shared.history.series(self._decided, shared.records)
         self._decided = shared.records
-        self._owns.decide(shared.keys, slots, self.records)
+        self._owns.decide(shared, slots, self.records)
         if self._owns.entered and self._routes is None:
             self._routes = self._new_routes()
             self._routes.begin(self.records)

@@ -33,7 +33,7 @@ HALF_LIFE = 20_000  # records of the partition after which a record counts half 
 LEAST_BUSY = 30.0  # so many records, counted like this, a key needs at least
 BUSIER = 2.0  # times as busy as another key: then it takes its place
 ROWS = 300  # of a context, at most
-PRIOR = 100.0  # records that what is usual for the key, on the scale of all keys, counts as beside its own contexts
+PRIOR = 200.0  # records that what is usual for the key, on the scale of all keys, counts as beside its own contexts
 FEEDBACK = 1000  # last records of the key that feedback can be about
 SHARED = 8  # every 8th record of the key is learned by the shared contexts, too, so that these stay a sample of all
 SERIES = 2**32  # added to the number of such a key: in results it is the number of its series
@@ -144,8 +144,9 @@ class Owns:
 
     # -- decisions -----------------------------------------------------------------------------------------------
 
-    def decide(self, keys: Keys, slots: Int, now: int) -> None:
+    def decide(self, shared: SingleDetector, slots: Int, now: int) -> None:
         """Let keys become ready, enter, and leave. slots: series of the shared records since the last decision."""
+        keys = shared.keys
         for own in self:
             if (n := own.detector.records - own.counted) > 0:
                 own.busy = float(np.logaddexp(own.busy, activity(np.array(n), now)))
@@ -153,6 +154,7 @@ class Owns:
                 self.touch(own)
             if not own.is_ready and own.detector.is_calibrated:
                 own.is_ready = True
+                own.detector.borrow(shared)
                 self.touch(own)
         while len(self) > self.limit:  # it was lowered
             self._leave(self._least(), keys)

@@ -72,6 +72,15 @@ class Rarity:
         self._bins.put(slots, counts=np.maximum(counts[slots], 0.0))
         self._above = None
 
+    def borrow(self, other: Rarity, records: float) -> None:
+        """Count the records of another histogram, too, as so many now."""
+        total = float(other._bins["counts"].sum())
+        if total > 0:
+            borrowed = other._bins["counts"] * (records * self.weight / total)
+            slots = np.flatnonzero(borrowed)
+            self._bins.put(slots, counts=self._bins["counts"][slots] + borrowed[slots])
+            self._above = None
+
     def step(self) -> None:
         """Let all records so far count a little less."""
         self.weight *= GROWTH

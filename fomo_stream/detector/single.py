@@ -239,6 +239,10 @@ class SingleDetector:
         """Rows (n, d) as the next n records, with the past of their series."""
         return self._series.peek(_checked(rows, self.n_features), keys)
 
+    def borrow(self, other: SingleDetector) -> None:
+        """Let scores refer to the records of another detector, too."""
+        self._alerts.borrow(other._alerts)
+
     def score(self, batch: Batch, by_key: Float | None = None) -> Results:
         """Score records as the next ones without learning them. by_key: see `learn`."""
         return self._judge(batch, self._scores(batch, by_key), learn=False)

@@ -69,6 +69,9 @@ def test_a_key_with_contexts_of_its_own_is_scored_by_its_records_alone() -> None
             for name in NAMES if is_ready and expected is not None else ():
                 np.testing.assert_array_equal(getattr(scored, name)[at], getattr(expected, name), err_msg=name)
             compared += len(at) if is_ready else 0
+        for digest, is_ready in one.inspect().own.items():
+            if is_ready and not before.get(digest, False):
+                alone[digest].detector.borrow(one._shared)
         for digest in one.inspect().own.keys() - before.keys():
             number = len(alone) + 1
             detector = own_detector(MODEL, FEATURES, CONFIG, None, ()).for_partition(number)
