@@ -53,8 +53,19 @@ def write(broker: Broker, topic: str, letters: Sequence[dict[str, Any]]) -> None
     assert producer.flush(20) == 0
     if name:
         producer.commit_transaction(20)
-        # The broker answers before readers see the end of the transaction in every partition.
-        wait_for(lambda: broker.ends(topic, True) == broker.ends(topic, False), f"a transaction on {topic} to end")
+        wait_for_end(broker, topic)
+
+
+def wait_for_end(broker: Broker, topic: str) -> None:
+    """Of transactions: the broker answers a commit before readers see it in every partition."""
+    if broker.is_kafka:
+        wait_for(lambda: broker.ends(topic, True) == broker.ends(topic, False), f"transactions on {topic} to end")
+
+
+def read(broker: Broker, topic: str) -> list[Any]:
+    """All that was written to a topic."""
+    wait_for_end(broker, topic)
+    return broker.read(topic)
 
 
 @pytest.fixture
@@ -76,7 +87,7 @@ def run(broker: Broker, dead_letters: str, **flags: Any) -> Summary:
 
 
 def values(broker: Broker, topic: str) -> list[bytes]:
-    return sorted(message.value() for message in broker.read(topic))
+    return sorted(message.value() for message in read(broker, topic))
 
 
 def test_a_record_that_the_service_cannot_score_comes_back_to_it_until_the_limit(
@@ -94,7 +105,7 @@ def test_a_record_that_the_service_cannot_score_comes_back_to_it_until_the_limit
             assert headers.get("fomo-attempts") == (b"%d" % attempt if attempt else None)
             done = run(broker, dead, max_attempts=2)
             assert (done.sent["not_json"], done.left["at the limit"]) == ((1, 0) if attempt < 2 else (0, 1))
-    records = broker.read(source)
+    records = read(broker, source)
     for number, record in enumerate(records):
         for part in ("value", "key", "partition", "timestamp"):
             assert getattr(record, part)() == getattr(records[0], part)()
@@ -111,7 +122,7 @@ def test_each_is_sent_once_and_new_ones_by_the_next_run(broker: Broker, topics: 
     assert run(broker, dead).sent.total() == 0
     write(broker, dead, [{"value": b"new", "headers": headers}])
     assert run(broker, dead).sent.total() == 1
-    assert Counter(message.value() for message in broker.read(source)) == Counter(
+    assert Counter(message.value() for message in read(broker, source)) == Counter(
         [*(b"%d" % i for i in range(many)), b"new"]
     )
 
