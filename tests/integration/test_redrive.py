@@ -181,7 +181,7 @@ def test_letters_can_go_to_another_topic_and_by_key_where_their_partition_does_n
         ],
     )
     assert run(broker, dead, to=other).sent.total() == 4
-    partitions = {message.value(): message.partition() for message in broker.read(other)}
+    partitions = {message.value(): message.partition() for message in read(broker, other)}
     assert partitions[b"stays"] == 1
     assert partitions[b"moves"] == partitions[b"no source"] == partitions[b"not ours"]
 
