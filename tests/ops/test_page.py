@@ -119,6 +119,7 @@ def test_the_page_shows_an_instance_at_work_and_runs_nothing_that_comes_from_a_r
         heads, alert, unexplained = rows(page, "alerts")
         assert heads[1:] == [
             "Severity",
+            "Key",
             "Partition",
             "Offset",
             "Score",
@@ -127,8 +128,8 @@ def test_the_page_shows_an_instance_at_work_and_runs_nothing_that_comes_from_a_r
             "Surprise",
             "Reasons",
         ]
-        assert alert[1:] == ["▲ critical", "2", "812", "0.9000", "0.001", "2-790", "7.4", f"{SCRIPT}, flow"]
-        assert unexplained[6:] == ["–", "–", "–"]
+        assert alert[1:] == ["▲ critical", "–", "2", "812", "0.9000", "0.001", "2-790", "7.4", f"{SCRIPT}, flow"]
+        assert unexplained[7:] == ["–", "–", "–"]
 
 
 def failing_once(snapshot: Snapshot, at: int, *outliers: Outlier) -> Callable[[], bytes]:
