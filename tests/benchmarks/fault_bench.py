@@ -72,17 +72,22 @@ Effects = dict[int, dict[int, list[tuple[int, int, bool]]]]
 
 
 def verdict(
-    source: list[Any], records: list[Any], effects: Effects, injector: Injector, settings: ServiceSettings
+    source: list[Any], written: list[Any], effects: Effects, injector: Injector, settings: ServiceSettings
 ) -> dict[str, Any]:
-    """Compares the outputs `records` with the input `source`, both in order within a partition."""
-    feed, outputs = injector.feed, injector.outputs
+    """Compares the outputs that were written with the input `source`, both in order within a partition.
+
+    While the output has fewer partitions than the input, records go to them by key: so the order of a partition of the
+    input is kept in each partition of the output.
+    """
+    feed, outputs, records = injector.feed, injector.outputs, results(written)
     places = [(record["fomo"]["partition"], record["fomo"]["offset"]) for record in records]
     wanted = {(message.partition(), message.offset()) for message in source}
-    last: dict[int, int] = {}
+    last: dict[tuple[int, int], int] = {}
     disorder = 0
-    for number, offset in places:
-        disorder += offset <= last.get(number, -1)
-        last[number] = offset
+    for message, (number, offset) in zip(written, places, strict=True):
+        where = message.partition(), number
+        disorder += offset <= last.get(where, -1)
+        last[where] = offset
     stalls = [at - feed.acknowledged[record["n"]] for at, record in outputs.seen]
     longest = [0.0] * len(injector.rounds)  # by round
     for (at, _), stall in zip(outputs.seen, stalls, strict=True):
@@ -192,7 +197,7 @@ def summary(injector: Injector, source: list[Any], elapsed: float) -> dict[str, 
         "freezes_at_random": injector.freezes,
         "kinds": dict(collections.Counter(injector.injected)),
         "seconds": round(elapsed),
-        **verdict(source, results(cluster.read(settings.out)), effects, injector, settings),
+        **verdict(source, cluster.read(settings.out), effects, injector, settings),
         **judge_labels(effects, injector.labels.given),
         "partitions": injector.feed.partitions,
         "aborts": exits[-signal.SIGABRT],
