@@ -63,13 +63,12 @@ class Explainer:
         builds: of the i-th record, these generations; pooled: what is usual for all keys. A record that has the logit
         of its key is explained by what is usual for that. Missing values that are unknown are no reasons.
         """
-        of_key = bool(scores.for_key[i]) and pooled is not None
-        scorers = [(view, build) for view, build in builds(i) if view.is_of_keys == of_key]
+        usual = pooled if scores.for_key[i] else None
+        scorers = [(view, build) for view, build in builds(i) if view.is_of_keys == (usual is not None)]
         found = self._found(batch, i, scorers)
-        if not of_key:
+        if usual is None:
             return found
-        assert pooled is not None
-        return tuple(_of_key(reason, batch, i, pooled) for reason in found)
+        return tuple(_of_key(reason, batch, i, usual) for reason in found)
 
     def _found(self, batch: Batch, i: int, builds: Scorers) -> tuple[Reason, ...]:
         """The reasons of the i-th record against these generations, in the units of their views."""

@@ -81,7 +81,7 @@ def measured(streams: Sequence[Stream], way: str) -> list[float]:
         settled_ones = stream.outlier[settled(n) :]
         if settled_ones.any() and not settled_ones.all():
             found.append(ranking(stream, logits[:, i]))
-    return np.mean(found, axis=0).tolist()  # type: ignore[no-any-return]
+    return [float(figure) for figure in np.mean(found, axis=0)]
 
 
 def ranks(rows: Float, keys: list[str] | None, own_contexts: int) -> Float:
