@@ -518,4 +518,4 @@ def test_a_record_without_a_key_is_of_the_series_of_all_such_records() -> None:
 
 def test_the_name_of_a_key_can_be_a_name() -> None:
     with pytest.raises(ConfigError, match=r"key is the name of one field, not \['device'\]"):
-        FoMoDetector(key=["device"])  # type: ignore[arg-type]
+        FoMoDetector(key=["device"])  # type: ignore[arg-type]  # the mistake that is refused
