@@ -56,6 +56,12 @@ class NotPermittedError(BrokerError):
     exit_code = 9
 
 
+class RegistryError(BrokerError):
+    """The schema registry does not answer, or refuses a request."""
+
+    exit_code = 14
+
+
 class LostOffsetError(BrokerError):
     """The broker no longer has the next record to read."""
 
@@ -94,6 +100,14 @@ REASONS = (
     "not_utf8",
     "not_json",
     "not_an_object",
+    "not_avro",
+    "not_protobuf",
+    "needs_registry",
+    "no_schema_id",
+    "unknown_schema",
+    "unsupported_schema",
+    "registry_unavailable",
+    "output_schema_refused",
     "no_features",
     "too_many_features",
     "not_encodable",
@@ -109,6 +123,10 @@ class RecordError(FomoError, ValueError):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+class SchemaPendingError(FomoError):
+    """The schema of a record is not fetched yet: try again later."""
 
 
 class StateError(FomoError):

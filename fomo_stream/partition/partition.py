@@ -31,6 +31,7 @@ from fomo_stream.partition.record import Item, MicroBatch, Pending
 from fomo_stream.records.files import read_rows
 from fomo_stream.records.result import Result, Source, results_of
 from fomo_stream.records.schema import Schema, shown
+from fomo_stream.records.writer import under_features
 from fomo_stream.settings.flags import RecordFlags
 from fomo_stream.settings.service import ServiceSettings
 
@@ -154,7 +155,9 @@ class Partition:
         """
         assert self.detector is not None
         assert self.schema is not None
-        values = self.schema.rows([item.fields for item in items])
+        features = self.schema.features
+        fields = [under_features(item.fields, features) for item in items]
+        values = self.schema.rows(fields)
         missing = np.isnan(values).sum(axis=1)
         usable = missing < values.shape[1]
         chosen = list(compress(items, usable.tolist()))
@@ -175,7 +178,7 @@ class Partition:
             columns,
             self.detector.model.name,
             self.schema,
-            [item.fields for item in chosen],
+            list(compress(fields, usable.tolist())),
             missing[usable].tolist(),
             self._sources(chosen),
             keys,

@@ -7,6 +7,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from fomo_stream.detector.keys import Key
 from fomo_stream.errors import RecordError
+from fomo_stream.records.codec import Codec
 from fomo_stream.records.inference import key_of
 
 Headers = list[tuple[str, bytes | None]]
@@ -79,9 +80,16 @@ class Pending(NamedTuple):
         return 2 * len(self.record.value or b"")
 
 
-def series_key(record: Record, fields: Mapping[str, Any], field: str | None) -> Key:
-    """The key of a record's series: its own, or the value of a field of its content, None if that has no value."""
-    return record.key if field is None else key_of(fields, field)
+def series_key(record: Record, fields: Mapping[str, Any], field: str | None, codec: Codec) -> Key:
+    """The key of a record's series: its own, or the value of a field of its content, or else of its key.
+
+    None if that has no value. codec: reads keys. Raises SchemaPendingError.
+    """
+    key = None if field is None else key_of(fields, field)
+    if key is not None:
+        return key
+    own, its_fields = codec.key(record.key, record.headers)
+    return own if field is None else key_of(its_fields, field)
 
 
 Element = TypeVar("Element")

@@ -31,6 +31,7 @@ import orjson
 
 from fomo_stream.errors import RecordError
 from fomo_stream.limits import MAX_RECORD_BYTES
+from fomo_stream.records.wire_format import NEEDS_REGISTRY, VALUE_HEADER, Headers, has_prefix
 
 MAX_DEPTH = 200  # levels of nesting; orjson writes at most 254
 
@@ -43,18 +44,34 @@ _LONG_INTEGER = re.compile(rb"(?<![.0-9])(?:[0-9]{20}|(?<=-)[0-9]{19})").search
 
 
 class JsonCodec:
-    """The codec of JSON: see `Codec` and `codec_of`."""
+    """The codec of JSON: see `Codec`. field: of the result; scores_only: leaves out the record's own fields."""
 
     def __init__(self, field: str, scores_only: bool, max_bytes: int) -> None:
         self._field, self._scores_only, self._max_bytes = field, scores_only, max_bytes
 
-    def decode(self, value: bytes | None) -> dict[str, Any]:
-        """See `decode`."""
-        return decode(value, self._max_bytes)
+    def decode(self, value: bytes | None, headers: Headers = ()) -> dict[str, Any]:
+        """See `decode`; of a record with a schema of a registry, the reason of the error says so."""
+        try:
+            return decode(value, self._max_bytes)
+        except RecordError:
+            if value is not None and (has_prefix(value) or any(name == VALUE_HEADER for name, _ in headers)):
+                what = "the record has the id of a schema in a registry"
+                raise RecordError(NEEDS_REGISTRY, f"{what}; give the address of the registry with --registry") from None
+            raise
 
-    def encode(self, fields: Mapping[str, Any], result: Mapping[str, Any], raw: bytes | None = None) -> bytes:
+    def key(self, key: bytes | None, headers: Headers = ()) -> tuple[bytes | None, Mapping[str, Any]]:
+        """The key as it is."""
+        return key, {}
+
+    def encode(
+        self, fields: Mapping[str, Any], result: Mapping[str, Any], raw: bytes | None = None, topic: str = ""
+    ) -> bytes:
         """See `encode`."""
         return encode(fields, result, self._field, self._scores_only, raw)
+
+    def summary(self, summary: Mapping[str, Any], last: Mapping[str, Any], topic: str) -> bytes:
+        """The sum alone."""
+        return encode({}, summary, self._field)
 
 
 class _Loose(dict[str, Any]):
@@ -145,9 +162,20 @@ def encode(
         return json.dumps(_finite(output), separators=(",", ":")).encode("ascii")
 
 
+def is_strict(record: Mapping[str, Any]) -> bool:
+    """Whether a record was decoded from strict JSON."""
+    return not isinstance(record, _Loose)
+
+
 def _can_be_copied(raw: bytes, record: Mapping[str, Any], field: str) -> bool:
-    is_strict = bool(record) and not isinstance(record, _Loose)
-    return is_strict and field not in record and raw[-1] == _BRACE and b"\n" not in raw and b"\r" not in raw
+    return (
+        bool(record)
+        and is_strict(record)
+        and field not in record
+        and raw[-1] == _BRACE
+        and b"\n" not in raw
+        and b"\r" not in raw
+    )
 
 
 def _finite(node: Any) -> Any:

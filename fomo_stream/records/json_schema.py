@@ -1,0 +1,92 @@
+"""JSON Schema: records are JSON; their schema says which fields they have, and what outputs have besides."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fomo_stream.errors import RecordError
+from fomo_stream.records.json_codec import decode, encode
+from fomo_stream.records.result_schema import json_schema
+from fomo_stream.records.writer import UNSUPPORTED, Kind, Leaf, SchemaText
+
+EMPTY = json.dumps({"type": "object", "title": "fomo_stream.Scored"})
+MAX_DEPTH = 20  # levels of a schema whose fields are noted
+
+_ROLES = {"number": "number", "integer": "number", "boolean": "number", "string": "text", "array": "list"}
+_TIMES = ("date-time", "date", "time")
+
+
+class JsonSchemaWriter:
+    """A writer of JSON with a schema: see `Writer`. Records are not checked against it; their producer has done that.
+
+    field: of results; max_bytes: of a record. Raises RecordError if the schema is no JSON object.
+    """
+
+    kind, head = Kind.JSON, b""
+
+    def __init__(self, schema: SchemaText, field: str, max_bytes: int) -> None:
+        self._field, self._max_bytes, self._references = field, max_bytes, schema.references
+        try:
+            self._root: dict[str, Any] = json.loads(schema.text)
+        except (ValueError, RecursionError):
+            self._root = []  # type: ignore[assignment]
+        if not isinstance(self._root, dict):
+            raise RecordError(UNSUPPORTED, "the schema is not a JSON object")
+        self.name = str(self._root.get("title", ""))
+        self.leaves: dict[str, Leaf] = dict(self._leaves(self._root, "", 0))
+        self.aliases: dict[str, str] = {}
+
+    def read(self, body: bytes) -> dict[str, Any]:
+        """See `Writer.read`. The reasons of the error are those of `json_codec.decode`."""
+        return decode(body, self._max_bytes)
+
+    def read_value(self, body: bytes) -> Any:
+        """See `Writer.read_value`. The reason of the error is not_json."""
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError):
+            raise RecordError("not_json", "it is not JSON") from None
+
+    def scored_schema(self) -> SchemaText:
+        """See `Writer.scored_schema`."""
+        root = self._root
+        target = self._resolved(root)
+        if target is not root and target.get("additionalProperties") is False:  # a new property needs to be beside it
+            root = {**target, **{name: value for name, value in root.items() if name != "$ref"}}
+        elif "$ref" in root:  # older drafts ignore what stands beside $ref
+            rest = {name: value for name, value in root.items() if name != "$ref"}
+            root = {**rest, "allOf": [{"$ref": root["$ref"]}]}
+        properties = {**root.get("properties", {}), self._field: json_schema()}
+        return SchemaText(Kind.JSON, json.dumps({**root, "properties": properties}), self._references)
+
+    def scored(self, body: bytes, result: Mapping[str, Any]) -> bytes:
+        """See `Writer.scored`."""
+        return encode(self.read(body), result, self._field, raw=body)
+
+    def _resolved(self, node: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The definition in this schema that a node refers to; itself, if it refers to none."""
+        path = node.get("$ref")
+        if not isinstance(path, str) or not path.startswith("#/"):
+            return node
+        found: Any = self._root
+        for step in path[2:].split("/"):
+            found = found.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
+        return found if isinstance(found, dict) else node
+
+    def _leaves(self, node: Mapping[str, Any], path: str, depth: int) -> Iterator[tuple[str, Leaf]]:
+        """The fields that the schema names; those that it only describes in other ways are left out."""
+        node = self._resolved(node)
+        for choice in (node.get("oneOf"), node.get("anyOf")):  # a field that may be null
+            kept = [one for one in choice or () if isinstance(one, dict) and one.get("type") != "null"]
+            node = self._resolved(kept[0]) if len(kept) == 1 else node
+        type_, properties = node.get("type"), node.get("properties")
+        if isinstance(type_, list):
+            type_ = next((one for one in type_ if one != "null"), None)
+        if isinstance(properties, dict) and depth < MAX_DEPTH:
+            for name, child in properties.items():
+                if isinstance(child, dict):
+                    yield from self._leaves(child, f"{path}.{name}" if path else name, depth + 1)
+        elif path and isinstance(type_, str) and type_ in _ROLES:
+            yield path, Leaf(type_, "time" if node.get("format") in _TIMES else _ROLES[type_])

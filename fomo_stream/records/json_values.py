@@ -1,0 +1,45 @@
+"""Values of schemas that JSON does not have, as text without loss."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from datetime import datetime, timedelta
+
+LONGEST_DECIMAL = 400  # bytes: Python refuses to write thousands of digits
+
+_EPOCH = datetime(1970, 1, 1)
+
+
+def base64_text(value: bytes) -> str:
+    """Bytes as base64."""
+    return b64encode(value).decode()
+
+
+def decimal_text(scale: int, value: bytes) -> str:
+    """A decimal with all its digits; a number of JSON would be read as a float. Beyond all floats: its bytes.
+
+    scale: digits behind the point; value: the number without the point, big-endian, in two's complement.
+
+    >>> decimal_text(2, bytes([4, 226]))
+    '12.50'
+    """
+    if len(value) > LONGEST_DECIMAL or not 0 <= scale <= 3 * LONGEST_DECIMAL:
+        return base64_text(value)
+    number = int.from_bytes(value, "big", signed=True)
+    digits = str(abs(number)).rjust(scale + 1, "0")
+    text = f"{digits[:-scale]}.{digits[-scale:]}" if scale else digits
+    return f"-{text}" if number < 0 else text
+
+
+def time_text(places: int, zone: str, ticks: int) -> str | int:
+    """ISO 8601 of ticks of 10^-places s since 1970, with this zone; a time beyond the year 9999 stays a number.
+
+    >>> time_text(3, "Z", 1500), time_text(3, "Z", 2**62)
+    ('1970-01-01T00:00:01.500Z', 4611686018427387904)
+    """
+    seconds, fraction = divmod(ticks, 10**places)
+    try:
+        text = (_EPOCH + timedelta(seconds=seconds)).isoformat()
+    except OverflowError:
+        return ticks
+    return f"{text}.{fraction:0{places}d}{zone}" if fraction else text + zone

@@ -1,0 +1,64 @@
+"""The codec of records that are written by schemas: each is read by that of its own writer.
+
+Results are written as JSON, or in the record's own language.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+from fomo_stream.errors import RecordError
+from fomo_stream.records.json_codec import encode
+from fomo_stream.records.wire_format import KEY_HEADER, VALUE_HEADER, Headers, has_prefix, with_prefix
+from fomo_stream.records.writer import Kind, Registered, WrittenFields
+
+# Finds the writer of a value or key in its bytes and headers, and returns its body, too. The last argument is the name
+# of the header with the id of the schema. Raises RecordError, or SchemaPendingError.
+Find = Callable[[bytes, Headers, str], tuple[Registered, bytes]]
+
+
+class SchemaCodec:
+    """See `Codec`. find: the writers; field: of results; as_json: results are JSON."""
+
+    def __init__(self, find: Find, field: str, scores_only: bool, max_bytes: int, as_json: bool) -> None:
+        self._find, self._field, self._scores_only, self._max_bytes = find, field, scores_only, max_bytes
+        self._as_json = as_json
+
+    def decode(self, value: bytes | None, headers: Headers = ()) -> dict[str, Any]:
+        """See `Codec.decode`."""
+        if value is None:
+            raise RecordError("tombstone", "the record has no value (a tombstone); there is nothing to score")
+        if len(value) > self._max_bytes:
+            raise RecordError("too_large", f"the record has more than {self._max_bytes} bytes, which is the limit")
+        known, body = self._find(value, headers, VALUE_HEADER)
+        return WrittenFields(known.writer.read(body), known, body)
+
+    def key(self, key: bytes | None, headers: Headers = ()) -> tuple[bytes | None, Mapping[str, Any]]:
+        """See `Codec.key`. A key without a schema stays as it is; one with several fields is named by its JSON."""
+        if key is None or not (has_prefix(key) or any(name == KEY_HEADER for name, _ in headers)):
+            return key, {}
+        try:
+            known, body = self._find(key, headers, KEY_HEADER)
+            value = known.writer.read_value(body)
+        except RecordError:  # a number of eight bytes begins with a zero byte, too
+            return key, {}
+        text = value if isinstance(value, str) else orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
+        return text.encode(), value if isinstance(value, dict) else {}
+
+    def encode(
+        self, fields: Mapping[str, Any], result: Mapping[str, Any], raw: bytes | None = None, topic: str = ""
+    ) -> bytes:
+        """See `Codec.encode`."""
+        assert isinstance(fields, WrittenFields)
+        known = fields.writer
+        if not self._as_json:
+            body = (b"{}" if known.output.kind is Kind.JSON else b"") if self._scores_only else fields.body
+            return with_prefix(known.ids[topic], known.output.head, known.output.scored(body, result))
+        return encode(fields, result, self._field, self._scores_only, None if raw is None else fields.json)
+
+    def summary(self, summary: Mapping[str, Any], last: Mapping[str, Any], topic: str) -> bytes:
+        """See `Codec.summary`. With a schema, it has the fields of the record that ended the incident."""
+        return encode({}, summary, self._field) if self._as_json else self.encode(last, summary, None, topic)

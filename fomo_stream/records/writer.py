@@ -1,0 +1,123 @@
+"""Schemas of the writers of records: what reads their records, and writes these with results. One file for each kind.
+
+A value is read by the schema of its own writer. A result is written behind the record's own bytes, as one more field at
+the end of the same schema: the fields of an Avro record follow each other, and in Protobuf their order does not matter.
+So no byte of the record itself changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple, Protocol
+
+from fomo_stream.records.json_codec import is_strict
+from fomo_stream.records.schema import look_up
+
+UNSUPPORTED = "unsupported_schema"  # reason of dead letters
+
+
+class Kind(StrEnum):
+    """In which language a schema is written, as registries name it."""
+
+    AVRO = "AVRO"
+    JSON = "JSON"
+    PROTOBUF = "PROTOBUF"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A schema that another one uses, and how that calls it: a name of a type in Avro, of a file in Protobuf."""
+
+    name: str
+    subject: str
+    version: int
+    schema: SchemaText
+
+
+@dataclass(frozen=True)
+class SchemaText:
+    """A schema as a registry holds it, with those that it refers to.
+
+    compiled: of Protobuf: a serialized FileDescriptorSet: all that the file imports, and the file itself at the end.
+    """
+
+    kind: Kind
+    text: str
+    references: tuple[Reference, ...] = ()
+    compiled: bytes = b""
+
+
+class Leaf(NamedTuple):
+    """A field that holds no other fields.
+
+    type: as its schema calls it. role: number, text, time, bytes, list or map; mixed, if it can be several of these.
+    """
+
+    type: str
+    role: str
+
+
+class Writer(Protocol):
+    """The schema of a writer, compiled. It knows the name of the field with the result."""
+
+    kind: Kind
+    name: str  # full name of the type of its records; empty if it has none
+    head: bytes  # what its records have between the id of the schema and their body
+
+    @property
+    def leaves(self) -> Mapping[str, Leaf]:
+        """Its fields by dotted path."""
+
+    @property
+    def aliases(self) -> Mapping[str, str]:
+        """By former path of a field: its path now."""
+
+    def read(self, body: bytes) -> dict[str, Any]:
+        """The fields of a record, as JSON can hold them. Raises RecordError."""
+
+    def read_value(self, body: bytes) -> Any:
+        """A value of any type, as JSON can hold it: for keys. Raises RecordError."""
+
+    def scored_schema(self) -> SchemaText:
+        """The schema of its records with a result. Raises RecordError if no result can be added."""
+
+    def scored(self, body: bytes, result: Mapping[str, Any]) -> bytes:
+        """The body of a record with its result; an earlier result is replaced. Raises RecordError."""
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A writer whose schema is known, and what writes its records with results.
+
+    ids: of the schemas of the outputs, by topic; empty if outputs have no schema. output: their writer; it is another
+    one where outputs hold only results.
+    """
+
+    writer: Writer
+    output: Writer
+    ids: Mapping[str, int]
+
+
+class WrittenFields(dict[str, Any]):
+    """The fields of a record, and what is needed to write it again: its writer, and its body.
+
+    json: the body, where it is JSON that can be copied to an output.
+    """
+
+    __slots__ = ("body", "json", "writer")
+
+    def __init__(self, fields: Mapping[str, Any], writer: Registered, body: bytes) -> None:
+        super().__init__(fields)
+        self.writer, self.body = writer, body
+        self.json = body if writer.writer.kind is Kind.JSON and is_strict(fields) else None
+
+
+def under_features(fields: Mapping[str, Any], features: Sequence[str]) -> Mapping[str, Any]:
+    """The fields, and those that have another name than a feature had before, under the feature's name, too."""
+    if not isinstance(fields, WrittenFields) or not fields.writer.writer.aliases:
+        return fields
+    aliases, leaves = fields.writer.writer.aliases, fields.writer.writer.leaves
+    renamed = {name: aliases[name] for name in features if name in aliases and name not in leaves}
+    return {**fields, **{name: look_up(fields, path) for name, path in renamed.items()}} if renamed else fields

@@ -1,0 +1,270 @@
+"""Protobuf: what is read, what is written behind it, both forms of schemas, and bytes that are no message."""
+
+from __future__ import annotations
+
+import json
+import random
+import tracemalloc
+from base64 import b64encode
+from typing import Any
+
+import pytest
+from avro_schemas import RESULT
+from google.protobuf import json_format
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fomo_stream.errors import RecordError
+from fomo_stream.kafka.registry.protoc import descriptors
+from fomo_stream.records.protobuf import RESULT_NUMBER, ProtobufWriter, empty_schema, message_indexes
+from fomo_stream.records.writer import Kind, SchemaText
+
+PROTO3 = """
+// A comment first.
+syntax = "proto3";
+package plant;
+import "google/protobuf/timestamp.proto";
+import "google/protobuf/duration.proto";
+import "google/protobuf/struct.proto";
+import "google/protobuf/wrappers.proto";
+import "google/protobuf/field_mask.proto";
+import "confluent/type/decimal.proto";
+import "google/type/decimal.proto";
+enum State { OFF = 0; ON = 1; }
+message Other { string name = 1; }
+message Reading {
+  message Motor { int32 rpm = 1; optional double heat = 2; repeated Motor parts = 3; }
+  double flow = 1;
+  float ratio = 2;
+  int32 small = 3;
+  int64 large = 4;
+  uint64 unsigned = 5;
+  sint32 zigzag = 6;
+  fixed64 fixed = 7;
+  bool is_on = 8;
+  string site = 9;
+  bytes raw = 10;
+  State state = 11;
+  Motor motor = 12;
+  repeated double history = 13;
+  map<string, double> limits = 14;
+  map<int32, Motor> motors = 15;
+  map<bool, State> states = 16;
+  optional int32 maybe = 17;
+  oneof which { double left = 18; string right = 19; Motor both = 20; }
+  google.protobuf.Timestamp at = 21;
+  google.protobuf.Duration took = 22;
+  google.protobuf.Struct extra = 23;
+  google.protobuf.DoubleValue wrapped = 24;
+  google.protobuf.BytesValue wrapped_bytes = 25;
+  google.protobuf.FieldMask mask = 26;
+  confluent.type.Decimal amount = 27;
+  google.type.Decimal price = 28;
+  repeated State history_of_states = 29;
+}
+"""
+PROTO2 = """
+syntax = "proto2";
+package plant;
+message Reading {
+  required double flow = 1;
+  optional int32 count = 2 [default = 7];
+  optional group Part = 3 { optional string name = 1; }
+  repeated string names = 4;
+}
+"""
+
+
+def schema_of(text: str, name: str = "own.proto", *references: tuple[str, bytes]) -> SchemaText:
+    return SchemaText(Kind.PROTOBUF, text, (), descriptors(text, name, references))
+
+
+def class_of(schema: SchemaText, name: str) -> type[Message]:
+    pool = DescriptorPool()
+    for file in FileDescriptorSet.FromString(schema.compiled).file:
+        pool.Add(file)
+    return GetMessageClass(pool.FindMessageTypeByName(name))  # type: ignore[no-any-return]
+
+
+SCHEMA = schema_of(PROTO3)
+WRITER = ProtobufWriter(SCHEMA, "fomo", (1,))
+READING = class_of(SCHEMA, "plant.Reading")
+WIDE = {"large", "unsigned", "fixed"}  # integers that the JSON of Protobuf has as text
+
+_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+_double = st.floats(allow_nan=False, allow_infinity=False)
+_motors = st.recursive(
+    st.fixed_dictionaries({}, optional={"rpm": st.integers(-9, 9), "heat": _double}),
+    lambda inner: st.fixed_dictionaries({"parts": st.lists(inner, max_size=2)}),
+    max_leaves=4,
+)
+_readings = st.fixed_dictionaries(
+    {},
+    optional={
+        "flow": _double,
+        "ratio": st.integers(-100, 100).map(float),
+        "small": st.integers(-(2**31), 2**31 - 1),
+        "large": st.integers(-(2**63), 2**63 - 1),
+        "unsigned": st.integers(0, 2**64 - 1),
+        "zigzag": st.integers(-(2**31), 2**31 - 1),
+        "fixed": st.integers(0, 2**64 - 1),
+        "is_on": st.booleans(),
+        "site": _text,
+        "raw": st.binary(max_size=4),
+        "state": st.sampled_from([0, 1]),
+        "motor": _motors,
+        "history": st.lists(_double, max_size=3),
+        "limits": st.dictionaries(_text, _double, max_size=2),
+        "states": st.dictionaries(st.booleans(), st.sampled_from([0, 1])),
+        "maybe": st.integers(0, 3),
+        "left": _double,
+        "wrapped": _double.map(lambda value: {"value": value}),
+        "wrapped_bytes": st.binary(max_size=3).map(lambda value: {"value": value}),
+        "at": st.builds(lambda s: {"seconds": s}, st.integers(-(10**10), 10**10)),
+        "history_of_states": st.lists(st.sampled_from([0, 1]), max_size=2),
+    },
+)
+
+
+@given(_readings)
+def test_fields_are_those_of_the_json_of_protobuf(values: dict[str, Any]) -> None:
+    message = READING(**values)
+    fields = WRITER.read(message.SerializeToString())
+    expected = json_format.MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    expected |= {name: int(expected[name]) for name in WIDE}
+    assert fields == expected
+    json.dumps(fields)
+
+
+@given(_readings)
+def test_a_record_comes_back_with_its_result(values: dict[str, Any]) -> None:
+    message = READING(**values)
+    body = message.SerializeToString()
+    scored = WRITER.scored(body, RESULT)
+    assert scored.startswith(body)
+    again = ProtobufWriter(WRITER.scored_schema(), "fomo", (1,))
+    assert again.scored_schema().text == WRITER.scored_schema().text
+    twice = again.scored(scored, RESULT | {"score": 0.5, "reasons": []})
+    for data, score, count in ((scored, 0.99, 2), (twice, 0.5, 0)):
+        known = class_of(WRITER.scored_schema(), "plant.Reading").FromString(data)
+        result = known.fomo
+        assert (result.score, result.outlier, len(result.reasons)) == (score, True, count)
+        assert not result.HasField("timestamp")
+        known.ClearField("fomo")
+        old = READING.FromString(data)  # of a reader that knows the input alone
+        old.DiscardUnknownFields()
+        assert old == message == READING.FromString(known.SerializeToString())
+    reasons = class_of(WRITER.scored_schema(), "plant.Reading").FromString(scored).fomo.reasons
+    assert [(one.value, one.text, one.low) for one in reasons] == [(3.0, "", 0.5), (0.0, "north", 0.0)]
+
+
+def test_types_that_are_well_known() -> None:
+    message = READING(
+        **{"at": {"seconds": 1, "nanos": 500}, "took": {"seconds": 90, "nanos": 500_000_000}, "left": 1.5},
+        **{"amount": {"value": b"\x04\xe2", "precision": 9, "scale": 2}, "price": {"value": "1.10"}},
+        **{"mask": {"paths": ["a.b", "c"]}, "motors": {3: {"rpm": 1}}, "wrapped_bytes": {"value": b"ab"}},
+    )
+    message.extra.update({"a": [1, None, {"b": True}], "c": "text"})
+    fields = WRITER.read(message.SerializeToString())
+    expected = {
+        **{"at": "1970-01-01T00:00:01.000000500Z", "took": 90.5, "amount": "12.50", "price": "1.10", "mask": "a.b,c"},
+        **{"extra": {"a": [1.0, None, {"b": True}], "c": "text"}, "motors": {"3": {"rpm": 1, "parts": []}}},
+        **{"wrapped_bytes": "YWI=", "left": 1.5},
+    }
+    assert {name: fields[name] for name in expected} == expected
+    assert not {"right", "both", "maybe", "motor", "wrapped"} & fields.keys()
+    roles = {name: WRITER.leaves[name].role for name in ("at", "took", "amount", "motor.rpm", "raw", "limits", "site")}
+    assert list(roles.values()) == ["time", "number", "number", "number", "bytes", "map", "text"]
+
+
+def test_what_a_decimal_claims_costs_no_memory() -> None:
+    message = READING(amount={"value": b"\x01", "scale": 2**31 - 1})
+    assert WRITER.read(message.SerializeToString())["amount"] == "AQ=="
+
+
+def test_both_forms_of_a_schema_are_one() -> None:
+    own = FileDescriptorSet.FromString(SCHEMA.compiled).file[-1]
+    encoded = schema_of(b64encode(own.SerializeToString()).decode())
+    body = READING(flow=2.5, amount={"value": b"\x01", "scale": 1}).SerializeToString()
+    assert ProtobufWriter(encoded, "fomo", (1,)).read(body) == WRITER.read(body)
+
+
+@pytest.mark.parametrize("is_encoded", [False, True])
+def test_schemas_import_others(is_encoded: bool) -> None:
+    text = 'syntax = "proto3"; package base; message Motor { int32 rpm = 1; }'
+    base = descriptors(text, "name-of-its-own.proto", ())
+    if is_encoded:
+        text = b64encode(FileDescriptorSet.FromString(base).file[-1].SerializeToString()).decode()
+        base = descriptors(text, "name-of-its-own.proto", ())
+    user = 'syntax = "proto3"; import "folder/base.proto"; message Reading { base.Motor motor = 1; }'
+    writer = ProtobufWriter(schema_of(user, "own.proto", ("folder/base.proto", base)), "fomo")
+    assert writer.read(b"\x0a\x02\x08\x05") == {"motor": {"rpm": 5}}
+
+
+def test_proto2() -> None:
+    schema = schema_of(PROTO2)
+    writer, reading = ProtobufWriter(schema, "fomo"), class_of(schema, "plant.Reading")
+    body = reading(flow=1.0, part={"name": "a"}).SerializeToString()
+    assert writer.read(body) == {"flow": 1.0, "part": {"name": "a"}, "names": []}
+    scored = class_of(writer.scored_schema(), "plant.Reading").FromString(writer.scored(body, RESULT))
+    assert scored.fomo.reasons[1].text == "north"
+    assert writer.read(b"") == {"names": []}  # without a field that is required, too
+
+
+def test_the_message_in_the_file() -> None:
+    for indexes, name in (((0,), "plant.Other"), ((1,), "plant.Reading"), ((1, 0), "plant.Reading.Motor")):
+        writer = ProtobufWriter(SCHEMA, "fomo", indexes)
+        assert writer.name == name
+        assert message_indexes(writer.head + b"body") == (indexes, len(writer.head))
+        assert class_of(writer.scored_schema(), name).DESCRIPTOR.fields_by_name["fomo"].number == RESULT_NUMBER
+    for indexes in ((7,), (1, 5), (-1,)):
+        with pytest.raises(RecordError, match="has no message"):
+            ProtobufWriter(SCHEMA, "fomo", indexes)
+    empty = ProtobufWriter(empty_schema(), "fomo")
+    scored = class_of(empty.scored_schema(), "fomo_stream.Scored").FromString(empty.scored(b"", RESULT))
+    assert scored.fomo.explanation == RESULT["explanation"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("message Reading { double flow = ; }", "protoc: schema.proto:1:"),
+        ('syntax = "proto3"; import "no/such.proto"; message R { double x = 1; }', "no/such.proto"),
+        ("", "has no message"),
+        ('syntax = "proto3"; message R { double fomo = 1; }', "another --result-field"),
+        ('syntax = "proto2"; message R { extensions 1000 to max; }', "does not leave the number"),
+    ],
+)
+def test_a_schema_that_cannot_be_used_says_why(text: str, words: str) -> None:
+    with pytest.raises(RecordError, match=words) as caught:
+        ProtobufWriter(schema_of(text), "fomo").scored_schema()
+    assert caught.value.reason == "unsupported_schema"
+
+
+def test_corrupt_bytes_are_refused_in_little_memory() -> None:
+    message = READING(site="a secret text", motor={"parts": [{"rpm": 1}]}, limits={"a": 1.0}, history=[1.0, 2.0])
+    body, rng, refused = message.SerializeToString(), random.Random(0), 0
+    deep = b""
+    for _ in range(10_000):
+        deep = b"\x1a" + bytes([len(deep) & 127 | 128, len(deep) >> 7 & 127 | 128, len(deep) >> 14]) + deep
+    huge = [b"\xff" * 12, b"\x6a\xff\xff\xff\xff\x0f", b"\x62" + bytes([128, 128, 4]) + deep[:65536]]
+    tracemalloc.start()
+    for _ in range(2000):
+        at = rng.randrange(len(body))
+        changed = rng.choice([body[:at], body[:at] + bytes([rng.randrange(256)]) + body[at + 1 :]])
+        try:
+            WRITER.read(rng.choice([changed, body[:at] + rng.choice(huge) + body[at:]]))
+        except RecordError as error:
+            refused += "secret" not in str(error) and error.reason == "not_protobuf"
+    assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    tracemalloc.stop()
+    assert refused > 500
+    for head in (b"", b"\xff" * 20, b"\x03", b"\xfe\xff\xff\xff\x0f"):
+        with pytest.raises(RecordError):
+            message_indexes(head)
