@@ -8,13 +8,12 @@ from typing import Any, NoReturn
 
 from fomo_stream import __version__
 from fomo_stream.errors import ConfigError
-from fomo_stream.settings.sources import AnySettings, BaseFlags, extra_of, load, option
+from fomo_stream.settings.sources import TABLES, AnySettings, BaseFlags, extra_of, load, option
 from fomo_stream.wording import did_you_mean
 
-KAFKA_FLAG = "--kafka."
 GROUP_ORDER = (
     *("Demo", "Input", "Output", "Labels", "Detectors", "Report", "Topics", "Delivery", "Broker"),
-    *("Records", "Detector", "Throughput", "General"),
+    *("Records", "Schemas", "Detector", "Throughput", "General"),
 )
 
 EPILOG = """Each flag can also be set by an environment variable (FOMO_BATCH_SIZE for --batch-size) or in the TOML file
@@ -31,7 +30,7 @@ def parse(cls: type[AnySettings], argv: Sequence[str], intro: str = "", command:
     32
     """
     parser = build_parser(cls, intro, command)
-    kafka, rest = _take_kafka(argv) if "kafka" in cls.model_fields else ({}, list(argv))
+    tables, rest = _take_tables(argv, [name for name in TABLES if name in cls.model_fields])
     known, unknown = parser.parse_known_args(rest)
     if unknown:
         word = unknown[0].split("=", 1)[0] if unknown[0].startswith("-") else unknown[0]
@@ -41,8 +40,8 @@ def parse(cls: type[AnySettings], argv: Sequence[str], intro: str = "", command:
             raise ConfigError(f"unexpected argument {word}{hint}; see --help")
         raise ConfigError(f"there is no flag {word}{did_you_mean(word, parser._option_string_actions)}; see --help")
     flags = vars(known)
-    if kafka:
-        flags["kafka"] = kafka
+    for name, table in tables.items():
+        flags[name] = {"url": flags[name], **table} if name in flags else table
     return load(cls, flags)
 
 
@@ -69,7 +68,7 @@ def build_parser(cls: type[BaseFlags], intro: str = "", command: str = "") -> ar
             continue
         group = groups[str(extra["group"])]
         if name == "kafka":
-            group.add_argument(f"{KAFKA_FLAG}KEY", metavar=metavar, dest="kafka", help=text)
+            group.add_argument("--kafka.KEY", metavar=metavar, dest="kafka", help=text)
         elif field.annotation is bool:
             group.add_argument(option(name), dest=name, action=argparse.BooleanOptionalAction, help=text)
         elif extra.get("words"):
@@ -92,21 +91,22 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(message.replace("argument ", "", 1) if message.startswith("argument ") else message)
 
 
-def _take_kafka(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Separate `--kafka.KEY=VALUE` and `--kafka.KEY VALUE` from the other arguments."""
-    kafka: dict[str, str] = {}
+def _take_tables(argv: Sequence[str], names: Sequence[str]) -> tuple[dict[str, dict[str, str]], list[str]]:
+    """Separate `--kafka.KEY=VALUE`, `--kafka.KEY VALUE`, and the same of other tables, from the other arguments."""
+    tables: dict[str, dict[str, str]] = {}
     rest: list[str] = []
     words = iter(argv)
     for word in words:
-        if not word.startswith(KAFKA_FLAG):
+        name = next((name for name in names if word.startswith(f"--{name}.")), None)
+        if name is None:
             rest.append(word)
             continue
-        key, equals, value = word.removeprefix(KAFKA_FLAG).partition("=")
+        key, equals, value = word.removeprefix(f"--{name}.").partition("=")
         following = value if equals else next(words, None)
         if following is None:
             raise ConfigError(f"{word} needs a value: {word}=VALUE")
-        kafka[key] = following
-    return kafka, rest
+        tables.setdefault(name, {})[key] = following
+    return tables, rest
 
 
 def _help_text(field: Any) -> str:

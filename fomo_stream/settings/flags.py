@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, ValidationInfo, field_validator, model_validator
@@ -95,6 +96,75 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
         else:
             flat[prefix + key] = str(value).lower() if isinstance(value, bool) else str(value)
     return flat
+
+
+def _as_table(value: Any) -> Any:
+    """`"http://registry:8081"` as `{"url": "http://registry:8081"}`, and nested tables as `flatten` makes them."""
+    return {"url": value} if isinstance(value, str) else flatten(value) if isinstance(value, Mapping) else value
+
+
+class SchemaFlags(BaseFlags):
+    """How values are read and written that have a schema."""
+
+    registry: Annotated[dict[str, str], NoDecode, BeforeValidator(_as_table)] = flag(
+        "Schemas",
+        {},
+        "addresses of the schema registry, separated by commas, for records in Avro, Protobuf or JSON with a schema; "
+        "--registry.KEY=VALUE is any setting of its client: --registry.ssl.ca.location=ca.pem; repeatable",
+        metavar="URL",
+        repr=False,
+    )
+    schema_wait: float = flag(
+        "Schemas",
+        300.0,
+        "a record whose schema cannot be fetched waits so long for the registry, and all behind it; then it becomes a "
+        "dead letter",
+        metavar="SECONDS",
+        ge=0,
+    )
+    input_format: Literal["json", "avro"] = flag(
+        "Schemas", "json", "format of values that have no registry: json; or avro, all by the schema of --schema-file"
+    )
+    schema_file: Path | None = flag("Schemas", None, "Avro schema of all values (.avsc)", metavar="FILE")
+    output_format: Literal["json", "registry"] = flag(
+        "Schemas",
+        "json",
+        "scored records are JSON; or of the kind that the record has, with a schema that is registered",
+        scope="group",
+    )
+    subject_strategy: Literal["topic", "record", "topic-record"] = flag(
+        "Schemas",
+        "topic",
+        "subject of the schemas of outputs: TOPIC-value, the name of the record's type, or TOPIC-NAME",
+        scope="group",
+    )
+
+    @field_validator("registry")
+    @classmethod
+    def _registry_has_an_address(cls, table: dict[str, str]) -> dict[str, str]:
+        if table and not table.get("url"):
+            raise ValueError("these settings are for a registry: give its address with --registry URL")
+        for url in table.get("url", "").split(",") if table else ():
+            if not url.strip().startswith(("http://", "https://", "mock://")):
+                raise ValueError("an address of a registry begins with http:// or https://")
+        return table
+
+    @field_validator("schema_file")
+    @classmethod
+    def _schema_exists(cls, path: Path | None) -> Path | None:
+        if path is not None and not path.is_file():
+            raise ValueError(f"no such file: {path}")
+        return path
+
+    @model_validator(mode="after")
+    def _formats_fit(self) -> Self:
+        if (self.input_format == "avro") != (self.schema_file is not None):
+            raise ValueError("--input-format avro and --schema-file FILE need each other: the file has the Avro schema")
+        if self.input_format == "avro" and self.registry:
+            raise ValueError("with --registry each value names its own schema: leave --input-format avro out")
+        if self.output_format == "registry" and not self.registry:
+            raise ValueError("--output-format registry needs --registry URL, to register the schemas of the outputs")
+        return self
 
 
 class DetectorFlags(BaseFlags):

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from fomo_stream.settings.commands import GivenFlags
 from fomo_stream.settings.flags import Names, decimal_flag
-from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, option, with_default
+from fomo_stream.settings.sources import TABLES, BaseFlags, LogLevel, flag, option, with_default
 
 NO_REPORT = "none"
 FLAGS_OF_TOPIC = ("from_", "to", "last", "labels_topic")
@@ -120,6 +120,6 @@ def option_values(settings: BaseFlags) -> dict[str, Any]:
     """The settings as they can be written again, without secrets."""
     return {
         name: value
-        for name, value in settings.model_dump(mode="json", exclude={"kafka", "config"}).items()
+        for name, value in settings.model_dump(mode="json", exclude={*TABLES, "config"}).items()
         if value not in (None, "", [], ())
     }

@@ -11,7 +11,7 @@ from uuid import uuid4
 from pydantic import field_validator, model_validator
 
 from fomo_stream.limits import MAX_RECORD_BYTES
-from fomo_stream.settings.flags import SESSION_TIMEOUT_MS, BrokerFlags, RecordFlags
+from fomo_stream.settings.flags import SESSION_TIMEOUT_MS, BrokerFlags, RecordFlags, SchemaFlags
 from fomo_stream.settings.sources import BaseFlags, LogLevel, flag, with_default
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ COMMIT_SHARE = 1 / 2  # of the target for the latency; the rest is for the broke
 BATCH_SHARE = 1 / 4
 
 
-class ServiceSettings(BrokerFlags, RecordFlags):
+class ServiceSettings(BrokerFlags, RecordFlags, SchemaFlags):
     """`fomo-stream run`: score a topic."""
 
     knows_all_topics: ClassVar[bool] = True  # whether those that are not given have their defaults, so none may clash
@@ -176,6 +176,14 @@ class ServiceSettings(BrokerFlags, RecordFlags):
     def detector_config(self) -> DetectorConfig:
         """The part of these settings that the detector takes; without a feedback topic, `feedback_memory` is 0."""
         return replace(super().detector_config(), feedback_memory=self.feedback_memory if self.feedback else 0)
+
+    @model_validator(mode="after")
+    def _result_has_a_name(self) -> Self:
+        if self.output_format == "registry" and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.result_field):
+            raise ValueError(
+                f"--result-field {self.result_field[:60]} cannot be a field of a schema: use letters, digits and _"
+            )
+        return self
 
     @model_validator(mode="after")
     def _commits_are_in_time(self) -> Self:

@@ -28,7 +28,7 @@ from fomo_stream.errors import ConfigError
 from fomo_stream.wording import did_you_mean
 
 ENV_PREFIX = "FOMO_"
-KAFKA_ENV_PREFIX = "FOMO_KAFKA_"
+TABLES = ("kafka", "registry")  # settings of clients: each is a table of the client's own settings
 
 # Kubernetes gives every pod such variables for each Service; these are for a Service whose name begins with `fomo`.
 _SERVICE_VARIABLE = re.compile(
@@ -104,12 +104,12 @@ class BaseFlags(BaseSettings):
         """Order of precedence, highest first: flags, environment, file."""
         words = {name: _variables().get(ENV_PREFIX + name[:-1].upper()) for name in cls.model_fields if name[-1] == "_"}
         of_words = InitSettingsSource(settings_cls, {name: value for name, value in words.items() if value})
-        sources = [init_settings, env_settings, of_words]
-        if "kafka" in cls.model_fields:
-            sources.append(InitSettingsSource(settings_cls, _kafka_environment(_variables())))
+        tables = {name: table for name in TABLES if name in cls.model_fields and (table := _table_of(name))}
+        given = [InitSettingsSource(settings_cls, _joinable(one)) for one in (init_settings(), env_settings(), tables)]
+        sources: list[PydanticBaseSettingsSource] = [*given, of_words]
         path = init_settings().get("config") or _variables().get(f"{ENV_PREFIX}CONFIG")
         if path:
-            sources.append(InitSettingsSource(settings_cls, _read_file(Path(path), cls.model_fields)))
+            sources.append(InitSettingsSource(settings_cls, _joinable(_read_file(Path(path), cls.model_fields))))
         return tuple(sources)
 
 
@@ -126,7 +126,7 @@ def load(cls: type[AnySettings], flags: Mapping[str, Any]) -> AnySettings:
         raise ConfigError("; ".join(dict.fromkeys(problems))) from None
     except SettingsError:  # a table in the environment is not JSON; its text may hold secrets
         raise ConfigError(
-            f"{ENV_PREFIX}KAFKA is not a JSON object; use {KAFKA_ENV_PREFIX}SASL_PASSWORD and so on"
+            f"{ENV_PREFIX}KAFKA is not a JSON object; use {ENV_PREFIX}KAFKA_SASL_PASSWORD and so on"
         ) from None
 
 
@@ -153,7 +153,7 @@ def _check_environment() -> None:
     problems = []
     for name in _variables():
         word = name.removeprefix(ENV_PREFIX)
-        if word in known or name.startswith(KAFKA_ENV_PREFIX):
+        if word in known or name.startswith(tuple(map(_table_prefix, TABLES))):
             continue
         problems.append(f"there is no setting {name}{did_you_mean(word, known, ENV_PREFIX)}")
     if problems:
@@ -181,7 +181,7 @@ def _explain(cls: type[BaseFlags], error: Any, flags: Mapping[str, Any]) -> str:
     if name not in flags:
         is_variable = variable in map(str.upper, os.environ)
         where = variable if is_variable else f"{name.replace('_', '-')} in the configuration file"
-    shown = "" if name == "kafka" or isinstance(error["input"], dict) else f" {error['input']}"
+    shown = "" if name in TABLES or isinstance(error["input"], dict) else f" {error['input']}"
     return f"{where}{shown}: {message[0].lower()}{message[1:]}"
 
 
@@ -201,11 +201,21 @@ def _read_file(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _kafka_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """`FOMO_KAFKA_SASL_PASSWORD=x` -> `{"kafka": {"sasl.password": "x"}}`, so that secrets need no flag."""
-    found = {
-        name.removeprefix(KAFKA_ENV_PREFIX).lower().replace("_", "."): value
-        for name, value in environment.items()
-        if name.startswith(KAFKA_ENV_PREFIX)
+def _joinable(values: dict[str, Any]) -> dict[str, Any]:
+    """With the address of a registry as a table, so that other sources can add to it."""
+    url = values.get("registry")
+    return {**values, "registry": {"url": url}} if isinstance(url, str) else values
+
+
+def _table_prefix(name: str) -> str:
+    return f"{ENV_PREFIX}{name.upper()}_"
+
+
+def _table_of(name: str) -> dict[str, str]:
+    """`FOMO_KAFKA_SASL_PASSWORD=x` -> `{"sasl.password": "x"}` for kafka, so that secrets need no flag."""
+    prefix = _table_prefix(name)
+    return {
+        variable.removeprefix(prefix).lower().replace("_", "."): value
+        for variable, value in _variables().items()
+        if variable.startswith(prefix)
     }
-    return {"kafka": found} if found else {}
