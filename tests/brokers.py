@@ -30,12 +30,12 @@ from fomo_stream.demo.embedded_broker import EmbeddedBroker
 QUIET = {"log_level": 0}
 
 
-def wait_for(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
-    """The first true value of `condition`, looked at 20 times a second; fails, saying `what`, after `seconds`."""
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = 60.0, every: float = 0.05) -> Any:
+    """The first true value of `condition`, looked at `every` so many seconds; fails, saying `what`, after `seconds`."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, f"after {seconds:g} s still waiting for {what}"
-        time.sleep(0.05)
+        time.sleep(every)
     return value
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from brokers import Broker, Kafka, kafka_home, open_broker
 from hypothesis import HealthCheck, settings
+from registries import Registry, registry_home
 
 from fomo_stream.kafka.topics import watch
 
@@ -97,6 +98,16 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
     watch.WATCH_INTERVAL_S = 0.5
     with open_broker(getattr(request.config, "workerinput", {}).get("bootstrap")) as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def registry_url() -> Iterator[str]:
+    """Address of a schema registry for the whole session; tests use subjects of their own."""
+    home = registry_home()
+    if home is None:
+        pytest.skip("REGISTRY_HOME does not say where a schema registry is")
+    with Registry(home) as registry:
+        yield registry.url
 
 
 @pytest.fixture(scope="session")

@@ -56,7 +56,7 @@ def by_name(pages: list[Document]) -> pytest.MarkDecorator:
 def test_python_snippets_run_each_by_itself(page: Document, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for block in page.blocks:
-        if block.language == "python":
+        if block.language == "python" and "bootstrap.servers" not in block.code:  # these run against a real broker
             exec(compile(block.code, str(block), "exec"), {"__name__": "snippet"})
 
 

@@ -284,13 +284,14 @@ class Member:
         """Pause reading while too many records wait for a commit, the schema or a generation."""
         settings, tasks = self.settings, self.pipeline.tasks
         size = sum(task.waiting.bytes for task in tasks.values())
-        is_full = self.commits.must_pause or size > LATE_BYTES
+        is_full = self.commits.must_pause or size + self.pipeline.decoder.bytes > LATE_BYTES
         if self.pipeline.schema is None:
             enough = sum(len(task.waiting) for task in tasks.values()) >= INFER_RECORDS
             paused = set(tasks) if is_full or enough else set()
         else:
             most = max(LATE_RECORDS, settings.batch_size)
             paused = {number for number, task in tasks.items() if is_full or len(task.waiting) > most}
+        paused |= self.pipeline.decoder.waiting
         places = {(settings.topic, number) for number in paused}
         if settings.feedback is not None:
             full = {number for number, task in tasks.items() if is_full or task.labels.is_full}

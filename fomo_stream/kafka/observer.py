@@ -69,6 +69,9 @@ class Observer:
     def regime_changed(self) -> None:
         """A lasting shift was announced in a partition."""
 
+    def schema_seen(self, new_fields: int) -> None:
+        """A writer's schema was not known before; it has so many fields that are not scored."""
+
     def committed(self, seconds: Sequence[float], ages: Sequence[float], took: float) -> None:
         """A commit succeeded.
 

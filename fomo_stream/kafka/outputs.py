@@ -17,6 +17,7 @@ from fomo_stream.partition.incidents import Closed, without_reasons
 from fomo_stream.partition.record import Headers, Pending, Record
 from fomo_stream.records.codec import Codec
 from fomo_stream.records.result import Result
+from fomo_stream.records.wire_format import without_ids
 from fomo_stream.settings.service import ServiceSettings
 
 log = logging.getLogger(__name__)
@@ -84,7 +85,7 @@ class Outputs:
         outputs: list[Output] = []
         for item, result in zip(items, results, strict=True):
             while ended and ended[0].offset == item.record.offset:
-                outputs += self._closing(self._settings.alerts or "", ended.popleft(), item.record, places)
+                outputs += self._closing(self._settings.alerts or "", ended.popleft(), item, places)
             made = self._outputs(item, result, places)
             if isinstance(made, Letter):
                 self._delivery.send(*outputs)
@@ -110,14 +111,16 @@ class Outputs:
     def _output(self, item: Pending, result: Result, topic: str, partition: int) -> Output | Letter:
         """The output of a record to one topic, or why it becomes a dead letter."""
         record = item.record
-        headers = [header for header in record.headers if header[0] != ATTEMPTS]  # it was scored
+        headers = [header for header in without_ids(record.headers) if header[0] != ATTEMPTS]  # it was scored
         output = Output(topic, record.key, None, headers, partition, record.timestamp_or_now, record)
         try:
-            output.value = self._codec.encode(item.fields, result, record.value)
+            output.value = self._codec.encode(item.fields, result, record.value, topic)
             fits = self._delivery.fits(output)
             if not fits:  # without its own bytes it may be shorter
-                output.value = self._codec.encode(item.fields, result)
+                output.value = self._codec.encode(item.fields, result, None, topic)
                 fits = self._delivery.fits(output)
+        except RecordError as error:
+            return dead_letter_reason(error, "", "")
         except (ValueError, TypeError, RecursionError) as error:
             return Letter("not_encodable", f"the scored record cannot be written: {error}", error)
         refusals, why = self._delivery.refused(topic, record)
@@ -128,22 +131,23 @@ class Outputs:
             return Letter("output_refused", f"topic {topic} refuses it: {text}")
         return output
 
-    def _closing(self, topic: str, ended: Closed, last: Record, places: Mapping[str, _Places]) -> list[Output]:
+    def _closing(self, topic: str, ended: Closed, item: Pending, places: Mapping[str, _Places]) -> list[Output]:
         """The record that sums up an incident; none if the topic refuses it even without reasons.
 
-        last: the record that ended it. Its own source is the place of the first alert in the topic of alerts, which no
-        other output has.
+        item: the record that ended it. The source of the sum is the place of the first alert in the topic of alerts,
+        which no other output has.
         """
+        last = item.record
         source = Record(topic, last.partition, ended.first, None, None, None, [])
         refusals, why = self._delivery.refused(topic, source)
         if why is not None and refusals > 1:
             incident = ended.summary["incident"]
             log.warning(kv("incident_sum_refused", topic=topic, incident=incident, reason=why.str()))
             return []
-        value, partition = self._codec.encode({}, ended.summary), places[topic].of(ended.key)
+        value, partition = self._codec.summary(ended.summary, item.fields, topic), places[topic].of(ended.key)
         output = Output(topic, ended.key, value, [], partition, last.timestamp_or_now, source)
         if refusals or not self._delivery.fits(output):
-            output.value = self._codec.encode({}, without_reasons(ended.summary))
+            output.value = self._codec.summary(without_reasons(ended.summary), item.fields, topic)
         if why is not None and why.code() == KafkaError.INVALID_TIMESTAMP:
             output.timestamp = 0
         return [output]

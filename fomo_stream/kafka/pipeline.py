@@ -16,9 +16,11 @@ from confluent_kafka import TopicPartition
 
 from fomo_stream.detector.detector import Detector
 from fomo_stream.errors import DamagedStateError, RecordError, SchemaError, StateError
+from fomo_stream.kafka.decoding import Decoder
 from fomo_stream.kafka.delivery.base import Delivery
 from fomo_stream.kafka.observer import Observation, Observer, Outlier
 from fomo_stream.kafka.outputs import Outputs, dead_letter_reason
+from fomo_stream.kafka.registry import codec_for
 from fomo_stream.kafka.restore import to_output, unusable_state_error
 from fomo_stream.kafka.topics.watch import TopicsSeen
 from fomo_stream.limits import INFER_RECORDS
@@ -26,8 +28,8 @@ from fomo_stream.logs import Throttle, kv
 from fomo_stream.partition.labels import parse_label
 from fomo_stream.partition.partition import Partition, check_schema, first_detector
 from fomo_stream.partition.position import Restored
-from fomo_stream.partition.record import Pending, Record, series_key
-from fomo_stream.records.codec import codec_of
+from fomo_stream.partition.record import Pending, Record
+from fomo_stream.records.evolution import Evolution
 from fomo_stream.records.inference import KEY, TooManyFeaturesError, infer_schema, input_notes
 from fomo_stream.records.schema import Schema, shown
 from fomo_stream.settings.service import ServiceSettings
@@ -67,8 +69,10 @@ class Pipeline:
         self._delivery = delivery
         self._executor = executor
         self._observer = observer or Observer()
-        self._codec = codec_of(settings.result_field, settings.scores_only, settings.max_record_bytes)
-        self._outputs = Outputs(settings, delivery, partitions, self._codec, self._observer)
+        codec, self.schemas = codec_for(settings, of_service=True)
+        self.decoder = Decoder(codec, settings.key)
+        self._evolution = Evolution()
+        self._outputs = Outputs(settings, delivery, partitions, codec, self._observer)
         self._throttle = Throttle(LABELS_LOGGED_S)
         self._throttle_warm_up = Throttle(WARM_UP_LOGGED_S)
         self._sample: list[Mapping[str, Any]] | None = []  # the first records; None: they have been looked at
@@ -82,6 +86,7 @@ class Pipeline:
     def add(self, number: int, topic_ids: Mapping[str, str]) -> Partition:
         """Begin a partition, which waits to be restored. If it was here before, its state is forgotten."""
         former = self.tasks.get(number)
+        self.decoder.forget(number)
         self.tasks[number] = partition = Partition(
             number,
             self._settings,
@@ -121,6 +126,7 @@ class Pipeline:
     def drop(self, number: int) -> None:
         """Forget a partition."""
         self.tasks.pop(number, None)
+        self.decoder.forget(number)
 
     # --- commits ------------------------------------------------------------------------------------------
 
@@ -227,13 +233,37 @@ class Pipeline:
         partition = self.tasks.get(record.partition)
         if partition is None or not partition.is_active:
             return  # the partition was given up, or began again, after the fetch
-        try:
-            fields = self._codec.decode(record.value)
-            item = Pending(record, fields, now, None, series_key(record, fields, self._settings.key))
-        except RecordError as error:
-            item = Pending(record, {}, now, error, None)
+        for item in self.decoder.receive(record, now):
+            self._take(partition, item, now)
+
+    def _take(self, partition: Partition, item: Pending, now: float) -> None:
         if partition.take(item, now):
             self._score(partition)
+
+    def _take_ready(self, partition: Partition, now: float) -> None:
+        """Take the records that have waited for a schema which is known now."""
+        if partition.is_active:
+            for item in self.decoder.ready(partition.number):
+                self._take(partition, item, now)
+
+    def has_waiting(self, partition: Partition) -> bool:
+        """Whether records of it were read that are not scored yet."""
+        return bool(len(partition.waiting)) or partition.number in self.decoder.waiting
+
+    def _tell_news(self) -> None:
+        """Tell which writers have schemas that were not known before."""
+        while self.schemas is not None and self.schemas.news:
+            news, features = self.schemas.news.popleft(), self.schema
+            place = {"id": news.schema_id, "type": news.writer.name}
+            if news.places:  # there can be several; the last is the newest
+                place |= news.places[-1]._asdict()
+            names = ((), ()) if features is None else (features.features, features.categorical)
+            for change in self._evolution.look(news.writer, place, *names):
+                if change.is_incompatible:
+                    log.warning(kv("schema_incompatible", **change.about))
+                else:
+                    log.info(kv("schema_of_writer", **change.about))
+                    self._observer.schema_seen(change.new_fields)
 
     def receive_label(self, record: Record, exists: Callable[[int, int], bool]) -> None:
         """Take one record of the feedback topic; its label takes effect after the labelled record was scored.
@@ -256,7 +286,9 @@ class Pipeline:
 
         A micro-batch whose next generation is not built yet waits.
         """
+        self._tell_news()
         for partition in self.tasks.values():
+            self._take_ready(partition, now)
             if partition.is_active and partition.waiting.is_due(now):
                 self._score(partition)
             else:
@@ -269,6 +301,7 @@ class Pipeline:
         """
         for number in numbers:
             if number in self.tasks and self.tasks[number].is_active:
+                self._take_ready(self.tasks[number], time.monotonic())
                 self._score(self.tasks[number])
 
     def _score(self, partition: Partition) -> None:

@@ -55,6 +55,10 @@ def not_ready(member: Member) -> list[str]:
     reasons = [] if member.has_joined else ["not yet a member of the group"]
     reasons += member.topics.reasons()
     reasons += [reason for reason in (member.search.trouble, member.delivery.trouble) if reason]
+    schemas = member.pipeline.schemas
+    if schemas is not None and schemas.trouble:
+        for number in sorted(member.pipeline.decoder.waiting):
+            reasons.append(f"{member.settings.topic}[{number}] waits for the schema of a record: {schemas.trouble}")
     for task in list(member.pipeline.tasks.values()):
         if not task.is_active:
             reasons.append(f"{member.settings.topic}[{task.number}] waits to be restored: {_waits(member, task)}")
@@ -78,7 +82,8 @@ def _partition(member: Member, task: Partition, now: float, clock: float) -> Par
     known = (of_input and of_input.ends.end, member.assignment.known_end(task.number), task.position)
     end = max((offset for offset in known if offset is not None), default=None)
     position, committed = task.position, task.committed
-    if position is not None and not len(task.waiting):  # what was read and is no record are markers of transactions
+    if position is not None and not member.pipeline.has_waiting(task):
+        # what was read and is no record are markers of transactions
         position = max(position, member.assignment.read_until(task.number) or 0)
         committed = position if committed == task.position else committed
     waits = _waits(member, task)
@@ -112,7 +117,7 @@ def _left_to_learn(member: Member, task: Partition) -> int:
     """Offsets of its warm-up that are not learned yet; markers of transactions are none."""
     if task.position is None or task.position >= task.warm.stop:
         return 0
-    read = 0 if len(task.waiting) else member.assignment.read_until(task.number) or 0
+    read = 0 if member.pipeline.has_waiting(task) else member.assignment.read_until(task.number) or 0
     return max(0, task.warm.stop - max(task.position, read, task.warm.start))
 
 

@@ -26,6 +26,7 @@ from fomo_stream.kafka.group.schema import GroupSchema
 from fomo_stream.kafka.member import ConsumerErrors, Member, SchemaSearch
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.pipeline import Pipeline
+from fomo_stream.kafka.registry import codec_for
 from fomo_stream.kafka.restore import Restorer
 from fomo_stream.kafka.topics.setup import TopicSetup, start_at_latest
 from fomo_stream.kafka.topics.watch import TopicReport, TopicWatch
@@ -54,8 +55,8 @@ def start(
 ) -> Member:
     """Make a member that is ready to run. stack: closes, at the end, everything opened here.
 
-    1. Check topics, permissions and named features. Create the state topic if it is missing; with --reset-state, delete
-       it first.
+    1. Check the schema registry, topics, permissions and named features. Create the state topic if it is missing; with
+       --reset-state, delete it first.
     2. Agree with the group on the settings, the schema and a warm start; an instance with other settings is refused.
     3. Create the topics that are missing, and start watching all of them.
     4. Open the delivery. With exactly-once this fences off another instance of the same --instance-id. So nearly all
@@ -66,6 +67,8 @@ def start(
     """
     watch = TopicWatch(settings)
     stack.callback(watch.stop)
+    if (schemas := codec_for(settings, of_service=False)[1]) is not None:
+        schemas.check()
     setup = TopicSetup(settings, watch)
     setup.begin()
     if settings.features is not None:
@@ -87,6 +90,8 @@ def start(
     executor = BuildThread(observer.built)
     stack.callback(executor.shutdown, wait=False, cancel_futures=True)
     pipeline = Pipeline(settings, model, delivery, executor, lambda: topics.seen.partitions, observer)
+    if pipeline.schemas is not None:
+        stack.callback(pipeline.schemas.stop)
     watch.numbers = lambda: pipeline.tasks
     if schema is not None:
         pipeline.begin(schema)

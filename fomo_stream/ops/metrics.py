@@ -54,6 +54,8 @@ METRICS = (
     Metric("dead_letters", "counter", "Records that could not be used, by reason.", ("reason",)),
     Metric("missing_values", "counter", "Feature values that scored records lack."),
     Metric("features", "gauge", "Features that are scored; 0 while they are not known."),
+    Metric("schemas", "counter", "Schemas of writers that were not known before."),
+    Metric("new_fields", "counter", "Fields of such schemas that earlier ones did not have, and that are not scored."),
     Metric("labels", "counter", "Labels that took effect."),
     Metric("regimes", "counter", "Lasting shifts that were announced."),
     Metric("drift", "gauge", "How much of what announces a new regime was seen, from 0 to 1.", PARTITION),
@@ -144,6 +146,10 @@ class Metrics(Observer):
 
     def regime_changed(self) -> None:
         self._count("regimes")
+
+    def schema_seen(self, new_fields: int) -> None:
+        self._count("schemas")
+        self._count("new_fields", n=new_fields)
 
     def committed(self, seconds: Sequence[float], ages: Sequence[float], took: float) -> None:
         self._count("commits", "committed")

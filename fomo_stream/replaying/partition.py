@@ -19,7 +19,7 @@ from fomo_stream.detector.results import Results
 from fomo_stream.loading import load_ready
 from fomo_stream.partition.partition import Partition, Scored, first_detector
 from fomo_stream.partition.position import Restored
-from fomo_stream.records.codec import codec_of
+from fomo_stream.records.json_codec import JsonCodec
 from fomo_stream.replaying.blocks import BLOCK, Block, ContextNote, Incident, Int, IsStopped, Judgement, Sample
 from fomo_stream.replaying.output import written_to
 from fomo_stream.settings.replay import ReplaySettings
@@ -285,7 +285,7 @@ def replay_one(job: Job, detectors: Detectors, is_stopped: IsStopped, advance: A
 
 def _append_scores(path: Path, block: Block, settings: ReplaySettings) -> None:
     """Append the records of a block with their results, each with the bytes that the service would produce."""
-    codec = codec_of(settings.result_field, settings.scores_only, settings.max_record_bytes)
+    codec = JsonCodec(settings.result_field, settings.scores_only, settings.max_record_bytes)
     with written_to(path.parent), path.open("ab") as file:
         for fields, raw, result in zip(block.fields, block.raw, block.outputs, strict=True):
             file.write(codec.encode(fields, result, raw) + b"\n")

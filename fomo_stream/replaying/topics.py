@@ -12,12 +12,14 @@ from typing import Literal
 from fomo_stream.errors import ConfigError, RecordError, SchemaError, TopicError
 from fomo_stream.kafka.group.schema import recorded_group
 from fomo_stream.kafka.ranges import Range, read_range, resolve_ranges
+from fomo_stream.kafka.registry import codec_for
 from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.partition.labels import parse_label
 from fomo_stream.partition.record import Record, series_key
-from fomo_stream.records.codec import Codec, codec_of
+from fomo_stream.records.codec import Codec
 from fomo_stream.records.inference import KEY, LABEL, TooManyFeaturesError, features_note, infer_schema, input_notes
 from fomo_stream.records.schema import Schema, look_up
+from fomo_stream.records.writer import WrittenFields
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, IsStopped, Sample
 from fomo_stream.replaying.labels import (
     NO_LABELS,
@@ -64,20 +66,21 @@ class TopicSource:
         return replace(self, ranges={partition: self.ranges[partition]}, labels=of_it)
 
     def read(self, partition: int, is_stopped: IsStopped) -> Iterator[Sample]:
-        codec = codec_of(self.settings.result_field, self.settings.scores_only, self.settings.max_record_bytes)
+        codec, _ = codec_for(self.settings, of_service=False)
         records = read_range(self.settings, self.name, self.ranges[partition], self.start(partition), is_stopped)
         return self.labels.get(partition, NO_LABELS).applied(self._sample(record, codec) for record in records)
 
     def _sample(self, record: Record, codec: Codec) -> Sample:
         offset, timestamp = record.offset, record.timestamp
         try:
-            fields = codec.decode(record.value)
+            fields = codec.decode(record.value, record.headers)
+            key = series_key(record, fields, self.settings.key, codec)
         except RecordError as error:
             return Sample(offset, timestamp, None, {}, error)
-        key = series_key(record, fields, self.settings.key)
         field = self.settings.label
         label = UNKNOWN if field is None else verdict_of(look_up(fields, field))
-        return Sample(offset, timestamp, key, fields, None, label, record.value)
+        raw = fields.json if isinstance(fields, WrittenFields) else record.value
+        return Sample(offset, timestamp, key, fields, None, label, raw)
 
 
 # --- the plan -------------------------------------------------------------------------------------------------

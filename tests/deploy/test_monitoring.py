@@ -31,6 +31,8 @@ TESTS: list[dict[str, Any]] = yaml.safe_load((FOLDER / "rules_test.yaml").read_t
 RUNBOOKS = Document.read(ROOT / "deploy/runbooks.md")
 NOT_SHOWN = {  # what the dashboard leaves out, and why
     "position": "an offset says little in a picture",
+    "schemas": "the log says what is new in each",
+    "new_fields": "the log names them",
     "keys": "it rises to the number of keys or to --keys, and stays there",
     "own_contexts": "it rises to --own-contexts where so many keys are busy, and stays there",
     "keys_forgotten": "it says whether --keys is too small, which is asked once",

@@ -171,6 +171,7 @@ def test_every_report_is_counted() -> None:
         "dead_letter": ("not_json",),
         "labelled": (0, DueLabels(9, [7], [(0, 7, True)], 0)),
         "regime_changed": (),
+        "schema_seen": (2,),
         "committed": ([0.1], [0.2], 0.3),
         "aborted": (),
         "rebalanced": ("lost", 1),

@@ -1,0 +1,66 @@
+"""From records as bytes to their fields, those of each partition in order.
+
+A record whose schema is not known yet waits, and so do all behind it in its partition; other partitions go on.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterator
+
+from fomo_stream.errors import RecordError, SchemaPendingError
+from fomo_stream.partition.record import Pending, Record, series_key
+from fomo_stream.records.codec import Codec
+
+
+class Decoder:
+    """Decodes the records of all partitions. key: field that names the series of a record; None: its own key."""
+
+    def __init__(self, codec: Codec, key: str | None) -> None:
+        self._codec, self._key = codec, key
+        self._waiting: defaultdict[int, deque[tuple[Record, float]]] = defaultdict(deque)  # by partition
+
+    def receive(self, record: Record, now: float) -> Iterator[Pending]:
+        """The next record of its partition: decoded, if it and those before it can be. now: seconds, monotonic."""
+        waiting = self._waiting.get(record.partition)
+        if waiting is None:
+            try:
+                yield self._decoded(record, now)
+                return
+            except SchemaPendingError:
+                pass
+        self._waiting[record.partition].append((record, now))
+
+    def ready(self, partition: int) -> Iterator[Pending]:
+        """The records that have waited and can be decoded now."""
+        waiting = self._waiting.get(partition)
+        while waiting:
+            try:
+                item = self._decoded(*waiting[0])
+            except SchemaPendingError:
+                return
+            waiting.popleft()
+            yield item
+        self._waiting.pop(partition, None)
+
+    def forget(self, partition: int) -> None:
+        """Its records that wait are read again, here or elsewhere."""
+        self._waiting.pop(partition, None)
+
+    @property
+    def waiting(self) -> set[int]:
+        """The partitions that wait for a schema."""
+        return {number for number, records in list(self._waiting.items()) if records}
+
+    @property
+    def bytes(self) -> int:
+        """Size of all values that wait."""
+        return sum(len(record.value or b"") for records in self._waiting.values() for record, _ in records)
+
+    def _decoded(self, record: Record, now: float) -> Pending:
+        """Raises SchemaPendingError."""
+        try:
+            fields = self._codec.decode(record.value, record.headers)
+            return Pending(record, fields, now, None, series_key(record, fields, self._key, self._codec))
+        except RecordError as error:
+            return Pending(record, {}, now, error, None)

@@ -1,0 +1,52 @@
+"""Schemas of records: fetched from a registry, compiled, and kept. `codec_for` chooses the codec of a topic's records.
+
+Modules here and codecs import the libraries of the extra `registry` only where a registry or Avro is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from fomo_stream.errors import ConfigError
+from fomo_stream.records.codec import Codec
+from fomo_stream.records.json_codec import JsonCodec
+from fomo_stream.settings.service import ServiceSettings
+
+if TYPE_CHECKING:
+    from fomo_stream.kafka.registry.schemas import Schemas
+
+
+def codec_for(settings: ServiceSettings, of_service: bool) -> tuple[Codec, Schemas | None]:
+    """The codec of the values of `settings.topic`, and the schemas from the registry, if there is one.
+
+    of_service: schemas are fetched by a thread, while records wait (see `Schemas`); else results are written as JSON.
+    Raises ConfigError, and SchemaError for a schema in a file that cannot be used.
+    """
+    how = (settings.result_field, settings.scores_only, settings.max_record_bytes)
+    if settings.registry:
+        with needs_extra("--registry"):
+            from fomo_stream.kafka.registry.schemas import Schemas
+        from fomo_stream.records.schema_codec import SchemaCodec
+
+        schemas = Schemas(settings, of_service)
+        as_json = not of_service or settings.output_format == "json"
+        return SchemaCodec(schemas.find, *how, as_json), schemas
+    if settings.schema_file is not None:
+        with needs_extra("--input-format avro"):
+            from fomo_stream.records.avro import one_writer
+        from fomo_stream.records.schema_codec import SchemaCodec
+
+        return SchemaCodec(one_writer(settings.schema_file), *how, as_json=True), None
+    return JsonCodec(*how), None
+
+
+@contextmanager
+def needs_extra(what: str) -> Iterator[None]:
+    """Raise ConfigError where a library of the extra is missing. what: that needs it."""
+    try:
+        yield
+    except ImportError as error:
+        lacking = f"{what} needs {error.name}, which is not installed"
+        raise ConfigError(lacking, "pip install 'fomo-stream[registry]'") from None

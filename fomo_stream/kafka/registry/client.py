@@ -1,0 +1,162 @@
+"""The schema registry: fetches schemas with all that they refer to, registers those of outputs, and explains errors."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from confluent_kafka.schema_registry import Schema as RegistrySchema
+from confluent_kafka.schema_registry import SchemaReference, SchemaRegistryClient, SchemaRegistryError
+
+from fomo_stream.errors import ConfigError, RecordError, RegistryError
+from fomo_stream.records.wire_format import SchemaId
+from fomo_stream.records.writer import UNSUPPORTED, Kind, Reference, SchemaText
+
+UNKNOWN_SCHEMA = "unknown_schema"  # reasons of dead letters
+REFUSED = "output_schema_refused"
+TIMEOUT_S = 5
+MAX_DEPTH = 20  # of references to references
+NOT_PERMITTED = (401, 403)
+_NUMBERS = (
+    "timeout",
+    "cache.capacity",
+    "cache.latest.ttl.sec",
+    "max.retries",
+    "retries.wait.ms",
+    "retries.max.wait.ms",
+)
+# An address with this scheme is a registry in memory, which clients of one process share.
+_in_memory: dict[str, Any] = {}
+
+
+class Place(NamedTuple):
+    """Where a registry has a schema."""
+
+    subject: str
+    version: int
+
+
+class RegistryClient:
+    """Asks the registry of these settings (`--registry`). Raises ConfigError if they are no settings of its client."""
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self.url = re.sub(r"//[^/@,]*@", "//", settings["url"])  # without a password
+        quiet = {"timeout": TIMEOUT_S, "max.retries": 0}  # who asks tries again
+        config: dict[str, Any] = {**quiet, **settings}
+        for library in ("httpx", "httpx2", "httpcore", "httpcore2"):
+            logging.getLogger(library).setLevel(logging.WARNING)  # they log every request, with its whole address
+        try:
+            config |= {name: float(config[name]) for name in _NUMBERS if name in config}
+            if self.url.startswith("mock://"):
+                self._client = _in_memory.setdefault(self.url, SchemaRegistryClient.new_client(config))
+            else:
+                self._client = SchemaRegistryClient.new_client(config)
+        except (ValueError, TypeError, OSError) as error:  # of values it says nothing
+            raise ConfigError(f"--registry: {self._without_secrets(error, settings)}") from None
+
+    def schema(self, schema_id: SchemaId) -> SchemaText:
+        """The schema with this id or GUID, and all that it refers to.
+
+        Raises RecordError if there is none, or it cannot be used; RegistryError if the registry does not answer.
+        """
+        with self._asking(f"schema {schema_id}"):
+            if isinstance(schema_id, str):
+                found = self._client.get_schema_by_guid(schema_id)
+            else:
+                found = self._client.get_schema(schema_id)
+            return self._complete(found, f"schema-{schema_id}.proto", 0)
+
+    def _complete(self, found: Any, name: str, depth: int) -> SchemaText:
+        if depth > MAX_DEPTH:
+            raise RecordError(UNSUPPORTED, f"its schemas refer to each other more than {MAX_DEPTH} times in a row")
+        references = []
+        for one in found.references or ():
+            registered = self._client.get_version(one.subject, one.version)
+            schema = self._complete(registered.schema, one.name, depth + 1)
+            references.append(Reference(one.name, one.subject, one.version, schema))
+        kind = Kind(found.schema_type or "AVRO")
+        compiled = b""
+        if kind is Kind.PROTOBUF:
+            from fomo_stream.kafka.registry.protoc import descriptors  # loads the libraries of Protobuf
+
+            compiled = descriptors(found.schema_str, name, [(one.name, one.schema.compiled) for one in references])
+        return SchemaText(kind, found.schema_str, tuple(references), compiled)
+
+    def register(self, subject: str, schema: SchemaText) -> int:
+        """The id of this schema under the subject, which is registered if it is not yet.
+
+        Raises RecordError if the registry refuses it; RegistryError if it does not answer, or this user may not do it.
+        """
+        references = [SchemaReference(one.name, one.subject, one.version) for one in schema.references]
+        wanted = RegistrySchema(schema.text, str(schema.kind), references)
+        with self._asking(f"subject {subject}", f"permit to register schemas under subject {subject}"):
+            try:  # which a user may do who may not register
+                return int(self._client.lookup_schema(subject, wanted).schema_id)
+            except SchemaRegistryError as error:
+                if not _is_absent(error):
+                    raise
+            try:
+                return int(self._client.register_schema(subject, wanted))
+            except SchemaRegistryError as error:
+                if error.http_status_code not in (409, 422):
+                    raise
+                text = " ".join(str(error.error_message).split())[:1000]
+                raise RecordError(REFUSED, f"subject {subject} does not take the schema of outputs: {text}") from None
+
+    def places(self, schema_id: SchemaId) -> list[Place]:
+        """The subjects and versions of a schema; none where the registry does not say so."""
+        try:
+            return [Place(one.subject, one.version) for one in self._client.get_schema_versions(schema_id)]
+        except Exception:  # not all registries answer this, and nothing depends on it
+            return []
+
+    def latest(self, subject: str) -> int | None:
+        """The newest version of a subject; None if there is none. Raises RegistryError."""
+        with self._asking(f"subject {subject}"):
+            try:
+                return int(self._client.get_latest_version(subject).version)
+            except SchemaRegistryError as error:
+                if _is_absent(error):
+                    return None
+                raise
+
+    @contextmanager
+    def _asking(self, what: str, permit: str = "") -> Iterator[None]:
+        """Raise an error of this program in place of those of the client. what: that is asked for."""
+        try:
+            yield
+        except (RecordError, RegistryError):
+            raise
+        except SchemaRegistryError as error:
+            if _is_absent(error):
+                raise RecordError(UNKNOWN_SCHEMA, f"the registry at {self.url} has no {what}") from None
+            said = f"HTTP {error.http_status_code}: {' '.join(str(error.error_message).split())[:200]}"
+            if error.http_status_code in NOT_PERMITTED:
+                remedy = permit or "check --registry.basic.auth.user.info or the token, and permit to read schemas"
+                raise RegistryError(f"the registry at {self.url} does not permit it: {what} ({said})", remedy) from None
+            raise RegistryError(f"the registry at {self.url} fails to answer about {what} ({said})", _CHECK) from None
+        except ValueError as error:  # of a kind or an answer that the client does not know
+            raise RegistryError(
+                f"the registry at {self.url} gives no usable answer about {what} ({error})", _CHECK
+            ) from None
+        except Exception as error:  # of the HTTP library, which the client does not hide
+            text = re.sub(r"//[^/@]*@", "//", str(error)) or type(error).__name__
+            raise RegistryError(f"no registry answers at {self.url} ({text})", _CHECK) from None
+
+    @staticmethod
+    def _without_secrets(error: Exception, settings: Mapping[str, str]) -> str:
+        text = str(error)
+        for name, value in settings.items():
+            text = text.replace(value, "...") if name != "url" and value else text
+        return re.sub(r"//[^/@]*@", "//", text)
+
+
+def _is_absent(error: SchemaRegistryError) -> bool:
+    """Whether the registry says that it has no such thing. A wrong address has the same status, but no such code."""
+    return error.http_status_code in (404, 422) and (error.error_code or 0) >= 40400
+
+
+_CHECK = "check --registry, that it runs, and its other settings (--registry.KEY=VALUE)"

@@ -1,0 +1,222 @@
+"""The schemas of writers, by the id that a record names: fetched once, compiled once, and kept.
+
+The service cannot wait for an answer: it has to go on with other partitions, and to stay in its group. So a thread of
+it fetches schemas, and until one is known its records wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from typing import NamedTuple
+
+from fomo_stream.errors import RecordError, RegistryError, SchemaPendingError
+from fomo_stream.kafka.registry.client import Place, RegistryClient
+from fomo_stream.logs import Throttle, kv
+from fomo_stream.records.wire_format import VALUE_HEADER, Headers, SchemaId, schema_id_of
+from fomo_stream.records.writer import UNSUPPORTED, Kind, Registered, SchemaText, Writer
+from fomo_stream.settings.service import ServiceSettings
+
+log = logging.getLogger(__name__)
+
+UNAVAILABLE = "registry_unavailable"  # reason of dead letters
+RETRY_S = 1.0
+FAILED_S = 60.0  # so long a schema that is unknown or cannot be used is not asked for again
+MOST_FAILED = 10_000  # remembered; messages that are no records can name any id
+MOST_ASKED = 1000  # schemas that the thread tries to fetch
+
+
+class Question(NamedTuple):
+    """What a registry is asked for: a schema, or with a header its writer, compiled.
+
+    header: name of that with the id, which tells keys from values. indexes: of a message in a schema of Protobuf.
+    """
+
+    schema_id: SchemaId
+    header: str = ""
+    indexes: tuple[int, ...] = ()
+
+
+class _Failure(NamedTuple):
+    reason: str
+    message: str
+    until: float  # seconds, monotonic
+
+
+class News(NamedTuple):
+    """A writer of values that was not known before, and where its schema is registered."""
+
+    schema_id: SchemaId
+    writer: Writer
+    places: list[Place]
+
+
+class Schemas:
+    """Finds the writers of values and keys of `settings.topic`.
+
+    of_service: `find` raises SchemaPendingError while a thread fetches the schema, and RecordError
+    (registry_unavailable) when that takes longer than --schema-wait. The schemas of outputs are registered. Without it,
+    `find` waits for the answer, and raises RegistryError.
+    """
+
+    def __init__(self, settings: ServiceSettings, of_service: bool) -> None:
+        self._settings, self._of_service = settings, of_service
+        self._client = RegistryClient(settings.registry)
+        self.news: deque[News] = deque()  # for the caller to take
+        self.trouble = ""  # why the registry does not answer; empty if it does
+        self._schemas: dict[Question, SchemaText] = {}
+        self._writers: dict[Question, Registered] = {}
+        self._failures: dict[Question, _Failure] = {}
+        self._asked: dict[Question, float] = {}  # since when (seconds, monotonic) the thread tries to answer
+        self._queue: queue.SimpleQueue[Question | None] = queue.SimpleQueue()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._throttle = Throttle()
+
+    def check(self) -> None:
+        """Raise RegistryError if the registry does not answer."""
+        self._client.latest(f"{self._settings.topic}-value")
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped.set()
+        self._queue.put(None)
+
+    def find(self, data: bytes, headers: Headers, header: str) -> tuple[Registered, bytes]:
+        """See `schema_codec.Find`."""
+        schema_id, body = schema_id_of(data, headers, header)
+        question = Question(schema_id)
+        schema = self._schemas.get(question)
+        if schema is None:
+            self._wait_for(question)
+            schema = self._schemas[question]
+        indexes, start = ((), 0) if schema.kind is not Kind.PROTOBUF else _message_indexes(body)
+        question = Question(schema_id, header, indexes)
+        found = self._writers.get(question)
+        if found is None:
+            self._wait_for(question)
+            found = self._writers[question]
+        return found, body[start:]
+
+    def _wait_for(self, question: Question) -> None:
+        """Returns when the answer is known. Raises the errors of `find`."""
+        now = time.monotonic()
+        failure = self._failures.get(question)
+        if failure is not None and now < failure.until:
+            raise RecordError(failure.reason, failure.message)
+        if not self._of_service:
+            self._answer(question)
+            failure = self._failures.get(question)
+            if failure is not None:
+                raise RecordError(failure.reason, failure.message)
+            return
+        since = self._asked.setdefault(question, now)
+        if since == now:
+            self._queue.put(question)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="fomo-schemas", daemon=True)
+                self._thread.start()
+        if now - since > self._settings.schema_wait:
+            what = f"schema {question.schema_id} could not be fetched for {self._settings.schema_wait:g} s"
+            raise RecordError(UNAVAILABLE, f"{what}: {self.trouble or 'the registry has not answered yet'}")
+        raise SchemaPendingError(f"schema {question.schema_id} is not known yet")
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            question = self._queue.get()
+            if question is None:
+                return
+            try:
+                self._answer(question)
+                self.trouble = ""
+                self._asked.pop(question, None)
+            except RegistryError as error:
+                self.trouble = str(error)
+                if self._throttle.allow(self.trouble) is not None:
+                    log.warning(kv("registry", schema=question.schema_id, reason=error, retry_in_s=RETRY_S))
+                if len(self._asked) < MOST_ASKED:
+                    self._queue.put(question)
+                else:
+                    self._asked.pop(question, None)
+                self._stopped.wait(RETRY_S)
+
+    def _answer(self, question: Question) -> None:
+        """Ask the registry, and note the answer. Raises RegistryError."""
+        try:
+            if not question.header:
+                self._schemas[question] = self._client.schema(question.schema_id)
+            else:
+                self._writers[question] = self._registered(question)
+            self._failures.pop(question, None)
+            return
+        except RegistryError:
+            raise
+        except RecordError as error:
+            reason, message = error.reason, f"schema {question.schema_id}: {error}"
+        except Exception as error:  # of a schema that nobody has thought of; its records are kept as dead letters
+            log.exception(kv("schema_failed", schema=question.schema_id))
+            reason, message = UNSUPPORTED, f"schema {question.schema_id}: {type(error).__name__}"
+        if len(self._failures) >= MOST_FAILED:
+            self._failures.clear()
+        self._failures[question] = _Failure(reason, message, time.monotonic() + FAILED_S)
+
+    def _registered(self, question: Question) -> Registered:
+        settings, schema = self._settings, self._schemas[Question(question.schema_id)]
+        writer = _compiled(schema, question.indexes, settings)
+        if question.header != VALUE_HEADER:
+            return Registered(writer, writer, {})
+        output, ids = writer, {}
+        if self._of_service and settings.output_format == "registry":
+            if settings.scores_only:
+                output = _empty(schema.kind, settings)
+            scored = output.scored_schema()
+            ids = {
+                topic: self._client.register(self._subject(topic, output.name), scored)
+                for topic in settings.scored_topics
+            }
+        self.news.append(News(question.schema_id, writer, self._client.places(question.schema_id)))
+        return Registered(writer, output, ids)
+
+    def _subject(self, topic: str, name: str) -> str:
+        strategy = self._settings.subject_strategy
+        if strategy != "topic" and not name:
+            raise RecordError(UNSUPPORTED, f"its type has no name, which --subject-strategy {strategy} needs")
+        return {"topic": f"{topic}-value", "record": name, "topic-record": f"{topic}-{name}"}[strategy]
+
+
+def _compiled(schema: SchemaText, indexes: tuple[int, ...], settings: ServiceSettings) -> Writer:
+    """The writer of this schema. Raises RecordError."""
+    field, most = settings.result_field, settings.max_record_bytes
+    if schema.kind is Kind.AVRO:
+        from fomo_stream.records.avro import AvroWriter
+
+        return AvroWriter(schema, field)
+    if schema.kind is Kind.PROTOBUF:
+        from fomo_stream.records.protobuf import ProtobufWriter
+
+        return ProtobufWriter(schema, field, indexes)
+    from fomo_stream.records.json_schema import JsonSchemaWriter
+
+    return JsonSchemaWriter(schema, field, most)
+
+
+def _empty(kind: Kind, settings: ServiceSettings) -> Writer:
+    """The writer of records that hold only a result."""
+    if kind is Kind.PROTOBUF:
+        from fomo_stream.records.protobuf import empty_schema
+
+        return _compiled(empty_schema(), (0,), settings)
+    if kind is Kind.AVRO:
+        from fomo_stream.records.avro import EMPTY
+    else:
+        from fomo_stream.records.json_schema import EMPTY
+    return _compiled(SchemaText(kind, EMPTY), (), settings)
+
+
+def _message_indexes(body: bytes) -> tuple[tuple[int, ...], int]:
+    from fomo_stream.records.protobuf import message_indexes
+
+    return message_indexes(body)
