@@ -358,7 +358,8 @@ def _names(file: FileDescriptorProto, indexes: tuple[int, ...]) -> list[str]:
     types, names = file.message_type, []
     for index in indexes:
         if not 0 <= index < len(types):
-            raise _unsupported(f"the schema has no message {'.'.join(map(str, indexes))}")
+            what = f"the value names message {'.'.join(map(str, indexes))}, which the schema does not have"
+            raise RecordError(NOT_PROTOBUF, what)
         names.append(types[index].name)
         types = types[index].nested_type
     return names

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from avro_schemas import RESULT, as_json, avro_schemas, comparable
 from brokers import wait_for
 from confluent_kafka.schema_registry import Schema as RegistrySchema
 from confluent_kafka.schema_registry import SchemaReference, SchemaRegistryClient
@@ -19,11 +18,9 @@ from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSe
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from fastavro.utils import generate_one
-from google.protobuf.descriptor_pb2 import FileDescriptorSet
-from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message_factory import GetMessageClass
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from made_schemas import RESULT, as_json, avro_schemas, comparable, proto_class
 from registries import Proxy
 from services import unique
 
@@ -165,13 +162,6 @@ import "google/protobuf/timestamp.proto";
 message Site { string name = 1; }
 message Reading { double flow = 1; Motor motor = 2; google.protobuf.Timestamp at = 3; }
 """
-
-
-def proto_class(compiled: bytes, name: str) -> Any:
-    pool = DescriptorPool()
-    for file in FileDescriptorSet.FromString(compiled).file:
-        pool.Add(file)
-    return GetMessageClass(pool.FindMessageTypeByName(name))
 
 
 @pytest.mark.parametrize("form", ["text", "base64"])

@@ -10,10 +10,10 @@ from typing import Any
 
 import fastavro
 import pytest
-from avro_schemas import RESULT, as_json, avro_schemas, comparable
 from fastavro.utils import generate_one
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_schemas import RESULT, as_json, avro_schemas, comparable
 
 from fomo_stream.errors import RecordError
 from fomo_stream.records.avro import AvroWriter

@@ -9,14 +9,11 @@ from base64 import b64encode
 from typing import Any
 
 import pytest
-from avro_schemas import RESULT
 from google.protobuf import json_format
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
-from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message import Message
-from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given
 from hypothesis import strategies as st
+from made_schemas import RESULT, proto_class
 
 from fomo_stream.errors import RecordError
 from fomo_stream.kafka.registry.protoc import descriptors
@@ -83,11 +80,8 @@ def schema_of(text: str, name: str = "own.proto", *references: tuple[str, bytes]
     return SchemaText(Kind.PROTOBUF, text, (), descriptors(text, name, references))
 
 
-def class_of(schema: SchemaText, name: str) -> type[Message]:
-    pool = DescriptorPool()
-    for file in FileDescriptorSet.FromString(schema.compiled).file:
-        pool.Add(file)
-    return GetMessageClass(pool.FindMessageTypeByName(name))  # type: ignore[no-any-return]
+def class_of(schema: SchemaText, name: str) -> Any:
+    return proto_class(schema.compiled, name)
 
 
 SCHEMA = schema_of(PROTO3)
@@ -224,7 +218,7 @@ def test_the_message_in_the_file() -> None:
         assert message_indexes(writer.head + b"body") == (indexes, len(writer.head))
         assert class_of(writer.scored_schema(), name).DESCRIPTOR.fields_by_name["fomo"].number == RESULT_NUMBER
     for indexes in ((7,), (1, 5), (-1,)):
-        with pytest.raises(RecordError, match="has no message"):
+        with pytest.raises(RecordError, match="does not have"):
             ProtobufWriter(SCHEMA, "fomo", indexes)
     empty = ProtobufWriter(empty_schema(), "fomo")
     scored = class_of(empty.scored_schema(), "fomo_stream.Scored").FromString(empty.scored(b"", RESULT))
@@ -236,7 +230,6 @@ def test_the_message_in_the_file() -> None:
     [
         ("message Reading { double flow = ; }", "protoc: schema.proto:1:"),
         ('syntax = "proto3"; import "no/such.proto"; message R { double x = 1; }', "no/such.proto"),
-        ("", "has no message"),
         ('syntax = "proto3"; message R { double fomo = 1; }', "another --result-field"),
         ('syntax = "proto2"; message R { extensions 1000 to max; }', "does not leave the number"),
     ],

@@ -131,12 +131,14 @@ class Schemas:
                 return
             try:
                 self._answer(question)
+                if self.trouble:
+                    log.info(kv("registry_reachable"))
                 self.trouble = ""
                 self._asked.pop(question, None)
             except RegistryError as error:
                 self.trouble = str(error)
                 if self._throttle.allow(self.trouble) is not None:
-                    log.warning(kv("registry", schema=question.schema_id, reason=error, retry_in_s=RETRY_S))
+                    log.warning(kv("registry_trouble", schema=question.schema_id, reason=error, retry_in_s=RETRY_S))
                 if len(self._asked) < MOST_ASKED:
                     self._queue.put(question)
                 else:

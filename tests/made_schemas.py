@@ -1,4 +1,7 @@
-"""Made schemas of Avro, with data that fit them, and what their values are as JSON, found in another way."""
+"""Made schemas of Avro, with data that fit them, and what their values are as JSON, found in another way.
+
+And classes of Protobuf's messages, as a consumer has them.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,9 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
 from hypothesis import strategies as st
 
 # A result as the service makes it.
@@ -81,6 +87,14 @@ def avro_schemas(draw: st.DrawFn, depth: int = 2) -> dict[str, Any]:
 
     made = a_record(depth)
     return {**made, "namespace": "made"}
+
+
+def proto_class(compiled: bytes, name: str) -> Any:
+    """The class of a message. compiled: a FileDescriptorSet."""
+    pool = DescriptorPool()
+    for file in FileDescriptorSet.FromString(compiled).file:
+        pool.Add(file)
+    return GetMessageClass(pool.FindMessageTypeByName(name))
 
 
 _names = st.from_regex(r"[a-z_][a-z0-9_]{0,5}", fullmatch=True)

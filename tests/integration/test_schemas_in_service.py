@@ -1,0 +1,253 @@
+"""The service with a schema registry: outages, schemas that change, corrupt values, and the page that explains it."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from brokers import Broker, wait_for
+from confluent_kafka.schema_registry import Schema as RegistrySchema
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from documents import ROOT, Document
+from made_schemas import proto_class
+from registries import Proxy
+from services import Running, make_settings, readings, results, sensors, unique
+
+from fomo_stream.admin.redrive import redrive
+from fomo_stream.kafka.registry.protoc import descriptors
+from fomo_stream.settings.commands import RedriveSettings
+
+READING = {
+    "type": "record",
+    "name": "Reading",
+    "namespace": "plant",
+    "fields": [
+        {"name": "n", "type": "long"},
+        {"name": "temperature", "type": "double"},
+        {"name": "motor", "type": {"type": "record", "name": "Motor", "fields": [{"name": "rpm", "type": "double"}]}},
+        {"name": "site", "type": "string"},
+    ],
+}
+PROTO = """syntax = "proto3"; package plant;
+message Motor { double rpm = 1; }
+message Reading { int64 n = 1; double temperature = 2; Motor motor = 3; string site = 4; }
+"""
+
+
+@pytest.fixture
+def client(registry_url: str) -> SchemaRegistryClient:
+    return SchemaRegistryClient({"url": registry_url})
+
+
+@pytest.fixture
+def proxy(registry_url: str) -> Iterator[Proxy]:
+    with Proxy(registry_url) as running:
+        yield running
+
+
+def avro(client: SchemaRegistryClient, topic: str, records: list[dict[str, Any]], schema: Any = READING) -> list[bytes]:
+    write = AvroSerializer(client, json.dumps(schema))
+    return [write(record, SerializationContext(topic, MessageField.VALUE)) for record in records]
+
+
+def numbers(messages: list[Any], partition: int | None = None) -> list[int]:
+    return [one["n"] for one in results([m for m in messages if partition in (None, m.partition())])]
+
+
+def test_only_the_partition_with_an_unknown_schema_waits(
+    broker: Broker, proxy: Proxy, client: SchemaRegistryClient
+) -> None:
+    settings = sensors(broker, 2, registry=proxy.url)
+    newer = {**READING, "doc": unique("another schema")}
+    known = avro(client, settings.topic, readings(400))
+    new = avro(client, settings.topic, readings(50, start=400), newer)
+    with Running(settings) as running:
+        broker.produce(settings.topic, known[:100], partition=0)
+        broker.produce(settings.topic, known[100:200], partition=1)
+        broker.read(settings.out, 200)
+        proxy.down()
+        broker.produce(settings.topic, new[:25], partition=1)
+        broker.produce(settings.topic, known[300:400], partition=1)
+        broker.produce(settings.topic, known[200:300], partition=0)
+        place = f"{settings.topic}[1] waits for the schema of a record: no registry answers"
+        wait_for(lambda: any(place in reason for reason in running.service.not_ready()), "the partition to wait")
+        assert numbers(broker.read(settings.out, 300), 0) == [*range(100), *range(200, 300)]
+        assert numbers(broker.read(settings.out), 1) == [*range(100, 200)]
+        (waiting,) = [one for one in running.service.snapshot().partitions if one.number == 1]
+        assert waiting.lag == 125
+        proxy.heal()
+        expected = [*range(100, 200), *range(400, 425), *range(300, 400)]
+        assert numbers(broker.read(settings.out, 425), 1) == expected
+        wait_for(lambda: running.service.ready, "the service to be ready")
+        assert not broker.partitions(settings.dead_letters) or not broker.read(settings.dead_letters)
+
+
+def test_a_restart_while_it_waits_loses_nothing(broker: Broker, proxy: Proxy, client: SchemaRegistryClient) -> None:
+    settings = sensors(broker, 1, registry=proxy.url)
+    known = avro(client, settings.topic, readings(100))
+    new = avro(client, settings.topic, readings(50, start=100), {**READING, "doc": unique("another schema")})
+    with Running(settings) as running:
+        broker.produce(settings.topic, known, partition=0)
+        broker.read(settings.out, 100)
+        proxy.down()
+        broker.produce(settings.topic, new, partition=0)
+        wait_for(lambda: running.member.pipeline.decoder.waiting, "records to wait")
+    proxy.heal()
+    with Running(settings):
+        assert numbers(broker.read(settings.out, 150)) == [*range(150)]
+
+
+def test_after_the_limit_records_are_dead_letters_that_can_be_sent_back(
+    broker: Broker, proxy: Proxy, client: SchemaRegistryClient
+) -> None:
+    settings = sensors(broker, 1, registry=proxy.url, schema_wait=1.0)
+    known = avro(client, settings.topic, readings(100))
+    new = avro(client, settings.topic, readings(10, start=100), {**READING, "doc": unique("another schema")})
+    with Running(settings) as running:
+        broker.produce(settings.topic, known[:90], partition=0)
+        broker.read(settings.out, 90)
+        schemas = running.member.pipeline.schemas
+        assert schemas is not None
+        proxy.fail(503)
+        broker.produce(settings.topic, [*new, *known[90:]], partition=0, headers=[("trace", b"1")])
+        letters = broker.read(settings.dead_letters, 10)
+        assert [letter.value() for letter in letters] == new
+        assert {dict(letter.headers())["fomo-reason"] for letter in letters} == {b"registry_unavailable"}
+        assert b"HTTP 503" in dict(letters[0].headers())["fomo-error"]
+        assert numbers(broker.read(settings.out, 100)) == [*range(100 - 10), *range(90, 100)]
+        proxy.heal()
+        wait_for(lambda: not schemas.trouble, "an answer of the registry")
+        back = RedriveSettings(
+            bootstrap=broker.bootstrap, dead_letters=settings.dead_letters, delivery=settings.delivery
+        )
+        assert redrive(back).sent.total() == 10
+        outputs = broker.read(settings.out, 110)
+        assert sorted(numbers(outputs)) == [*range(110)]
+        assert {dict(one.headers())["trace"] for one in outputs[100:]} == {b"1"}
+
+
+def test_a_schema_that_changes_needs_no_restart(
+    broker: Broker, registry_url: str, client: SchemaRegistryClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "fomo_stream")
+    settings = sensors(broker, 1, registry=registry_url, output_format="registry")
+    n, temperature, motor, site = READING["fields"]
+    schemas: list[Any] = [
+        [n, temperature, motor, site],
+        [n, temperature, motor, site, {"name": "heat", "type": ["null", "double"], "default": None}],
+        [n, {**temperature, "name": "celsius", "aliases": ["temperature"]}, motor],
+        [{**n, "type": "double"}, {**temperature, "type": "float"}],
+        [n, {**temperature, "type": "bytes"}, motor],
+    ]
+    records = readings(600)
+    changes = [{}, {"heat": 1.5}, {}, {}, {"temperature": b"ab"}]
+    with Running(settings):
+        for number, (fields, change) in enumerate(zip(schemas, changes, strict=True)):
+            part = [{**one, "celsius": one["temperature"], **change} for one in records[100 * number :][:100]]
+            broker.produce(
+                settings.topic, avro(client, settings.topic, part, {**READING, "fields": fields}), partition=0
+            )
+            broker.read(settings.out, 100 * (number + 1))
+        outputs = broker.read(settings.out, 500)
+    read = AvroDeserializer(client)
+    scored = [read(one.value(), SerializationContext(settings.out, MessageField.VALUE)) for one in outputs]
+    assert [one["n"] for one in scored] == [*range(500)]
+    assert [{one["fomo"]["missing"] for one in scored[100 * i :][:100]} for i in range(5)] == [{0}, {0}, {0}, {1}, {1}]
+    assert scored[250]["celsius"] == records[250]["temperature"]
+    lines = [record.getMessage() for record in caplog.records]
+    told = [line for line in lines if line.startswith("schema_of_writer")]
+    assert len(told) == 5
+    assert f"subject={settings.topic}-value version=2 new_fields=heat" in told[1]
+    assert "renamed=" in told[2]
+    assert "temperature=celsius" in told[2]
+    assert "missing_features=motor.rpm" in told[3]
+    wrong = [line for line in lines if line.startswith("schema_incompatible")]
+    assert len(wrong) == 1
+    assert f"subject={settings.topic}-value version=5 versions=1,5 field=temperature was=double now=bytes" in wrong[0]
+
+
+def corrupted(value: bytes, rng: random.Random) -> bytes:
+    """A value cut, changed, with another id or magic byte, or with a huge number or deep nesting in it."""
+    at = rng.randrange(5, len(value))
+    huge = rng.choice([b"\xff" * 12, b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01", b"\xfa\xff\xff\xff\x0f"])
+    return rng.choice(
+        [
+            value[: rng.randrange(len(value))],
+            b"\0" + rng.randrange(2**31, 2**32).to_bytes(4, "big") + value[5:],
+            bytes([rng.randrange(1, 256)]) + value[1:],
+            value[:at] + huge + value[at:],
+            value[:5] + huge,
+            value[:5] + b"[" * 10_000,
+            value[:5] + b"\x1a" * 10_000,
+        ]
+    )
+
+
+@pytest.mark.parametrize("kind", ["AVRO", "PROTOBUF", "JSON"])
+def test_corrupt_values_become_dead_letters(
+    kind: str, broker: Broker, registry_url: str, client: SchemaRegistryClient
+) -> None:
+    settings = sensors(broker, 1, registry=registry_url)
+    records = readings(120)
+    if kind == "AVRO":
+        values = avro(client, settings.topic, records)
+    elif kind == "JSON":
+        text = json.dumps({"$schema": "http://json-schema.org/draft-07/schema#", "title": "Reading", "type": "object"})
+        number = client.register_schema(f"{settings.topic}-value", RegistrySchema(text, "JSON"))
+        values = [b"\0" + number.to_bytes(4, "big") + json.dumps(record).encode() for record in records]
+    else:
+        number = client.register_schema(f"{settings.topic}-value", RegistrySchema(PROTO, "PROTOBUF"))
+        reading = proto_class(descriptors(PROTO, "reading.proto", ()), "plant.Reading")
+        head = b"\0" + number.to_bytes(4, "big") + b"\2\2"
+        values = [head + reading(**record).SerializeToString() for record in records]
+    rng = random.Random(1)
+    bad = [corrupted(rng.choice(values), rng) for _ in range(200)]
+    with Running(settings):
+        broker.produce(settings.topic, values[:100], partition=0)
+        broker.produce(settings.topic, bad, partition=0)
+        broker.produce(settings.topic, values[100:], partition=0)
+        outputs = broker.read(settings.out, 120)
+        wait_for(lambda: numbers(broker.read(settings.out))[-1] == 119, "the last record")
+        outputs = broker.read(settings.out)
+        letters = broker.read(settings.dead_letters, 300 + 20 - len(outputs))
+    assert len(outputs) + len(letters) == 320
+    reasons = Counter(dict(letter.headers())["fomo-reason"].decode() for letter in letters)
+    own = {"AVRO": "not_avro", "PROTOBUF": "not_protobuf", "JSON": "not_json"}[kind]
+    assert reasons[own] > 40, reasons
+    assert (
+        {"unknown_schema", "no_schema_id", own} <= reasons.keys() <= {"unknown_schema", "no_schema_id", own, "not_utf8"}
+    )
+    # A few changes give what is a record, too.
+    assert len(outputs) < 130
+    assert {letter.value() for letter in letters} <= set(bad)
+
+
+def test_the_page_works_as_it_is_written(broker: Broker, registry_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its producer, its service and its consumer, one after the other; only addresses and names are of the test."""
+    page = Document.read(ROOT / "docs" / "schemas.md")
+    topic = unique("readings")
+    broker.create_topic(topic, 1)
+
+    def here(code: str) -> str:
+        known = {"localhost:9092": broker.bootstrap, "http://localhost:8081": registry_url, "readings": topic}
+        for name, own in {**known, '"reader"': f'"{unique("reader")}"'}.items():
+            code = code.replace(name, own)
+        return code
+
+    produce, consume = (here(block.code) for block in page.blocks if block.language == "python")
+    (line,) = [here(b.code) for b in page.blocks if b.language == "sh" and b.code.startswith("fomo-stream --topic")]
+    exec(compile(produce, "produce", "exec"), {"__name__": "snippet"})
+    values = dict(zip(line.split()[1::2], line.split()[2::2], strict=True))
+    given = {name[2:].replace("-", "_"): value for name, value in values.items() if name != "--topic"}
+    defaults = {"features": None, "min_context": None, "context_size": None, "alert_rate": None}
+    settings = make_settings(broker, topic, **given, **defaults)
+    with Running(settings):
+        broker.read(settings.out, 1000)
+        exec(compile(consume, "consume", "exec"), {"__name__": "snippet"})
+    assert "pressure is 9" in capsys.readouterr().out
