@@ -6,6 +6,9 @@ prints the message of a `FomoError` without a traceback and exits with its `exit
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class FomoError(Exception):
     """Base of every error that fomo-stream raises on purpose.
@@ -137,3 +140,13 @@ class StateError(FomoError):
 
 class DamagedStateError(StateError):
     """Part of the stored state is missing or unreadable."""
+
+
+@contextmanager
+def needs_extra(what: str) -> Iterator[None]:
+    """Raise ConfigError where a library of the extra `registry` is missing. what: that needs it."""
+    try:
+        yield
+    except ImportError as error:
+        lacking = f"{what} needs {error.name}, which is not installed"
+        raise ConfigError(lacking, "pip install 'fomo-stream[registry]'") from None

@@ -11,8 +11,17 @@ from enum import StrEnum
 
 from confluent_kafka.admin import AclOperation
 
-from fomo_stream.admin.inquiry import CONSUMER_OFFSETS, WATCH_S, Facts, TopicFacts, internal_topics, topics_of
-from fomo_stream.errors import BrokerError, ConfigError, FomoError, TopicError
+from fomo_stream.admin.inquiry import (
+    CONSUMER_OFFSETS,
+    WATCH_S,
+    Facts,
+    SubjectFacts,
+    TopicFacts,
+    internal_topics,
+    subject_of,
+    topics_of,
+)
+from fomo_stream.errors import BrokerError, ConfigError, FomoError, RegistryError, TopicError
 from fomo_stream.kafka.broker.clients import session_timeout_ms
 from fomo_stream.kafka.broker.permissions import (
     READ,
@@ -32,6 +41,7 @@ from fomo_stream.kafka.topics.checks import (
     wrong_feedback,
     wrong_policy,
 )
+from fomo_stream.records.writer import Kind
 from fomo_stream.settings.commands import DoctorSettings
 from fomo_stream.wording import counted, in_bytes, in_time
 
@@ -45,6 +55,8 @@ CLEANUP = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
 LONGEST = "transaction.max.timeout.ms"
 # The replicas with which brokers create their internal topics.
 FACTORS = ("offsets.topic.replication.factor", "transaction.state.log.replication.factor")
+
+KINDS = {Kind.AVRO: "Avro", Kind.PROTOBUF: "Protobuf", Kind.JSON: "JSON"}
 
 
 class Level(StrEnum):
@@ -368,6 +380,54 @@ def _is_shorter(kept: int | None, than: int | None) -> bool:
     if kept is None or than is None or kept == FOR_EVER:
         return False
     return than == FOR_EVER or kept < than
+
+
+# --- schema registry
+
+
+def schema_registry(settings: DoctorSettings, facts: Facts) -> Iterator[Finding]:
+    """Whether it answers, what it has for the input, and whether it takes the schemas of outputs."""
+    registry, source = facts.registry, subject_of(settings.topic)
+    if registry is None:
+        return
+    if registry.newest is not None:
+        version, kind = registry.newest.version, KINDS[registry.newest.kind]
+        yield ok(f"{registry.url} answers; the newest schema of {source} is version {version}, in {kind}")
+    elif registry.error is None:
+        yield unchecked(
+            f"{registry.url} answers, but has no subject {source}: it is not known whether schemas can be used",
+            "nothing, if no record was sent yet, or if producers name subjects by the type of their records",
+        )
+    if registry.unusable is not None:
+        what = f"records by the newest schema of {source} become dead letters ({registry.unusable.reason})"
+        yield warning(
+            f"{what}: {' '.join(str(registry.unusable).split())}",
+            "see docs/schemas.md for the schemas that can be used",
+        )
+    if settings.output_format == "registry" and settings.subject_strategy != "topic":
+        yield unchecked(
+            f"subjects of outputs: --subject-strategy {settings.subject_strategy} names them by each record"
+        )
+    for name, subject in registry.outputs.items():
+        yield _of_outputs(name, subject)
+    if registry.error is not None:
+        yield problem(registry.error)
+
+
+def _of_outputs(name: str, subject: SubjectFacts) -> Finding:
+    level = "" if subject.level is None else f" (compatibility {subject.level})"
+    if subject.has_outputs:
+        return ok(f"{name} has the schema of outputs{level}")
+    if subject.mode is not None and subject.mode.startswith("READONLY"):
+        what, remedy = f"{name} is {subject.mode}: it takes no schema of outputs", "set its mode to READWRITE"
+        return warning(what, remedy) if subject.has_outputs is None else problem(RegistryError(what, remedy))
+    if subject.takes_outputs is False:
+        what = f"{name} does not take the schema of outputs{level}: they become dead letters (output_schema_refused)"
+        remedy = "lower the compatibility of this subject, or name another topic with --out or --alerts"
+        return problem(RegistryError(what, remedy))
+    if subject.has_outputs is None:
+        return unchecked(f"{name}{level}: the schema of outputs is not known, because that of the input is not")
+    return ok(f"{name} gets the schema of outputs with the first record, if this user may register it{level}")
 
 
 # --- settings of this instance

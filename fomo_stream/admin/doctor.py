@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from fomo_stream.admin import checks
 from fomo_stream.admin.checks import Check, Finding, Level, problem, unchecked
-from fomo_stream.admin.inquiry import Facts, inquire
+from fomo_stream.admin.inquiry import Facts, inquire, inquire_registry
 from fomo_stream.errors import BrokerError
 from fomo_stream.settings.commands import DoctorSettings
 from fomo_stream.wording import counted
@@ -22,18 +22,22 @@ CHECKS: dict[str, Check] = {
     "replicas": checks.replicas,
     "broker settings": checks.broker_settings,
     "transactions": checks.transactions,
+    "schema registry": checks.schema_registry,
     "settings": checks.own_settings,
 }
+
+NOT_OF_BROKERS = ("schema registry", "settings")
 
 Named = tuple[str, Finding]  # of a check
 
 
 def examine(settings: DoctorSettings) -> tuple[str, int]:
     """The report and the exit code. Raises ConfigError."""
+    registry = inquire_registry(settings)
     try:
-        findings = findings_of(settings, inquire(settings))
+        findings = findings_of(settings, replace(inquire(settings), registry=registry))
     except BrokerError as error:
-        findings = without_answer(settings, error)
+        findings = without_answer(settings, error, Facts(registry=registry))
     return (as_json(findings) if settings.json_ else as_text(findings)), exit_code(findings)
 
 
@@ -42,11 +46,13 @@ def findings_of(settings: DoctorSettings, facts: Facts) -> list[Named]:
     return [(name, finding) for name, check in CHECKS.items() for finding in check(settings, facts)]
 
 
-def without_answer(settings: DoctorSettings, error: BrokerError) -> list[Named]:
-    """The findings if the brokers do not answer."""
-    others = [(name, unchecked("the brokers do not answer")) for name in list(CHECKS)[1:-1]]
-    own = [("settings", finding) for finding in checks.own_settings(settings, Facts())]
-    return [("brokers", problem(error)), *others, *own]
+def without_answer(settings: DoctorSettings, error: BrokerError, facts: Facts) -> list[Named]:
+    """The findings if the brokers do not answer. facts: of the rest."""
+    findings = [("brokers", problem(error))]
+    for name, check in list(CHECKS.items())[1:]:
+        found = check(settings, facts) if name in NOT_OF_BROKERS else [unchecked("the brokers do not answer")]
+        findings += [(name, finding) for finding in found]
+    return findings
 
 
 def exit_code(findings: Sequence[Named]) -> int:

@@ -1,7 +1,7 @@
-"""Asks the brokers all that the checks of `fomo-stream doctor` need to know.
+"""Asks the brokers and the schema registry all that the checks of `fomo-stream doctor` need to know.
 
-It writes no record, and changes no topic and no group. To learn whether transactions are possible, it asks for them
-under an id of its own.
+It writes no record, registers no schema, and changes no topic and no group. To learn whether transactions are possible,
+it asks for them under an id of its own.
 """
 
 from __future__ import annotations
@@ -9,18 +9,22 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConfigResource, ResourceType
 
-from fomo_stream.errors import BrokerError, FomoError
+from fomo_stream.errors import BrokerError, FomoError, RecordError, needs_extra
 from fomo_stream.kafka.broker.clients import START_TIMEOUT_S, explained, explaining, make_producer
 from fomo_stream.kafka.broker.cluster import ANSWER_S, Cluster, describe_topics
 from fomo_stream.kafka.broker.permissions import Operations, operations_of, operations_of_group
 from fomo_stream.kafka.delivery.transactions import Transactions
+from fomo_stream.records.writer import Kind, SchemaText
 from fomo_stream.settings.commands import DoctorSettings
+
+if TYPE_CHECKING:
+    from fomo_stream.kafka.registry.client import Newest
 
 WATCH_S = 3.0  # between two looks at transactions: one that is open at both is reported
 CONSUMER_OFFSETS, TRANSACTION_STATE = "__consumer_offsets", "__transaction_state"
@@ -45,6 +49,34 @@ class TopicFacts:
 
 
 @dataclass(frozen=True)
+class SubjectFacts:
+    """The subject of an output topic. None: it is not known, or the registry does not tell.
+
+    has_outputs: whether it has the schema of outputs by the newest schema of the input. takes_outputs: whether that is
+    compatible with its newest schema. level: of compatibility. mode: READONLY, if it takes no schema.
+    """
+
+    has_outputs: bool | None = None
+    level: str | None = None
+    mode: str | None = None
+    takes_outputs: bool | None = None
+
+
+@dataclass(frozen=True)
+class RegistryFacts:
+    """What the schema registry says, until there was an error.
+
+    newest: schema of the input. unusable: why records by it become dead letters. outputs: by name of the subject.
+    """
+
+    url: str = ""
+    newest: Newest | None = None
+    unusable: RecordError | None = None
+    outputs: Mapping[str, SubjectFacts] = field(default_factory=dict)
+    error: FomoError | None = None
+
+
+@dataclass(frozen=True)
 class Facts:
     """A deployment as the brokers describe it."""
 
@@ -57,6 +89,7 @@ class Facts:
     group_error: BrokerError | None = None  # why the group cannot be described, if that is not because of permissions
     transactions: FomoError | None = None  # why the broker does not give transactions
     standing: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # partitions with an open transaction
+    registry: RegistryFacts | None = None
 
     def broker_numbers(self, name: str) -> list[int]:
         """The values of a setting at all brokers whose configuration may be read."""
@@ -77,6 +110,47 @@ def topics_of(settings: DoctorSettings) -> list[str]:
 def internal_topics(settings: DoctorSettings) -> list[str]:
     """The brokers' own topics that the service depends on."""
     return [CONSUMER_OFFSETS, *([TRANSACTION_STATE] if settings.delivery == "exactly-once" else [])]
+
+
+def subject_of(topic: str) -> str:
+    """The subject of a topic's values, unless it is named by the type of each record."""
+    return f"{topic}-value"
+
+
+def inquire_registry(settings: DoctorSettings) -> RegistryFacts | None:
+    """None without a registry."""
+    if not settings.registry:
+        return None
+    facts = RegistryFacts()
+    try:
+        with needs_extra("--registry"):
+            from fomo_stream.kafka.registry.client import RegistryClient
+        client = RegistryClient(settings.registry)
+        facts = RegistryFacts(client.url, client.latest(subject_of(settings.topic)))
+        schema = None
+        try:
+            schema = (
+                None if facts.newest is None else _schema_of_outputs(settings, client.schema(facts.newest.schema_id))
+            )
+        except RecordError as error:
+            facts = replace(facts, unusable=error)
+        if settings.output_format == "registry" and settings.subject_strategy == "topic":
+            for subject in map(subject_of, settings.scored_topics):
+                has_it = None if schema is None else client.look_up(subject, schema) is not None
+                found = SubjectFacts(has_it, *client.rules(subject, schema))
+                facts = replace(facts, outputs={**facts.outputs, subject: found})
+    except FomoError as error:
+        return replace(facts, error=error)
+    return facts
+
+
+def _schema_of_outputs(settings: DoctorSettings, schema: SchemaText) -> SchemaText | None:
+    """None if outputs have no schema. Raises RecordError if records by this schema become dead letters."""
+    from fomo_stream.kafka.registry.schemas import compiled, output_writer
+
+    # Of Protobuf, the first message of the file: only a record says which one it is.
+    writer = compiled(schema, (0,) if schema.kind is Kind.PROTOBUF else (), settings)
+    return output_writer(writer, settings).scored_schema() if settings.output_format == "registry" else None
 
 
 def inquire(settings: DoctorSettings) -> Facts:

@@ -7,6 +7,7 @@ the faults that were injected; the service does not know these faults. At the en
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import orjson
 from confluent_kafka import Producer
 from rich.console import Console
 from rich.live import Live
@@ -21,7 +23,8 @@ from rich.live import Live
 from fomo_stream.demo.board import Board
 from fomo_stream.demo.embedded_broker import EmbeddedBroker
 from fomo_stream.demo.producer import send
-from fomo_stream.demo.sensors import Readings, sensor_stream
+from fomo_stream.demo.sensors import PUMP, Readings, sensor_stream
+from fomo_stream.errors import needs_extra
 from fomo_stream.kafka.observer import Observers
 from fomo_stream.kafka.service import Service
 from fomo_stream.loading import load_ready
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from fomo_stream.settings.commands import DemoSettings
 
 TOPIC, OUT = "sensors", "anomalies"
+REGISTRY = "mock://demo"  # the client keeps its schemas in memory
 PARTITION = 0  # as which a replay sees the records of a table
 FAULTS_EVERY_S = 3.0  # on average
 MOST = 60_000  # readings in a report: its replay takes about ten seconds
@@ -48,6 +52,7 @@ def run_demo(settings: DemoSettings) -> int:
     """Run until Ctrl-C or `settings.seconds`; returns the exit code. Raises an error of the service."""
     console = Console(highlight=False)
     console.print("fomo-stream demo: starting an embedded broker and the service ...", style="dim")
+    serialize = in_avro() if settings.format == "avro" else orjson.dumps
     path = None if settings.report == NO_REPORT else Path(settings.report).absolute()
     if path is not None:
         check_writable("--report", path)
@@ -67,6 +72,7 @@ def run_demo(settings: DemoSettings) -> int:
             bootstrap=broker.bootstrap,
             # The embedded broker waits this long with the answer to a fetch, even if records arrive in the meantime.
             kafka={"fetch.wait.max.ms": "10"},
+            registry={"url": REGISTRY} if settings.format == "avro" else {},
             **settings.of_detector(),
         )
         service = Service(service_settings, model, Observers([ProgressLog(), board]))
@@ -83,7 +89,7 @@ def run_demo(settings: DemoSettings) -> int:
                 while not service.ready and not stop.wait(0.05):
                     check()
                 board.began = time.monotonic()
-                sending = (noted(settings, board, sent), settings.rate, stop, PARTITION)
+                sending = (noted(settings, board, sent), settings.rate, stop, PARTITION, serialize)
                 running.append(threads.submit(send, producer, TOPIC, *sending))
                 show(console, board, check, stop)
             finally:
@@ -97,6 +103,21 @@ def run_demo(settings: DemoSettings) -> int:
         demo_report(settings, features, scored).save_report(path)
         console.print(f"report: {path}", soft_wrap=True)
     return 0
+
+
+def in_avro() -> Callable[[dict[str, Any]], bytes]:
+    """The client's own serializer for readings; it registers their schema when it sees the first."""
+    with needs_extra("--format avro"):
+        from confluent_kafka.schema_registry.avro import AvroSerializer
+        from confluent_kafka.serialization import MessageField, SerializationContext
+
+        from fomo_stream.kafka.registry.client import RegistryClient
+    own = [{"name": "pump", "type": "string"}, {"name": "reading", "type": "long"}]
+    sensors = [{"name": sensor.name, "type": ["null", "double"]} for sensor in PUMP]
+    schema = json.dumps({"type": "record", "name": "Reading", "fields": [*own, *sensors]})
+    serializer = AvroSerializer(RegistryClient({"url": REGISTRY}).client, schema)
+    place = SerializationContext(TOPIC, MessageField.VALUE)
+    return lambda reading: serializer(reading, place)
 
 
 def readings(settings: DemoSettings) -> Readings:

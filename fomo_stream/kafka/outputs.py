@@ -120,7 +120,7 @@ class Outputs:
                 output.value = self._codec.encode(item.fields, result, None, topic)
                 fits = self._delivery.fits(output)
         except RecordError as error:
-            return dead_letter_reason(error, "", "")
+            return Letter(error.reason, str(error), error)
         except (ValueError, TypeError, RecursionError) as error:
             return Letter("not_encodable", f"the scored record cannot be written: {error}", error)
         refusals, why = self._delivery.refused(topic, record)

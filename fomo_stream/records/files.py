@@ -1,4 +1,4 @@
-"""Reading files of records: CSV and JSON lines, as they arrive and in constant memory."""
+"""Reading files of records: CSV, JSON lines and Avro, as they arrive and in constant memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Literal
 
 import numpy as np
 
-from fomo_stream.errors import ConfigError, RecordError, SchemaError
+from fomo_stream.errors import ConfigError, RecordError, SchemaError, needs_extra
 from fomo_stream.records.csv_rows import MISSING, CsvRows, cell_reader, decoded, number_in
 from fomo_stream.records.json_codec import decode
 from fomo_stream.records.lines import BLANK, LineSource, Note, plain_text, silent
@@ -21,7 +21,7 @@ from fomo_stream.records.schema import Schema
 
 BLOCK = 1000  # records of a file that become rows at once
 SAMPLE = 100  # first lines that show the decimal mark
-Format = Literal["csv", "jsonl"]
+Format = Literal["csv", "jsonl", "avro"]
 FORMATS: dict[str, Format] = {
     ".csv": "csv",
     ".tsv": "csv",
@@ -30,7 +30,8 @@ FORMATS: dict[str, Format] = {
     ".ndjson": "jsonl",
     ".json": "jsonl",
 }
-FORMS = "it must be CSV with rows under a line of column names, or JSON lines; see --format"
+FORMS = "it must be CSV with rows under a line of column names, JSON lines or Avro; see --format"
+AVRO_MARK = b"Obj\x01"  # first bytes of an Avro file
 _DELIMITERS = ",;\t|"
 _ONE_ARRAY = re.compile(rb"\s*\[\s*(\{.*)?", re.DOTALL)  # how a file that is one JSON array begins
 
@@ -39,7 +40,8 @@ _ONE_ARRAY = re.compile(rb"\s*\[\s*(\{.*)?", re.DOTALL)  # how a file that is on
 class Line:
     """One record of a file, or the error in it, or neither: a blank line.
 
-    number, last: its first and last line, counted from 1. raw: the line as read, or the cells of a CSV row.
+    number, last: its first and last line, counted from 1, or in Avro the number of the record. raw: the line as read,
+    or the cells of a CSV row.
     """
 
     number: int
@@ -59,11 +61,12 @@ class Line:
 
 
 class RecordFile:
-    """CSV or JSON lines, read as they arrive and in constant memory; iterating gives one `Line` per record.
+    """CSV, JSON lines or Avro, read as they arrive and in constant memory; iterating gives one `Line` per record.
 
-    format: csv, jsonl or auto: JSON lines if the first line is a JSON object, else by the ending of the name, else by
-    the first character. text: columns whose cells stay text, so that 007 is not 7. CSV needs a line of column names,
-    which also shows the delimiter: comma, semicolon, tab or vertical bar.
+    format: csv, jsonl, avro or auto: Avro by the ending of the name or its first bytes; JSON lines if the first line is
+    a JSON object, else by the ending of the name, else by the first character. text: columns whose cells stay text, so
+    that 007 is not 7. CSV needs a line of column names, which also shows the delimiter: comma, semicolon, tab or
+    vertical bar.
     decimal: whether numbers of CSV have a decimal point or comma, or auto: a comma if semicolons separate cells and a
     number has a comma (in the `SAMPLE` lines below the header), else a point. Raises SchemaError if the input is empty
     or has no usable header.
@@ -81,14 +84,18 @@ class RecordFile:
         self.name = name
         self.texts: dict[str, tuple[int, str]] = {}  # by column: how many cells are text so far, and the first of them
         self._text, self._decimal, self._note = text, decimal, note
+        self.header: list[str] = []  # names of the columns
+        self.delimiter = ","
+        self._avro: Iterator[dict[str, Any] | RecordError] | None = None
+        if format == "avro" or (format == "auto" and (name.lower().endswith(".avro") or _begins_as_avro(stream))):
+            self.format, self.blank_before, self._avro = "avro", 0, _open_avro(stream, name)
+            return
         self._source = LineSource(plain_text(stream, name))
         first = self._source.peek()
         if not first:
             raise SchemaError(f"{name} is empty", FORMS)
         self.format = format if format != "auto" else text_format(name, first, note)
         self.blank_before = self._source.number  # blank lines before the header, or before the first record of JSON
-        self.header: list[str] = []  # names of the columns
-        self.delimiter = ","
         if self.format == "csv":
             self._read_header(first)
         elif _ONE_ARRAY.fullmatch(first):
@@ -97,10 +104,23 @@ class RecordFile:
     @property
     def drained(self) -> bool:
         """True when the next record would have to wait for more input."""
+        if self._avro is not None:  # of a block that is complete
+            return False
         return (self._rows if self.format == "csv" else self._source).drained
 
     def __iter__(self) -> Iterator[Line]:
+        if self._avro is not None:
+            return self._avro_lines(self._avro)
         return self._csv_lines() if self.format == "csv" else self._json_lines()
+
+    def _avro_lines(self, records: Iterator[dict[str, Any] | RecordError]) -> Iterator[Line]:
+        number = 0
+        try:
+            for number, record in enumerate(records, 1):
+                is_error = isinstance(record, RecordError)
+                yield Line(number, b"", None, record) if is_error else Line(number, b"", record)  # type: ignore[arg-type]
+        except RecordError as error:
+            raise ConfigError(f"cannot read {self.name} after record {number}: {error}") from None
 
     def _json_lines(self) -> Iterator[Line]:
         for number in range(1, self.blank_before + 1):
@@ -159,6 +179,25 @@ class RecordFile:
             else:
                 values = [read(cell) for read, cell in zip(self._cells, cells, strict=True)]
                 yield Line(number, cells, dict(zip(self.header, values, strict=True)), None, last)
+
+
+def _begins_as_avro(stream: BinaryIO) -> bool:
+    """Looks without reading where the stream can do that: files and pipes can."""
+    look = getattr(stream, "peek", None)
+    if look is not None:
+        return bool(look(len(AVRO_MARK))[: len(AVRO_MARK)] == AVRO_MARK)
+    first = stream.read(len(AVRO_MARK))
+    stream.seek(-len(first), 1)
+    return first == AVRO_MARK
+
+
+def _open_avro(stream: BinaryIO, name: str) -> Iterator[dict[str, Any] | RecordError]:
+    with needs_extra(f"reading {name}"):
+        from fomo_stream.records.avro import read_container
+    try:
+        return read_container(stream)
+    except RecordError as error:
+        raise SchemaError(f"cannot read {name}: {error}") from None
 
 
 def text_format(name: str, first: bytes, note: Note = silent) -> Format:

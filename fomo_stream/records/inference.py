@@ -269,7 +269,7 @@ def infer_of_file(
     settings: RecordSettings, format: str, records: Sequence[Mapping[str, Any]], source: str, roles: Mapping[str, str]
 ) -> tuple[Schema, dict[str, str]]:
     """`infer_schema` of records of a file, without the columns of an earlier result."""
-    earlier = set() if format == "jsonl" else set(csv_columns(settings.result_field))
+    earlier = set() if format != "csv" else set(csv_columns(settings.result_field))
     own = [{name: v for name, v in record.items() if name not in earlier} for record in records]
     return infer_schema(own, settings.result_field, settings.categorical, roles, source)
 

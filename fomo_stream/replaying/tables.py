@@ -1,4 +1,4 @@
-"""Tables of records: files of CSV, JSON lines, Parquet or npz, and data in memory, each read in chunks of records."""
+"""Tables of records: files of CSV, JSON lines, Avro, Parquet or npz, and data in memory, read in chunks of records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from decimal import Decimal
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast, get_args
 from zipfile import BadZipFile
 
 import narwhals.stable.v2 as nw
@@ -18,23 +18,23 @@ import numpy as np
 from narwhals.exceptions import DuplicateError
 
 from fomo_stream.errors import ConfigError, RecordError, SchemaError
-from fomo_stream.records.files import FORMATS, Line, RecordFile, open_records, text_format
+from fomo_stream.records.files import AVRO_MARK, FORMATS, Line, RecordFile, open_records, text_format
 from fomo_stream.records.lines import LineSource, Note, plain_text, silent
 from fomo_stream.wording import did_you_mean
 
 CHUNK = 1024  # records that are read at once
 
 Fields = dict[str, Any]
-FileFormat = Literal["csv", "jsonl", "parquet", "npz"]
+FileFormat = Literal["csv", "jsonl", "avro", "parquet", "npz"]
 
-_ENDINGS: dict[str, FileFormat] = {".parquet": "parquet", ".pq": "parquet", ".npz": "npz"}
-_MARKS: dict[bytes, FileFormat] = {b"PAR1": "parquet", b"PK\x03\x04": "npz"}  # first bytes
+_ENDINGS: dict[str, FileFormat] = {".parquet": "parquet", ".pq": "parquet", ".npz": "npz", ".avro": "avro"}
+_MARKS: dict[bytes, FileFormat] = {b"PAR1": "parquet", b"PK\x03\x04": "npz", AVRO_MARK: "avro"}  # first bytes
 _NAMES = "names"  # array of an npz file with the names of the columns
 _PLAIN = frozenset((str, int, bool, float))
 
 
 def format_of(path: Path, format: str, note: Note = silent) -> FileFormat:
-    """The format of a file: as given, else Parquet or npz by its name, or by its first bytes, else as `text_format`.
+    """The format of a file: as given, else Avro, Parquet or npz by its name or its first bytes, else as `text_format`.
 
     Raises ConfigError if it is no file that can be read again and again, SchemaError if it is neither of these.
     """
@@ -42,7 +42,7 @@ def format_of(path: Path, format: str, note: Note = silent) -> FileFormat:
         raise ConfigError(f"there is no file {path}; check --file")
     if not path.is_file():
         raise ConfigError(f"{path} is not a regular file; a replay may read it more than once, so save it as a file")
-    if format in ("csv", "jsonl", "parquet", "npz"):
+    if format in get_args(FileFormat):
         return cast(FileFormat, format)
     ending = path.suffix.lower()
     if ending in _ENDINGS:
@@ -76,7 +76,7 @@ def check_columns(table: Table, name: str, fields: Collection[str]) -> None:
 
 
 class TextTable:
-    """CSV or JSON lines, perhaps compressed by gzip."""
+    """CSV or JSON lines, perhaps compressed by gzip, or an Avro file."""
 
     def __init__(self, path: Path, format: FileFormat, text: Collection[str], decimal: str) -> None:
         self._path, self._how = path, (format, str(path), text, decimal)
@@ -87,6 +87,10 @@ class TextTable:
     @cached_property
     def count(self) -> int:
         with open_records(self._path) as stream:
+            if self._how[0] == "avro":
+                from fomo_stream.records.avro import count_in_container
+
+                return count_in_container(stream)
             return sum(1 for _ in LineSource(plain_text(stream, str(self._path)))) - (self.columns is not None)
 
     def chunks(self) -> Iterator[list[Fields | RecordError]]:

@@ -94,6 +94,7 @@ class DemoSettings(DetectorFlags):
     alert_rate: float = with_default(DetectorFlags, "alert_rate", 0.005)
     seconds: float | None = flag("Demo", None, "stop after this long (default: until Ctrl-C)", metavar="SECONDS", gt=0)
     rate: float = flag("Demo", 500.0, "sensor records per second", metavar="N", gt=0, le=100_000)
+    format: Literal["json", "avro"] = flag("Demo", "json", "format of the records; avro: with a registry in memory")
     plain: bool = flag("Demo", False, "print lines instead of a live screen")
     report: str = flag(
         "Demo", "fomo-demo.html", "HTML file for the report at the end; none: write none", metavar="FILE", min_length=1
@@ -101,11 +102,11 @@ class DemoSettings(DetectorFlags):
 
 
 class ScoreSettings(RecordFlags):
-    """`fomo-stream score`: read CSV or JSON lines and write them with scores, without Kafka."""
+    """`fomo-stream score`: read CSV, JSON lines or Avro and write it with scores, without Kafka."""
 
     file: str = Field(
         "-",
-        description="CSV or JSON lines to score; - reads standard input",
+        description="CSV, JSON lines or Avro to score; - reads standard input",
         json_schema_extra={"positional": True},
     )
     context: Path | None = flag(
@@ -115,7 +116,7 @@ class ScoreSettings(RecordFlags):
         "(default: against the earlier rows of the input)",
         metavar="FILE",
     )
-    format: Literal["auto", "csv", "jsonl"] = flag("Input", "auto", "format of the input")
+    format: Literal["auto", "csv", "jsonl", "avro"] = flag("Input", "auto", "format of the input")
     decimal: Literal["auto", "comma", "point"] = decimal_flag()
     output: str = flag(
         "Output",

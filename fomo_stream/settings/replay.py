@@ -22,7 +22,7 @@ class ReplaySettings(GivenFlags):
 
     topic: str = flag("Input", "", "topic to replay", metavar="TOPIC")
     file: Path | None = flag("Input", None, "file to replay in place of a topic", metavar="FILE")
-    format: Literal["auto", "csv", "jsonl", "parquet", "npz"] = flag(
+    format: Literal["auto", "csv", "jsonl", "avro", "parquet", "npz"] = flag(
         "Input", "auto", "format of --file; auto: by the ending of its name, else by its first character"
     )
     decimal: Literal["auto", "comma", "point"] = decimal_flag()

@@ -70,6 +70,11 @@ OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "remembered-rows": ({"feedback_memory": 50_000}, r"remembered rows \(.*\) is 5000 in the group, 50000 here"),
     "remembered-scores": ({"alert_rate": 1e-4}, r"remembered scores \(.*\) is \d+ in the group, 70032 here"),
     "feedback-memory": ({"feedback_memory": 100}, "--feedback-memory is 5000 in the group, 100 here"),
+    "output-format": (
+        {"output_format": "registry", "registry": "mock://m"},
+        "--output-format is json in the group, registry here",
+    ),
+    "subject-strategy": ({"subject_strategy": "record"}, "--subject-strategy is topic in the group, record here"),
     "out": ({"out": "elsewhere"}, "--out is t-scores in the group, elsewhere here"),
     "alerts": ({"alerts": "elsewhere"}, "--alerts is none in the group, elsewhere here"),
     "dead-letters": ({"dead_letters": "elsewhere"}, "--dead-letters is t-dead-letters in the group, elsewhere here"),

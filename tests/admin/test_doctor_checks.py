@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 
 from fomo_stream.admin.checks import Finding, Level
 from fomo_stream.admin.doctor import CHECKS, exit_code, findings_of, without_answer
-from fomo_stream.admin.inquiry import Facts, TopicFacts
-from fomo_stream.errors import BrokerError, NotPermittedError, TopicError
+from fomo_stream.admin.inquiry import Facts, RegistryFacts, SubjectFacts, TopicFacts
+from fomo_stream.errors import BrokerError, NotPermittedError, RecordError, RegistryError, TopicError
 from fomo_stream.kafka.broker.permissions import service_needs
+from fomo_stream.kafka.registry.client import Newest
 from fomo_stream.kafka.topics.checks import RESULT_BYTES, STATE_TOPIC_CONFIG
+from fomo_stream.records.writer import Kind
 from fomo_stream.settings.commands import DoctorSettings
 
 EVERYTHING = frozenset(AclOperation) - {AclOperation.UNKNOWN, AclOperation.ANY, AclOperation.ALL}
@@ -32,10 +34,12 @@ BROKER = {
 
 
 def good_settings(**changes: Any) -> DoctorSettings:
-    return DoctorSettings(**{"topic": "t", "group": "g", "instance_id": "a", "health_port": 8080, **changes})
+    good = {"topic": "t", "group": "g", "instance_id": "a", "health_port": 8080, "registry": "http://r"}
+    return DoctorSettings(**{**good, **changes})
 
 
-SETTINGS = good_settings(feedback="labels", alerts="pages")
+SETTINGS = good_settings(feedback="labels", alerts="pages", output_format="registry")
+TAKEN = SubjectFacts(False, "BACKWARD", "READWRITE", True)
 
 
 def topic(partitions: int = 4, replicas: int = 3, config: Mapping[str, str] | None = None) -> TopicFacts:
@@ -63,6 +67,9 @@ def good_facts() -> Facts:
         broker_configs=(BROKER, BROKER, BROKER),
         cluster_operations=EVERYTHING,
         group_operations=EVERYTHING,
+        registry=RegistryFacts(
+            "http://r", Newest(3, 17, Kind.AVRO), None, {"t-scores-value": TAKEN, "pages-value": SubjectFacts(True)}
+        ),
     )
 
 
@@ -88,6 +95,20 @@ def without(*names: str, **changes: Any) -> Callable[[Facts], Facts]:
         return replace(facts, topics=topics, **changes)
 
     return change
+
+
+def registry(**changes: Any) -> Callable[[Facts], Facts]:
+    """The registry says something else."""
+
+    def change(facts: Facts) -> Facts:
+        assert facts.registry is not None
+        return replace(facts, registry=replace(facts.registry, **changes))
+
+    return change
+
+
+def subject(*facts: Any) -> Callable[[Facts], Facts]:
+    return registry(outputs={"t-scores-value": SubjectFacts(*facts)})
 
 
 def brokers(**config: str) -> Callable[[Facts], Facts]:
@@ -153,6 +174,23 @@ DEFECTS: list[tuple[Callable[[Facts], Facts], str, int | None, str]] = [
     (lambda f: replace(f, transactions=NotPermittedError("no", "permit it")), "transactions", 9, "no"),
     (lambda f: replace(f, transactions=BrokerError("gone", "check")), "transactions", 7, "gone"),
     (lambda f: replace(f, standing={"t": (1, 3)}), "transactions", 0, "in partitions 1, 3 a transaction"),
+    (registry(error=RegistryError("no registry answers", "start it")), "schema registry", 14, "no registry answers"),
+    (registry(newest=None), "schema registry", None, "http://r answers, but has no subject t-value"),
+    (registry(unusable=RecordError("unsupported_schema", "a\nb")), "schema registry", 0, "(unsupported_schema): a b"),
+    (
+        subject(False, "FULL", None, False),
+        "schema registry",
+        14,
+        "does not take the schema of outputs (compatibility FULL)",
+    ),
+    (subject(False, None, "READONLY", True), "schema registry", 14, "t-scores-value is READONLY"),
+    (subject(None, None, "READONLY_OVERRIDE"), "schema registry", 0, "t-scores-value is READONLY_OVERRIDE"),
+    (
+        subject(None, "FULL"),
+        "schema registry",
+        None,
+        "t-scores-value (compatibility FULL): the schema of outputs is not",
+    ),
 ]
 
 
@@ -216,9 +254,27 @@ def test_without_transactions_nothing_is_said_about_them() -> None:
     assert found(settings, facts) == []
 
 
-def test_where_no_broker_answers_nothing_else_is_checked() -> None:
-    every = without_answer(good_settings(), BrokerError("no broker answers", "start it"))
-    assert [name for name, _ in every] == list(CHECKS)
-    assert [one.level for _, one in every] == [Level.PROBLEM, *[Level.UNCHECKED] * (len(CHECKS) - 2), Level.OK]
+def test_a_subject_that_is_readonly_but_has_the_schema_is_fine() -> None:
+    assert found(SETTINGS, subject(True, "FULL", "READONLY", False)(good_facts())) == []
+
+
+def test_a_subject_that_a_record_names_is_not_checked() -> None:
+    settings = good_settings(output_format="registry", subject_strategy="record")
+    ((name, finding),) = found(settings, registry(outputs={})(good_facts()))
+    assert (name, finding.level) == ("schema registry", Level.UNCHECKED)
+    assert "--subject-strategy record" in finding.what
+
+
+def test_without_a_registry_nothing_is_said_about_it() -> None:
+    every = findings_of(good_settings(registry={}), replace(good_facts(), registry=None))
+    assert {name for name, _ in every} == CHECKS.keys() - {"schema registry"}
+
+
+def test_where_no_broker_answers_only_the_registry_and_the_settings_are_checked() -> None:
+    every = without_answer(good_settings(), BrokerError("no broker answers", "start it"), good_facts())
+    assert list(dict(every)) == list(CHECKS)
+    others = [one.level for name, one in every if name not in ("brokers", "schema registry", "settings")]
+    assert others == [Level.UNCHECKED] * (len(CHECKS) - 3)
+    assert {one.level for name, one in every if name in ("schema registry", "settings")} == {Level.OK}
     assert exit_code(every) == BrokerError.exit_code
     assert every[0][1].remedy == "start it"

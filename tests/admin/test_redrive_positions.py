@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -78,13 +78,18 @@ REASON_AT = {
 OF_FILES = {"not_csv", "ragged"}  # for rows of CSV, which never become dead letters
 
 
-def reasons_in(source: str) -> Iterator[str]:
-    """The reasons that a module gives, as text or by a name that it has given them."""
-    nodes = list(ast.walk(ast.parse(source)))
+def assigned(nodes: Iterable[ast.AST]) -> dict[str, list[ast.AST]]:
     named: dict[str, list[ast.AST]] = defaultdict(list)
     for node in nodes:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             named[node.targets[0].id].append(node.value)
+    return named
+
+
+def reasons_in(source: str, constants: dict[str, list[ast.AST]]) -> Iterator[str]:
+    """The reasons that a module gives, as text or by a name. constants: names of all modules."""
+    nodes = list(ast.walk(ast.parse(source)))
+    named = defaultdict(list, {**constants, **assigned(nodes)})
     for node in nodes:
         if isinstance(node, ast.Call):
             at = REASON_AT.get(ast.unparse(node.func).rpartition(".")[2], len(node.args))
@@ -96,6 +101,8 @@ def reasons_in(source: str) -> Iterator[str]:
 
 
 def test_every_reason_that_the_service_gives_can_be_asked_for() -> None:
-    modules = Path(str(fomo_stream.__file__)).parent.rglob("*.py")
-    given = {reason for module in modules for reason in reasons_in(module.read_text())}
+    sources = [module.read_text() for module in Path(str(fomo_stream.__file__)).parent.rglob("*.py")]
+    everywhere = assigned(node for source in sources for node in ast.walk(ast.parse(source)))
+    constants = {name: values for name, values in everywhere.items() if name.isupper()}
+    given = {reason for source in sources for reason in reasons_in(source, constants)}
     assert given - OF_FILES == set(REASONS) - {UNKNOWN}

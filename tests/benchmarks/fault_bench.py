@@ -1,13 +1,14 @@
 """Injects faults for minutes: is every record scored exactly once, with the same result as without faults?
 
     KAFKA_HOME=... python tests/benchmarks/fault_bench.py [--seconds 420] [--nodes 3] [--seed 0] [--busy]
-    [--protocol consumer]
+    [--protocol consumer] [--format avro]
 
 A producer writes numbered records to 6 partitions of a cluster, some of 12 keys that are busy there and get contexts of
 their own, the others of 10,000 keys; three instances of `fomo-stream` score them, two of
 them with --instance-id, each restarted by a supervisor whenever it ends. With --busy there is also a process that burns
 time on each core, and at random moments, whatever else goes on, an instance is suspended for 8 to 20 s. With
---protocol consumer the broker assigns partitions (KIP-848). Meanwhile faults are injected, one after the other and in
+--protocol consumer the broker assigns partitions (KIP-848). With --format avro records and outputs are Avro, with a
+schema registry. Meanwhile faults are injected, one after the other and in
 pairs: kill -9, SIGTERM, SIGSTOP beyond the session timeout, kill -9 and SIGTERM of a broker, kill -9
 and SIGSTOP of the broker that coordinates the group, also while an instance starts, kill -9 of the one that coordinates
 its transactions, a broker that hangs, produce errors (the output or the state topic asks for more replicas than there
@@ -36,7 +37,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,10 +48,11 @@ sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("", "integrat
 
 from brokers import Broker, kafka_home, wait_for
 from clusters import Cluster
-from fault_streams import FEATURES, Feed, Labels, Outputs
+from fault_streams import FEATURES, JSON, Feed, Form, Labels, Outputs, avro_form
 from faults import DOUBLE, Injector, Supervised, burners, freezes, inject_for
 from label_effects import effects_in
-from services import results, unique
+from registries import Registry, registry_home
+from services import unique
 
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
@@ -79,7 +81,8 @@ def verdict(
     While the output has fewer partitions than the input, records go to them by key: so the order of a partition of the
     input is kept in each partition of the output.
     """
-    feed, outputs, records = injector.feed, injector.outputs, results(written)
+    feed, outputs = injector.feed, injector.outputs
+    records = [feed.form.read(message.value()) for message in written]
     places = [(record["fomo"]["partition"], record["fomo"]["offset"]) for record in records]
     wanted = {(message.partition(), message.offset()) for message in source}
     last: dict[tuple[int, int], int] = {}
@@ -100,7 +103,7 @@ def verdict(
         "duplicates": len(places) - len(set(places)),
         "repeated": [place for place, times in collections.Counter(places).items() if times > 1][:20],
         "out_of_order": disorder,
-        **count_differences(source, records, effects, settings),
+        **count_differences(source, records, effects, settings, feed.form),
         "longest_stall_s": round(max(stalls), 1),
         "longest_stall_of_single_faults_s": max(
             (stall for name, stall in by_fault if "+" not in name and name not in DOUBLE), default=0.0
@@ -129,7 +132,7 @@ def judge_labels(effects: Effects, given: int) -> dict[str, Any]:
 
 
 def count_differences(
-    source: list[Any], records: list[Any], effects: Effects, settings: ServiceSettings
+    source: list[Any], records: list[Any], effects: Effects, settings: ServiceSettings, form: Form
 ) -> dict[str, int]:
     """Number of outputs that differ from a replay of the same records and labels without interruptions.
 
@@ -144,7 +147,7 @@ def count_differences(
     for partition in sorted({message.partition() for message in source}):
         messages = [message for message in source if message.partition() == partition]
         number_of = {message.offset(): number for number, message in enumerate(messages)}
-        values = [json.loads(message.value()) for message in messages]
+        values = [form.read(message.value()) for message in messages]
         rows = np.array([[value[name] for name in sorted(FEATURES)] for value in values])
         detector = Detector(model, len(FEATURES), settings.detector_config()).for_partition(partition)
         keys = [message.key() for message in messages]
@@ -165,7 +168,7 @@ def count_differences(
 
 @contextmanager
 def service_group(
-    broker: Broker, folder: Path, topic: str, session_s: float, protocol: str
+    broker: Broker, folder: Path, topic: str, session_s: float, protocol: str, form: Form
 ) -> Iterator[list[Supervised]]:
     """Three instances, the first two with names of their own."""
     session = str(int(1000 * session_s))
@@ -175,7 +178,7 @@ def service_group(
     else:  # these two are the broker's
         kafka |= {"group.protocol": protocol}
     common: dict[str, Any] = {"bootstrap": broker.bootstrap, "topic": topic, "group": f"group-{topic}"}
-    common |= {"features": FEATURES, "kafka": kafka, "feedback": f"{topic}-labels"}
+    common |= {"features": FEATURES, "kafka": kafka, "feedback": f"{topic}-labels", **form.settings}
     named = [ServiceSettings(**common, instance_id=name) for name in ("static", "b")]
     all_settings = [*named, ServiceSettings(**common)]
     instances = [Supervised(folder, name, s) for name, s in zip(("static", "b", "c"), all_settings, strict=True)]
@@ -221,25 +224,28 @@ def run(
     at_least: int = 0,
     busy: bool = False,
     protocol: str = "classic",
+    registry: Path | None = None,
 ) -> dict[str, Any]:
     """Run the whole experiment; see the module's docstring.
 
-    folder: for logs, and what the brokers store. at_least: as many faults, also if they take longer than `seconds`.
+    folder: for logs, and what the brokers store. registry: a schema registry, for records in Avro. at_least: as many
+    faults, also if they take longer than `seconds`.
     """
     partitions = 6
     millis = {"session.timeout": int(1000 * session_s), "min.session.timeout": 6000}
     millis |= {"heartbeat.interval": 1000, "min.heartbeat.interval": 1000}
     cluster = Cluster(home, n_nodes, folder, [f"group.consumer.{name}.ms={value}" for name, value in millis.items()])
+    stack = ExitStack()
     try:
         topic = unique("faults")
+        form = JSON if registry is None else avro_form(stack.enter_context(Registry(registry)).url, topic)
         cluster.create_topic(topic, partitions)
-        with service_group(cluster, folder, topic, session_s, protocol) as instances, burners(busy):
+        with service_group(cluster, folder, topic, session_s, protocol, form) as instances, burners(busy):
             settings = instances[1].settings
-            outputs = Outputs(
-                cluster, wait_for(lambda: cluster.partitions(settings.out) and settings.out, "the outputs", 300)
-            )
+            out = wait_for(lambda: cluster.partitions(settings.out) and settings.out, "the outputs", 300)
+            outputs = Outputs(cluster, out, form)
             wait_for(lambda: all(instance.has_partitions for instance in instances), "the group to be complete", 300)
-            feed = Feed(cluster, topic, count, partitions, seconds)
+            feed = Feed(cluster, topic, count, partitions, seconds, form)
             wait_for(lambda: len(outputs.numbers) > 100, "the first outputs", 300)
             began = time.monotonic()
             labels = Labels(cluster, settings.feedback or "")
@@ -264,6 +270,7 @@ def run(
         raise
     finally:
         cluster.stop()
+        stack.close()
 
 
 def main() -> int:
@@ -275,16 +282,20 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--busy", action="store_true", help="burn time on each core, and suspend instances at random")
     parser.add_argument("--protocol", choices=("classic", "consumer"), default="classic", help="of the group")
+    parser.add_argument("--format", choices=("json", "avro"), default="json", help="of records; avro: REGISTRY_HOME")
     parser.add_argument("--only", default="", help="kinds of faults, separated by commas (default: all)")
     options = parser.parse_args()
     home = kafka_home()
     if home is None:
         parser.error("set KAFKA_HOME to an Apache Kafka")
+    registry = registry_home() if options.format == "avro" else None
+    if options.format == "avro" and registry is None:
+        parser.error("set REGISTRY_HOME to a schema registry")
     folder = Path(tempfile.mkdtemp(prefix="fomo-faults-"))
     print(f"logs and what the brokers store: {folder}", flush=True)
     only = tuple(filter(None, options.only.split(",")))
     amount = (options.records, options.seconds, options.nodes, options.session, options.seed, only)
-    result = run(home, folder, *amount, busy=options.busy, protocol=options.protocol)
+    result = run(home, folder, *amount, busy=options.busy, protocol=options.protocol, registry=registry)
     print(json.dumps(result))
     if any(result[what] for what in MUST_BE_0) or not result["offsets_complete"]:
         return 1

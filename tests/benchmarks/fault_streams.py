@@ -6,12 +6,16 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from brokers import Broker, wait_for
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 
 FEATURES = ("load", "pressure", "speed", "temperature")
 
@@ -21,6 +25,28 @@ def reading(number: int) -> dict[str, float]:
     rng = random.Random(number)
     load = rng.gauss(0, 1) if rng.random() > 0.01 else rng.choice((-8.0, 8.0))
     return {name: load * (i + 1) + rng.gauss(0, 1) for i, name in enumerate(FEATURES)} | {"n": number}
+
+
+@dataclass(frozen=True)
+class Form:
+    """How values are written and read, and the settings of a service that does the same."""
+
+    write: Callable[[dict[str, float]], bytes]
+    read: Callable[[bytes], dict[str, Any]]
+    settings: Mapping[str, Any]
+
+
+JSON = Form(lambda record: json.dumps(record).encode(), json.loads, {})
+
+
+def avro_form(url: str, topic: str) -> Form:
+    """Avro, in and out. url: of the schema registry."""
+    fields = [{"name": name, "type": "double"} for name in FEATURES] + [{"name": "n", "type": "long"}]
+    client = SchemaRegistryClient({"url": url})
+    write = AvroSerializer(client, json.dumps({"type": "record", "name": "Reading", "fields": fields}))
+    read, place = AvroDeserializer(client), SerializationContext(topic, MessageField.VALUE)
+    settings = {"registry": url, "output_format": "registry"}
+    return Form(lambda record: write(record, place), lambda value: read(value, place), settings)
 
 
 BUSY, KEYS = 12, 10_000
@@ -35,7 +61,10 @@ def key(number: int) -> str:
 class Feed:
     """Writes records at an even rate; knows when each was acknowledged."""
 
-    def __init__(self, broker: Broker, topic: str, count: int, partitions: int, seconds: float) -> None:
+    def __init__(
+        self, broker: Broker, topic: str, count: int, partitions: int, seconds: float, form: Form = JSON
+    ) -> None:
+        self.form = form
         self.acknowledged: dict[int, float] = {}
         self.longest_s = 0.0  # from sending a record until the brokers had it
         self._producer = Producer(
@@ -51,7 +80,7 @@ class Feed:
         sent = 0
         while sent < self._count:
             while sent < min(self._count, (time.monotonic() - began) * self._rate):
-                value = json.dumps(reading(sent))
+                value = self.form.write(reading(sent))
                 done = self._done_with(sent)
                 place = sent % self.partitions
                 self._producer.produce(self._topic, value, key(sent), partition=place, on_delivery=done)
@@ -84,7 +113,8 @@ class Feed:
 class Outputs:
     """Reads committed outputs as they arrive."""
 
-    def __init__(self, broker: Broker, topic: str) -> None:
+    def __init__(self, broker: Broker, topic: str, form: Form = JSON) -> None:
+        self._read = form.read
         self.seen: list[tuple[float, Any]] = []
         self.numbers: set[int] = set()
         # After a crash a broker may return records again that were read already: they count once.
@@ -100,7 +130,7 @@ class Outputs:
         while not self._stopped.is_set():
             for message in self._consumer.consume(500, timeout=0.05):
                 if message.error() is None:
-                    record = json.loads(message.value())
+                    record = self._read(message.value())
                     if record["n"] not in self.numbers:
                         self.seen.append((time.monotonic(), record))
                         self.numbers.add(record["n"])

@@ -9,6 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import fastavro
+
 from fomo_stream.cli.score import Scoring, open_table
 from fomo_stream.demo.sensors import sensor_stream
 from fomo_stream.settings.commands import ScoreSettings
@@ -29,6 +31,17 @@ def as_csv(records: list[dict[str, Any]]) -> bytes:
     writer.writeheader()
     writer.writerows(records)
     return text.getvalue().encode()
+
+
+def as_avro(records: list[dict[str, Any]]) -> bytes:
+    kinds = {str: "string", int: "long", float: "double", type(None): "null"}
+    fields = []
+    for name in records[0]:
+        found = {kinds[type(record[name])] for record in records}
+        fields.append({"name": name, "type": sorted(found, key=lambda kind: kind != "null")})
+    stream = io.BytesIO()
+    fastavro.writer(stream, {"type": "record", "name": "R", "fields": fields}, records)
+    return stream.getvalue()
 
 
 def score(model_path: Path, data: bytes, **flags: Any) -> tuple[bytes, str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scoring import RECORDS, N, as_csv, as_jsonl, results, score, table
+from scoring import RECORDS, N, as_avro, as_csv, as_jsonl, results, score, table
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
@@ -55,6 +55,11 @@ def test_csv_comes_back_with_its_cells_and_the_results_of_json_lines(model_path:
     assert any(row["fomo_reasons"] for row in rows)
     plain = table(score(model_path, as_csv(RECORDS[:60]), explain="none")[0])
     assert not {"fomo_reasons", "fomo_explanation"} & plain[0].keys()
+
+
+def test_avro_comes_back_as_the_same_records_in_json_lines(model_path: Path) -> None:
+    flags = {"features": ("temperature_c", "pressure_bar", "flow_m3_h")}
+    assert score(model_path, as_avro(RECORDS), **flags) == score(model_path, as_jsonl(RECORDS), **flags)
 
 
 @pytest.mark.parametrize("batch_size", [1, 4096])

@@ -167,7 +167,8 @@ def environment(found: Rendered, folder: Path) -> dict[str, str]:
         elif "secretKeyRef" in source:
             variables[variable["name"]] = f"secret {source['secretKeyRef']['key']}"
         else:
-            variables[variable["name"]] = variable["value"]
+            value = variable["value"]  # in which $(NAME) is an earlier variable
+            variables[variable["name"]] = re.sub(r"\$\((\w+)\)", lambda match: variables[match[1]], value)
     assert len(variables) == len(found.container["env"])
     for name, text in found.one("ConfigMap")["data"].items():
         (folder / name).write_text(text)

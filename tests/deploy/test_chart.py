@@ -82,13 +82,15 @@ def test_secrets_are_only_named(name: str) -> None:
             if re.search("PASSWORD|SECRET|TOKEN|PEM", variable["name"]):
                 assert set(variable["valueFrom"]) == {"secretKeyRef"}, variable["name"]
     for config in found.all("ConfigMap"):
-        assert not re.search(r"^\W*(sasl|ssl)[\w.]*(password|secret|pem)", "".join(config["data"].values()), re.M)
+        secret = r"^\W*(sasl|ssl|basic|bearer)[\w.]*(password|secret|pem|user.info|token)"
+        assert not re.search(secret, "".join(config["data"].values()), re.M)
 
 
 def test_the_secrets_that_are_needed_are_those_in_the_values() -> None:
     text = json.dumps([*plain("tls").pod_specs(), plain("tls").all("TriggerAuthentication")])
     used = set(re.findall(r'"secretName": "([\w-]+)"|"secretKeyRef": {"[^}]*?"?name": "([\w-]+)"', text))
-    assert {a or b for a, b in used} == {"brokers-ca", "client-certificate", "client-password"}
+    of_registry = {"registry-ca", "registry-certificate", "registry-password"}
+    assert {a or b for a, b in used} == {"brokers-ca", "client-certificate", "client-password", *of_registry}
 
 
 @every_set
@@ -165,6 +167,21 @@ def test_the_network_policy_lets_the_service_reach_its_brokers(bootstrap: str, e
     assert policy["policyTypes"] == ["Ingress", "Egress"]
 
 
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://registry:8081", {8081}),
+        ("http://registry/apis:9/v7", {80}),
+        ("https://a:8081, https://b", {8081, 443}),
+        ("http://[2001:db8::1]:8082/", {8082}),
+        ("https://[2001:db8::1]", {443}),
+    ],
+)
+def test_the_network_policy_lets_the_service_reach_its_registry(url: str, expected: set[int]) -> None:
+    policy = rendered("default", registry={"url": url}).one("NetworkPolicy")["spec"]
+    assert ports(policy["egress"]) == [{53}, {9092}, expected]
+
+
 def test_the_network_policy_opens_nothing_but_what_is_needed() -> None:
     policy = plain("default").one("NetworkPolicy")["spec"]
     assert ports(policy["ingress"]) == [{8080}]
@@ -174,7 +191,11 @@ def test_the_network_policy_opens_nothing_but_what_is_needed() -> None:
     assert ports(without.one("NetworkPolicy")["spec"]["egress"]) == [{53}, {9092}]
     own = plain("everything").one("NetworkPolicy")["spec"]
     assert ports(own["ingress"]) == [{9000}]
-    assert ports(own["egress"]) == [{53}, {9093, 9094}, {8443}]
+    assert ports(own["egress"]) == [{53}, {9093, 9094}, {443, 8443}, {8443}]
+    assert [rule["to"][0] for rule in own["egress"][1:3]] == [
+        {"ipBlock": {"cidr": "10.0.0.0/8"}},
+        {"ipBlock": {"cidr": "10.1.0.0/16"}},
+    ]
     blind = rendered("everything", networkPolicy={"ingressFrom": []})
     assert "Prometheus cannot reach the pods" in blind.notes
 

@@ -33,10 +33,11 @@ from charts import (
 )
 from documents import Document, table_rows
 
+from fomo_stream.kafka.registry.client import RegistryClient
 from fomo_stream.settings.flags import RESERVED_KAFKA_KEYS
 from fomo_stream.settings.service import ServiceSettings
 
-BY_CHART = {"config", "device", "instance_id", "health_port", "http_host", "kafka", "reset_state"}
+BY_CHART = {"config", "device", "instance_id", "health_port", "http_host", "kafka", "registry", "reset_state"}
 # The chart explains mistakes in these.
 IN_TEMPLATES = {"topic", "bootstrap", "group", "out", "alerts", "dead_letters", "feedback"}
 
@@ -62,6 +63,13 @@ def test_the_schema_has_the_settings_of_the_program_with_their_limits() -> None:
 
 
 OWN_LABELS = sorted(plain("default").pod["metadata"]["labels"])  # selectors need some of them
+
+REGISTRY_SECRETS = ("basic.auth.user.info", "bearer.auth.token", "bearer.auth.client.secret", "ssl.key.password")
+
+
+def registry(**changes: Any) -> Object:
+    return {"registry": {"url": "http://registry:8081", **changes}}
+
 
 BAD: list[tuple[Object, str]] = [
     ({"settings": {"topic": ""}}, "settings.topic is required"),
@@ -99,8 +107,20 @@ BAD: list[tuple[Object, str]] = [
     ({"kafka": {"sasl": {"enabled": True, "username": "fomo"}}}, "kafka.sasl.existingSecret is required"),
     ({"kafka": {"sasl": {"enabled": True, "existingSecret": "s"}}}, "kafka.sasl needs username, or usernameKey"),
     ({"kafka": {"sasl": {"password": "x"}}}, "'password' not allowed"),
+    ({"registry": {"url": "registry:8081"}}, "/registry/url"),
+    ({"registry": {"url": "http://user:x@registry"}}, "registry: url has a secret"),
+    (registry(settings={"proxy": "http://user:x@proxy"}), "registry: proxy has a secret"),
+    (registry(settings={"url": "http://other"}), "give url as registry.url"),
+    *((registry(settings={key: "x"}), f"FOMO_REGISTRY_{key.upper().replace('.', '_')}") for key in REGISTRY_SECRETS),
+    ({"registry": {"auth": {"existingSecret": "s"}}}, "registry.url is empty"),
+    ({"settings": {"output-format": "registry"}}, "settings.output-format is registry, but registry.url is empty"),
+    (registry(auth={"existingSecret": "s"}), "registry.auth needs username, or in the Secret usernameKey or tokenKey"),
+    (registry(auth={"username": "fomo"}), "registry.auth.existingSecret is required"),
+    (registry(auth={"existingSecret": "s", "tokenKey": "t"}), "needs bearer.auth.logical.cluster"),
+    (registry(tls={"ca": {"existingSecret": "s"}}), "registry.url does not begin with https://"),
     ({"image": {"digest": "latest"}}, "/image/digest"),
     ({"extraEnv": [{"name": "FOMO_INSTANCE_ID", "value": "one"}]}, "/extraEnv/0/name"),
+    ({"extraEnv": [{"name": "FOMO_REGISTRY", "value": "http://other"}]}, "/extraEnv/0/name"),
     *(({"podLabels": {label: "x"}}, f"invalid propertyName '{label}'") for label in OWN_LABELS),
     ({"keda": {"labels": {"app.kubernetes.io/name": "x"}}}, "invalid propertyName 'app.kubernetes.io/name'"),
     ({"podAnnotations": {"checksum/config": "x"}}, "invalid propertyName 'checksum/config'"),
@@ -134,6 +154,8 @@ def leaves(schema: Object, path: Keys = ()) -> Iterator[tuple[Keys, Object, bool
     for name, inner in schema["properties"].items():
         if name == "global":  # of Helm, not of this chart
             continue
+        if "$ref" in inner:
+            inner = chart().schema["definitions"][inner["$ref"].rpartition("/")[2]]
         yield (*path, name), inner, name in schema.get("required", [])
         if inner.get("additionalProperties") is False:
             yield from leaves(inner, (*path, name))
@@ -214,6 +236,35 @@ def test_the_program_reads_the_settings_of_the_client(tmp_path: Path, monkeypatc
     }
 
 
+def test_the_program_reads_the_settings_of_the_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings_of(plain("tls"), tmp_path, monkeypatch).registry == {
+        "url": "https://registry.kafka.svc:8081/apis/ccompat/v7",
+        "timeout": "10",
+        "basic.auth.user.info": "fomo:secret password",
+        "ssl.ca.location": "/etc/fomo/registry/ca/ca.crt",
+        "ssl.certificate.location": "/etc/fomo/registry/client/tls.crt",
+        "ssl.key.location": "/etc/fomo/registry/client/tls.key",
+        "ssl.key.password": "secret tls.password",
+    }
+
+
+def test_the_program_reads_a_user_and_a_token_for_the_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = settings_of(plain("everything"), tmp_path, monkeypatch).registry
+    assert token == {
+        "url": "https://a.example.com,https://b.example.com:8443/",
+        "bearer.auth.credentials.source": "STATIC_TOKEN",
+        "bearer.auth.token": "secret token",
+        "bearer.auth.logical.cluster": "lsrc-1",
+        "bearer.auth.identity.pool.id": "pool-1",
+    }
+    RegistryClient(token)  # which takes them
+    monkeypatch.delenv("FOMO_REGISTRY_BEARER_AUTH_TOKEN")
+    user = rendered("default", **registry(auth={"existingSecret": "s", "usernameKey": "user"}))
+    found = settings_of(user, tmp_path, monkeypatch).registry
+    assert found == {"url": "http://registry:8081", "basic.auth.user.info": "secret user:secret password"}
+    assert "registry crosses the network without encryption" in user.notes
+
+
 @pytest.mark.parametrize(
     ("tls", "sasl", "protocol"),
     [(False, False, None), (True, False, "SSL"), (False, True, "SASL_PLAINTEXT"), (True, True, "SASL_SSL")],
@@ -238,8 +289,8 @@ def test_certificates_are_where_the_client_looks_for_them(name: str) -> None:
         for mount in found.container["volumeMounts"]
         for item in volumes[mount["name"]].get("secret", {}).get("items", [])
     }
-    client = tomllib.loads(found.toml).get("kafka", {})
-    assert {path for key, path in client.items() if key.endswith(".location")} == there
+    clients = [tomllib.loads(found.toml).get(table, {}) for table in ("kafka", "registry")]
+    assert {path for client in clients for key, path in client.items() if key.endswith(".location")} == there
 
 
 def test_other_settings_restart_the_pods_and_other_values_do_not() -> None:

@@ -26,6 +26,7 @@ from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.model.config import Model
 from fomo_stream.ops.monitor import Monitor
 from fomo_stream.settings.service import ServiceSettings
+from fomo_stream.settings.sources import TABLES
 
 # Short enough for a test to see a dead member leave; the minimum of Apache Kafka.
 CLIENT = {
@@ -179,10 +180,12 @@ class Command:
 def command(log: Path, settings: ServiceSettings, **options: Any) -> Iterator[Command]:
     """The command with these settings; killed at the end if it still runs. options: of `Command`."""
     flags = []
-    for name in sorted(settings.model_fields_set - {"kafka"}):
+    for name in sorted(settings.model_fields_set - set(TABLES)):
         value = getattr(settings, name)
         flags += [f"--{name.replace('_', '-')}", ",".join(value) if isinstance(value, tuple) else str(value)]
-    running = Command(log, *flags, *(f"--kafka.{key}={value}" for key, value in settings.kafka.items()), **options)
+    for table in TABLES:
+        flags += [f"--{table}.{key}={value}" for key, value in getattr(settings, table).items()]
+    running = Command(log, *flags, **options)
     try:
         yield running
     finally:

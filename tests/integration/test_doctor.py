@@ -54,7 +54,7 @@ def test_bad_topics_and_an_open_transaction_are_found(broker: Broker, capsys: py
     finally:
         writer.abort_transaction(20)
     assert code == 8
-    assert list(found) == list(CHECKS)
+    assert list(found) == [name for name in CHECKS if name != "schema registry"]
     of_topics = " ".join(f"{one['level']}: {one['what']};" for one in found["topics"])
     for words in (
         f"problem: topic {group}-{topic}-state has cleanup.policy=delete",
@@ -75,8 +75,10 @@ def test_a_broker_that_is_away_is_the_only_problem(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clients, "START_TIMEOUT_S", 1.0)
-    code, found = findings(capsys, "127.0.0.1:1", "--topic", "t", "--instance-id", "a", "--health-port", "8080")
+    flags = ("--topic", "t", "--instance-id", "a", "--health-port", "8080", "--registry", "mock://doctor")
+    code, found = findings(capsys, "127.0.0.1:1", *flags)
     assert code == 7
+    assert ["has no subject t-value" in one["what"] for one in found["schema registry"]] == [True]
     assert levels(found.pop("brokers")) == {"problem"}
     assert levels(found.pop("settings")) == {"ok"}
     assert {level for each in found.values() for level in levels(each)} == {"not checked"}

@@ -23,7 +23,7 @@ from fomo_stream.admin.redrive import redrive
 from fomo_stream.kafka.registry.protoc import descriptors
 from fomo_stream.settings.commands import RedriveSettings
 
-READING = {
+READING: dict[str, Any] = {
     "type": "record",
     "name": "Reading",
     "namespace": "plant",
@@ -146,7 +146,7 @@ def test_a_schema_that_changes_needs_no_restart(
         [n, {**temperature, "type": "bytes"}, motor],
     ]
     records = readings(600)
-    changes = [{}, {"heat": 1.5}, {}, {}, {"temperature": b"ab"}]
+    changes: list[dict[str, Any]] = [{}, {"heat": 1.5}, {}, {}, {"temperature": b"ab"}]
     with Running(settings):
         for number, (fields, change) in enumerate(zip(schemas, changes, strict=True)):
             part = [{**one, "celsius": one["temperature"], **change} for one in records[100 * number :][:100]]

@@ -29,7 +29,7 @@ from fomo_stream.settings.service import ServiceSettings
 URL = "mock://tests-of-decoding"
 READING = {"type": "record", "name": "Reading", "fields": [{"name": "flow", "type": "double"}]}
 BODY = bytes.fromhex("0000000000000c40")  # 3.5
-CLIENT = RegistryClient({"url": URL})._client
+CLIENT = RegistryClient({"url": URL}).client
 
 
 def schema_id(schema: Any, subject: str = "readings-value", kind: str = "AVRO") -> int:

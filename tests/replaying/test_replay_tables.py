@@ -14,6 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import numpy as np
 import orjson
 import pandas as pd
@@ -54,6 +55,14 @@ def write_parquet(records: Records, path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(list(records), pa.schema(list(types))), path, row_group_size=7)
 
 
+def write_avro(records: Records, path: Path) -> None:
+    """In several blocks, each with as many records as fit."""
+    kinds = ("double", "long", "boolean", "string", "long", "int")
+    fields = [{"name": name, "type": ["null", kind]} for name, kind in zip(FIELDS, kinds, strict=True)]
+    with open(path, "wb") as stream:
+        fastavro.writer(stream, {"type": "record", "name": "R", "fields": fields}, records, "deflate", sync_interval=64)
+
+
 def write_frame(records: Records, path: Path) -> None:
     """As pandas writes it: missing integers make a column of floats, and text is stored as a dictionary."""
     frame = pd.DataFrame(list(records), columns=FIELDS)
@@ -66,6 +75,7 @@ WRITERS: dict[str, Callable[[Records, Path], None]] = {
     "rows.jsonl": write_jsonl,
     "rows.jsonl.gz": write_jsonl_gz,
     "rows.parquet": write_parquet,
+    "rows.avro": write_avro,
     "frame.parquet": write_frame,
 }
 
@@ -360,3 +370,18 @@ def test_text_becomes_milliseconds_whatever_its_zone(moment: datetime, hours: in
 @pytest.mark.parametrize("value", [None, "", "yesterday", True, float("nan"), float("inf"), 10**30, 10**999, [1], {}])
 def test_what_is_no_time_has_none(value: object) -> None:
     assert to_milliseconds(value, 1000.0) is None
+
+
+def test_a_damaged_avro_file_is_named(tmp_path: Path) -> None:
+    write_avro([dict.fromkeys(FIELDS, None) | {"a": 1.0}] * 500, tmp_path / "rows.avro")
+    whole = (tmp_path / "rows.avro").read_bytes()
+    (tmp_path / "rows.avro").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(
+        ConfigError, match=r"cannot read .*rows.avro after record \d\d+: it is no Avro file, or is damaged"
+    ):
+        read_file(tmp_path / "rows.avro")
+    (tmp_path / "rows.avro").write_bytes(b"text")
+    with pytest.raises(SchemaError, match="it is no Avro file"):
+        read_file(tmp_path / "rows.avro")
+    (tmp_path / "named-otherwise").write_bytes(whole)
+    assert len(read_file(tmp_path / "named-otherwise")) == 500

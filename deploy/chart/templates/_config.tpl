@@ -24,13 +24,32 @@ security.protocol: SASL_PLAINTEXT
 {{- if $sasl.enabled }}
 sasl.mechanism: {{ $sasl.mechanism }}
 {{- end }}
+{{ include "fomo-stream.certificates" (list "tls" $tls) }}
+{{- end -}}
+
+{{/* The settings of a client for its certificates. Arguments: the folder of the Secrets, the values that name them. */}}
+{{- define "fomo-stream.certificates" -}}
+{{- $folder := index . 0 -}}{{- $tls := index . 1 -}}
 {{- if $tls.ca.existingSecret }}
-ssl.ca.location: /etc/fomo/tls/ca/{{ $tls.ca.key }}
+ssl.ca.location: /etc/fomo/{{ $folder }}/ca/{{ $tls.ca.key }}
 {{- end }}
 {{- if $tls.client.existingSecret }}
-ssl.certificate.location: /etc/fomo/tls/client/{{ $tls.client.certificateKey }}
-ssl.key.location: /etc/fomo/tls/client/{{ $tls.client.privateKeyKey }}
+ssl.certificate.location: /etc/fomo/{{ $folder }}/client/{{ $tls.client.certificateKey }}
+ssl.key.location: /etc/fomo/{{ $folder }}/client/{{ $tls.client.privateKeyKey }}
 {{- end }}
+{{- end -}}
+
+{{/* The client settings that follow from `registry`. */}}
+{{- define "fomo-stream.registry" -}}
+{{- with .Values.registry -}}
+{{- if .url }}
+url: {{ .url | quote }}
+{{- if .auth.tokenKey }}
+bearer.auth.credentials.source: STATIC_TOKEN
+{{- end }}
+{{ include "fomo-stream.certificates" (list "registry" .tls) }}
+{{- end }}
+{{- end -}}
 {{- end -}}
 
 {{/* The configuration file of the service. `wait` is left out: the image has a variable for it, which would win. */}}
@@ -40,14 +59,17 @@ ssl.key.location: /etc/fomo/tls/client/{{ $tls.client.privateKeyKey }}
 {{ $name }} = {{ include "fomo-stream.tomlValue" $value }}
 {{- end }}
 {{- end }}
-{{- $client := merge (dict) (default dict .Values.kafka.settings) (include "fomo-stream.security" . | fromYaml) }}
+{{- $kafka := merge (dict) (default dict .Values.kafka.settings) (include "fomo-stream.security" . | fromYaml) }}
+{{- $registry := merge (dict) (default dict .Values.registry.settings) (include "fomo-stream.registry" . | fromYaml) }}
+{{- range $table, $client := dict "kafka" $kafka "registry" $registry }}
 {{- if $client }}
 
-[kafka]
+[{{ $table }}]
 {{- range $name, $value := $client }}
 {{- $text := $value }}
 {{- if not (kindIs "string" $value) }}{{ $text = include "fomo-stream.tomlValue" $value }}{{ end }}
 {{ toJson $name }} = {{ toJson $text }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end -}}
@@ -84,13 +106,42 @@ ssl.key.location: /etc/fomo/tls/client/{{ $tls.client.privateKeyKey }}
       key: {{ .passwordKey | quote }}
 {{- end }}
 {{- end }}
-{{- with .Values.kafka.tls.client }}
+{{- range $client, $tls := dict "KAFKA" .Values.kafka.tls "REGISTRY" .Values.registry.tls }}
+{{- with $tls.client }}
 {{- if and .existingSecret .passwordKey }}
-- name: FOMO_KAFKA_SSL_KEY_PASSWORD
+- name: FOMO_{{ $client }}_SSL_KEY_PASSWORD
   valueFrom:
     secretKeyRef:
       name: {{ .existingSecret | quote }}
       key: {{ .passwordKey | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- with .Values.registry.auth }}
+{{- if and .existingSecret .tokenKey }}
+- name: FOMO_REGISTRY_BEARER_AUTH_TOKEN
+  valueFrom:
+    secretKeyRef:
+      name: {{ .existingSecret | quote }}
+      key: {{ .tokenKey | quote }}
+{{- else if .existingSecret }}
+# the client wants both in one text, which Kubernetes makes of these two variables
+- name: REGISTRY_USERNAME
+  {{- if .username }}
+  value: {{ .username | quote }}
+  {{- else }}
+  valueFrom:
+    secretKeyRef:
+      name: {{ .existingSecret | quote }}
+      key: {{ .usernameKey | quote }}
+  {{- end }}
+- name: REGISTRY_PASSWORD
+  valueFrom:
+    secretKeyRef:
+      name: {{ .existingSecret | quote }}
+      key: {{ .passwordKey | quote }}
+- name: FOMO_REGISTRY_BASIC_AUTH_USER_INFO
+  value: $(REGISTRY_USERNAME):$(REGISTRY_PASSWORD)
 {{- end }}
 {{- end }}
 {{- with .Values.extraEnv }}
@@ -104,15 +155,14 @@ ssl.key.location: /etc/fomo/tls/client/{{ $tls.client.privateKeyKey }}
   readOnly: true
 - name: tmp
   mountPath: /tmp
-{{- if .Values.kafka.tls.ca.existingSecret }}
-- name: tls-ca
-  mountPath: /etc/fomo/tls/ca
+{{- range $folder, $tls := dict "tls" .Values.kafka.tls "registry" .Values.registry.tls }}
+{{- range $role := list "ca" "client" }}
+{{- if (get $tls $role).existingSecret }}
+- name: {{ $folder }}-{{ $role }}
+  mountPath: /etc/fomo/{{ $folder }}/{{ $role }}
   readOnly: true
 {{- end }}
-{{- if .Values.kafka.tls.client.existingSecret }}
-- name: tls-client
-  mountPath: /etc/fomo/tls/client
-  readOnly: true
+{{- end }}
 {{- end }}
 {{- with .Values.extraVolumeMounts }}
 {{ toYaml . }}
@@ -129,28 +179,21 @@ ssl.key.location: /etc/fomo/tls/client/{{ $tls.client.privateKeyKey }}
 - name: tmp
   emptyDir:
     sizeLimit: 256Mi
-{{- with .Values.kafka.tls.ca }}
+{{- range $folder, $tls := dict "tls" .Values.kafka.tls "registry" .Values.registry.tls }}
+{{- range $role := list "ca" "client" }}
+{{- with get $tls $role }}
 {{- if .existingSecret }}
-- name: tls-ca
+- name: {{ $folder }}-{{ $role }}
   secret:
     secretName: {{ .existingSecret | quote }}
     defaultMode: 0440
     items:
-      - key: {{ .key | quote }}
-        path: {{ .key | quote }}
+      {{- range compact (list .key .certificateKey .privateKeyKey) }}
+      - key: {{ . | quote }}
+        path: {{ . | quote }}
+      {{- end }}
 {{- end }}
 {{- end }}
-{{- with .Values.kafka.tls.client }}
-{{- if .existingSecret }}
-- name: tls-client
-  secret:
-    secretName: {{ .existingSecret | quote }}
-    defaultMode: 0440
-    items:
-      - key: {{ .certificateKey | quote }}
-        path: {{ .certificateKey | quote }}
-      - key: {{ .privateKeyKey | quote }}
-        path: {{ .privateKeyKey | quote }}
 {{- end }}
 {{- end }}
 {{- with .Values.extraVolumes }}

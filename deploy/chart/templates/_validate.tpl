@@ -27,6 +27,7 @@
 {{- fail (printf "replicas is %d, but settings.topic has %d partitions: the other instances would have nothing to do" (int .Values.replicas) (int .Values.partitions)) -}}
 {{- end -}}
 {{- include "fomo-stream.validateKafka" . -}}
+{{- include "fomo-stream.validateRegistry" . -}}
 {{- if or .Values.strimzi.topics.enabled .Values.strimzi.user.enabled -}}
 {{- $cluster := required "strimzi.cluster is required: the name of the Kafka object" .Values.strimzi.cluster -}}
 {{- end -}}
@@ -78,14 +79,47 @@
 {{- end -}}
 {{- end -}}
 
+{{- define "fomo-stream.validateRegistry" -}}
+{{- $registry := .Values.registry -}}{{- $auth := $registry.auth -}}{{- $tls := $registry.tls -}}
+{{- range $key, $value := merge (dict "url" (default "" $registry.url)) (default dict $registry.settings) -}}
+{{- if or (regexMatch "password|secret|user\\.info|auth\\.token$" $key) (regexMatch "//[^/,]*@" (toString $value)) -}}
+{{- fail (printf "registry: %s has a secret, and would become part of a ConfigMap; use registry.auth, or extraEnv with FOMO_REGISTRY_%s and valueFrom.secretKeyRef" $key ($key | upper | replace "." "_")) -}}
+{{- end -}}
+{{- end -}}
+{{- if hasKey (default dict $registry.settings) "url" -}}
+{{- fail "registry.settings: give url as registry.url" -}}
+{{- end -}}
+{{- if not $registry.url -}}
+{{- if or $registry.settings $auth.existingSecret $tls.ca.existingSecret $tls.client.existingSecret -}}
+{{- fail "registry has settings or Secrets, but registry.url is empty" -}}
+{{- end -}}
+{{- if eq (get .Values.settings "output-format" | toString) "registry" -}}
+{{- fail "settings.output-format is registry, but registry.url is empty" -}}
+{{- end -}}
+{{- end -}}
+{{- if and (or $tls.ca.existingSecret $tls.client.existingSecret) (not (contains "https://" $registry.url)) -}}
+{{- fail "registry.tls has Secrets, but registry.url does not begin with https://" -}}
+{{- end -}}
+{{- if $auth.existingSecret -}}
+{{- if and $auth.tokenKey (not (hasKey (default dict $registry.settings) "bearer.auth.logical.cluster")) -}}
+{{- fail "registry.auth.tokenKey needs bearer.auth.logical.cluster in registry.settings: its client asks for one. It may be any text where the registry has no logical clusters" -}}
+{{- end -}}
+{{- if not (or $auth.tokenKey $auth.username $auth.usernameKey) -}}
+{{- fail "registry.auth needs username, or in the Secret usernameKey or tokenKey" -}}
+{{- end -}}
+{{- else if or $auth.username $auth.usernameKey $auth.tokenKey -}}
+{{- $secret := required "registry.auth.existingSecret is required: the Secret with the password or the token" $auth.existingSecret -}}
+{{- end -}}
+{{- end -}}
+
 {{/* The schema cannot say which name was meant. The names are those in the schema. */}}
 {{- define "fomo-stream.validateSettings" -}}
 {{- $known := list
 "adapt-after" "admit" "alert-rate" "alerts" "batch-size" "bootstrap" "categorical" "context-size"
 "dead-letters" "delivery" "explain" "features" "feedback" "feedback-memory" "group"
-"incident-quiet" "kernel" "key" "keys" "lags" "log-level" "max-latency-ms" "max-record-bytes" "min-context" "missing-is" "model" "mute-key"
-"on-lost-offset" "out" "own-contexts" "reasons" "result-field" "scores-only" "seed" "seed-context" "show-keys" "start" "threads"
-"topic" "views" "wait" "warm" -}}
+"incident-quiet" "input-format" "kernel" "key" "keys" "lags" "log-level" "max-latency-ms" "max-record-bytes" "min-context" "missing-is" "model" "mute-key"
+"on-lost-offset" "out" "output-format" "own-contexts" "reasons" "result-field" "schema-file" "schema-wait" "scores-only"
+"seed" "seed-context" "show-keys" "start" "subject-strategy" "threads" "topic" "views" "wait" "warm" -}}
 {{- range $name, $_ := .Values.settings -}}
 {{- if not (has $name $known) -}}
 {{- $hint := "docs/flags-and-output.md has the names, and values.yaml those that belong elsewhere" -}}

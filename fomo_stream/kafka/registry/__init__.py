@@ -5,11 +5,9 @@ Modules here and codecs import the libraries of the extra `registry` only where 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from fomo_stream.errors import ConfigError
+from fomo_stream.errors import needs_extra
 from fomo_stream.records.codec import Codec
 from fomo_stream.records.json_codec import JsonCodec
 from fomo_stream.settings.service import ServiceSettings
@@ -40,13 +38,3 @@ def codec_for(settings: ServiceSettings, of_service: bool) -> tuple[Codec, Schem
 
         return SchemaCodec(one_writer(settings.schema_file), *how, as_json=True), None
     return JsonCodec(*how), None
-
-
-@contextmanager
-def needs_extra(what: str) -> Iterator[None]:
-    """Raise ConfigError where a library of the extra is missing. what: that needs it."""
-    try:
-        yield
-    except ImportError as error:
-        lacking = f"{what} needs {error.name}, which is not installed"
-        raise ConfigError(lacking, "pip install 'fomo-stream[registry]'") from None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka.schema_registry import Schema as RegistrySchema
 from confluent_kafka.schema_registry import SchemaReference, SchemaRegistryClient, SchemaRegistryError
@@ -28,6 +28,7 @@ _NUMBERS = (
     "retries.wait.ms",
     "retries.max.wait.ms",
 )
+T = TypeVar("T")
 # An address with this scheme is a registry in memory, which clients of one process share.
 _in_memory: dict[str, Any] = {}
 
@@ -39,8 +40,31 @@ class Place(NamedTuple):
     version: int
 
 
+class Newest(NamedTuple):
+    """The newest schema of a subject."""
+
+    version: int
+    schema_id: int
+    kind: Kind
+
+
+class Rules(NamedTuple):
+    """What a registry says about new schemas of a subject; None where it does not say so.
+
+    level: of compatibility. mode: READONLY, if it takes none. takes: whether the schema in question is compatible with
+    its newest one.
+    """
+
+    level: str | None
+    mode: str | None
+    takes: bool | None
+
+
 class RegistryClient:
-    """Asks the registry of these settings (`--registry`). Raises ConfigError if they are no settings of its client."""
+    """Asks the registry of these settings (`--registry`). Raises ConfigError if they are no settings of its client.
+
+    client: the library's own.
+    """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self.url = re.sub(r"//[^/@,]*@", "//", settings["url"])  # without a password
@@ -51,9 +75,9 @@ class RegistryClient:
         try:
             config |= {name: float(config[name]) for name in _NUMBERS if name in config}
             if self.url.startswith("mock://"):
-                self._client = _in_memory.setdefault(self.url, SchemaRegistryClient.new_client(config))
+                self.client = _in_memory.setdefault(self.url, SchemaRegistryClient.new_client(config))
             else:
-                self._client = SchemaRegistryClient.new_client(config)
+                self.client = SchemaRegistryClient.new_client(config)
         except (ValueError, TypeError, OSError) as error:  # of values it says nothing
             raise ConfigError(f"--registry: {self._without_secrets(error, settings)}") from None
 
@@ -64,9 +88,9 @@ class RegistryClient:
         """
         with self._asking(f"schema {schema_id}"):
             if isinstance(schema_id, str):
-                found = self._client.get_schema_by_guid(schema_id)
+                found = self.client.get_schema_by_guid(schema_id)
             else:
-                found = self._client.get_schema(schema_id)
+                found = self.client.get_schema(schema_id)
             return self._complete(found, f"schema-{schema_id}.proto", 0)
 
     def _complete(self, found: Any, name: str, depth: int) -> SchemaText:
@@ -74,7 +98,7 @@ class RegistryClient:
             raise RecordError(UNSUPPORTED, f"its schemas refer to each other more than {MAX_DEPTH} times in a row")
         references = []
         for one in found.references or ():
-            registered = self._client.get_version(one.subject, one.version)
+            registered = self.client.get_version(one.subject, one.version)
             schema = self._complete(registered.schema, one.name, depth + 1)
             references.append(Reference(one.name, one.subject, one.version, schema))
         kind = Kind(found.schema_type or "AVRO")
@@ -90,38 +114,57 @@ class RegistryClient:
 
         Raises RecordError if the registry refuses it; RegistryError if it does not answer, or this user may not do it.
         """
-        references = [SchemaReference(one.name, one.subject, one.version) for one in schema.references]
-        wanted = RegistrySchema(schema.text, str(schema.kind), references)
-        with self._asking(f"subject {subject}", f"permit to register schemas under subject {subject}"):
-            try:  # which a user may do who may not register
-                return int(self._client.lookup_schema(subject, wanted).schema_id)
-            except SchemaRegistryError as error:
-                if not _is_absent(error):
-                    raise
+        known = self.look_up(subject, schema)
+        if known is not None:
+            return known
+        with self._asking(f"subject {subject}", _to_register(subject)):
             try:
-                return int(self._client.register_schema(subject, wanted))
+                return int(self.client.register_schema(subject, _request(schema)))
             except SchemaRegistryError as error:
                 if error.http_status_code not in (409, 422):
                     raise
                 text = " ".join(str(error.error_message).split())[:1000]
                 raise RecordError(REFUSED, f"subject {subject} does not take the schema of outputs: {text}") from None
 
-    def places(self, schema_id: SchemaId) -> list[Place]:
-        """The subjects and versions of a schema; none where the registry does not say so."""
-        try:
-            return [Place(one.subject, one.version) for one in self._client.get_schema_versions(schema_id)]
-        except Exception:  # not all registries answer this, and nothing depends on it
-            return []
+    def look_up(self, subject: str, schema: SchemaText) -> int | None:
+        """The id of this schema under the subject; None if it is not registered there. Raises RegistryError.
 
-    def latest(self, subject: str) -> int | None:
-        """The newest version of a subject; None if there is none. Raises RegistryError."""
-        with self._asking(f"subject {subject}"):
+        A user may do it who may not register.
+        """
+        with self._asking(f"subject {subject}", _to_register(subject)):
             try:
-                return int(self._client.get_latest_version(subject).version)
+                return int(self.client.lookup_schema(subject, _request(schema)).schema_id)
             except SchemaRegistryError as error:
                 if _is_absent(error):
                     return None
                 raise
+
+    def places(self, schema_id: SchemaId) -> list[Place]:
+        """The subjects and versions of a schema; none where the registry does not say so."""
+        try:
+            return [Place(one.subject, one.version) for one in self.client.get_schema_versions(schema_id)]
+        except Exception:  # not all registries answer this, and nothing depends on it
+            return []
+
+    def latest(self, subject: str) -> Newest | None:
+        """The newest schema of a subject; None if there is none. Raises RegistryError."""
+        with self._asking(f"subject {subject}"):
+            try:
+                found = self.client.get_latest_version(subject)
+            except SchemaRegistryError as error:
+                if _is_absent(error):
+                    return None
+                raise
+            return Newest(int(found.version), int(found.schema_id), Kind(found.schema.schema_type or "AVRO"))
+
+    def rules(self, subject: str, schema: SchemaText | None) -> Rules:
+        """The rules for new schemas of a subject, and for this one. Nothing is registered."""
+        client = self.client
+        return Rules(
+            _first_answer(lambda: client.get_compatibility(subject), client.get_compatibility),
+            _first_answer(lambda: client.get_mode(subject), client.get_global_mode),
+            None if schema is None else _first_answer(lambda: client.test_compatibility(subject, _request(schema))),
+        )
 
     @contextmanager
     def _asking(self, what: str, permit: str = "") -> Iterator[None]:
@@ -152,6 +195,31 @@ class RegistryClient:
         for name, value in settings.items():
             text = text.replace(value, "...") if name != "url" and value else text
         return re.sub(r"//[^/@]*@", "//", text)
+
+
+def _request(schema: SchemaText) -> RegistrySchema:
+    references = [SchemaReference(one.name, one.subject, one.version) for one in schema.references]
+    return RegistrySchema(schema.text, str(schema.kind), references)
+
+
+def _to_register(subject: str) -> str:
+    return f"permit to register schemas under subject {subject}"
+
+
+def _first_answer(*questions: Callable[[], T]) -> T | None:
+    """Each question is asked where the registry has nothing for those before it. None: it does not answer them.
+
+    Not all registries do, and nothing depends on it.
+    """
+    for ask in questions:
+        try:
+            return ask()
+        except SchemaRegistryError as error:
+            if not _is_absent(error):
+                return None
+        except Exception:  # of an answer that the client does not know
+            return None
+    return None
 
 
 def _is_absent(error: SchemaRegistryError) -> bool:

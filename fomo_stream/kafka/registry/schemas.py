@@ -167,13 +167,12 @@ class Schemas:
 
     def _registered(self, question: Question) -> Registered:
         settings, schema = self._settings, self._schemas[Question(question.schema_id)]
-        writer = _compiled(schema, question.indexes, settings)
+        writer = compiled(schema, question.indexes, settings)
         if question.header != VALUE_HEADER:
             return Registered(writer, writer, {})
         output, ids = writer, {}
         if self._of_service and settings.output_format == "registry":
-            if settings.scores_only:
-                output = _empty(schema.kind, settings)
+            output = output_writer(writer, settings)
             scored = output.scored_schema()
             ids = {
                 topic: self._client.register(self._subject(topic, output.name), scored)
@@ -189,7 +188,7 @@ class Schemas:
         return {"topic": f"{topic}-value", "record": name, "topic-record": f"{topic}-{name}"}[strategy]
 
 
-def _compiled(schema: SchemaText, indexes: tuple[int, ...], settings: ServiceSettings) -> Writer:
+def compiled(schema: SchemaText, indexes: tuple[int, ...], settings: ServiceSettings) -> Writer:
     """The writer of this schema. Raises RecordError."""
     field, most = settings.result_field, settings.max_record_bytes
     if schema.kind is Kind.AVRO:
@@ -205,17 +204,19 @@ def _compiled(schema: SchemaText, indexes: tuple[int, ...], settings: ServiceSet
     return JsonSchemaWriter(schema, field, most)
 
 
-def _empty(kind: Kind, settings: ServiceSettings) -> Writer:
-    """The writer of records that hold only a result."""
-    if kind is Kind.PROTOBUF:
+def output_writer(writer: Writer, settings: ServiceSettings) -> Writer:
+    """The writer of a record's output; with --scores-only, of records that hold only a result."""
+    if not settings.scores_only:
+        return writer
+    if writer.kind is Kind.PROTOBUF:
         from fomo_stream.records.protobuf import empty_schema
 
-        return _compiled(empty_schema(), (0,), settings)
-    if kind is Kind.AVRO:
+        return compiled(empty_schema(), (0,), settings)
+    if writer.kind is Kind.AVRO:
         from fomo_stream.records.avro import EMPTY
     else:
         from fomo_stream.records.json_schema import EMPTY
-    return _compiled(SchemaText(kind, EMPTY), (), settings)
+    return compiled(SchemaText(writer.kind, EMPTY), (), settings)
 
 
 def _message_indexes(body: bytes) -> tuple[tuple[int, ...], int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ import orjson
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from .contenders import Float, sensor_rows
+
+Encode = Callable[[dict[str, Any]], bytes]  # the fields of a record to its value
 
 FEATURES = 10
 CHUNK = 20_000
@@ -30,20 +32,23 @@ def names(features: int = FEATURES) -> tuple[str, ...]:
     return tuple(f"sensor{i}" for i in range(features))
 
 
-def bodies(rows: Float, at: Iterable[float] | None = None) -> Iterator[bytes]:
-    """JSON records of rows, with a text field and a time that are no features; about 220 bytes with 10 features."""
+def bodies(rows: Float, at: Iterable[float] | None = None, encode: Encode = orjson.dumps) -> Iterator[bytes]:
+    """Records of rows, with a text field and a time that are no features; as JSON about 220 bytes with 10 features.
+
+    encode: makes the values.
+    """
     fields = names(rows.shape[1])
     times = iter(at) if at is not None else iter([0.0] * len(rows))
     for row in rows.round(4).tolist():
-        yield orjson.dumps({"site": "north", "at": next(times), **dict(zip(fields, row, strict=True))})
+        yield encode({"site": "north", "at": next(times), **dict(zip(fields, row, strict=True))})
 
 
-def fill(bootstrap: str, topic: str, partitions: int, count: int) -> None:
+def fill(bootstrap: str, topic: str, partitions: int, count: int, encode: Encode = orjson.dumps) -> None:
     """Produce so many records, the same number to each partition, as fast as possible."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, **QUIET})
     for start in range(0, count, CHUNK):
         rows = sensor_rows(min(CHUNK, count - start), FEATURES, seed=start)
-        for number, body in enumerate(bodies(rows), start):
+        for number, body in enumerate(bodies(rows, encode=encode), start):
             _produce(producer, topic, number, body, partitions)
         producer.poll(0)
     assert producer.flush(120) == 0, "records were not delivered"

@@ -28,7 +28,7 @@ from services import Command, command, unique
 from fomo_stream.settings.service import ServiceSettings
 
 from .command import Load, Scale
-from .load import FEATURES, Progress, fill, names, stretch
+from .load import FEATURES, Encode, Progress, fill, names, stretch
 from .memory import contexts, peak_mib
 from .report import Absent, Measurement, Sizes
 
@@ -50,7 +50,7 @@ def measure(scale: Scale) -> Iterator[Measurement | Absent]:
             yield Absent("service", "transactions need Apache Kafka: set KAFKA_HOME or TEST_BOOTSTRAP")
             return
         folder = Path(name)
-        with _service(broker, folder, load.partitions, WARM_UP) as service:
+        with service_with(broker, folder, load.partitions, WARM_UP) as service:
             service.until(WARM_UP)
         for views in VIEWS:
             yield from _throughput(broker, folder, load, load.partitions, load.established, views)
@@ -65,23 +65,25 @@ def _settings(broker: Broker, topic: str, **changes: Any) -> ServiceSettings:
 
 
 @contextmanager
-def _service(broker: Broker, folder: Path, partitions: int, records: int, **changes: Any) -> Iterator[_Run]:
-    """A service that has so many records to read."""
+def service_with(
+    broker: Broker, folder: Path, partitions: int, records: int, encode: Encode = orjson.dumps, **changes: Any
+) -> Iterator[Run]:
+    """A service that has so many records to read. encode: makes their values; changes: of its settings."""
     topic = unique("bench")
     broker.create_topic(topic, partitions)
-    fill(broker.bootstrap, topic, partitions, records)
+    fill(broker.bootstrap, topic, partitions, records, encode)
     with command(folder / f"{topic}.log", _settings(broker, topic, **changes)) as running:
         running.wait_for_log("started")
         processes = running.process.pid, broker.process_id
         progress = Progress(broker.bootstrap, topic, topic, partitions, processes)
         try:
-            yield _Run(running, progress, topic)
+            yield Run(running, progress, topic)
         finally:
             progress.close()
         running.terminate()
 
 
-class _Run:
+class Run:
     """A service at work."""
 
     def __init__(self, running: Command, progress: Progress, topic: str) -> None:
@@ -105,7 +107,7 @@ def _throughput(
         before = established * partitions
         parts["established"] = before, before + load.stretch
     last = max(stop for _, stop in parts.values())
-    with _service(broker, folder, partitions, int(last * TAIL), views=(views,)) as service:
+    with service_with(broker, folder, partitions, int(last * TAIL), views=(views,)) as service:
         service.until(last)
         samples = service.progress.samples
     for age, (first, stop) in parts.items():
@@ -123,7 +125,7 @@ def _throughput(
 def _latency(broker: Broker, folder: Path, load: Load, views: str) -> Iterator[Measurement]:
     """Median and 99th percentile at a steady rate."""
     partitions, count = load.partitions, int(load.rate * load.seconds)
-    with _service(broker, folder, partitions, load.warm, max_latency_ms=20.0, views=(views,)) as service:
+    with service_with(broker, folder, partitions, load.warm, max_latency_ms=20.0, views=(views,)) as service:
         service.until(load.warm)
         reader = _reader_at_end(broker, f"{service.topic}-scores", partitions)
         arguments = [broker.bootstrap, service.topic, str(partitions), str(count), str(load.rate)]
@@ -175,7 +177,7 @@ def _memory(broker: Broker, folder: Path, scale: Scale) -> Iterator[Measurement]
 
     def peak(context: int, partitions: int, records: int) -> float:
         count = partitions * records
-        with _service(broker, folder, partitions, count, context_size=context) as service:
+        with service_with(broker, folder, partitions, count, context_size=context) as service:
             service.until(count)
             return peak_mib(service.running.process.pid)
 
