@@ -60,9 +60,13 @@ class NotPermittedError(BrokerError):
 
 
 class RegistryError(BrokerError):
-    """The schema registry does not answer, or refuses a request."""
+    """The schema registry does not answer, or refuses a request. status: of HTTP; 0 without an answer."""
 
     exit_code = 14
+
+    def __init__(self, what: str, remedy: str = "", status: int = 0) -> None:
+        super().__init__(what, remedy)
+        self.status = status
 
 
 class LostOffsetError(BrokerError):

@@ -114,7 +114,7 @@ def demo(argv: Sequence[str]) -> int:
 
 
 def score(argv: Sequence[str]) -> int:
-    """Score CSV or JSON lines, from a file or a pipe, without Kafka.
+    """Score CSV, JSON lines or Avro, from a file or a pipe, without Kafka.
 
       fomo-stream score data.csv -o scored.csv
       fomo-stream score data.csv --outliers-only             only the outliers, with the features that make them odd

@@ -1,4 +1,4 @@
-"""`fomo-stream score`: read CSV or JSON lines and write them with scores, without Kafka.
+"""`fomo-stream score`: read CSV, JSON lines or Avro and write it with scores, without Kafka.
 
 Every line of the input is written, in its place. A record that cannot be scored is written with a null score and the
 status `malformed` (its line is not a record) or `no_features` (it has no value of any feature); a blank line stays

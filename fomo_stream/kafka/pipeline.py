@@ -255,8 +255,9 @@ class Pipeline:
         while self.schemas is not None and self.schemas.news:
             news, features = self.schemas.news.popleft(), self.schema
             place = {"id": news.schema_id, "type": news.writer.name}
-            if news.places:  # there can be several; the last is the newest
-                place |= news.places[-1]._asdict()
+            if news.places:  # a schema can be in several subjects
+                own = f"{self._settings.topic}-value"
+                place |= next((one for one in news.places if one.subject == own), news.places[-1])._asdict()
             names = ((), ()) if features is None else (features.features, features.categorical)
             for change in self._evolution.look(news.writer, place, *names):
                 if change.is_incompatible:

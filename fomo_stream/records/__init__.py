@@ -1,8 +1,11 @@
-"""Records: from JSON or files to rows of numbers, and back to results.
+"""Records: from JSON, Avro, Protobuf or files to rows of numbers, and back to results.
 
 In reading order:
 
-- `codec`: what the value of a record can be written in. `json_codec`: JSON, the only one so far.
+- `codec`: what the value of a record can be written in. `json_codec`: JSON.
+- `writer`: the schema of a writer. `avro`, `protobuf`, `json_schema`: one file for each language of schemas.
+  `schema_codec`: the codec of values with schemas; `wire_format`: how they name these. `json_values`: what JSON lacks.
+- `result_schema`: the schema of results. `evolution`: what a new schema changes.
 - `lines`, `csv_rows`, `files`: CSV and JSON lines, as they arrive. `writers`: the same with results.
 - `schema`: the features of a stream, and the rows of their values. `category_codes`: categories in such rows.
 - `inference`: which fields are features.

@@ -179,7 +179,8 @@ class RegistryClient:
             said = f"HTTP {error.http_status_code}: {' '.join(str(error.error_message).split())[:200]}"
             if error.http_status_code in NOT_PERMITTED:
                 remedy = permit or "check --registry.basic.auth.user.info or the token, and permit to read schemas"
-                raise RegistryError(f"the registry at {self.url} does not permit it: {what} ({said})", remedy) from None
+                refused = f"the registry at {self.url} does not permit it: {what} ({said})"
+                raise RegistryError(refused, remedy, error.http_status_code) from None
             raise RegistryError(f"the registry at {self.url} fails to answer about {what} ({said})", _CHECK) from None
         except ValueError as error:  # of a kind or an answer that the client does not know
             raise RegistryError(

@@ -23,6 +23,7 @@ from fomo_stream.settings.service import ServiceSettings
 log = logging.getLogger(__name__)
 
 UNAVAILABLE = "registry_unavailable"  # reason of dead letters
+FORBIDDEN = 403
 RETRY_S = 1.0
 FAILED_S = 60.0  # so long a schema that is unknown or cannot be used is not asked for again
 MOST_FAILED = 10_000  # remembered; messages that are no records can name any id
@@ -77,8 +78,12 @@ class Schemas:
         self._throttle = Throttle()
 
     def check(self) -> None:
-        """Raise RegistryError if the registry does not answer."""
-        self._client.latest(f"{self._settings.topic}-value")
+        """Raise RegistryError if the registry does not answer, or does not know this user."""
+        try:
+            self._client.latest(f"{self._settings.topic}-value")
+        except RegistryError as error:
+            if error.status != FORBIDDEN:  # a user may lack this subject and still read schemas by their ids
+                raise
 
     def stop(self) -> None:
         """End the thread."""
