@@ -2,9 +2,9 @@
 
     KAFKA_HOME=... REGISTRY_HOME=... python tests/benchmarks/formats.py [--rounds 3]
 
-10 features and a text, 4 partitions, exactly once, no contexts for single keys, so that formats matter more; they take turns, so that they share what else the machine
-does. Prints the rate of each format in each round, and one JSON line last: medians of the rates, and of the shares of
-JSON's rate in the same round.
+10 features and a text, 4 partitions, exactly once; no contexts of single keys, so that formats matter more. The formats
+take turns, so that they share what else the machine does. Prints the rate of each format in each round, and one JSON
+line last: medians of the rates, and of the shares of JSON's rate in the same round.
 """
 
 from __future__ import annotations
