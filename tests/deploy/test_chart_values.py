@@ -326,7 +326,7 @@ def documented_values() -> Iterator[Object]:
 
 def test_the_commands_of_the_documentation_install_the_chart() -> None:
     renderings = [Rendered(values) for values in documented_values()]
-    assert [len(found.all("ScaledObject")) for found in renderings] == [0, 1, 1, 0, 0, 0]
+    assert [len(found.all("ScaledObject")) for found in renderings] == [0, 1, 1, 0, 0, 0, 0]
     images = {found.container["image"] for found in renderings[:3]}
     pushed = set(re.findall(r"docker push (\S+)", "".join(block.code for block in KUBERNETES.blocks)))
     assert images == pushed
