@@ -91,10 +91,10 @@
 {{- end -}}
 {{- if not $registry.url -}}
 {{- if or $registry.settings $auth.existingSecret $tls.ca.existingSecret $tls.client.existingSecret -}}
-{{- fail "registry has settings or Secrets, but registry.url is empty" -}}
+{{- fail "registry.url is required: registry has settings or Secrets" -}}
 {{- end -}}
 {{- if eq (get .Values.settings "output-format" | toString) "registry" -}}
-{{- fail "settings.output-format is registry, but registry.url is empty" -}}
+{{- fail "registry.url is required: settings.output-format is registry" -}}
 {{- end -}}
 {{- end -}}
 {{- if and (or $tls.ca.existingSecret $tls.client.existingSecret) (not (contains "https://" $registry.url)) -}}
