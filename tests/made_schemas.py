@@ -110,6 +110,8 @@ def _union(types: list[Any]) -> list[Any]:
         del kept["int"]
     if "float" in kept and "double" in kept:
         del kept["float"]
+    if "bytes" in kept and "string" in kept:  # which Avro lets a reader take for each other
+        del kept["bytes"]
     return ["null", *kept.values()]
 
 
