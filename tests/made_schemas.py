@@ -112,8 +112,8 @@ def _union(types: list[Any]) -> list[Any]:
         del kept["float"]
     if "bytes" in kept and "string" in kept:  # which Avro lets a reader take for each other
         del kept["bytes"]
-    if "string" in kept:  # as which it would write an enum, also where it is to be a UUID
-        kept["string"] = "string"
+    # fastavro's writer tries each type in turn, and fails where a value is none of a logical type.
+    kept = {name: one["type"] if isinstance(one, dict) and "name" not in one else one for name, one in kept.items()}
     if "bytes" in kept:  # as which fastavro would write a value of a fixed type, also where it is too long a decimal
         kept = {name: one for name, one in kept.items() if not isinstance(one, dict) or one["type"] != "fixed"}
     return ["null", *kept.values()]
